@@ -1,0 +1,105 @@
+"""Theorems of adaptive composition as pure functions of additive tallies.
+
+Example:
+    >>> from dpflow import Gaussian
+    >>> from dpflow.accounting import make_filter
+    >>> rule = make_filter("gaussian", epsilon=1, delta="1e-6")
+    >>> cost = Gaussian(sensitivity=1, sigma=20)
+    >>> tally, steps = rule.zero(), 0
+    >>> while rule.admits(tally + rule.price(cost)):
+    ...     tally, steps = tally + rule.price(cost), steps + 1
+    >>> steps
+    22
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import Number
+
+#: Names in policies, and where the theorem lives. Modules load when first used.
+FILTERS: dict[str, str] = {
+    "basic": "dpflow.accounting.basic:BasicFilter",
+    "concentrated": "dpflow.accounting.concentrated:ConcentratedFilter",
+    "gaussian": "dpflow.accounting.gaussian:GaussianFilter",
+}
+ODOMETERS: dict[str, str] = {
+    "renyi": "dpflow.accounting.renyi:RenyiOdometer",
+}
+
+__all__ = [
+    "FILTERS",
+    "ODOMETERS",
+    "Filter",
+    "Odometer",
+    "Rule",
+    "make_filter",
+    "make_odometer",
+]
+
+
+def make_filter(
+    theorem: str, *, epsilon: Number, delta: Number = 0, **options: Any
+) -> Filter:
+    """Make the filter that a policy names.
+
+    Args:
+        theorem: A name in `FILTERS`.
+        epsilon: Budget, positive.
+        delta: Budget, in [0, 1).
+        **options: The theorem's own options, as in a policy.
+
+    Raises:
+        InvalidCost: If the name, a number or an option is wrong.
+    """
+    rule = _make(theorem, FILTERS, "filter", epsilon=epsilon, delta=delta, **options)
+    if not isinstance(rule, Filter):
+        msg = f"{theorem!r} is registered as a filter but is none"
+        raise TypeError(msg)
+    return rule
+
+
+def make_odometer(
+    theorem: str,
+    *,
+    delta: Number,
+    halt_at_epsilon: Number | None = None,
+    **options: Any,
+) -> Odometer:
+    """Make the odometer that a policy names.
+
+    Args:
+        theorem: A name in `ODOMETERS`.
+        delta: Probability with which the reading may fail, in (0, 1).
+        halt_at_epsilon: Reading for which constants that are not given are tuned.
+        **options: The theorem's own options, as in a policy.
+
+    Raises:
+        InvalidCost: If the name, a number or an option is wrong.
+    """
+    if halt_at_epsilon is not None:
+        options["halt_at_epsilon"] = halt_at_epsilon
+    rule = _make(theorem, ODOMETERS, "odometer", delta=delta, **options)
+    if not isinstance(rule, Odometer):
+        msg = f"{theorem!r} is registered as an odometer but is none"
+        raise TypeError(msg)
+    return rule
+
+
+def _make(theorem: str, known: dict[str, str], kind: str, **options: Any) -> Rule:
+    place = known.get(theorem) if isinstance(theorem, str) else None
+    if place is None:
+        msg = f"unknown {kind} {theorem!r}; known: {', '.join(sorted(known))}"
+        raise InvalidCost(msg, name=kind, value=theorem)
+    module, _, name = place.partition(":")
+    theorem_class = getattr(import_module(module), name)
+    try:
+        rule: Rule = theorem_class(**options)
+    except TypeError as error:
+        msg = f"the {kind} {theorem!r} does not take these options: {error}"
+        raise InvalidCost(msg, name=kind, value=theorem) from error
+    return rule

@@ -1,0 +1,74 @@
+"""The additive vector of exact integers that a theorem keeps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """A vector of non-negative integers, the sufficient statistics of a theorem.
+
+    Integers make reserve, settle and void exact inverses of each other: the order of
+    charges does not matter and ten charges of 0.1 fit a budget of 1.
+
+    Args:
+        amounts: int[components], in units of 1e-36 (`dpflow.rounding.UNITS`), or in
+            plain counts for components that count steps.
+
+    Raises:
+        ValueError: If an amount is not a non-negative `int`.
+    """
+
+    amounts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for amount in self.amounts:
+            # `type is int`: a bool, a float or a numpy integer that wraps is no tally.
+            if type(amount) is not int or amount < 0:
+                msg = f"a tally holds non-negative integers, got {amount!r}"
+                raise ValueError(msg)
+
+    def __add__(self, other: Tally) -> Tally:
+        """Return the component-wise sum."""
+        self._check_same_length(other)
+        return Tally(
+            tuple(a + b for a, b in zip(self.amounts, other.amounts, strict=True))
+        )
+
+    def __sub__(self, other: Tally) -> Tally:
+        """Return the component-wise difference, which may not be negative."""
+        self._check_same_length(other)
+        return Tally(
+            tuple(a - b for a, b in zip(self.amounts, other.amounts, strict=True))
+        )
+
+    def fits_within(self, other: Tally) -> bool:
+        """Say whether no component is larger than the other tally's."""
+        self._check_same_length(other)
+        return all(a <= b for a, b in zip(self.amounts, other.amounts, strict=True))
+
+    def highest(self, other: Tally) -> Tally:
+        """Return the component-wise maximum."""
+        self._check_same_length(other)
+        return Tally(
+            tuple(max(a, b) for a, b in zip(self.amounts, other.amounts, strict=True))
+        )
+
+    def to_text(self) -> str:
+        """Write the tally as canonical JSON; databases store this text."""
+        return json.dumps(list(self.amounts), separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Tally:
+        """Read what `to_text` wrote."""
+        return cls(tuple(json.loads(text)))
+
+    def _check_same_length(self, other: Tally) -> None:
+        if len(self.amounts) != len(other.amounts):
+            msg = (
+                f"tallies of {len(self.amounts)} and {len(other.amounts)} components "
+                "belong to different theorems"
+            )
+            raise ValueError(msg)

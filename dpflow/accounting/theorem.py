@@ -1,0 +1,163 @@
+"""The shape that every theorem has: pure functions of an additive tally.
+
+A theorem never replays history. `price` turns a cost into the tally that it adds,
+`admits` compares a tally with a threshold solved once (a filter), `read` turns a tally
+into a running bound (an odometer).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from dpflow.accounting.costs import Cost
+from dpflow.accounting.tally import Tally
+from dpflow.exceptions import UnsupportedCost
+from dpflow.rounding import float_up, from_units, number_text
+
+#: Components that count steps; all others are in units of 1e-36.
+COUNTS = frozenset({"uncovered"})
+
+
+class Rule(ABC):
+    """What filters and odometers share.
+
+    Attributes:
+        theorem: Name in policies.
+        components: Names of the tally's components, in order.
+        settlements: Which settlements the theorem allows (DESIGN section 2).
+    """
+
+    theorem: ClassVar[str]
+    components: tuple[str, ...]
+    settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps"})
+
+    def zero(self) -> Tally:
+        """Return the tally before any charge."""
+        return Tally((0,) * len(self.components))
+
+    @abstractmethod
+    def price(self, cost: Cost) -> Tally:
+        """Return what a step adds to the tally, rounded up.
+
+        Raises:
+            UnsupportedCost: If the theorem has no sound price for the cost.
+        """
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Any]:
+        """Return JSON-able data from which an equal rule can be made.
+
+        Every number that a default derived is in it: this is what a ledger pins.
+        """
+
+    def named(self, tally: Tally) -> dict[str, str]:
+        """Return the tally in the theorem's own currency, as exact decimal text."""
+        return {
+            name: str(amount) if name in COUNTS else number_text(from_units(amount))
+            for name, amount in zip(self.components, tally.amounts, strict=True)
+        }
+
+    def __eq__(self, other: object) -> bool:
+        """Two rules are equal if they were made from equal numbers."""
+        return (
+            isinstance(other, Rule)
+            and type(self) is type(other)
+            and (self.parameters() == other.parameters())
+        )
+
+    def __hash__(self) -> int:
+        """Hash by the numbers the rule was made from."""
+        return hash((self.theorem, repr(sorted(self.parameters().items()))))
+
+    def __repr__(self) -> str:
+        """Write the rule as it would be constructed."""
+        options = ", ".join(f"{k}={v!r}" for k, v in self.parameters().items())
+        return f"{type(self).__name__}({options})"
+
+
+class Filter(Rule):
+    """A rule fixed in advance that admits or refuses steps against a fixed budget.
+
+    If every admitted step was reserved at no less than its true cost, the whole
+    transcript is (epsilon, delta)-differentially private, however the analyst adapts.
+
+    Attributes:
+        epsilon: The guarantee's epsilon, exact.
+        delta: The guarantee's delta, exact.
+    """
+
+    epsilon: Fraction
+    delta: Fraction
+
+    @abstractmethod
+    def admits(self, tally: Tally) -> bool:
+        """Say whether the tally, the new step included, is within the budget."""
+
+    @abstractmethod
+    def used_fraction(self, tally: Tally) -> float:
+        """Return the share of the threshold that the tally uses, rounded up."""
+
+    @property
+    def limit(self) -> Tally | None:
+        """Threshold of each component, or None if no box bounds the tally."""
+        return None
+
+
+class ThresholdFilter(Filter):
+    """A filter whose budget is one threshold per component.
+
+    Args:
+        thresholds: Exact limits of the components in units, rounded down.
+    """
+
+    thresholds: tuple[int, ...]
+
+    def admits(self, tally: Tally) -> bool:
+        """Say whether every component is at most its threshold; equality admits."""
+        return tally.fits_within(Tally(self.thresholds))
+
+    @property
+    def limit(self) -> Tally:
+        """The threshold of each component."""
+        return Tally(self.thresholds)
+
+    def used_fraction(self, tally: Tally) -> float:
+        """Return the largest share used of any component, rounded up."""
+        return max(
+            share_used(amount, threshold)
+            for amount, threshold in zip(tally.amounts, self.thresholds, strict=True)
+        )
+
+
+def share_used(amount: int, threshold: int) -> float:
+    """Return amount / threshold, rounded up; zero of nothing is zero."""
+    if amount == 0:
+        return 0.0
+    return float_up(Fraction(amount, threshold)) if threshold else float("inf")
+
+
+class Odometer(Rule):
+    """A rule that reads out a running upper bound on the loss.
+
+    The bound holds at every stopping time, with probability at least 1 - delta. The
+    last component of the tally counts the steps that the theorem does not cover: one
+    of them makes the reading undefined for ever.
+
+    Attributes:
+        delta: Probability with which the bound may fail, exact.
+    """
+
+    delta: Fraction
+
+    @abstractmethod
+    def read(self, tally: Tally) -> float:
+        """Return the bound on the loss, rounded up; inf where undefined."""
+
+    def charge(self, cost: Cost) -> Tally:
+        """Return what a step adds: its price, or one uncovered step."""
+        try:
+            return self.price(cost)
+        except UnsupportedCost:
+            return Tally((*self.zero().amounts[:-1], 1))

@@ -1,0 +1,163 @@
+"""The errors of dpflow.
+
+Every error keeps the numbers it speaks of as attributes, survives pickling (errors
+cross process pools and Prefect's result storage), and ends with what to do next.
+
+    DpflowError
+    ├── InvalidCost             a number in a cost or budget that cannot be used
+    ├── UnsupportedCost         a theorem has no price for this cost
+    ├── ConfigurationError      settings missing, contradictory or unreadable
+    ├── PolicyError             a policy file that cannot be used
+    │   ├── UnknownDataset      no policy governs this dataset
+    │   └── PolicyChanged       the file differs from what the ledger has pinned
+    ├── BudgetRefused           the ledger's answer when a gate does not admit a step
+    │   └── BudgetExhausted     a cost this step was granted before no longer fits
+    ├── LedgerError
+    │   ├── LedgerMissing       there is no ledger at this place
+    │   ├── LedgerUnavailable   locked, read-only, full or out of reach
+    │   ├── LedgerCorrupt       the ledger contradicts itself
+    │   └── ReservationConflict an id or key is used for two different requests
+    ├── ReleaseError            a value that cannot be released or stored
+    └── DPStepFailed            the body of a DP step raised; its text is withheld
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class DpflowError(Exception):
+    """Root of all errors raised by dpflow.
+
+    Args:
+        message: What is wrong, the limit that applies, and what to do.
+        **details: The numbers and names behind the message. Each becomes an
+            attribute of the error.
+    """
+
+    #: What `dpflow.exceptions` promises to set; other details may be present.
+    detail_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, message: str = "", /, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def __getattr__(self, name: str) -> Any:
+        """Look up a detail by name; a promised detail that was not given is None."""
+        if name.startswith("__") or name in {"details", "message"}:
+            raise AttributeError(name)
+        if name in self.details:
+            return self.details[name]
+        if name in self.detail_names:
+            return None
+        msg = f"{type(self).__name__} has no detail {name!r}"
+        raise AttributeError(msg)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by message and details, so that subclasses need no care."""
+        return _rebuild, (type(self), self.message, self.details)
+
+
+def _rebuild(
+    kind: type[DpflowError], message: str, details: dict[str, Any]
+) -> DpflowError:
+    return kind(message, **details)
+
+
+class InvalidCost(DpflowError, ValueError):
+    """A number in a cost or a budget that cannot be used."""
+
+    detail_names = ("name", "value", "low", "high")
+
+
+class UnsupportedCost(DpflowError, TypeError):
+    """A theorem that has no sound price for a cost."""
+
+    detail_names = ("theorem", "mechanism")
+
+
+class ConfigurationError(DpflowError):
+    """Settings that are missing, contradictory or unreadable."""
+
+
+class PolicyError(DpflowError):
+    """A policy file that cannot be used."""
+
+    detail_names: ClassVar[tuple[str, ...]] = ("file", "line", "hint")
+
+
+class UnknownDataset(PolicyError):
+    """A dataset that no policy governs."""
+
+    detail_names = ("file", "line", "hint", "dataset", "known")
+
+
+class PolicyChanged(PolicyError):
+    """A policy file that differs from what the ledger pinned at the first charge."""
+
+    detail_names = ("file", "line", "hint", "dataset", "differences")
+
+
+class BudgetRefused(DpflowError):
+    """The ledger's answer when a gate does not admit a step.
+
+    The budget is untouched. `gate` says which gate refused ("dataset", "flow" or
+    "odometer"); `asked` and `left` map the theorem's components to decimal text;
+    `fits` says in words what would still be admitted.
+    """
+
+    detail_names = (
+        "dataset",
+        "flow",
+        "flow_run",
+        "step",
+        "gate",
+        "theorem",
+        "asked",
+        "left",
+        "fits",
+        "cost",
+    )
+
+
+class BudgetExhausted(BudgetRefused):
+    """A cost that this step was granted before and that no longer fits."""
+
+
+class LedgerError(DpflowError):
+    """Anything that keeps the ledger from answering."""
+
+    detail_names: ClassVar[tuple[str, ...]] = ("ledger",)
+
+
+class LedgerMissing(LedgerError):
+    """There is no ledger at this place; dpflow never makes one by itself."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The ledger is locked, read-only, full or out of reach; the step may not run."""
+
+
+class LedgerCorrupt(LedgerError):
+    """The ledger contradicts itself or its pinned identity."""
+
+
+class ReservationConflict(LedgerError):
+    """An id or a release key that is already used for a different request."""
+
+    detail_names = ("ledger", "reservation", "release_key")
+
+
+class ReleaseError(DpflowError):
+    """A value that cannot be released or stored; the value is never in the text."""
+
+
+class DPStepFailed(DpflowError):
+    """The body of a DP step raised; only the type of the error is told.
+
+    The text of an exception can hold private data, and Prefect stores it in its
+    database, logs and events. A policy with `errors: keep` shows the original.
+    """
+
+    detail_names = ("dataset", "step", "error_type")

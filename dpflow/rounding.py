@@ -1,0 +1,298 @@
+"""Exact numbers in, outward-rounded numbers out.
+
+Nothing in dpflow may round to the unsafe side. Costs are rounded up, budgets down.
+Numbers enter exactly (`exact`: the text "0.1" and the float 0.1 both mean one tenth),
+live in tallies as integers (`units_up`, `units_down`), and leave as floats that lie on
+the stated side (`float_up`, `float_down`). Transcendental values are evaluated at two
+precisions that must agree, then moved outward by a guard far above the evaluation
+error (`bound_above`, `bound_below`).
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import threading
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Any
+
+from mpmath.ctx_mp import MPContext
+
+from dpflow.exceptions import InvalidCost
+
+#: What a user may write where a number is expected.
+Number = int | float | str | Decimal | Fraction
+
+#: One unit of a tally is 10**-36: small enough for the square of an epsilon of 1e-15.
+UNITS = 10**36
+
+#: Limits on what a cost or a budget may say. Beyond them a number is a typing error.
+EPSILON_LOW, EPSILON_HIGH = Fraction(1, 10**12), Fraction(10**4)
+DELTA_LOW = Fraction(1, 10**35)
+RHO_LOW, RHO_HIGH = Fraction(1, 10**24), Fraction(10**12)
+SCALE_LOW, SCALE_HIGH = Fraction(1, 10**15), Fraction(10**15)
+RATIO_LOW, RATIO_HIGH = Fraction(1, 10**6), Fraction(10**9)
+
+_EXPONENT_LIMIT = 400
+_SHOWN = 60
+_DIGITS = (50, 80, 160, 320)
+_AGREE = 40
+_GUARD = Fraction(1, 10**30)
+
+
+def exact(
+    value: object,
+    *,
+    name: str,
+    low: Fraction | None = None,
+    high: Fraction | None = None,
+) -> Fraction:
+    """Read a number exactly.
+
+    A float stands for the shortest decimal that names it, so that 0.1 is one tenth.
+
+    Args:
+        value: A number, or text that is a decimal number.
+        name: What the number is, for the error message.
+        low: Smallest value allowed.
+        high: Largest value allowed.
+
+    Returns:
+        The exact value.
+
+    Raises:
+        InvalidCost: If the value is no finite number or lies outside the limits.
+    """
+    number = _parse(value, name)
+    if (low is not None and number < low) or (high is not None and number > high):
+        shown_low = "-inf" if low is None else f"{float(low):g}"
+        shown_high = "inf" if high is None else f"{float(high):g}"
+        msg = (
+            f"{name} must lie in [{shown_low}, {shown_high}], got {_shown(value)}. "
+            "Check the unit and the number of zeros."
+        )
+        raise InvalidCost(msg, name=name, value=_shown(value), low=low, high=high)
+    return number
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def _parse(value: object, name: str) -> Fraction:
+    refused = InvalidCost(
+        f"{name} must be a finite number, got {_shown(value)} "
+        f"({type(value).__name__}). Write it as a number such as 0.5 or '1e-6'.",
+        name=name,
+        value=_shown(value),
+    )
+    if isinstance(value, bool):
+        raise refused
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, numbers.Integral):
+        return Fraction(int(value))
+    try:
+        if isinstance(value, numbers.Real):
+            # float.__repr__: numpy's own repr of a float64 is not a number.
+            decimal = Decimal(float.__repr__(float(value)))
+        elif isinstance(value, Decimal):
+            decimal = value
+        elif isinstance(value, str):
+            decimal = Decimal(value.strip())
+        else:
+            raise refused
+    except (InvalidOperation, OverflowError):
+        raise refused from None
+    # A huge exponent would make an integer of millions of digits below.
+    if not decimal.is_finite() or abs(decimal.adjusted()) > _EXPONENT_LIMIT:
+        raise refused
+    return Fraction(decimal)
+
+
+def exact_epsilon(value: object, *, name: str = "epsilon") -> Fraction:
+    """Read an epsilon: positive, at least 1e-12, at most 10,000."""
+    return exact(value, name=name, low=EPSILON_LOW, high=EPSILON_HIGH)
+
+
+def exact_delta(value: object, *, name: str = "delta", zero: bool = True) -> Fraction:
+    """Read a delta: zero where allowed, else at least 1e-35 and below 1."""
+    number = exact(value, name=name, low=Fraction(0), high=Fraction(1))
+    if number == 1 or (number == 0 and not zero) or 0 < number < DELTA_LOW:
+        allowed = "0 or in [1e-35, 1)" if zero else "in [1e-35, 1)"
+        msg = (
+            f"{name} must be {allowed}, got {_shown(value)}. "
+            "Choose one well below 1 / (number of people)."
+        )
+        raise InvalidCost(msg, name=name, value=_shown(value), low=DELTA_LOW, high=1)
+    return number
+
+
+def units_up(value: Fraction) -> int:
+    """Round a non-negative number up to whole tally units."""
+    return -((-value.numerator * UNITS) // value.denominator)
+
+
+def units_down(value: Fraction) -> int:
+    """Round a non-negative number down to whole tally units."""
+    return (value.numerator * UNITS) // value.denominator
+
+
+def from_units(units: int) -> Fraction:
+    """Return the exact value of a number of tally units."""
+    return Fraction(units, UNITS)
+
+
+def float_up(value: Fraction) -> float:
+    """Return the smallest float that is not below the value."""
+    try:
+        near = float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.nextafter(math.inf, 0)
+    return near if Fraction(near) >= value else math.nextafter(near, math.inf)
+
+
+def float_down(value: Fraction) -> float:
+    """Return the largest float that is not above the value."""
+    return -float_up(-value)
+
+
+class _Contexts(threading.local):
+    """Arithmetic contexts of one thread.
+
+    An mpmath context changes its own precision while it works, so two threads must
+    never share one.
+    """
+
+    def __init__(self) -> None:
+        self.by_digits: dict[int, Any] = {}
+
+    def get(self, digits: int) -> Any:
+        context = self.by_digits.get(digits)
+        if context is None:
+            context = self.by_digits[digits] = MPContext()
+            context.dps = digits
+        return context
+
+
+_contexts = _Contexts()
+
+
+def to_real(mp: Any, value: Fraction | int) -> Any:
+    """Return a fraction as a number of the arithmetic context `mp`."""
+    fraction = Fraction(value)
+    return mp.mpf(fraction.numerator) / fraction.denominator
+
+
+def to_fraction(value: Any) -> Fraction:
+    """Return the exact value of a finite mpmath number."""
+    sign, mantissa, exponent, _ = value._mpf_
+    magnitude = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+    return -magnitude if sign else magnitude
+
+
+def evaluate(expression: Callable[[Any], Any]) -> Fraction:
+    """Evaluate an expression until two precisions agree to 40 digits.
+
+    Args:
+        expression: Takes an arithmetic context (mpmath's interface) and returns a
+            finite real of it. Exact inputs enter through `to_real`.
+
+    Returns:
+        The value, within a relative error of 1e-40.
+
+    Raises:
+        ArithmeticError: If the value is not finite, or cancels so badly that even
+            320 digits do not settle it.
+    """
+    previous: Fraction | None = None
+    for digits in _DIGITS:
+        context = _contexts.get(digits)
+        value = expression(context)
+        if not context.isfinite(value) or context.im(value) != 0:
+            msg = "a bound did not evaluate to a finite real number"
+            raise ArithmeticError(msg)
+        current = to_fraction(context.mpf(value))
+        if previous is not None and _agree(previous, current):
+            return current
+        previous = current
+    msg = "a bound lost all its digits to cancellation"
+    raise ArithmeticError(msg)
+
+
+def _agree(first: Fraction, second: Fraction) -> bool:
+    return abs(first - second) * 10**_AGREE <= abs(second)
+
+
+def bound_above(expression: Callable[[Any], Any]) -> Fraction:
+    """Evaluate an expression and round up by a relative 1e-30."""
+    value = evaluate(expression)
+    return value + abs(value) * _GUARD
+
+
+def bound_below(expression: Callable[[Any], Any]) -> Fraction:
+    """Evaluate an expression and round down by a relative 1e-30."""
+    value = evaluate(expression)
+    return value - abs(value) * _GUARD
+
+
+def number_text(value: Fraction) -> str:
+    """Write a number exactly: as a decimal if it terminates, else as p/q."""
+    rest, places = value.denominator, 0
+    for prime in (2, 5):
+        count = 0
+        while rest % prime == 0:
+            rest //= prime
+            count += 1
+        places = max(places, count)
+    if rest != 1:
+        return f"{value.numerator}/{value.denominator}"
+    scaled = abs(value.numerator) * 10**places // value.denominator
+    digits = str(scaled).rjust(places + 1, "0")
+    sign = "-" if value < 0 else ""
+    whole, part = (digits[:-places], digits[-places:]) if places else (digits, "")
+    text = f"{whole}.{part}".rstrip("0").rstrip(".") if part else whole
+    if len(text) > 24:  # noqa: PLR2004
+        shift = len(str(scaled)) - 1 - places
+        mantissa = str(scaled).rstrip("0")
+        body = mantissa[0] + ("." + mantissa[1:] if len(mantissa) > 1 else "")
+        text = f"{body}e{shift}"
+    return sign + text
+
+
+def number_from_text(text: str) -> Fraction:
+    """Read what `number_text` wrote."""
+    if "/" in text:
+        return Fraction(text)
+    return Fraction(Decimal(text))
+
+
+def short_up(value: Fraction, digits: int = 4) -> str:
+    """Write a number for people, rounded up to some significant digits."""
+    return _short(value, digits, up=True)
+
+
+def short_down(value: Fraction, digits: int = 4) -> str:
+    """Write a number for people, rounded down to some significant digits."""
+    return _short(value, digits, up=False)
+
+
+def _short(value: Fraction, digits: int, *, up: bool) -> str:
+    if value == 0:
+        return "0"
+    exponent = (
+        Decimal(value.numerator).adjusted() - Decimal(value.denominator).adjusted()
+    )
+    if abs(value) < _power_of_ten(exponent):
+        exponent -= 1
+    step = _power_of_ten(exponent - digits + 1)
+    ratio = value / step
+    whole = -((-ratio.numerator) // ratio.denominator) if up else math.floor(ratio)
+    return f"{Decimal(whole) * Decimal(10) ** (exponent - digits + 1):.{digits}g}"
+
+
+def _power_of_ten(exponent: int) -> Fraction:
+    return Fraction(10**exponent) if exponent >= 0 else Fraction(1, 10**-exponent)
