@@ -37,8 +37,9 @@ RATIO_LOW, RATIO_HIGH = Fraction(1, 10**6), Fraction(10**9)
 
 _EXPONENT_LIMIT = 400
 _SHOWN = 60
+_PLAIN_LOW, _PLAIN_HIGH = -4, 12
 _DIGITS = (50, 80, 160, 320)
-_AGREE = 40
+_AGREE: int = 10**40
 _GUARD = Fraction(1, 10**30)
 
 
@@ -224,7 +225,7 @@ def evaluate(expression: Callable[[Any], Any]) -> Fraction:
 
 
 def _agree(first: Fraction, second: Fraction) -> bool:
-    return abs(first - second) * 10**_AGREE <= abs(second)
+    return abs(first - second) * _AGREE <= abs(second)
 
 
 def bound_above(expression: Callable[[Any], Any]) -> Fraction:
@@ -290,8 +291,10 @@ def _short(value: Fraction, digits: int, *, up: bool) -> str:
         exponent -= 1
     step = _power_of_ten(exponent - digits + 1)
     ratio = value / step
-    whole = -((-ratio.numerator) // ratio.denominator) if up else math.floor(ratio)
-    return f"{Decimal(whole) * Decimal(10) ** (exponent - digits + 1):.{digits}g}"
+    whole = -math.floor(-ratio) if up else math.floor(ratio)
+    shown = Decimal(whole).scaleb(exponent - digits + 1).normalize()
+    plain = _PLAIN_LOW <= exponent <= _PLAIN_HIGH
+    return format(shown, "f" if plain else "e")
 
 
 def _power_of_ten(exponent: int) -> Fraction:

@@ -1,0 +1,77 @@
+"""Accounts in words and numbers, for the CLI, artifacts and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dpflow.accounting.theorem import COUNTS
+from dpflow.ledger.records import AccountView
+from dpflow.policy import Policy
+from dpflow.rounding import number_from_text, short_down, short_up
+
+
+def guarantee_line(policy: Policy) -> str:
+    """Return the guarantee of a policy in one sentence, with its assumptions."""
+    return policy.guarantee_sentence()
+
+
+def amounts_text(amounts: Mapping[str, str] | None, *, up: bool = True) -> str:
+    """Write amounts for people; components that are zero are left out.
+
+    Args:
+        amounts: Decimal text by component, or None where there is nothing to tell.
+        up: Round up, as for what is spent; down is for what is left.
+    """
+    if amounts is None:
+        return "-"
+    short = short_up if up else short_down
+    parts = [
+        f"{name} {text if name in COUNTS else short(number_from_text(text))}"
+        for name, text in amounts.items()
+        if text != "0"
+    ]
+    return ", ".join(parts) or "0"
+
+
+def percent_text(fraction: float | None) -> str:
+    """Write a share as a percentage."""
+    return "-" if fraction is None else f"{fraction:.1%}"
+
+
+def account_title(view: AccountView) -> str:
+    """Say which account this is."""
+    if view.kind == "dataset":
+        return f"dataset {view.dataset}"
+    if view.kind == "flow":
+        return f"share of {view.name}"
+    return f"{view.kind} of {view.name}"
+
+
+def reading_text(view: AccountView) -> str:
+    """Write an odometer's reading with its delta, and where it halts the flow."""
+    if view.reading is None:
+        return "-"
+    halt = "" if view.halt_at is None else f", halts at {float(view.halt_at):g}"
+    delta = short_up(number_from_text(view.delta))
+    return f"epsilon {view.reading:.4g} at delta {delta}{halt}"
+
+
+def account_lines(views: list[AccountView]) -> list[str]:
+    """Return a Markdown table of accounts."""
+    lines = [
+        "| account | theorem | spent | reserved | forfeited | left | used | reading |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for view in views:
+        cells = (
+            account_title(view),
+            view.theorem,
+            amounts_text(view.spent),
+            amounts_text(view.reserved),
+            amounts_text(view.forfeited),
+            amounts_text(view.left, up=False),
+            percent_text(view.used_fraction),
+            reading_text(view),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
