@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from dpflow.accounting.theorem import COUNTS
 from dpflow.ledger.records import AccountView
@@ -15,6 +16,32 @@ def guarantee_line(policy: Policy) -> str:
     return policy.guarantee_sentence()
 
 
+def pinned_guarantee(pinned: Mapping[str, Any]) -> str:
+    """Return the guarantee that a ledger has pinned, in the policy's own sentence.
+
+    Args:
+        pinned: What `Policy.pinned` returned when the term was opened.
+    """
+    names = ("dataset", "unit", "relation", "budget")
+    # The sentence does not speak of the filter, and this one takes any budget.
+    fields = {name: pinned[name] for name in names} | {"filter": "basic"}
+    return Policy.model_validate(fields).guarantee_sentence()
+
+
+def amount_text(component: str, text: str | None, *, up: bool = True) -> str:
+    """Write one amount for people.
+
+    Args:
+        component: Its name in the tally.
+        text: Exact decimal text, or None where there is nothing to tell.
+        up: Round up, as for what is spent; down is for what is left.
+    """
+    if text is None or component in COUNTS:
+        return "-" if text is None else text
+    number = number_from_text(text)
+    return short_up(number) if up else short_down(number)
+
+
 def amounts_text(amounts: Mapping[str, str] | None, *, up: bool = True) -> str:
     """Write amounts for people; components that are zero are left out.
 
@@ -24,9 +51,8 @@ def amounts_text(amounts: Mapping[str, str] | None, *, up: bool = True) -> str:
     """
     if amounts is None:
         return "-"
-    short = short_up if up else short_down
     parts = [
-        f"{name} {text if name in COUNTS else short(number_from_text(text))}"
+        f"{name} {amount_text(name, text, up=up)}"
         for name, text in amounts.items()
         if text != "0"
     ]
