@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 import threading
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
@@ -37,6 +38,8 @@ RATIO_LOW, RATIO_HIGH = Fraction(1, 10**6), Fraction(10**9)
 
 _EXPONENT_LIMIT = 400
 _SHOWN = 60
+#: What `number_text` writes for a number that has no finite decimal.
+_QUOTIENT = re.compile(r"-?[0-9]{1,400}/[0-9]{1,400}")
 _PLAIN_LOW, _PLAIN_HIGH = -4, 12
 _DIGITS = (50, 80, 160, 320)
 _AGREE: int = 10**40
@@ -103,10 +106,12 @@ def _parse(value: object, name: str) -> Fraction:
         elif isinstance(value, Decimal):
             decimal = value
         elif isinstance(value, str):
+            if _QUOTIENT.fullmatch(value.strip()):
+                return Fraction(value.strip())
             decimal = Decimal(value.strip())
         else:
             raise refused
-    except (InvalidOperation, OverflowError):
+    except (InvalidOperation, OverflowError, ZeroDivisionError):
         raise refused from None
     # A huge exponent would make an integer of millions of digits below.
     if not decimal.is_finite() or abs(decimal.adjusted()) > _EXPONENT_LIMIT:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting.theorem import COUNTS
@@ -77,27 +79,27 @@ def reading_text(view: AccountView) -> str:
     """Write an odometer's reading with its delta, and where it halts the flow."""
     if view.reading is None:
         return "-"
-    halt = "" if view.halt_at is None else f", halts at {float(view.halt_at):g}"
+    halt = ""
+    if view.halt_at is not None:
+        halt = f", halts at {short_down(number_from_text(view.halt_at))}"
+    # An undefined reading is infinite; every other one is rounded up.
+    defined = math.isfinite(view.reading)
+    reading = short_up(Fraction(view.reading)) if defined else "infinity"
     delta = short_up(number_from_text(view.delta))
-    return f"epsilon {view.reading:.4g} at delta {delta}{halt}"
+    return f"epsilon {reading} at delta {delta}{halt}"
 
 
 def account_lines(views: list[AccountView]) -> list[str]:
-    """Return a Markdown table of accounts."""
-    lines = [
-        "| account | theorem | spent | reserved | forfeited | left | used | reading |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    """Return a Markdown table with a column for each account."""
+    rows: list[tuple[str, list[str]]] = [
+        ("theorem", [view.theorem for view in views]),
+        ("spent", [amounts_text(view.spent) for view in views]),
+        ("reserved", [amounts_text(view.reserved) for view in views]),
+        ("forfeited", [amounts_text(view.forfeited) for view in views]),
+        ("left", [amounts_text(view.left, up=False) for view in views]),
+        ("used", [percent_text(view.used_fraction) for view in views]),
+        ("reading", [reading_text(view) for view in views]),
     ]
-    for view in views:
-        cells = (
-            account_title(view),
-            view.theorem,
-            amounts_text(view.spent),
-            amounts_text(view.reserved),
-            amounts_text(view.forfeited),
-            amounts_text(view.left, up=False),
-            percent_text(view.used_fraction),
-            reading_text(view),
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    titles = " | ".join(account_title(view) for view in views)
+    lines = [f"| | {titles} |", "| --- |" + " --- |" * len(views)]
+    return lines + [f"| {name} | {' | '.join(cells)} |" for name, cells in rows]

@@ -214,7 +214,8 @@ def test_the_budget_artifact_says_asked_left_and_guarantee(project):
     artifact = Artifact.get("dpflow-budget-shop")
     assert "**BudgetExhausted.**" in artifact.data
     assert "epsilon = 1" in artifact.data
-    assert "| dataset shop | basic | epsilon 1 |" in artifact.data
+    assert "| | dataset shop |" in artifact.data
+    assert "| spent | epsilon 1 |" in artifact.data
     used = Artifact.get("dpflow-budget-shop-used")
     assert float(used.data) == 100
 
