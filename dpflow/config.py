@@ -79,7 +79,11 @@ def _table(pyproject: Path) -> dict[str, str]:
     except (OSError, ValueError) as error:
         msg = f"cannot read {pyproject}: {error}"
         raise ConfigurationError(msg) from error
-    table: dict[str, Any] = data.get("tool", {}).get("dpflow", {})
+    tool = data.get("tool", {})
+    table: Any = tool.get("dpflow", {}) if isinstance(tool, dict) else {}
+    if not isinstance(table, dict):
+        msg = f"tool.dpflow in {pyproject} must be a table, got {table!r}"
+        raise ConfigurationError(msg)
     for key, value in table.items():
         if key not in _KEYS or not isinstance(value, str):
             msg = (

@@ -252,7 +252,7 @@ def _show_accounts(console: Console) -> None:
     table = Table(title="The ledger", title_justify="left")
     names = ("account", "spent", "forfeited", "left", "used", "odometer")
     for name in names:
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for view in accounts(current_project().ledger, "cdnow"):
         table.add_row(
             account_title(view),

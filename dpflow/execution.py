@@ -5,9 +5,9 @@ This is the engine behind `dp_task`, `guarded` and `spend`; it knows no Prefect.
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 import logging
-import time
+import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -20,20 +20,20 @@ from dpflow.accounting.costs import Cost
 from dpflow.exceptions import (
     ConfigurationError,
     DpflowError,
-    DPStepFailed,
     LedgerUnavailable,
     ReleaseError,
 )
 from dpflow.ledger.codec import decode, encode
-from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
+from dpflow.ledger.records import Granted, Replayed, Request
 from dpflow.policy import Policy
-from dpflow.project import Project, current_project
-from dpflow.step import Step
+from dpflow.project import Project, Unsettled, current_project
+from dpflow.redaction import shown
+from dpflow.step import Step, checked_text
+from dpflow.waiting import areserve, reserve
 
 logger = logging.getLogger("dpflow")
 
-_CLAIM_SECONDS = 3600.0
-_POLL_SECONDS = 0.1
+_LATER = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,14 @@ class Place:
 
     @classmethod
     def named(cls, flow: str | None) -> Place:
-        """Return the place of a step outside Prefect, in a flow of this name."""
-        return cls(flows=(EnclosingFlow(name=flow),) if flow else ())
+        """Return the place of a step outside Prefect, in a flow of this name.
+
+        Raises:
+            ConfigurationError: If the name is no text.
+        """
+        if flow is None:
+            return cls()
+        return cls(flows=(EnclosingFlow(name=checked_text(flow, "flow")),))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,14 +81,20 @@ class Execution:
     Attributes:
         cost: The worst case that is reserved.
         redact: Whether the text of the body's errors is withheld.
+        noise: Who drew the noise, for the journal.
         error: What the outside may see of the error that ended the body, if one did.
+        error_type: Name of that error's type.
+        ended: Whether the body has ended.
     """
 
     project: Project
     request: Request
     redact: bool
     noise: str = "self-declared"
-    error: Exception | None = None
+    error: BaseException | None = None
+    error_type: str = ""
+    ended: bool = False
+    _drawing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def cost(self) -> Cost:
@@ -103,45 +115,56 @@ class Execution:
                 noise, or the step released something already: a second draw would
                 cost a second time.
         """
-        if self.noise != "self-declared":
-            msg = (
-                f"step {self.request.step!r} called release() twice, but its cost "
-                "covers one draw. Release one vector, or make two steps of it."
-            )
-            raise ReleaseError(msg)
         from dpflow.mechanisms.noise import draw  # noqa: PLC0415 (imports OpenDP)
 
-        self.noise = "opendp"
-        return draw(self.cost, value)
+        step = self.request.step
+        # Threads of the body may race for the one draw that is paid for.
+        with self._drawing:
+            if self.ended:
+                msg = (
+                    f"release() was called after step {step!r} had ended and its "
+                    "charge was posted. Call it inside the body or block."
+                )
+                raise ReleaseError(msg)
+            if self.noise != "self-declared":
+                msg = (
+                    f"step {step!r} called release() twice, but its cost covers one "
+                    "draw. Release one vector, or make two steps of it."
+                )
+                raise ReleaseError(msg)
+            noisy = draw(self.cost, value)
+            self.noise = "opendp"
+        return noisy
 
     @contextmanager
     def charged(self) -> Iterator[None]:
-        """Run the body in this block; an error charges the step in full.
+        """Run the body in this block; what ends it is kept in `error`, not raised.
 
-        An `Exception` is kept in `error` and not raised: raising another one here
-        would carry the original, private text along as its context.
+        Raised here it would carry the original, private text along as its context.
+        Call `settle` after the block, or `fail` if there is an error.
         """
         token = _current.set(self)
         try:
             yield
-        except Exception as error:  # noqa: BLE001 (an error is an output of the step)
-            self._fail(error)
+        # Timeouts, cancellation and termination are no Exceptions.
+        except BaseException as error:  # noqa: BLE001 (an error is an output too)
+            self.error_type = type(error).__name__
             self.error = self._shown(error)
-        except BaseException as error:
-            # Timeouts, cancellation and termination are no Exceptions.
-            self._fail(error)
-            raise
         finally:
+            self.ended = True
             _current.reset(token)
 
-    def raise_error(self) -> NoReturn:
-        """Raise what the outside may see, without the original behind it."""
+    def fail(self) -> NoReturn:
+        """Charge a body that raised in full and raise what the outside may see."""
+        self._post("failed", None, {"error_type": self.error_type})
         error = self.error or RuntimeError("the body ended without value and error")
+        behind = error.__context__
         try:
             raise error
         finally:
-            if isinstance(error, DPStepFailed):
-                error.__context__ = None
+            # In `spend`, Python has just put the original there.
+            if self.redact:
+                error.__context__ = behind
 
     def settle(self, value: Any) -> None:
         """Post the charge and keep the release.
@@ -150,40 +173,32 @@ class Execution:
         answer is told, and the charge stays held in full.
         """
         text: str | None = None
+        refused: ReleaseError | None = None
         if self.request.release_key is not None:
             try:
                 text = encode(value)
             except ReleaseError as error:
-                self._warn(f"its release cannot be replayed: {error.message}")
+                refused = error
         self._post("completed", text, {"noise": self.noise})
+        if refused is not None:
+            self._warn(f"its release cannot be replayed: {refused.message}")
 
-    def _fail(self, error: BaseException) -> None:
-        """Charge a body that raised in full: an error is an output too."""
-        self._post("failed", None, {"error_type": type(error).__name__})
-
-    def _shown(self, error: Exception) -> Exception:
+    def _shown(self, error: BaseException) -> BaseException:
         """Return what the outside may see of an error of the body."""
-        # dpflow's own errors hold no private text; the policy may allow all others.
-        if isinstance(error, DpflowError) or not self.redact:
+        if not self.redact:
             return error
         datasets = ", ".join(policy.dataset for policy in self.request.policies)
-        name = type(error).__name__
-        msg = (
-            f"{name} in DP step {self.request.step!r} on dataset {datasets!r} (text "
-            "withheld: it may hold private data). The step was charged in full. To see "
-            "the text where that is safe, set `errors: keep` in the policy."
-        )
-        return DPStepFailed(
-            msg, dataset=datasets, step=self.request.step, error_type=name
-        )
+        return shown(error, step=self.request.step, dataset=datasets)
 
     def _post(self, outcome: str, text: str | None, body: Mapping[str, Any]) -> None:
-        ledger = self.project.ledger
+        project, reservation = self.project, self.request.reservation
         try:
-            ledger.settle(
-                self.request.reservation, outcome=outcome, value=text, body=body
-            )
-        except DpflowError as error:
+            project.ledger.settle(reservation, outcome=outcome, value=text, body=body)
+        except BaseException as error:
+            # So that this process does not wait for itself when it asks again.
+            project.unsettled[reservation] = Unsettled(outcome=outcome, body=body)
+            if not isinstance(error, DpflowError):
+                raise
             self._warn(f"it stays charged in full and unsettled: {error.message}")
 
     def _warn(self, text: str) -> None:
@@ -311,25 +326,15 @@ def _charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow |
     return place.flows[-1] if place.flows else None
 
 
-def admit(project: Project, request: Request, answer: Answer) -> Execution | Replayed:
+def admit(
+    project: Project, request: Request, answer: Granted | Replayed
+) -> Execution | Replayed:
     """Turn the ledger's positive answer into an execution or a replay."""
     if isinstance(answer, Replayed):
         logger.info("DP step %r is replayed from its release", request.step)
         return answer
-    if not isinstance(answer, Granted):
-        msg = "a busy release was not waited for"
-        raise TypeError(msg)
     redact = any(policy.errors == "redact" for policy in request.policies)
     return Execution(project=project, request=request, redact=redact)
-
-
-def _expired(request: Request, waited_since: float) -> None:
-    if time.monotonic() - waited_since > _CLAIM_SECONDS:
-        msg = (
-            f"another run has been making the release of step {request.step!r} for "
-            f"{_CLAIM_SECONDS:g} s. Try again when it has ended."
-        )
-        raise LedgerUnavailable(msg)
 
 
 def run(
@@ -341,18 +346,16 @@ def run(
 ) -> Any:
     """Run a step's body under the guard, or replay its release."""
     project, request = ask(step, step.bind(args, kwargs), place)
-    since = time.monotonic()
-    while isinstance(answer := project.ledger.reserve(request), Busy):
-        _expired(request, since)
-        time.sleep(_POLL_SECONDS)
-    admitted = admit(project, request, answer)
+    admitted = admit(project, request, reserve(project, request))
     if isinstance(admitted, Replayed):
         return decode(admitted.value)
+    value: Any = None
     with admitted.charged():
-        value = body(*args, **kwargs)
-        admitted.settle(value)
-        return value
-    return admitted.raise_error()
+        value = _finished(step, body(*args, **kwargs))
+    if admitted.error is not None:
+        admitted.fail()
+    admitted.settle(value)
+    return value
 
 
 async def arun(
@@ -362,19 +365,32 @@ async def arun(
     kwargs: Mapping[str, Any],
     place: Place,
 ) -> Any:
-    """Run an async step's body under the guard; as `run`, without blocking the loop."""
+    """Run an async step's body under the guard; as `run`.
+
+    Waiting for the ledger's answer does not block the event loop. The settlement
+    does, shortly: nothing can cancel it.
+    """
     project, request = ask(step, step.bind(args, kwargs), place)
-    since = time.monotonic()
-    while isinstance(
-        answer := await asyncio.to_thread(project.ledger.reserve, request), Busy
-    ):
-        _expired(request, since)
-        await asyncio.sleep(_POLL_SECONDS)
-    admitted = admit(project, request, answer)
+    admitted = admit(project, request, await areserve(project, request))
     if isinstance(admitted, Replayed):
         return decode(admitted.value)
+    value: Any = None
     with admitted.charged():
-        value = await body(*args, **kwargs)
-        admitted.settle(value)
-        return value
-    return admitted.raise_error()
+        value = _finished(step, await body(*args, **kwargs))
+    if admitted.error is not None:
+        admitted.fail()
+    admitted.settle(value)
+    return value
+
+
+def _finished(step: Step, value: Any) -> Any:
+    """Refuse an output that is yet to be computed: that would be outside the guard."""
+    if any(is_later(value) for is_later in _LATER):
+        if inspect.iscoroutine(value):
+            value.close()
+        msg = (
+            f"step {step.name!r} returned a {type(value).__name__}, which reads the "
+            "data only after the step has ended. Return the whole output."
+        )
+        raise ReleaseError(msg)
+    return value

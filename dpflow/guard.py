@@ -15,8 +15,9 @@ from typing import Any, ParamSpec, TypeVar, cast
 from dpflow.accounting.costs import Cost
 from dpflow.exceptions import ConfigurationError
 from dpflow.execution import Execution, Place, admit, arun, ask, run
-from dpflow.ledger.records import Busy, Replayed
-from dpflow.step import CostLike, define_step
+from dpflow.ledger.records import Replayed
+from dpflow.step import CostLike, checked_text, define_step
+from dpflow.waiting import reserve
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -117,15 +118,15 @@ def spend(
     def block() -> None:
         """Stand for the block, which has no arguments."""
 
-    defined = define_step(block, dataset=dataset, cost=cost, name=step)
+    name = checked_text(step, "step")
+    defined = define_step(block, dataset=dataset, cost=cost, name=name)
     project, request = ask(defined, {}, Place.named(flow))
-    answer = project.ledger.reserve(request)
-    if isinstance(answer, Busy | Replayed):
+    execution = admit(project, request, reserve(project, request))
+    if isinstance(execution, Replayed):
         msg = "a block has no release key, so the ledger cannot have replayed it"
         raise TypeError(msg)
-    execution = cast("Execution", admit(project, request, answer))
     with execution.charged():
         yield execution
-        execution.settle(None)
     if execution.error is not None:
-        execution.raise_error()
+        execution.fail()
+    execution.settle(None)

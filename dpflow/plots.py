@@ -33,16 +33,17 @@ def burn_down(dataset: str) -> Figure:
 
     Raises:
         ConfigurationError: If matplotlib is missing or nothing was charged yet.
+        UnknownDataset: If no policy governs the dataset.
     """
     figure_class = _figure_class()
     project = current_project()
+    policy = project.policies.policy_for(dataset)
     points = usage(project.ledger, dataset)
     if not points:
         msg = (
             f"nothing was charged to dataset {dataset!r} yet, so there is no burn-down"
         )
         raise ConfigurationError(msg)
-    policy = project.policies.policy_for(dataset)
     moves = [point for point in points if point.kind != "refuse"]
     figure: Figure = figure_class(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dpflow.config import Settings, settings
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.policy import PolicySet, load_policies
 
-_Signature = tuple[tuple[str, int, int], ...]
+_Signature = tuple[tuple[object, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsettled:
+    """What a settlement would have said that the ledger did not take."""
+
+    outcome: str
+    body: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +31,25 @@ class Project:
         settings: Where things are.
         ledger: Opened, and checked against the pinned id.
         policies: As the files say now.
+        unsettled: Charges of this process whose settlement failed, by reservation.
     """
 
     settings: Settings
     ledger: Ledger
     policies: PolicySet
+    unsettled: dict[str, Unsettled]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A ledger that stays open, and what this process owes it."""
+
+    ledger: Ledger
+    unsettled: dict[str, Unsettled] = field(default_factory=dict)
 
 
 _lock = threading.Lock()
-_ledgers: dict[tuple[str, Path], Ledger] = {}
+_ledgers: dict[tuple[str, Path], _Opened] = {}
 _policies: dict[Path, tuple[_Signature, PolicySet]] = {}
 
 
@@ -47,18 +67,18 @@ def current_project() -> Project:
     with _lock:
         policies = _load(found.policies)
         key = (found.ledger_url, found.policies)
-        ledger = _ledgers.get(key)
-        if ledger is None:
+        opened = _ledgers.get(key)
+        if opened is None:
             ledger = open_ledger(found.ledger_url, policies=found.policies)
-            _ledgers[key] = ledger
-    return Project(found, ledger, policies)
+            opened = _ledgers[key] = _Opened(ledger)
+    return Project(found, opened.ledger, policies, opened.unsettled)
 
 
 def forget_projects() -> None:
     """Close what is open; tests use it, and programs that delete a ledger."""
     with _lock:
-        for ledger in _ledgers.values():
-            ledger.close()
+        for opened in _ledgers.values():
+            opened.ledger.close()
         _ledgers.clear()
         _policies.clear()
 
@@ -72,7 +92,19 @@ def _load(directory: Path) -> PolicySet:
 
 
 def _signature(directory: Path) -> _Signature:
-    if not directory.is_dir():
+    try:
+        paths = sorted(directory.iterdir())
+    except OSError:
+        # `load_policies` says what is wrong, in dpflow's words.
         return ()
-    stats = [(path.name, path.stat()) for path in sorted(directory.iterdir())]
-    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+    return tuple((path.name, *_stamp(path)) for path in paths)
+
+
+def _stamp(path: Path) -> tuple[object, ...]:
+    """Tell one content of a file from another; no one can set a ctime."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        # An editor's lock file may point nowhere.
+        return (type(error).__name__,)
+    return (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dpflow.accounting.costs import Cost
 from dpflow.exceptions import ConfigurationError
+
+#: The instance of a method is no public argument.
+_HIDDEN = frozenset({"self", "cls"})
 
 #: A cost, or a function of the step's public arguments that returns one.
 CostLike = Cost | Callable[..., Cost]
@@ -42,7 +45,7 @@ class Step:
         """Return the public arguments by name, defaults included."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        hidden = self.private | {"self", "cls"}
+        hidden = self.private | _HIDDEN
         return {k: v for k, v in bound.arguments.items() if k not in hidden}
 
     def price(self, public: Mapping[str, Any]) -> Cost:
@@ -80,10 +83,22 @@ class Step:
         return {p.name: public[p.name] for p in parameters if p.name in public}
 
     def key_text(self, public: Mapping[str, Any]) -> str | None:
-        """Return the release key for these public arguments, if the step has one."""
+        """Return the release key for these public arguments, if the step has one.
+
+        Raises:
+            ConfigurationError: If the template does not fit the arguments.
+        """
         if self.release_key is None:
             return None
-        return self.release_key.format(**public)
+        try:
+            return self.release_key.format(**public)
+        except Exception as error:
+            msg = (
+                f"release_key {self.release_key!r} of step {self.name!r} does not fit "
+                f"its arguments ({type(error).__name__}: {error}). The step did not "
+                "run."
+            )
+            raise ConfigurationError(msg) from error
 
 
 def define_step(
@@ -110,7 +125,7 @@ def define_step(
     Raises:
         ConfigurationError: If something declared cannot work.
     """
-    title = name or function.__name__
+    title = _checked_name(function, name)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         msg = (
             f"step {title!r} is a generator: an abandoned one is recorded as "
@@ -118,10 +133,7 @@ def define_step(
         )
         raise ConfigurationError(msg)
     signature = inspect.signature(function)
-    datasets = (dataset,) if isinstance(dataset, str) else tuple(dataset)
-    if not datasets or not all(isinstance(d, str) and d for d in datasets):
-        msg = f"step {title!r} needs dataset=: the name of a dataset, got {dataset!r}"
-        raise ConfigurationError(msg)
+    datasets = _checked_datasets(title, dataset)
     if not isinstance(cost, Cost) and not callable(cost):
         msg = (
             f"step {title!r} needs cost=: a cost such as Gaussian(sensitivity=1, "
@@ -134,11 +146,48 @@ def define_step(
         cost=cost,
         signature=signature,
         private=_checked_private(title, signature, private),
-        release_key=release_key,
-        version=version,
+        release_key=_optional_text(release_key, "release_key"),
+        version=_optional_text(version, "version"),
     )
     _check_template(step)
     return step
+
+
+def checked_text(value: object, name: str) -> str:
+    """Return a text that is not empty, or say which keyword is wrong.
+
+    Raises:
+        ConfigurationError: If it is anything else.
+    """
+    if not isinstance(value, str) or not value:
+        msg = f"{name}= takes a text that is not empty, got {value!r}"
+        raise ConfigurationError(msg)
+    return value
+
+
+def _optional_text(value: object, name: str) -> str | None:
+    return None if value is None else checked_text(value, name)
+
+
+def _checked_name(function: Callable[..., Any], name: str | None) -> str:
+    if not callable(function):
+        msg = f"a DP step is made of a function, got {function!r}"
+        raise ConfigurationError(msg)
+    if name is None:
+        name = getattr(function, "__name__", None)
+    return checked_text(name, "name")
+
+
+def _checked_datasets(title: str, dataset: object) -> tuple[str, ...]:
+    found = (dataset,) if isinstance(dataset, str) else dataset
+    names = tuple(found) if isinstance(found, tuple | list) else ()
+    if not names or not all(isinstance(name, str) and name for name in names):
+        msg = f"step {title!r} needs dataset=: the name of a dataset, got {dataset!r}"
+        raise ConfigurationError(msg)
+    if len(set(names)) != len(names):
+        msg = f"step {title!r} names a dataset twice: {dataset!r}; name each once"
+        raise ConfigurationError(msg)
+    return names
 
 
 def _checked_private(
@@ -160,15 +209,14 @@ def _check_template(step: Step) -> None:
     """Check that a release key speaks of public parameters only."""
     if step.release_key is None:
         return
-    public = [name for name in step.signature.parameters if name not in step.private]
+    hidden = step.private | _HIDDEN
+    public = [name for name in step.signature.parameters if name not in hidden]
     try:
-        parsed = list(string.Formatter().parse(step.release_key))
+        fields = list(_fields(step.release_key))
     except ValueError as error:
         msg = f"release_key {step.release_key!r} of step {step.name!r}: {error}"
         raise ConfigurationError(msg) from error
-    for _, field, _, _ in parsed:
-        if field is None:
-            continue
+    for field in fields:
         root = field.split(".")[0].split("[")[0]
         if root not in public:
             msg = (
@@ -177,3 +225,11 @@ def _check_template(step: Step) -> None:
                 f"{', '.join(public) or 'there are none'}"
             )
             raise ConfigurationError(msg)
+
+
+def _fields(template: str) -> Iterator[str]:
+    """Yield the fields of a template, those inside a format included."""
+    for _, field, form, _ in string.Formatter().parse(template):
+        if field is not None:
+            yield field
+            yield from _fields(form or "")

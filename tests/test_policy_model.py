@@ -111,7 +111,7 @@ def test_a_share_for_which_the_options_do_not_fit_is_refused() -> None:
     """Options that hold for the dataset must hold for each share."""
     error = refused(edited("gaussian", "{theorem: concentrated, delta_loss: 9e-7}"))
     assert error.line == 9
-    assert "delta_loss 0.0000009 exceeds" in str(error)
+    assert "delta_loss 9e-7 exceeds" in str(error)
     assert "A share uses the dataset's filter and options." in error.hint
 
 
@@ -179,9 +179,9 @@ def test_pins_hold_every_derived_number() -> None:
         "flows": {
             "weekly-report": {
                 "epsilon": "2",
-                "delta": "0.0000005",
+                "delta": "5e-7",
                 "halt_at_epsilon": "3",
-                "filter": {**rule, "epsilon": "2", "delta": "0.0000005"},
+                "filter": {**rule, "epsilon": "2", "delta": "5e-7"},
                 "odometer": odometer.parameters(),
             }
         },

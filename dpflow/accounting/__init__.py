@@ -56,7 +56,9 @@ def make_filter(
     Raises:
         InvalidCost: If the name, a number or an option is wrong.
     """
-    rule = _make(theorem, FILTERS, "filter", epsilon=epsilon, delta=delta, **options)
+    rule = _make(
+        theorem, FILTERS, "filter", {"epsilon": epsilon, "delta": delta, **options}
+    )
     if not isinstance(rule, Filter):
         msg = f"{theorem!r} is registered as a filter but is none"
         raise TypeError(msg)
@@ -83,14 +85,16 @@ def make_odometer(
     """
     if halt_at_epsilon is not None:
         options["halt_at_epsilon"] = halt_at_epsilon
-    rule = _make(theorem, ODOMETERS, "odometer", delta=delta, **options)
+    rule = _make(theorem, ODOMETERS, "odometer", {"delta": delta, **options})
     if not isinstance(rule, Odometer):
         msg = f"{theorem!r} is registered as an odometer but is none"
         raise TypeError(msg)
     return rule
 
 
-def _make(theorem: str, known: dict[str, str], kind: str, **options: Any) -> Rule:
+def _make(
+    theorem: str, known: dict[str, str], kind: str, options: dict[str, Any]
+) -> Rule:
     place = known.get(theorem) if isinstance(theorem, str) else None
     if place is None:
         msg = f"unknown {kind} {theorem!r}; known: {', '.join(sorted(known))}"

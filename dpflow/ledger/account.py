@@ -100,15 +100,20 @@ def read_account(session: Session, account_id: str) -> Account | None:
     """Read an account and check its newest entry against it.
 
     Raises:
-        LedgerCorrupt: If the row and the journal's newest entry disagree.
+        LedgerCorrupt: If the row and the journal's newest entry disagree, or that
+            entry is not what was hashed when it was written.
     """
     rows = session.rows("read_account", id=account_id)
     if not rows:
         return None
     row = rows[0]
     newest = session.rows("read_entry", account=account_id, seq=row["seq"])
+    before = session.rows("read_entry", account=account_id, seq=row["seq"] - 1)
+    previous = before[0]["hash"] if before else ""
     kept = (row["head"], row["settled"], row["held"])
-    told = [(e["hash"], e["settled_after"], e["held_after"]) for e in newest]
+    told = [
+        (_hash_again(previous, e), e["settled_after"], e["held_after"]) for e in newest
+    ]
     if told != [kept]:
         msg = (
             f"account {account_id!r} does not agree with its newest journal entry "
@@ -140,6 +145,10 @@ def account_from_row(row: Row) -> Account:
 def entry_hash(previous: str, entry: Mapping[str, Any]) -> str:
     """Return the hash that chains an entry to the one before it."""
     return digest(previous + canonical(entry))
+
+
+def _hash_again(previous: str, row: Row) -> str:
+    return entry_hash(previous, {k: v for k, v in dict(row).items() if k != "hash"})
 
 
 def open_account(
@@ -272,6 +281,7 @@ def fitting_factor(accounts: list[Account], cost: Cost) -> Fraction | None:
     while high / low > Fraction(101, 100):
         middle = (low + high) / 2
         low, high = (low, middle) if fits(middle) else (middle, high)
-    # Three digits, upwards: what is shown must fit.
+    # Three digits, upwards, unless a cost may not say so much: what is shown must fit.
     step = Fraction(10) ** (len(str(int(high))) - 3)
-    return -(-high // step) * step
+    rounded = -(-high // step) * step
+    return rounded if fits(rounded) else high

@@ -14,6 +14,7 @@ from dpflow.accounting.theorem import Rule
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
+    LedgerCorrupt,
     PolicyChanged,
     ReservationConflict,
 )
@@ -111,8 +112,15 @@ def _released(
             value=row["value"],
             digest=row["digest"],
         )
-    if row["state"] == "claimed" and owners.alive(row["owner"]):
-        return Busy(reservation=row["reservation"], owner=row["owner"])
+    if row["state"] == "claimed":
+        if owners.alive(row["owner"]):
+            return Busy(reservation=row["reservation"], owner=row["owner"])
+        # A new claim says its own cost; the dead one's charge stays held.
+        session.change(
+            "drop_claim",
+            release_key=request.release_key,
+            reservation=row["reservation"],
+        )
     return None
 
 
@@ -164,7 +172,7 @@ def _refused(
     closed = [
         policy for policy in request.policies if not policy.covers_flow(request.flow)
     ]
-    halted = _halted(session, request)
+    halted = _halted(session, request) & {account.id for account in accounts}
     refusing = [
         (account, amount)
         for account, amount in pairs
@@ -193,6 +201,22 @@ def _refused(
         amount.fits_within(Tally.from_text(row["amount"])) for row in granted
     )
     error = refusal_error(refusal, BudgetExhausted if exhausted else BudgetRefused)
+    body = {**_body(request), **refusal.told(error)}
+    _journal_refusal(session, request, account, amount, body)
+    for other, other_amount in refusing[1:]:
+        # An odometer halts the flow run even where another gate refused first.
+        if other.kind == "odometer":
+            _journal_refusal(session, request, other, other_amount, body)
+    return error
+
+
+def _journal_refusal(
+    session: Session,
+    request: Request,
+    account: Account,
+    amount: Tally,
+    body: dict[str, Any],
+) -> None:
     refused = append(
         session,
         account,
@@ -202,7 +226,7 @@ def _refused(
         held=account.held,
         reservation=request.reservation,
         run=request.flow_run,
-        body={**_body(request), **refusal.told(error)},
+        body=body,
         writer=writer(),
     )
     for run in dict.fromkeys((*request.enclosing_runs, request.flow_run)):
@@ -210,7 +234,6 @@ def _refused(
             charged = int(run == request.flow_run)
             place = {"account": refused.id, "seq": refused.seq}
             session.change("note_refused", run=run, charged=charged, **place)
-    return error
 
 
 def _hold(
@@ -275,7 +298,7 @@ def _accounts_of(
             place, halt = f"{base}/odometer/{flow}", policy.halt_at(flow)
             wanted.append((place, "odometer", flow, odometer, halt))
     return [
-        read_account(session, account_id)
+        _checked(read_account(session, account_id), rule, halt)
         or open_account(
             session,
             account_id,
@@ -289,6 +312,20 @@ def _accounts_of(
         )
         for account_id, kind, name, rule, halt in wanted
     ]
+
+
+def _checked(
+    account: Account | None, rule: Rule, halt: Fraction | None
+) -> Account | None:
+    """Check an account's gate against the term, whose policy is the file's."""
+    if account is not None and (account.rule, account.halt) != (rule, halt):
+        msg = (
+            f"the gate of account {account.id!r} is not the one that its term pinned. "
+            "Someone edited the ledger, or it is damaged: restore a backup before any "
+            "further step."
+        )
+        raise LedgerCorrupt(msg)
+    return account
 
 
 def _unspent(session: Session, dataset: str, term: int) -> bool:

@@ -74,14 +74,17 @@ class Ledger:
         """Decide several requests one after another in one transaction."""
         try:
             return self._reserve_once(requests)
-        except LedgerUnavailable:
+        except LedgerUnavailable as error:
+            if "waited" in error.details:
+                # Nothing was sent; waiting twice as long helps nobody.
+                raise
             # The outcome of a failed commit is unknown. The ids were made before
             # sending, so asking again either finds the answer or decides anew.
             return self._reserve_once(requests)
 
     def _reserve_once(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
         with self.database.write() as session:
-            _identity(session, self.place)
+            self._check_identity(session)
             return [self._decide_or_error(session, request) for request in requests]
 
     def _decide_or_error(
@@ -119,7 +122,7 @@ class Ledger:
             ReservationConflict: If the charge was voided or forfeited.
         """
         with self.database.write() as session:
-            _identity(session, self.place)
+            self._check_identity(session)
             row = self._row(session, reservation)
             if row["state"] == "settled":
                 return
@@ -148,7 +151,7 @@ class Ledger:
             ReservationConflict: If another process reserved it, or it has ended.
         """
         with self.database.write() as session:
-            _identity(session, self.place)
+            self._check_identity(session)
             row = self._row(session, reservation)
             if row["owner"] != self.owners.mine():
                 msg = f"reservation {reservation} belongs to another process"
@@ -168,12 +171,22 @@ class Ledger:
             ReservationConflict: If its process still runs, or it has ended.
         """
         with self.database.write() as session:
-            _identity(session, self.place)
+            self._check_identity(session)
             row = self._row(session, reservation)
             if row["state"] == "open" and self.owners.alive(row["owner"]):
                 msg = f"the process that holds reservation {reservation} still runs"
                 raise ReservationConflict(msg, reservation=reservation)
             self._end(session, row, "forfeit", "forfeited", {"because": because})
+
+    def _check_identity(self, session: Session) -> None:
+        """Check that this is still the ledger that was opened, and perhaps pinned."""
+        found = _identity(session, self.place)["ledger_id"]
+        if found != self.id:
+            msg = (
+                f"the ledger {self.place} had id {self.id} when it was opened and has "
+                f"{found} now: another ledger was put in its place. Restore the first."
+            )
+            raise LedgerCorrupt(msg, ledger=self.place)
 
     def _row(self, session: Session, reservation: str) -> Row:
         rows = session.rows("read_reservation", id=reservation)

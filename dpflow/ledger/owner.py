@@ -19,6 +19,26 @@ from pathlib import Path
 _PATTERN = re.compile(r"[0-9a-f]{32}")
 
 
+class _Here:
+    """The names whose files this process keeps locked, over all its `Owners`.
+
+    Record locks belong to a process: opening and closing such a file again would drop
+    its lock. A forked child holds none of its parent's.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self.names: set[str] = set()
+        # Another thread may have held the lock at a fork, for ever in the child.
+        self.lock = threading.RLock()
+
+
+_here = _Here()
+os.register_at_fork(after_in_child=_here.forget)
+
+
 class Owners:
     """The owner files of one ledger.
 
@@ -27,9 +47,8 @@ class Owners:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = Path(folder)
-        self._mine: dict[int, tuple[str, int]] = {}
-        self._lock = threading.Lock()
+        self._folder = Path(folder).absolute()
+        self._mine: tuple[str, int] | None = None
 
     def mine(self) -> str:
         """Return this process's owner name, taking its lock at the first call.
@@ -37,18 +56,15 @@ class Owners:
         Raises:
             OSError: If the file cannot be made; the caller may not reserve then.
         """
-        pid = os.getpid()
-        if pid not in self._mine:
-            with self._lock:
-                if pid not in self._mine:
-                    self._mine[pid] = self._take()
-        return self._mine[pid][0]
+        with _here.lock:
+            # In a forked child, the name that this object knows is its parent's.
+            if self._mine is None or self._mine[0] not in _here.names:
+                self._mine = self._take()
+            return self._mine[0]
 
     def alive(self, owner: str) -> bool:
         """Say whether the process behind an owner name still runs."""
-        mine = self._mine.get(os.getpid())
-        # Opening and closing our own file would drop our lock on it.
-        if mine is not None and mine[0] == owner:
+        if owner in _here.names:
             return True
         if not _PATTERN.fullmatch(owner):
             return False
@@ -60,7 +76,8 @@ class Owners:
             # Not ours to open: assume the safe answer, which keeps a claim alive.
             return True
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Shared, so that two who ask about the same dead owner both hear so.
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
         finally:
@@ -75,11 +92,14 @@ class Owners:
         # A record lock (not flock): children of a fork do not inherit it.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(descriptor, f"{os.getpid()}\n".encode())
+        _here.names.add(name)
         return name, descriptor
 
     def close(self) -> None:
         """Give up this process's name; its open reservations become forfeited."""
-        mine = self._mine.pop(os.getpid(), None)
-        if mine is not None:
-            os.close(mine[1])
-            (self._folder / mine[0]).unlink(missing_ok=True)
+        with _here.lock:
+            mine, self._mine = self._mine, None
+            if mine is not None and mine[0] in _here.names:
+                _here.names.remove(mine[0])
+                os.close(mine[1])
+                (self._folder / mine[0]).unlink(missing_ok=True)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dpflow.accounting.costs import Cost
+from dpflow.exceptions import ConfigurationError
 from dpflow.policy import Policy
+
+_ID = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
+_KEY = re.compile(r"[0-9a-f]{64}")
+# NUL and lone surrogates are kept differently by each database, or not at all.
+_NAME = re.compile(r"[^\0\ud800-\udfff]{1,400}")
+_TEXT = re.compile(r"[^\0\ud800-\udfff]*")
 
 
 def canonical(data: object) -> str:
@@ -40,6 +48,10 @@ class Request:
         release_key: Keyed digest under which the output is kept, if it is.
         key_text: The release key for people.
         body: Further facts for the journal: task run, attempt, version. Never data.
+
+    Raises:
+        ConfigurationError: If no dataset would be charged, or one twice, or if a name
+            is one that a database would keep differently from how it is hashed.
     """
 
     reservation: str
@@ -54,11 +66,35 @@ class Request:
     key_text: str = ""
     body: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        datasets = [policy.dataset for policy in self.policies]
+        if not datasets or len(set(datasets)) != len(datasets):
+            msg = f"a step reads one or more different datasets, got {datasets!r}"
+            raise ConfigurationError(msg)
+        _check("reservation", self.reservation, _ID)
+        _check("owner", self.owner, _ID)
+        _check("step", self.step, _NAME)
+        _check("key_text", self.key_text, _TEXT)
+        for run in self.enclosing_runs:
+            _check("enclosing_runs", run, _NAME)
+        if self.flow is not None:
+            _check("flow", self.flow, _NAME)
+        if self.flow_run is not None:
+            _check("flow_run", self.flow_run, _NAME)
+        if self.release_key is not None:
+            _check("release_key", self.release_key, _KEY)
+
     def fingerprint(self) -> str:
         """Return a digest of everything that must agree when an id is sent again."""
         datasets = sorted(policy.dataset for policy in self.policies)
         parts = [datasets, self.cost.describe(), self.step, self.flow, self.flow_run]
         return digest(canonical([*parts, self.release_key]))
+
+
+def _check(name: str, text: object, pattern: re.Pattern[str]) -> None:
+    if not (isinstance(text, str) and pattern.fullmatch(text)):
+        msg = f"{name} must be text that matches {pattern.pattern}, got {text!r:.60}"
+        raise ConfigurationError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

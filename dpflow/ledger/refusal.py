@@ -134,6 +134,8 @@ def _fits(refusal: Refusal) -> str:
         return "Run the step in a flow that the policy names, or ask for a share."
     if refusal.halted:
         return "No further DP step of this flow run will be admitted."
+    if refusal.account.state != "open":
+        return f"Nothing fits while the account is {refusal.account.state}."
     if refusal.factor is None:
         return "No amount of noise makes it fit: the budget is used up."
     noisier = refusal.request.cost.noisier(refusal.factor)

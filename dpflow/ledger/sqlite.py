@@ -7,15 +7,17 @@ both read back, and one file lock around every transaction.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from weakref import WeakSet
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -27,8 +29,12 @@ from dpflow.exceptions import (
 from dpflow.ledger.database import Row, migrations, statements
 
 _LOCK_SECONDS = 30.0
+_FORK_SECONDS = 5.0
 _SPACE_BYTES = 16 * 2**20
 _SLEEP_SECONDS = (0.0005, 0.02)
+
+#: Device and inode.
+_FileId = tuple[int, int]
 
 
 class SqliteSession:
@@ -57,14 +63,22 @@ class SqliteDatabase:
     """
 
     def __init__(self, path: Path, *, lock_seconds: float = _LOCK_SECONDS) -> None:
-        self.path = Path(path)
+        # The working directory may change while the ledger is in use.
+        self.path = Path(path).absolute()
         self.place = str(path)
+        # SQLite follows links, so that all names of a file must share one lock.
+        real = os.path.realpath(path)
+        self._lock_path, self._wal_path = Path(f"{real}.lock"), Path(f"{real}-wal")
         self._lock_seconds = lock_seconds
         self._thread_lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._lock_file: int | None = None
-        self._identity: tuple[int, int] | None = None
+        self._identity: _FileId | None = None
+        self._wal: _FileId | None = None
+        self._in_turn = False
+        self._forking: set[int] = set()
         self._pid = os.getpid()
+        _databases.add(self)
 
     @classmethod
     def create(cls, path: Path) -> SqliteDatabase:
@@ -106,18 +120,20 @@ class SqliteDatabase:
     def close(self) -> None:
         """Close the connection and the lock; a later call opens them again."""
         with self._thread_lock:
-            self._drop()
+            self._close_connection(self._lock_seconds)
+            self._close_lock()
+            self._identity = None
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[SqliteSession]:
-        if self._pid != os.getpid():
-            self._forget()
-        with self._thread_lock:
+        with self._turn(self._lock_seconds):
             try:
                 connection = self._open()
                 connection.execute(begin)
                 yield SqliteSession(connection)
                 connection.execute("COMMIT")
+                # What went into a file that is not there any more is no commit.
+                self._check_same_files()
             except sqlite3.Error as error:
                 self._drop()
                 raise self._translated(error) from error
@@ -128,17 +144,52 @@ class SqliteDatabase:
                 # After any error the connection may still be inside a transaction.
                 self._drop()
                 raise
+
+    @contextmanager
+    def _turn(self, seconds: float) -> Iterator[None]:
+        """Hold the ledger against other threads and other processes."""
+        if self._pid != os.getpid():
+            # A fork that Python did not make, and so did not tell of.
+            self._after_fork_in_child()
+        deadline = time.monotonic() + seconds
+        thread_lock = self._thread_lock
+        if not thread_lock.acquire(timeout=seconds):
+            raise self._busy(within=True)
+        try:
+            try:
+                self._lock(deadline)
+            except OSError as error:
+                raise self._unavailable(self.path, error) from error
+            outer, self._in_turn = self._in_turn, True
+            try:
+                yield
             finally:
-                self._unlock()
+                self._in_turn = outer
+                if not outer and self._lock_file is not None:
+                    fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+        finally:
+            thread_lock.release()
 
     def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
+        if self._identity is None:
             self._check_present()
-        self._lock()
+            self._identity = _file_id(self.path)
+        self._check_usable()
+        self._check_same_files()
         if self._connection is None:
             self._connection = self._connect()
-        self._check_same_file()
+            self._wal = _file_id(self._wal_path)
+            # It may have been replaced between the two.
+            self._check_same_files()
         return self._connection
+
+    def _check_usable(self) -> None:
+        if self._identity in _unusable:
+            msg = (
+                f"the ledger {self.path} cannot be used by this process: "
+                f"{_unusable[self._identity]}. The step did not run; start it again."
+            )
+            raise LedgerUnavailable(msg, ledger=self.place)
 
     def _check_present(self) -> None:
         if not self.path.is_file():
@@ -154,7 +205,7 @@ class SqliteDatabase:
             msg = f"less than 16 MiB are free beside the ledger {self.path}; free some"
             raise LedgerUnavailable(msg, ledger=self.place)
         connection = sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?mode=rw",
+            f"{self.path.as_uri()}?mode=rw",
             uri=True,
             isolation_level=None,
             check_same_thread=False,
@@ -166,73 +217,119 @@ class SqliteDatabase:
         except BaseException:
             connection.close()
             raise
-        status = self.path.stat()
-        self._identity = (status.st_dev, status.st_ino)
         return connection
 
-    def _check_same_file(self) -> None:
-        """Refuse to write into a file that is no longer at its path."""
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
+    def _check_same_files(self) -> None:
+        """Refuse to write into files that are no longer at their paths."""
+        found = _file_id(self.path)
+        if found is None:
             msg = f"the ledger {self.path} was removed while in use; restore it"
-            raise LedgerMissing(msg, ledger=self.place) from None
-        if self._identity != (status.st_dev, status.st_ino):
+            raise LedgerMissing(msg, ledger=self.place)
+        if found != self._identity:
             msg = f"the ledger {self.path} was replaced while in use; restart the run"
             raise LedgerCorrupt(msg, ledger=self.place)
+        if self._connection is not None and self._wal != _file_id(self._wal_path):
+            self._drop()
+            self._check_usable()
 
-    def _lock(self) -> None:
-        if self._lock_file is None:
-            self._lock_file = os.open(
-                f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
-        deadline = time.monotonic() + self._lock_seconds
+    def _lock(self, deadline: float) -> None:
         sleep = _SLEEP_SECONDS[0]
         while True:
+            if self._lock_file is None:
+                self._check_present()
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                self._lock_file = os.open(self._lock_path, flags, 0o600)
             try:
                 fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    msg = (
-                        f"another process holds the lock of the ledger {self.path}; "
-                        f"waited {self._lock_seconds:g} s. The step did not run; try "
-                        f"again, or find the holder with `fuser {self.path}.lock`."
-                    )
-                    raise LedgerUnavailable(msg, ledger=self.place) from None
+                    raise self._busy(within=False) from None
                 time.sleep(sleep)
                 sleep = min(2 * sleep, _SLEEP_SECONDS[1])
             else:
-                return
+                if _file_id(self._lock_path) == _file_id(self._lock_file):
+                    return
+                # Someone removed the lock file: other processes lock a new one.
+                self._close_lock()
 
-    def _unlock(self) -> None:
-        if self._lock_file is not None:
-            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+    def _close_lock(self) -> None:
+        lock_file, self._lock_file = self._lock_file, None
+        if lock_file is not None:
+            os.close(lock_file)
+
+    def _busy(self, *, within: bool) -> LedgerUnavailable:
+        holder = "thread of this process" if within else "process"
+        msg = (
+            f"another {holder} holds the lock of the ledger {self.path}; waited "
+            f"{self._lock_seconds:g} s. The step did not run; try again, or find the "
+            f"holder with `fuser {self._lock_path}`."
+        )
+        return LedgerUnavailable(msg, ledger=self.place, waited=self._lock_seconds)
 
     def _drop(self) -> None:
+        if self._connection is None:
+            return
+        if self._wal != _file_id(self._wal_path):
+            # A process that reads the file by itself, say to copy it, loses SQLite's
+            # locks on it; then the next to close it takes the -wal file away.
+            self._abandon(
+                "its -wal file was removed while in use, by hand or because this "
+                "process opened and closed the ledger's file without SQLite"
+            )
+            return
         # Closing may checkpoint, so it happens while the lock is still held.
         connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(sqlite3.Error):
-                connection.close()
-        lock_file, self._lock_file = self._lock_file, None
-        if lock_file is not None:
-            os.close(lock_file)
-        self._identity = None
+        with suppress(sqlite3.Error):
+            connection.close()
 
-    def _forget(self) -> None:
-        """Leave a forked parent's connection alone; even closing it would harm."""
-        _abandoned.append(self._connection)
-        lock_file, self._lock_file = self._lock_file, None
-        if lock_file is not None:
-            os.close(lock_file)
-        self._connection, self._identity = None, None
-        # Another thread may have held the lock in the parent, for ever in this child.
+    def _close_connection(self, seconds: float) -> None:
+        """Close the connection under the lock, or without it after so many seconds."""
+        if self._connection is not None:
+            with suppress(LedgerUnavailable, LedgerMissing), self._turn(seconds):
+                self._drop()
+        self._drop()
+
+    def _abandon(self, reason: str) -> None:
+        """Give up the file in this process, and the connection without closing it.
+
+        Closing, even by the destructor at exit, would delete other processes' -wal.
+        """
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+        self._connection = None
+        if self._identity is not None:
+            _unusable[self._identity] = reason
+
+    # SQLite remembers per process which locks it holds on a file. A forked child
+    # inherits that memory but not the locks: with a connection of its own it would
+    # write to a file that others think nobody uses, and its commits would be lost.
+    # So no connection is open while this process forks.
+
+    def _before_fork(self) -> None:
+        if self._thread_lock.acquire(timeout=_FORK_SECONDS):
+            self._forking.add(threading.get_ident())
+            if not self._in_turn:
+                self._close_connection(_FORK_SECONDS)
+
+    def _after_fork_in_parent(self) -> None:
+        if threading.get_ident() in self._forking:
+            self._forking.remove(threading.get_ident())
+            self._thread_lock.release()
+
+    def _after_fork_in_child(self) -> None:
+        if self._connection is not None:
+            # A thread of the parent was inside a transaction for long.
+            self._abandon("its parent was using it when it forked; try `spawn`")
+        # An inherited descriptor keeps the lock held after the parent's death.
+        self._close_lock()
+        # Another thread may have held it in the parent, for ever in this child.
         self._thread_lock = threading.RLock()
-        self._pid = os.getpid()
+        self._in_turn, self._pid = False, os.getpid()
+        self._forking.clear()
 
     def _translated(self, error: sqlite3.Error) -> DpflowError:
         text = str(error)
-        if isinstance(error, sqlite3.OperationalError) or "readonly" in text:
+        unusable = isinstance(error, sqlite3.OperationalError) or "readonly" in text
+        if unusable and not text.startswith("no such table"):
             msg = (
                 f"the ledger {self.path} cannot be used: {text}. The step did not run "
                 "and nothing was charged unless `dpflow history` shows it."
@@ -247,8 +344,31 @@ class SqliteDatabase:
         return LedgerUnavailable(msg, ledger=str(path))
 
 
-#: Connections inherited over a fork: kept so that no destructor ever closes them.
-_abandoned: list[sqlite3.Connection | None] = []
+#: All that may be open when this process forks.
+_databases: WeakSet[SqliteDatabase] = WeakSet()
+#: Files whose locks SQLite wrongly believes to hold in this process, and why.
+_unusable: dict[_FileId, str] = {}
+
+
+def _tell(method: Callable[[SqliteDatabase], None]) -> None:
+    for database in list(_databases):
+        method(database)
+
+
+os.register_at_fork(
+    before=lambda: _tell(SqliteDatabase._before_fork),  # noqa: SLF001
+    after_in_parent=lambda: _tell(SqliteDatabase._after_fork_in_parent),  # noqa: SLF001
+    after_in_child=lambda: _tell(SqliteDatabase._after_fork_in_child),  # noqa: SLF001
+)
+
+
+def _file_id(path: Path | int) -> _FileId | None:
+    """Say which file is at a path or open; None if there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 (a descriptor is no path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _set_durable(connection: sqlite3.Connection, path: Path) -> None:
@@ -257,6 +377,7 @@ def _set_durable(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")
     (level,) = connection.execute("PRAGMA synchronous").fetchone()
+    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens -wal
     if (mode, level) != ("wal", 2):
         msg = (
             f"the ledger {path} cannot be made durable here (journal_mode={mode}, "

@@ -81,7 +81,7 @@ def test_the_demo_shows_everything_and_again_spends_nothing(folder):
     assert (data["halted"], data["refusal"]["error"]) == ("1997-W04", "BudgetExhausted")
     assert data["mistyped"]["error"] == "BudgetRefused"
     (account,) = [a for a in data["accounts"] if a["kind"] == "dataset"]
-    assert account["forfeited"]["mu_squared"].startswith("2.26757")
+    assert account["forfeited"]["mu_squared"].startswith("0.00226757")
     assert data["accounts"] == third["accounts"]
 
 
