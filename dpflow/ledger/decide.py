@@ -194,6 +194,7 @@ def _refused(
         asked=amount,
         closed=bool(closed),
         halted=account.id in halted,
+        run_halted=bool(halted),
         factor=None if closed or halted else fitting_factor(accounts, request.cost),
     )
     granted = session.rows("read_granted", account=account.id, step=request.step)

@@ -23,7 +23,8 @@ class Refusal:
         account: The first account that does not admit it.
         asked: What the step asks of that account.
         closed: The policy gives this flow no access to the dataset.
-        halted: The flow run was halted by its odometer before.
+        halted: This account is the odometer that has halted the flow run before.
+        run_halted: Some odometer has.
         factor: By how much the noise must grow for the step to fit, if it can.
     """
 
@@ -32,6 +33,7 @@ class Refusal:
     asked: Tally
     closed: bool
     halted: bool
+    run_halted: bool
     factor: Fraction | None
 
     def told(self, error: BudgetRefused) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def _odometer_left(account: Account) -> dict[str, str] | None:
 def _fits(refusal: Refusal) -> str:
     if refusal.closed:
         return "Run the step in a flow that the policy names, or ask for a share."
-    if refusal.halted:
+    if refusal.run_halted:
         return "No further DP step of this flow run will be admitted."
     if refusal.account.state != "open":
         return f"Nothing fits while the account is {refusal.account.state}."
