@@ -259,6 +259,7 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
         parts = [
             "run",
             *common,
+            step.source,
             run,
             cost.describe(),
             _encoded(step, public),

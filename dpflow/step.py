@@ -31,6 +31,8 @@ class Step:
             is ever journaled, keyed or shown.
         release_key: Template over public parameters, under which the output is kept.
         version: Version of the data, where the policy's does not do.
+        source: Module and qualified name of the body, which tell two steps of one
+            name apart within a flow run.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Step:
     private: frozenset[str] = frozenset()
     release_key: str | None = None
     version: str | None = None
+    source: str = ""
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the public arguments by name, defaults included."""
@@ -148,6 +151,7 @@ def define_step(
         private=_checked_private(title, signature, private),
         release_key=_optional_text(release_key, "release_key"),
         version=_optional_text(version, "version"),
+        source=_source(function),
     )
     _check_template(step)
     return step
@@ -176,6 +180,12 @@ def _checked_name(function: Callable[..., Any], name: str | None) -> str:
     if name is None:
         name = getattr(function, "__name__", None)
     return checked_text(name, "name")
+
+
+def _source(function: Callable[..., Any]) -> str:
+    # A worker that was spawned knows the main module by another name.
+    module = str(getattr(function, "__module__", "")).replace("__mp_main__", "__main__")
+    return f"{module}.{getattr(function, '__qualname__', '')}"
 
 
 def _checked_datasets(title: str, dataset: object) -> tuple[str, ...]:

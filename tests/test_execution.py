@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
-import json
 import threading
 import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from dpflow import Gaussian, PureDP, guarded, release, spend
@@ -32,9 +29,7 @@ from tests.projects import (
     POLICY,
     TENTH,
     account,
-    caught,
     journal,
-    ledger_bytes,
     make_project,
     outcome,
     rows,
@@ -275,6 +270,25 @@ async def test_an_async_step_is_replayed_within_its_flow_run(shop):
     assert ran == [1]
 
 
+def test_two_steps_of_one_name_do_not_replay_each_other(shop):
+    """The default key knows where a body was written."""
+
+    class Spend:
+        @staticmethod
+        def count(week):
+            return f"spend in {week}"
+
+    class Visits:
+        @staticmethod
+        def count(week):
+            return f"visits in {week}"
+
+    for body in (Spend.count, Visits.count):
+        step = define_step(body, dataset="shop", cost=TENTH)
+        assert run(step, body, (1,), {}, place()) == body(1)
+    assert spent() == "0.2"
+
+
 def test_private_data_needs_a_version_to_be_replayed(shop):
     """Else one version's answer could be served for another."""
     step, body, ran = counting()
@@ -344,57 +358,3 @@ def test_every_error_of_the_guard_is_dpflows_own(shop):
     step = guarded(dataset="shop", cost=Gaussian(sensitivity=1, sigma=1))(lambda: 1)
     with pytest.raises(DpflowError):
         step()
-
-
-# Private arguments
-
-PRIVATE = ("private-canary-2718281828", 57721566490)
-
-
-def private_values():
-    """Return canaries in every shape that private data comes in."""
-    text, number = PRIVATE
-    return [
-        text,
-        {text: number},
-        pd.DataFrame({text: [number], "name": [text]}),
-        np.array([number]),
-        object(),
-    ]
-
-
-@pytest.mark.parametrize("number", range(5))
-def test_private_arguments_never_reach_the_ledger(shop, caplog, number):
-    """No byte of the database, its logs, names or locks tells of them."""
-    caplog.set_level("DEBUG")
-    frame = private_values()[number]
-
-    @guarded(
-        dataset="shop", cost=TENTH, private=("frame",), release_key="released/{week}"
-    )
-    def count(frame, week, fails=False):
-        if fails:
-            raise ValueError(frame)
-        return "released-canary"
-
-    count(frame, "public-canary")
-    error = caught(lambda: count(frame, "other", fails=True))
-    step, body, _ = counting(version="1")
-    run(step, body, (frame, 1), {}, place())
-    found = ledger_bytes(shop)
-    for private in PRIVATE:
-        assert str(private).encode() not in found
-        assert str(private) not in caplog.text + str(error) + repr(vars(error))
-    # The search works: what is public is there.
-    assert b"public-canary" in found
-    assert b"released-canary" in found
-    assert spent() == "0.3"
-
-
-def test_the_public_arguments_are_digested_with_the_ledgers_own_key(shop):
-    """The default key tells nothing of the arguments without the ledger's secret."""
-    step, body, _ = counting(version="1")
-    run(step, body, ("x", "public-canary"), {}, place())
-    (row,) = rows(shop)["release"]
-    assert "public-canary" not in json.dumps(row)
-    assert b"public-canary" not in ledger_bytes(shop)

@@ -164,6 +164,24 @@ async def test_a_cancel_scope_still_recognises_its_own_cancellation(shop):
     assert spent() == "0.1"
 
 
+def test_cancellations_behind_a_cancellation_are_kept_without_text(shop):
+    """A cancel scope looks for its own one there; nothing else stays behind."""
+
+    @guarded(dataset="shop", cost=TENTH)
+    def count():
+        try:
+            try:
+                raise ValueError(read_private())
+            except ValueError:
+                raise asyncio.CancelledError(read_private()) from None
+        except asyncio.CancelledError:
+            raise asyncio.CancelledError(read_private()) from None
+
+    error = caught(count)
+    assert [type(each) for each in chain(error)] == [asyncio.CancelledError] * 2
+    assert CANARY not in told(error)
+
+
 class Halt:
     """Suspends a coroutine in a way that no event loop resumes."""
 

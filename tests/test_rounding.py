@@ -145,6 +145,12 @@ GOOD_NUMBERS = [
     ("0." + "1" * 100, Fraction(int("1" * 100), 10**100)),
 ]
 
+
+def shown(value: object) -> str:
+    """Name a value in the name of a test: the same in every process."""
+    return repr(value).partition(" at 0x")[0][:40]
+
+
 fractions_of_all_sizes = st.builds(
     lambda numerator, denominator, power: (
         Fraction(numerator, denominator) * Fraction(10) ** power
@@ -192,7 +198,7 @@ def on_flint(expression: Callable[..., arb], *values: Fraction) -> tuple:
 # -- exact -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=shown)
 def test_what_is_no_finite_number_is_refused(value):
     """Anything but a finite number is refused by name, with the value in the text."""
     with pytest.raises(InvalidCost, match="thing must be a finite number") as caught:
@@ -203,9 +209,7 @@ def test_what_is_no_finite_number_is_refused(value):
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), GOOD_NUMBERS, ids=lambda value: repr(value)[:40]
-)
+@pytest.mark.parametrize(("value", "expected"), GOOD_NUMBERS, ids=shown)
 def test_a_number_is_read_exactly(value, expected):
     """A float means its shortest decimal; everything else means itself."""
     assert expected == exact(value, name="thing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import string
+import types
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,13 @@ def test_a_function_without_a_name_needs_one():
 def test_a_step_is_made_of_a_function(function):
     """The error shows what was decorated."""
     assert f"made of a function, got {function!r}" in refused(function)
+
+
+def test_a_step_knows_where_its_body_was_written():
+    """The same in the main program and in the workers that it spawns."""
+    assert step().source == f"{__name__}.body"
+    elsewhere = types.FunctionType(body.__code__, {"__name__": "__mp_main__"})
+    assert step(elsewhere).source == "__main__.body"
 
 
 def a_generator():

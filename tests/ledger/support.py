@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import select
 import signal
 import sqlite3
 import traceback
@@ -212,7 +213,12 @@ class _FaultyConnection:
         """Run a statement between the hooks."""
         self._hooks.before(sql)
         cursor = self._connection.execute(sql, *values)
-        self._hooks.after(sql)
+        try:
+            self._hooks.after(sql)
+        except BaseException:
+            # The driver leaves no statement running when it raises.
+            cursor.close()
+            raise
         return cursor
 
     def close(self) -> None:
@@ -250,6 +256,10 @@ class Child:
     def line(self) -> str:
         """Wait for the next line; empty at the end."""
         return self._lines.readline().rstrip("\n")
+
+    def speaks(self, seconds: float) -> bool:
+        """Say whether the process says something, or ends, within so long."""
+        return bool(select.select([self._lines], [], [], seconds)[0])
 
     def kill(self) -> None:
         """Kill the process as the kernel would, and wait until it is gone."""

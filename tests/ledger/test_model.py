@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import tempfile
@@ -241,7 +240,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
         setattr(database, "after" if after else "before", fail)
         told, _ = outcome(lambda: self.workers[worker].reserve(made))
-        database.before = database.after = lambda sql: None
+        database.before = database.after = lambda _: None
         sql = "SELECT 1 FROM reservation WHERE id = ?"
         kept = read(self.path, sql, made.reservation) != []
         if kept or told != LedgerUnavailable.__name__:
@@ -271,7 +270,7 @@ def fields_of(made: Request) -> dict[str, object]:
 
 
 LedgerMachine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("DPFLOW_EXAMPLES", "30")),
+    max_examples=30,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

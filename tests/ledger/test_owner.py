@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -173,13 +174,17 @@ def test_a_fork_while_another_thread_takes_its_name(owners: Owners) -> None:
     """The child does not wait for a thread that it does not have."""
     from dpflow.ledger import owner as module
 
-    found: list[str] = []
-    ask = lambda: found.append(told_by_child(owners.mine))
+    children: list[Child] = []
+    fork = lambda: children.append(Child(lambda say: say(owners.mine())))
     with module._here.lock:
-        thread = threading.Thread(target=ask, daemon=True)
+        thread = threading.Thread(target=fork)
         thread.start()
-        thread.join(timeout=10)
-    assert [len(name) for name in found] == [32]
+        thread.join()
+    (child,) = children
+    spoke = child.speaks(10)
+    os.kill(child.pid, signal.SIGKILL)
+    assert spoke
+    assert len(child.end()[1][0]) == 32
 
 
 def test_closing_gives_the_name_up(owners: Owners) -> None:

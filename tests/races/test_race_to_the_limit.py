@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import open_ledger
 from dpflow.ledger.records import Granted, Replayed
@@ -26,6 +27,7 @@ from tests.ledger.support import (
 )
 
 PROCESSES = 8
+SMALL = Fraction(1, 10**6)
 
 
 def racers(target: Callable[[int, Callable[[str], None]], None]) -> list[list[str]]:
@@ -55,20 +57,15 @@ def test_processes_are_granted_the_budget_and_no_step_more(
 ) -> None:
     """Eight processes ask until they are refused; half of them never settle."""
     path = tmp_path / "ledger.db"
-    new_ledger(tmp_path).close()
-    # Rounded up in tally units, so one less than the whole budget fits by itself.
-    cost = f"{Fraction(1, 10**6)}" if budget == 1 else "0.000001"
-    start = Fraction(1) - budget * Fraction(1, 10**6)
-
-    with_room = open_ledger(url(path))
-    granted(with_room, str(float(start)), step="before")
-    with_room.close()
+    ledger = new_ledger(tmp_path)
+    granted(ledger, PureDP(epsilon=1 - budget * SMALL), step="before")
+    ledger.close()
 
     def ask(number: int, say: Callable[[str], None]) -> None:
         ledger = open_ledger(url(path))
         while True:
             try:
-                reservation = granted(ledger, cost)
+                reservation = granted(ledger, PureDP(epsilon=SMALL))
             except BudgetRefused:
                 return
             say(reservation)
