@@ -179,8 +179,6 @@ class SqliteDatabase:
         if self._connection is None:
             self._connection = self._connect()
             self._wal = _file_id(self._wal_path)
-            # It may have been replaced between the two.
-            self._check_same_files()
         return self._connection
 
     def _check_usable(self) -> None:

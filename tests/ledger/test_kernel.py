@@ -14,6 +14,8 @@ import pytest
 
 from dpflow import ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs import Cost
+from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Odometer
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
@@ -25,6 +27,7 @@ from dpflow.exceptions import (
     UnsupportedCost,
 )
 from dpflow.ledger import Ledger, open_ledger, views
+from dpflow.ledger.account import read_account
 from dpflow.ledger.records import Granted
 from dpflow.policy import Policy
 from tests.ledger.support import (
@@ -676,6 +679,20 @@ def test_an_odometer_halts_its_flow_run(ledger: Ledger, path: Path) -> None:
     assert sums(path, ODOMETER) == (Fraction(96, 100), 0)
     assert sums(path) == (Fraction(24, 100), 0)
     audit(path)
+
+
+def test_a_reading_at_the_halt_is_admitted(ledger: Ledger) -> None:
+    """Exactly at it, and not a hair above; an undefined reading is above any."""
+    weekly(ledger, STEP)
+    with ledger.database.read() as session:
+        account = read_account(session, ODOMETER)
+    assert account is not None
+    assert isinstance(account.rule, Odometer)
+    asked = account.price(STEP)
+    reading = Fraction(account.rule.read(account.held + asked))
+    assert replace(account, halt=reading).admits(asked)
+    assert not replace(account, halt=reading - Fraction(1, 10**40)).admits(asked)
+    assert not replace(account, settled=Tally((0, 1))).admits(asked)
 
 
 def test_another_run_is_not_halted(ledger: Ledger) -> None:

@@ -189,6 +189,21 @@ def test_a_missing_ledger_is_an_error(tmp_path: Path, folder: str) -> None:
     assert files_in(tmp_path) == []
 
 
+def test_a_ledger_that_vanishes_while_it_is_opened_is_not_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even between the last look at it and the driver's."""
+
+    def vanish(_: Path) -> SimpleNamespace:
+        path.unlink()
+        return SimpleNamespace(free=2**30)
+
+    monkeypatch.setattr(shutil, "disk_usage", vanish)
+    with pytest.raises(LedgerUnavailable):
+        open_ledger(url(path))
+    assert not path.exists()
+
+
 def test_a_folder_is_no_ledger(tmp_path: Path) -> None:
     """Something else at the place is not overwritten either."""
     (tmp_path / "ledger.db").mkdir()
@@ -691,6 +706,19 @@ def test_a_child_forked_inside_a_long_transaction_is_refused(
     assert sums(path) == (0, TENTH)
 
 
+def test_a_fork_inside_a_transaction_leaves_it_whole(path: Path) -> None:
+    """The parent commits what it began; the child is refused."""
+    ledger = impatient(path)
+    asked = request(ledger)
+    with ledger.database.write() as session:
+        session.change("open_term", dataset="x", number=1, **TERM)
+        told = told_by_child(lambda: refusal(lambda: ledger.reserve(asked)))
+    assert told == "LedgerUnavailable"
+    assert read(path, "SELECT dataset FROM term") == [("x",)]
+    granted(ledger)
+    ledger.close()
+
+
 def test_a_fork_that_python_does_not_know_of_is_noticed(
     ledger: Ledger, path: Path
 ) -> None:
@@ -793,37 +821,45 @@ def test_a_child_that_exits_deletes_nobodys_commits(path: Path) -> None:
     audit(path)
 
 
-READING = """
-import sys
-from tests.ledger.support import granted, open_ledger
+OTHERS = """
+import os, sys
+from tests.ledger.support import die, granted, open_ledger
 ledger = open_ledger(sys.argv[1])
-granted(ledger, "0.01")
-ledger.close()
+print(granted(ledger, "0.01"), flush=True)
+ledger.close() if sys.argv[2] == "close" else die()
 """
 
 
 def test_reading_the_file_by_hand_loses_nothing(path: Path) -> None:
     """A process that opens and closes the file drops SQLite's locks on it.
 
-    Then the next process to close the ledger deletes the -wal that is in use; a
-    grant into the deleted one would be lost.
+    Then the next process to close the ledger deletes the -wal that is in use: a grant
+    into the deleted one would be lost, and closing it would delete the next one.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", READING, url(path)]
+
+    def other(end: str) -> str:
+        command = [sys.executable, "-c", OTHERS, url(path), end]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, env=environment, check=False
+        )
+        return done.stdout.strip()
 
     def work(say: Callable[[str], None]) -> None:
         ledger = open_ledger(url(path))
         say(granted(ledger, "0.01"))
         path.read_bytes()
-        subprocess.run(command, check=True, env=environment)
+        say(other("close"))
+        say(other("die"))
         say(refusal(lambda: say(granted(ledger, "0.01"))))
         say(refusal(lambda: say(granted(ledger, "0.01"))))
-        die()
+        ledger.close()
+        say("end")
 
-    code, (first, *answers) = Child(work).end()
-    assert (code, answers) == (-9, ["LedgerUnavailable"] * 2)
-    assert state_of(path, first) == "open"
-    assert sums(path) == (0, Fraction(2, 100))
+    code, lines = Child(work).end()
+    assert (code, lines[3:]) == (0, ["LedgerUnavailable"] * 2 + ["end"])
+    assert [state_of(path, name) for name in lines[:3]] == ["open"] * 3
+    assert sums(path) == (0, Fraction(3, 100))
     audit(path)
 
 
