@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 import threading
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
@@ -36,9 +37,15 @@ SCALE_LOW, SCALE_HIGH = Fraction(1, 10**15), Fraction(10**15)
 RATIO_LOW, RATIO_HIGH = Fraction(1, 10**6), Fraction(10**9)
 
 _EXPONENT_LIMIT = 400
+#: Longer numbers are no measurements, and Python would not print them.
+_BITS = 4096
 _SHOWN = 60
+#: What `number_text` writes for a number that has no finite decimal.
+_QUOTIENT = re.compile(r"-?[0-9]{1,400}/[0-9]{1,400}")
+_PLAIN_LOW, _PLAIN_HIGH = -4, 12
+_TEXT_LOW, _TEXT_HIGH = -6, 20
 _DIGITS = (50, 80, 160, 320)
-_AGREE = 40
+_AGREE: int = 10**40
 _GUARD = Fraction(1, 10**30)
 
 
@@ -78,7 +85,11 @@ def exact(
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = number_text(value) if isinstance(value, Fraction) else repr(value)
+    except ValueError:
+        # Python does not print integers of more than 4,300 digits.
+        text = "a number of thousands of digits"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
@@ -89,28 +100,33 @@ def _parse(value: object, name: str) -> Fraction:
         name=name,
         value=_shown(value),
     )
-    if isinstance(value, bool):
-        raise refused
-    if isinstance(value, Fraction):
-        return value
-    if isinstance(value, numbers.Integral):
-        return Fraction(int(value))
     try:
-        if isinstance(value, numbers.Real):
-            # float.__repr__: numpy's own repr of a float64 is not a number.
-            decimal = Decimal(float.__repr__(float(value)))
-        elif isinstance(value, Decimal):
-            decimal = value
-        elif isinstance(value, str):
-            decimal = Decimal(value.strip())
-        else:
-            raise refused
-    except (InvalidOperation, OverflowError):
+        number = _read(value)
+    except (InvalidOperation, OverflowError, ZeroDivisionError):
         raise refused from None
-    # A huge exponent would make an integer of millions of digits below.
-    if not decimal.is_finite() or abs(decimal.adjusted()) > _EXPONENT_LIMIT:
+    if number is None or max(map(int.bit_length, number.as_integer_ratio())) > _BITS:
         raise refused
-    return Fraction(decimal)
+    return number
+
+
+def _read(value: object) -> Fraction | None:
+    """Read a number exactly, or return None if it is none."""
+    if isinstance(value, numbers.Number) and hasattr(value, "item"):
+        value = value.item()  # numpy's scalars; a longdouble stays one, and is refused
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | Fraction):
+        return Fraction(value)
+    if isinstance(value, str) and _QUOTIENT.fullmatch(value.strip()):
+        return Fraction(value.strip())
+    if isinstance(value, float):
+        value = float.__repr__(value)
+    if isinstance(value, str):
+        value = Decimal(value.strip())
+    # A huge exponent would make an integer of millions of digits.
+    if not isinstance(value, Decimal) or not value.is_finite():
+        return None
+    return Fraction(value) if abs(value.adjusted()) <= _EXPONENT_LIMIT else None
 
 
 def exact_epsilon(value: object, *, name: str = "epsilon") -> Fraction:
@@ -216,15 +232,18 @@ def evaluate(expression: Callable[[Any], Any]) -> Fraction:
             msg = "a bound did not evaluate to a finite real number"
             raise ArithmeticError(msg)
         current = to_fraction(context.mpf(value))
-        if previous is not None and _agree(previous, current):
+        # Two precisions may both have rounded a tiny value to zero.
+        if previous is not None and current != 0 and _agree(previous, current):
             return current
         previous = current
+    if previous == 0:
+        return previous
     msg = "a bound lost all its digits to cancellation"
     raise ArithmeticError(msg)
 
 
 def _agree(first: Fraction, second: Fraction) -> bool:
-    return abs(first - second) * 10**_AGREE <= abs(second)
+    return abs(first - second) * _AGREE <= abs(second)
 
 
 def bound_above(expression: Callable[[Any], Any]) -> Fraction:
@@ -241,6 +260,11 @@ def bound_below(expression: Callable[[Any], Any]) -> Fraction:
 
 def number_text(value: Fraction) -> str:
     """Write a number exactly: as a decimal if it terminates, else as p/q."""
+    return _decimal_text(value, _TEXT_LOW, _TEXT_HIGH)
+
+
+def _decimal_text(value: Fraction, low: int, high: int) -> str:
+    """Write a number exactly, with an exponent if its own is not in [low, high]."""
     rest, places = value.denominator, 0
     for prime in (2, 5):
         count = 0
@@ -250,17 +274,17 @@ def number_text(value: Fraction) -> str:
         places = max(places, count)
     if rest != 1:
         return f"{value.numerator}/{value.denominator}"
-    scaled = abs(value.numerator) * 10**places // value.denominator
-    digits = str(scaled).rjust(places + 1, "0")
+    digits = str(abs(value.numerator) * 10**places // value.denominator)
+    exponent = len(digits) - 1 - places
     sign = "-" if value < 0 else ""
-    whole, part = (digits[:-places], digits[-places:]) if places else (digits, "")
-    text = f"{whole}.{part}".rstrip("0").rstrip(".") if part else whole
-    if len(text) > 24:  # noqa: PLR2004
-        shift = len(str(scaled)) - 1 - places
-        mantissa = str(scaled).rstrip("0")
-        body = mantissa[0] + ("." + mantissa[1:] if len(mantissa) > 1 else "")
-        text = f"{body}e{shift}"
-    return sign + text
+    if value and not low <= exponent <= high:
+        mantissa = digits.rstrip("0")
+        point = "." if len(mantissa) > 1 else ""
+        return f"{sign}{mantissa[0]}{point}{mantissa[1:]}e{exponent}"
+    padded = digits.rjust(places + 1, "0")
+    whole, part = padded[: len(padded) - places], padded[len(padded) - places :]
+    part = part.rstrip("0")
+    return f"{sign}{whole}.{part}" if part else f"{sign}{whole}"
 
 
 def number_from_text(text: str) -> Fraction:
@@ -290,8 +314,8 @@ def _short(value: Fraction, digits: int, *, up: bool) -> str:
         exponent -= 1
     step = _power_of_ten(exponent - digits + 1)
     ratio = value / step
-    whole = -((-ratio.numerator) // ratio.denominator) if up else math.floor(ratio)
-    return f"{Decimal(whole) * Decimal(10) ** (exponent - digits + 1):.{digits}g}"
+    whole = -math.floor(-ratio) if up else math.floor(ratio)
+    return _decimal_text(whole * step, _PLAIN_LOW, _PLAIN_HIGH)
 
 
 def _power_of_ten(exponent: int) -> Fraction:

@@ -17,6 +17,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+# Prices register with `curves` when their modules load.
+import dpflow.accounting.composed_costs
+import dpflow.accounting.mechanism_curves  # noqa: F401
 from dpflow.accounting.theorem import Filter, Odometer, Rule
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import Number
@@ -26,9 +29,24 @@ FILTERS: dict[str, str] = {
     "basic": "dpflow.accounting.basic:BasicFilter",
     "concentrated": "dpflow.accounting.concentrated:ConcentratedFilter",
     "gaussian": "dpflow.accounting.gaussian:GaussianFilter",
+    "individual": "dpflow.accounting.individual:IndividualFilter",
+    "output": "dpflow.accounting.output:OutputFilter",
+    "plan": "dpflow.accounting.plan:PlanFilter",
+    "portfolio": "dpflow.accounting.portfolio:PortfolioFilter",
+    "renyi": "dpflow.accounting.renyi_mixture:make_renyi_filter",
+    "rogers": "dpflow.accounting.rogers:RogersFilter",
+    "whitehouse": "dpflow.accounting.whitehouse:WhitehouseFilter",
 }
 ODOMETERS: dict[str, str] = {
-    "renyi": "dpflow.accounting.renyi:RenyiOdometer",
+    "basic": "dpflow.accounting.basic:BasicOdometer",
+    "best": "dpflow.accounting.portfolio:BestOdometer",
+    "individual": "dpflow.accounting.individual:IndividualOdometer",
+    "linear": "dpflow.accounting.time_uniform:LinearOdometer",
+    "mixture": "dpflow.accounting.time_uniform:MixtureOdometer",
+    "renyi": "dpflow.accounting.renyi_mixture:make_renyi_odometer",
+    "renyi-doubling": "dpflow.accounting.renyi_doubling:RenyiDoublingOdometer",
+    "rogers": "dpflow.accounting.rogers:RogersOdometer",
+    "stitched": "dpflow.accounting.time_uniform:StitchedOdometer",
 }
 
 __all__ = [
@@ -56,7 +74,9 @@ def make_filter(
     Raises:
         InvalidCost: If the name, a number or an option is wrong.
     """
-    rule = _make(theorem, FILTERS, "filter", epsilon=epsilon, delta=delta, **options)
+    rule = _make(
+        theorem, FILTERS, "filter", {"epsilon": epsilon, "delta": delta, **options}
+    )
     if not isinstance(rule, Filter):
         msg = f"{theorem!r} is registered as a filter but is none"
         raise TypeError(msg)
@@ -83,14 +103,16 @@ def make_odometer(
     """
     if halt_at_epsilon is not None:
         options["halt_at_epsilon"] = halt_at_epsilon
-    rule = _make(theorem, ODOMETERS, "odometer", delta=delta, **options)
+    rule = _make(theorem, ODOMETERS, "odometer", {"delta": delta, **options})
     if not isinstance(rule, Odometer):
         msg = f"{theorem!r} is registered as an odometer but is none"
         raise TypeError(msg)
     return rule
 
 
-def _make(theorem: str, known: dict[str, str], kind: str, **options: Any) -> Rule:
+def _make(
+    theorem: str, known: dict[str, str], kind: str, options: dict[str, Any]
+) -> Rule:
     place = known.get(theorem) if isinstance(theorem, str) else None
     if place is None:
         msg = f"unknown {kind} {theorem!r}; known: {', '.join(sorted(known))}"

@@ -13,7 +13,7 @@ from dpflow.rounding import bound_above, bound_below, to_fraction, to_real
 
 #: Orders minus one over which a maximum is searched; any order found is sound.
 _SEARCH_LOW, _SEARCH_HIGH, _SEARCH_POINTS = -7, 17, 240
-_SHRINK = 1 - Fraction(1, 10**14)
+_FIRST_STEP = Fraction(1, 10**14)
 
 
 def gaussian_delta(epsilon: Fraction, mu: Fraction) -> Fraction:
@@ -61,8 +61,11 @@ def gaussian_budget(epsilon: Fraction, delta: Fraction) -> Fraction:
         else:
             high = middle
     mu = to_fraction(mp.mpf(2) ** low)
+    step = _FIRST_STEP
     while gaussian_delta(epsilon, mu) > delta:
-        mu *= _SHRINK
+        # Next to delta = 1 the bound's own guard asks for larger steps.
+        mu *= 1 - step
+        step = min(2 * step, Fraction(1, 2))
     return mu**2
 
 

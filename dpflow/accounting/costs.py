@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from importlib import import_module
 from typing import Any
 
 from dpflow.exceptions import InvalidCost
@@ -30,6 +31,15 @@ from dpflow.rounding import (
 )
 
 _KINDS: dict[str, type[Cost]] = {}
+
+#: Modules with more costs; they load when a description names an unknown mechanism.
+_MORE_KINDS = (
+    "dpflow.accounting.composed_costs",
+    "dpflow.accounting.individual",
+    "dpflow.accounting.mechanism_curves",
+    "dpflow.accounting.notion_costs",
+    "dpflow.accounting.output_costs",
+)
 
 
 class Cost(ABC):
@@ -86,6 +96,9 @@ def cost_from_description(description: Mapping[str, Any]) -> Cost:
         InvalidCost: If the mechanism is unknown or a number is missing or extra.
     """
     name = description.get("mechanism")
+    if str(name) not in _KINDS:
+        for module in _MORE_KINDS:
+            import_module(module)
     kind = _KINDS.get(str(name))
     if kind is None:
         msg = f"unknown mechanism {name!r}; known: {', '.join(sorted(_KINDS))}"
@@ -93,7 +106,7 @@ def cost_from_description(description: Mapping[str, Any]) -> Cost:
     numbers = {key: value for key, value in description.items() if key != "mechanism"}
     try:
         return kind.from_description(numbers)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         msg = f"cannot read the cost {dict(description)!r}: {error}"
         raise InvalidCost(msg, name="mechanism", value=name) from error
 
@@ -121,6 +134,12 @@ def _checked_ratio(scale: Fraction, sensitivity: Fraction, name: str) -> None:
 
 def _scale(value: object, name: str) -> Fraction:
     return exact(value, name=name, low=SCALE_LOW, high=SCALE_HIGH)
+
+
+def _spread(value: object, name: str) -> Fraction:
+    """Read a spread of noise; every sensitivity times every ratio is in range."""
+    low, high = SCALE_LOW * RATIO_LOW, SCALE_HIGH * RATIO_HIGH
+    return exact(value, name=name, low=low, high=high)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -153,7 +172,7 @@ class Gaussian(Cost):
         bound = _scale(sensitivity, "sensitivity")
         given = ("sigma", sigma), ("noise_multiplier", noise_multiplier)
         if _one_of(*given, "Gaussian") == "sigma":
-            deviation = _scale(sigma, "sigma")
+            deviation = _spread(sigma, "sigma")
         else:
             deviation = _scale(noise_multiplier, "noise_multiplier") * bound
         _checked_ratio(deviation, bound, "sigma")
@@ -189,7 +208,7 @@ class Laplace(Cost):
     ) -> None:
         bound = _scale(sensitivity, "sensitivity")
         if _one_of(("scale", scale), ("epsilon", epsilon), "Laplace") == "scale":
-            spread = _scale(scale, "scale")
+            spread = _spread(scale, "scale")
         else:
             spread = bound / exact_epsilon(epsilon)
         _checked_ratio(spread, bound, "scale")

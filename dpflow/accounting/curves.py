@@ -156,6 +156,13 @@ def _(cost: PureDP) -> Fraction:
 
 
 @gdp_mu_squared.register
+def _(cost: ApproxDP) -> Fraction:
+    if cost.delta:
+        raise refuse(cost, "Gaussian DP", _HINTS["gdp"])
+    return _pure_mu_squared(cost.epsilon)
+
+
+@gdp_mu_squared.register
 def _(cost: Laplace) -> Fraction:
     return _pure_mu_squared(cost.sensitivity / cost.scale)
 
@@ -185,7 +192,8 @@ def _normal_quantile_from_log(mp: Any, log_probability: Any) -> Any:
         density = mp.exp(-x * x / 2) / mp.sqrt(2 * mp.pi)
         step = (mp.log(tail) - log_probability) * tail / density
         x += step
-        if abs(step) <= abs(x) * mp.eps * 16:
+        # Coarser than the arithmetic: `evaluate` asks again with more digits.
+        if abs(step) <= (1 + x) * mp.eps * 1024:
             return x
     msg = "the normal quantile did not converge"
     raise ArithmeticError(msg)
@@ -232,8 +240,17 @@ def _(cost: ZCDP, order: Fraction) -> Fraction:
 
 @_renyi.register
 def _(cost: PureDP, order: Fraction) -> Fraction:
-    epsilon = cost.epsilon
+    return _pure_renyi(cost.epsilon, order)
 
+
+@_renyi.register
+def _(cost: ApproxDP, order: Fraction) -> Fraction:
+    if cost.delta:
+        raise refuse(cost, f"Renyi DP of order {float(order):g}", _HINTS["renyi"])
+    return _pure_renyi(cost.epsilon, order)
+
+
+def _pure_renyi(epsilon: Fraction, order: Fraction) -> Fraction:
     def value(mp: Any) -> Any:
         alpha, eps = to_real(mp, order), to_real(mp, epsilon)
         # log of p^a q^(1-a) + q^a p^(1-a) with p = 1/(1+e^-eps), q = p e^-eps.
