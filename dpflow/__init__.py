@@ -11,32 +11,73 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpflow.accounting.costs import (
-        ZCDP as ZCDP,
+        ZCDP,
+        ApproxDP,
+        Cost,
+        Gaussian,
+        Laplace,
+        PureDP,
     )
-    from dpflow.accounting.costs import (
-        ApproxDP as ApproxDP,
+    from dpflow.exceptions import (
+        BudgetExhausted,
+        BudgetRefused,
+        DpflowError,
+        DPStepFailed,
     )
-    from dpflow.accounting.costs import (
-        Gaussian as Gaussian,
-    )
-    from dpflow.accounting.costs import (
-        Laplace as Laplace,
-    )
-    from dpflow.accounting.costs import (
-        PureDP as PureDP,
-    )
+    from dpflow.execution import release
+    from dpflow.guard import guarded, spend
+    from dpflow.policy import Policy, load_policies, load_policy
+    from dpflow.prefect.flow import dp_flow
+    from dpflow.prefect.task import dp_task, private_task
 
 __version__ = "0.1.0"
 
+_COSTS = "dpflow.accounting.costs"
+_ERRORS = "dpflow.exceptions"
 _PLACES = {
-    "ApproxDP": "dpflow.accounting.costs",
-    "Gaussian": "dpflow.accounting.costs",
-    "Laplace": "dpflow.accounting.costs",
-    "PureDP": "dpflow.accounting.costs",
-    "ZCDP": "dpflow.accounting.costs",
+    "ApproxDP": _COSTS,
+    "BudgetExhausted": _ERRORS,
+    "BudgetRefused": _ERRORS,
+    "Cost": _COSTS,
+    "DPStepFailed": _ERRORS,
+    "DpflowError": _ERRORS,
+    "Gaussian": _COSTS,
+    "Laplace": _COSTS,
+    "Policy": "dpflow.policy",
+    "PureDP": _COSTS,
+    "ZCDP": _COSTS,
+    "dp_flow": "dpflow.prefect.flow",
+    "dp_task": "dpflow.prefect.task",
+    "guarded": "dpflow.guard",
+    "load_policies": "dpflow.policy",
+    "load_policy": "dpflow.policy",
+    "private_task": "dpflow.prefect.task",
+    "release": "dpflow.execution",
+    "spend": "dpflow.guard",
 }
 
-__all__ = [*_PLACES, "__version__"]  # noqa: PLE0604
+__all__ = [
+    "ZCDP",
+    "ApproxDP",
+    "BudgetExhausted",
+    "BudgetRefused",
+    "Cost",
+    "DPStepFailed",
+    "DpflowError",
+    "Gaussian",
+    "Laplace",
+    "Policy",
+    "PureDP",
+    "__version__",
+    "dp_flow",
+    "dp_task",
+    "guarded",
+    "load_policies",
+    "load_policy",
+    "private_task",
+    "release",
+    "spend",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,46 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both make a virtual
+# environment in .venv, install what they need once, and say what they do.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types tests schema clean
+
+demo: $(VENV)/examples.installed
+	@echo "== The main job: a weekly private report until its budget is gone"
+	$(BIN)/dpflow demo
+
+test: $(VENV)/dev.installed lint types tests
+
+lint:
+	@echo "== Lint and format"
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types:
+	@echo "== Types"
+	$(BIN)/mypy
+
+tests:
+	@echo "== Tests"
+	$(BIN)/python -m pytest -q
+
+schema: $(VENV)/dev.installed
+	$(BIN)/dpflow policy schema > policies/policy.schema.json
+
+$(BIN)/python:
+	@echo "== Making a virtual environment in $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/examples.installed: pyproject.toml | $(BIN)/python
+	@echo "== Installing dpflow with the examples (a minute, once)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[examples]'
+	@touch $@
+
+$(VENV)/dev.installed: pyproject.toml | $(BIN)/python
+	@echo "== Installing dpflow with what the tests need (a minute, once)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""Run the command line with `python -m dpflow`."""
+
+from dpflow.cli import main
+
+main()

@@ -1,0 +1,75 @@
+"""The `dpflow` command: one file for each noun.
+
+Only what `--help` needs is imported here; commands import the ledger, the policies
+and the theorems when they run, and none of them imports Prefect to answer.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import dpflow
+from dpflow.cli import demo, history, ledger, policy, status
+from dpflow.cli.output import fail, survive_encoding
+from dpflow.exceptions import DpflowError
+
+__all__ = ["app", "main"]
+
+
+class _Commands(TyperGroup):
+    """Turns dpflow's errors into a message and exit code 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DpflowError as error:
+            fail(error.message)
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    cls=_Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 (typer calls it so)
+    if wanted:
+        typer.echo(f"dpflow {dpflow.__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog="Exit code: 0 fine, 1 refused or failed check, 2 wrong usage.")
+def _dpflow(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    """A budget guard for differentially private pipelines on Prefect."""
+
+
+app.command("status")(status.status)
+app.command("history")(history.history)
+app.command("demo")(demo.demo)
+app.add_typer(policy.app, name="policy")
+app.add_typer(ledger.app, name="ledger")
+
+
+def main() -> None:
+    """Run the command line."""
+    survive_encoding()
+    app(prog_name="dpflow")

@@ -1,0 +1,231 @@
+"""Checking policy files: what they guarantee, what fits, what the ledger says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpflow.accounting.costs import Cost, Gaussian, PureDP
+from dpflow.cli.capacity import is_priced, steps_that_fit
+from dpflow.cli.output import finite, short_path
+from dpflow.cli.source import Standing, gates, project_ledger, standings, view_of
+from dpflow.cli.tables import GateRow, threshold_text
+from dpflow.exceptions import LedgerMissing, PolicyError
+from dpflow.ledger.account import Account
+from dpflow.policy import Policy, PolicySet, load_policies, load_policy
+from dpflow.policy_yaml import policy_error
+from dpflow.summary import account_title
+
+#: The steps that are counted, with their headings.
+_STEPS: Sequence[tuple[str, Cost]] = (
+    ("Gaussian\nx20", Gaussian(sensitivity=1, noise_multiplier=20)),
+    ("pure\n0.1", PureDP(epsilon="0.1")),
+)
+STEPS_LEGEND = (
+    "The last columns say how many steps fit each gate alone: Gaussian steps with "
+    "noise multiplier 20, and steps that are 0.1-DP. An odometer admits up to its "
+    "halt; idle is what it reads before any step."
+)
+_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """One policy file and what was found in it.
+
+    Attributes:
+        policy: None if the file was refused.
+        error: Why it was.
+    """
+
+    path: Path
+    policy: Policy | None = None
+    error: PolicyError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How a policy stands to the ledger's copy.
+
+    Attributes:
+        term: The copy's term; None if the ledger has none.
+        differences: Readable lines; empty if it is the same.
+        untouched: Nothing was charged under the copy, so the file may still change.
+    """
+
+    term: int | None
+    differences: tuple[str, ...] = ()
+    untouched: bool = True
+
+    @property
+    def refused(self) -> bool:
+        """Whether steps are refused until the edit is undone."""
+        return bool(self.differences) and not self.untouched
+
+    @property
+    def text(self) -> str:
+        """What to tell people."""
+        if self.term is None:
+            return "not pinned in the ledger yet; the first step does it"
+        if not self.differences:
+            return f"same as the ledger's copy (term {self.term})"
+        told = "; ".join(self.differences)
+        if self.untouched:
+            return (
+                f"differs from the ledger: {told}. Nothing was charged yet, so the "
+                "next step applies the file."
+            )
+        return (
+            f"differs from the ledger: {told}. Something was charged under the "
+            "ledger's copy, which governs; steps are refused until the edit is undone."
+        )
+
+
+def check_files(place: Path) -> list[Checked]:
+    """Read one policy file, or all files of a folder; a bad one stops none.
+
+    Raises:
+        PolicyError: If the folder cannot be read or has no policy files.
+    """
+    if not place.is_dir():
+        if place.exists():
+            return [_check_file(place)]
+        message = "there is no such file or folder."
+        hint = "Make the folder with `dpflow ledger init`, or set DPFLOW_POLICIES."
+        raise policy_error(short_path(place), None, message, hint)
+    paths = [
+        path
+        for path in sorted(place.iterdir())
+        if path.suffix in _SUFFIXES and not path.name.startswith(".")
+    ]
+    if not paths:
+        message = "there are no policy files here, so nothing was checked."
+        hint = "Write one for each dataset; `dpflow status` shows how."
+        raise policy_error(short_path(place), None, message, hint)
+    found = list(_without_repetitions(_check_file(path) for path in paths))
+    if not any(each.error for each in found):
+        # What flows will do; it has the last word.
+        load_policies(place)
+    return found
+
+
+def _check_file(path: Path) -> Checked:
+    try:
+        return Checked(path=path, policy=load_policy(short_path(path)))
+    except PolicyError as error:
+        return Checked(path=path, error=error)
+
+
+def _without_repetitions(found: Iterator[Checked]) -> Iterator[Checked]:
+    """Refuse a file that governs a dataset which an earlier one governs."""
+    first: dict[str, Path] = {}
+    for each in found:
+        policy = each.policy
+        if policy is None or policy.dataset not in first:
+            if policy is not None:
+                first[policy.dataset] = each.path
+            yield each
+            continue
+        message = (
+            f"{short_path(first[policy.dataset])} already governs the dataset "
+            f"{policy.dataset!r}."
+        )
+        hint = "Keep one file for each dataset."
+        error = policy_error(short_path(each.path), None, message, hint)
+        yield Checked(path=each.path, error=error)
+
+
+def compare(policies: Mapping[str, Policy]) -> dict[str, Comparison] | None:
+    """Compare policies with the ledger's copies; None if there is no ledger yet.
+
+    Raises:
+        LedgerError: If there is one and it cannot be used.
+        ConfigurationError: If the settings or the pin cannot be read.
+    """
+    try:
+        with project_ledger() as (_, ledger):
+            known = PolicySet(policies)
+            return {
+                name: _comparison(policy, standings(ledger, known, name)[-1])
+                for name, policy in policies.items()
+            }
+    except LedgerMissing:
+        return None
+
+
+def _comparison(policy: Policy, standing: Standing) -> Comparison:
+    if standing.term is None or standing.pinned is None:
+        return Comparison(term=None)
+    return Comparison(
+        term=standing.term,
+        differences=tuple(policy.differences(standing.pinned)),
+        untouched=standing.untouched,
+    )
+
+
+def gate_rows(policy: Policy) -> list[GateRow]:
+    """Return the gates of a policy with what they admit, for people."""
+    return [
+        GateRow(
+            title=_title(gate),
+            theorem=gate.rule.theorem,
+            constants=_constants(gate),
+            threshold=threshold_text(view_of(gate, state="open")),
+            steps={name: _count_text(gate, cost) for name, cost in _STEPS},
+        )
+        for gate in gates(policy.pinned())
+    ]
+
+
+def gates_json(policy: Policy) -> list[dict[str, Any]]:
+    """Return the gates of a policy with what they admit, for programs.
+
+    A count is null where there is no end to the steps, or no price for them; then
+    `priced` says so.
+    """
+    found = []
+    for gate in gates(policy.pinned()):
+        view = view_of(gate, state="open")
+        counts = [
+            {
+                "cost": cost.describe(),
+                "priced": is_priced(gate, cost),
+                "steps": _count(gate, cost),
+            }
+            for _, cost in _STEPS
+        ]
+        found.append(
+            {
+                "kind": gate.kind,
+                "name": gate.name,
+                "theorem": gate.rule.theorem,
+                "parameters": gate.rule.parameters(),
+                "budget": view.budget,
+                "idle_reading": finite(view.reading),
+                "halt_at_epsilon": view.halt_at,
+                "fits": counts,
+            }
+        )
+    return found
+
+
+def _title(gate: Account) -> str:
+    return account_title(view_of(gate, state="open"))
+
+
+def _constants(gate: Account) -> dict[str, object]:
+    parameters = gate.rule.parameters()
+    return {name: text for name, text in parameters.items() if name != "theorem"}
+
+
+def _count(gate: Account, cost: Cost) -> int | None:
+    return steps_that_fit(gate, cost) if is_priced(gate, cost) else None
+
+
+def _count_text(gate: Account, cost: Cost) -> str:
+    if not is_priced(gate, cost):
+        return "no price"
+    steps = steps_that_fit(gate, cost)
+    return "no end" if steps is None else f"{steps}"

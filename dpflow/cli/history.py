@@ -1,0 +1,89 @@
+"""`dpflow history`: the journal, readable."""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpflow.cli.output import AsJson, is_terminal, plain, say, say_json
+from dpflow.cli.status import DatasetArgument
+
+if TYPE_CHECKING:
+    from dpflow.cli.journal import JournalEntry
+
+_LIMIT = 30
+
+
+def history(
+    dataset: DatasetArgument = None,
+    *,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Show at most so many entries.")
+    ] = _LIMIT,
+    all_accounts: Annotated[
+        bool,
+        typer.Option(
+            "--all-accounts",
+            help="Show what each charge posted to shares and odometers, too.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the journal, newest entry first."""
+    from dpflow.cli.journal import journal, journal_json
+    from dpflow.cli.source import (
+        known_datasets,
+        ledger_facts,
+        policies_and_problem,
+        project_ledger,
+        unknown_dataset,
+    )
+
+    with project_ledger() as (found, ledger):
+        # One more than asked for tells whether there are more.
+        items = journal(ledger, dataset, limit=limit + 1, all_accounts=all_accounts)
+        facts = ledger_facts(ledger)
+        policies, _ = policies_and_problem(found.policies)
+        if not items and dataset is not None:
+            known = known_datasets(ledger, policies)
+            if dataset not in known:
+                raise unknown_dataset(dataset, known)
+    if as_json:
+        entries = [journal_json(item) for item in items[:limit]]
+        more = len(items) > limit
+        say_json({"ledger": facts, "entries": entries, "more": more})
+    elif not items:
+        say(_empty(dataset, any_policy=bool(policies)))
+    else:
+        _print(items, limit, all_accounts=all_accounts)
+
+
+def _empty(dataset: str | None, *, any_policy: bool) -> str:
+    of = f" of dataset {dataset!r}" if dataset else ""
+    then = (
+        "Run a flow whose steps are under @dp_task; each charge is told here."
+        if any_policy
+        else "Write a policy first: `dpflow status` shows how."
+    )
+    return f"The journal{of} is empty. {then}"
+
+
+def _print(items: list[JournalEntry], limit: int, *, all_accounts: bool) -> None:
+    from dpflow.cli.journal import journal_line
+    from dpflow.cli.tables import history_table, messages
+
+    shown = items[:limit]
+    several = len({item.account.dataset for item in shown}) > 1
+    lines = []
+    for item in shown:
+        place = item.account.dataset if several else ""
+        place = item.account.id if all_accounts else place
+        lines.append(journal_line(item, place=place))
+    say(history_table(lines, settled=all_accounts, dates_apart=is_terminal()))
+    for number, text in enumerate(messages(lines), start=1):
+        say("", f"({number}) {plain(text)}")
+    if len(items) > limit:
+        say("", f"These are the newest {limit}; --limit {4 * limit} shows more.")

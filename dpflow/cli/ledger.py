@@ -1,0 +1,127 @@
+"""`dpflow ledger`: make the ledger, say which one it is."""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dpflow.cli.output import AsJson, plain, say, say_json, short_path
+from dpflow.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from dpflow.config import Settings
+
+app = typer.Typer(no_args_is_help=True, help="Make the ledger, or say which one it is.")
+
+
+@app.command()
+def init(*, as_json: AsJson = False) -> None:
+    """Make a new, empty ledger and pin its id in the policies folder.
+
+    Once per project: an existing ledger is never replaced, and a missing one is to be
+    restored. Never call this in a container's entry point, for a fresh ledger would
+    forget what has been spent.
+    """
+    from dpflow.config import settings
+    from dpflow.ledger import LOCK_NAME, create_ledger, pin_ledger, sqlite_path
+
+    found = settings()
+    path, lock = sqlite_path(found.ledger_url), found.policies / LOCK_NAME
+    _refuse_existing(found, path, lock)
+    ledger = create_ledger(found.ledger_url)
+    try:
+        pin_ledger(ledger, found.policies)
+    finally:
+        ledger.close()
+    if as_json:
+        say_json(
+            {
+                "ledger": {"id": ledger.id, "place": ledger.place},
+                "pin": str(lock),
+                "commit": [str(lock)],
+            }
+        )
+        return
+    say(
+        f"Made the ledger {plain(short_path(path))} with id {ledger.id}.",
+        f"Pinned its id in {plain(short_path(lock))}.",
+        "",
+        "Next:",
+        f"  1. Commit {plain(short_path(lock))}: any other ledger is then refused.",
+        f"  2. Keep {plain(short_path(path.parent))}/ out of version control and on a "
+        "disk that lasts. Losing it is losing track of what was spent.",
+        f"  3. Write a policy for each dataset in {plain(short_path(found.policies))}/ "
+        "and run `dpflow policy check`.",
+    )
+
+
+def _refuse_existing(found: Settings, path: Path, lock: Path) -> None:
+    """Refuse to make a ledger where there is one, or where one is pinned."""
+    from dpflow.ledger import open_ledger
+
+    pinned = lock.exists()
+    if path.exists():
+        ledger = open_ledger(found.ledger_url)
+        ledger.close()
+        then = (
+            "`dpflow status` shows what it holds."
+            if pinned
+            else f"But {lock} is missing. Restore it from version control; if this "
+            f"is certainly the project's ledger, write its id {ledger.id} there."
+        )
+        msg = f"there is a ledger at {path} already, and none is ever replaced. {then}"
+        raise ConfigurationError(msg)
+    if pinned:
+        msg = (
+            f"{lock} pins a ledger that is not at {path}. Restore that one, or set "
+            "DPFLOW_LEDGER_URL to where it is. A new one would forget what has been "
+            f"spent; only if that is meant, remove {short_path(lock)} first."
+        )
+        raise ConfigurationError(msg)
+
+
+@app.command()
+def status(*, as_json: AsJson = False) -> None:
+    """Say which ledger this project uses, and what is open in it."""
+    from dpflow.cli.journal import FORFEITED
+    from dpflow.cli.source import ledger_facts, project_ledger
+    from dpflow.ledger import LOCK_NAME, views
+
+    with project_ledger() as (found, ledger):
+        with ledger.database.read() as session:
+            schema = session.rows("read_ledger")[0]["schema_version"]
+        datasets = {view.dataset for view in views.accounts(ledger)}
+        open_ones = views.open_reservations(ledger)
+    running = sum(reservation.alive for reservation in open_ones)
+    forfeited, lock = len(open_ones) - running, found.policies / LOCK_NAME
+    if as_json:
+        counts = {
+            "count": len(open_ones),
+            "running": running,
+            "forfeited": forfeited,
+        }
+        say_json(
+            {
+                "ledger": ledger_facts(ledger),
+                "pin": str(lock),
+                "schema": schema,
+                "datasets": sorted(datasets),
+                "open_reservations": counts,
+            }
+        )
+        return
+    of_them = f" ({running} running, {forfeited} forfeited)" if open_ones else ""
+    say(
+        f"id                 {ledger.id}",
+        f"place              {plain(short_path(ledger.place))}",
+        f"pinned by          {plain(short_path(lock))}",
+        f"schema             {schema}",
+        f"datasets           {', '.join(sorted(datasets)) or 'none charged yet'}",
+        f"open reservations  {len(open_ones)}{of_them}",
+    )
+    if forfeited:
+        say("", FORFEITED)

@@ -1,0 +1,131 @@
+"""What the commands print: to people, to pipes and to programs.
+
+A terminal gets tables in colour, as wide as it is. A pipe gets the same text without
+colour, never wrapped or cut, so that `grep` and `cut` see whole lines. `NO_COLOR` and
+`FORCE_COLOR` are honoured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+#: Wide enough that nothing is ever wrapped where no terminal shows it.
+_UNBOUNDED = 10_000
+
+#: Columns of text fold down to so many characters.
+_FOLDED = 8
+
+#: The option that every command has.
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON for programs instead of text.")
+]
+
+
+def say(*parts: RenderableType) -> None:
+    """Print for people, on standard output."""
+    _print(sys.stdout, *parts)
+
+
+def warn(text: str) -> None:
+    """Print something that deserves attention, on standard error."""
+    _print(sys.stderr, Text.assemble(("warning: ", "bold yellow"), plain(text)))
+
+
+def fail(text: str) -> None:
+    """Print what went wrong, on standard error."""
+    # What was printed before must stand before it, also in a file.
+    sys.stdout.flush()
+    _print(sys.stderr, Text.assemble(("error: ", "bold red"), (plain(text), "red")))
+
+
+def say_json(data: object) -> None:
+    """Print JSON for programs, on standard output."""
+    sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def is_terminal() -> bool:
+    """Say whether a person reads standard output."""
+    return sys.stdout.isatty()
+
+
+def plain(text: str) -> str:
+    """Make names from a journal harmless: no escape sequence reaches a terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{BULLET}" for c in text)
+
+
+def short_path(path: Path | str) -> str:
+    """Write a path from the working directory, if it lies below it."""
+    path, here = Path(path), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def finite(number: float | None) -> float | None:
+    """Return a number that JSON can hold; None where it is undefined."""
+    return None if number == float("inf") else number
+
+
+def _print(stream: TextIO, *parts: RenderableType) -> None:
+    console = _console(stream)
+    if stream.isatty():
+        for part in parts:
+            _print_whole(console, part)
+        return
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    # Tables pad their last column.
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    stream.write("\n".join(lines) + "\n")
+
+
+def _console(stream: TextIO) -> Console:
+    # Names such as "a:fire:b" or "[red]" are no markup.
+    return Console(
+        file=stream,
+        width=None if stream.isatty() else _UNBOUNDED,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def _print_whole(console: Console, part: RenderableType) -> None:
+    """Print a part; text folds where it must, numbers never break.
+
+    Rich would cut numbers to fit, and half a number reads like another one.
+    """
+    width = console.width
+    if isinstance(part, Table):
+        unbounded = console.options.update(width=_UNBOUNDED)
+        if console.measure(part, options=unbounded).maximum > width:
+            part.padding = 0
+        console.width = max(width, _least_width(console, part))
+    console.print(part)
+    console.width = width
+
+
+def _least_width(console: Console, table: Table) -> int:
+    """Set how far each column may shrink, and return the width that this needs."""
+    total = len(table.columns) - 1
+    for column in table.columns:
+        cells = [column.header, *column.cells]
+        width = max(console.measure(cell).maximum for cell in cells)
+        column.min_width = width if column.no_wrap else min(width, _FOLDED)
+        total += column.min_width
+    return total
+
+
+def survive_encoding() -> None:
+    """Print a replacement for what the terminal's encoding lacks, never fail."""
+    streams: tuple[Any, ...] = (sys.stdout, sys.stderr)
+    for stream in streams:
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")

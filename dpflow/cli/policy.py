@@ -1,0 +1,161 @@
+"""`dpflow policy`: check policy files, print their schema."""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the policies' libraries)
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpflow.cli.output import AsJson, fail, plain, say, say_json, short_path
+
+if TYPE_CHECKING:
+    from dpflow.cli.check import Checked, Comparison
+    from dpflow.exceptions import DpflowError
+
+app = typer.Typer(no_args_is_help=True, help="Check policies, or print their schema.")
+
+
+@app.command()
+def check(
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="PATH",
+            exists=True,
+            help="A policy file or a folder of them. Default: the project's policies.",
+        ),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Check policy files: what they guarantee, and how many steps fit.
+
+    Every file is checked, however many are bad. Where there is a ledger, each policy
+    is compared with the copy that governs.
+    """
+    from dpflow.cli.check import check_files, compare
+    from dpflow.config import settings
+    from dpflow.exceptions import DpflowError
+
+    found = check_files(settings().policies if path is None else path)
+    policies = {each.policy.dataset: each.policy for each in found if each.policy}
+    trouble: DpflowError | None = None
+    comparisons: dict[str, Comparison] | None = None
+    try:
+        comparisons = compare(policies)
+    except DpflowError as error:
+        trouble = error
+    errors: list[DpflowError] = [each.error for each in found if each.error]
+    if trouble is not None:
+        errors.append(trouble)
+    if as_json:
+        _print_json(found, comparisons, errors)
+    else:
+        _print(found, comparisons, errors, compared=trouble is None)
+    differing = [c for c in (comparisons or {}).values() if c.refused]
+    if errors or differing:
+        raise typer.Exit(1)
+
+
+@app.command()
+def schema(*, as_json: AsJson = True) -> None:
+    """Print the JSON schema of policies, for editors."""
+    from dpflow.policy import policy_schema
+
+    _ = as_json  # A schema is JSON in any case.
+    say_json(policy_schema())
+
+
+def _print(
+    found: list[Checked],
+    comparisons: dict[str, Comparison] | None,
+    errors: list[DpflowError],
+    *,
+    compared: bool,
+) -> None:
+    from rich.text import Text
+
+    from dpflow.cli.check import STEPS_LEGEND, gate_rows
+    from dpflow.cli.tables import gates_table
+
+    for each in found:
+        name = plain(short_path(each.path))
+        if each.policy is None:
+            say(Text.assemble((name, "bold"), "  ", ("refused", "bold red")), "")
+            continue
+        dataset = plain(each.policy.dataset)
+        state = ("valid", "green")
+        say(Text.assemble((name, "bold"), f"  dataset {dataset}  ", state))
+        say(plain(each.policy.guarantee_sentence()))
+        say("", gates_table(gate_rows(each.policy)), "")
+        if comparisons is not None:
+            _print_comparison(comparisons[each.policy.dataset])
+    if any(each.policy for each in found):
+        say(STEPS_LEGEND)
+    if compared and comparisons is None:
+        say("There is no ledger yet to compare with; `dpflow ledger init` makes one.")
+    for error in errors:
+        fail(error.message)
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    from rich.text import Text
+
+    style = "yellow" if comparison.differences else ""
+    style = "bold red" if comparison.refused else style
+    say(Text(plain(comparison.text), style=style), "")
+
+
+def _print_json(
+    found: list[Checked],
+    comparisons: dict[str, Comparison] | None,
+    errors: list[DpflowError],
+) -> None:
+    refused = any(c.refused for c in (comparisons or {}).values())
+    say_json(
+        {
+            "fine": not errors and not refused,
+            "policies": [
+                _policy_json(each, comparisons) for each in found if each.policy
+            ],
+            "errors": [_error_json(error) for error in errors],
+        }
+    )
+
+
+def _policy_json(
+    each: Checked, comparisons: dict[str, Comparison] | None
+) -> dict[str, Any]:
+    from dpflow.cli.check import gates_json
+
+    policy = each.policy
+    if policy is None:
+        return {}
+    ledger = None
+    if comparisons is not None:
+        comparison = comparisons[policy.dataset]
+        ledger = {
+            "term": comparison.term,
+            "differences": list(comparison.differences),
+            "refused": comparison.refused,
+        }
+    return {
+        "file": short_path(each.path),
+        "dataset": policy.dataset,
+        "guarantee": policy.guarantee_sentence(),
+        "gates": gates_json(policy),
+        "ledger": ledger,
+    }
+
+
+def _error_json(error: DpflowError) -> dict[str, Any]:
+    details = error.details
+    return {
+        "message": error.message,
+        "file": details.get("file"),
+        "line": details.get("line"),
+        "hint": details.get("hint"),
+    }

@@ -1,0 +1,247 @@
+"""Where the commands get what they show: ledger, pinned copies, policies.
+
+The ledger's pinned copy of a policy governs, so it is shown wherever there is one; the
+files only speak for datasets that the ledger does not know yet. Reading a ledger
+needs no policy file, so that a broken one hides nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.config import Settings, settings
+from dpflow.exceptions import PolicyError, UnknownDataset
+from dpflow.ledger import Ledger, open_ledger
+from dpflow.ledger import views as ledger_views
+from dpflow.ledger.account import Account
+from dpflow.ledger.records import AccountView
+from dpflow.policy import PolicySet, load_policies
+from dpflow.policy_types import did_you_mean
+from dpflow.rounding import number_from_text, number_text
+
+#: State of an account that the first step of its flow will open.
+NOT_OPENED = "not opened"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a dataset stands in one term.
+
+    Attributes:
+        term: None if the ledger does not know the dataset yet.
+        pinned: The policy's guarantee-relevant fields; the ledger's copy if there is
+            one. None for an earlier term, whose copy is history.
+        accounts: Opened ones and those that the policy announces.
+    """
+
+    dataset: str
+    term: int | None
+    pinned: Mapping[str, Any] | None
+    accounts: tuple[AccountView, ...]
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was ever charged here."""
+        return all(is_untouched(view) for view in self.accounts)
+
+
+@contextmanager
+def project_ledger() -> Iterator[tuple[Settings, Ledger]]:
+    """Open the project's ledger for one command.
+
+    Raises:
+        LedgerError: If it is missing, out of reach or not the pinned one.
+        ConfigurationError: If the settings cannot be read.
+    """
+    found = settings()
+    ledger = open_ledger(found.ledger_url, policies=found.policies)
+    try:
+        yield found, ledger
+    finally:
+        ledger.close()
+
+
+def ledger_facts(ledger: Ledger) -> dict[str, str]:
+    """Return which ledger this is, for JSON."""
+    return {"id": ledger.id, "place": ledger.place}
+
+
+def policies_and_problem(directory: Path) -> tuple[PolicySet, str | None]:
+    """Read the policies; say what is wrong with them instead of failing."""
+    if not directory.is_dir():
+        return PolicySet({}, {}, directory), None
+    try:
+        return load_policies(directory), None
+    except PolicyError as error:
+        hint = "`dpflow policy check` lists every problem."
+        return PolicySet({}, {}, directory), f"{error.message} {hint}"
+
+
+def pinned_copy(ledger: Ledger, dataset: str) -> tuple[int, dict[str, Any]] | None:
+    """Return the number and the pinned fields of a dataset's newest term."""
+    with ledger.database.read() as session:
+        rows = session.rows("newest_term", dataset=dataset)
+    if not rows:
+        return None
+    return int(rows[0]["number"]), json.loads(rows[0]["pinned"])
+
+
+def standings(
+    ledger: Ledger, policies: PolicySet, dataset: str | None = None
+) -> list[Standing]:
+    """Return where each dataset stands, or one of them.
+
+    Raises:
+        UnknownDataset: If neither the ledger nor a policy knows the dataset.
+    """
+    opened: dict[str, list[AccountView]] = {}
+    for view in ledger_views.accounts(ledger, dataset):
+        opened.setdefault(view.dataset, []).append(view)
+    wanted = sorted(opened.keys() | policies.keys()) if dataset is None else [dataset]
+    found: list[Standing] = []
+    for name in wanted:
+        views = opened.get(name, [])
+        pinned = pinned_copy(ledger, name)
+        if pinned is None and name not in policies:
+            raise unknown_dataset(name, known_datasets(ledger, policies))
+        term, fields = pinned or (None, policies[name].pinned())
+        found += _earlier_terms(views, term)
+        current = [view for view in views if view.term == term]
+        accounts = tuple(sorted([*current, *_announced(fields, current)], key=_order))
+        found.append(
+            Standing(dataset=name, term=term, pinned=fields, accounts=accounts)
+        )
+    return found
+
+
+def known_datasets(ledger: Ledger, policies: PolicySet) -> set[str]:
+    """Return the datasets that the ledger or a policy knows."""
+    return {view.dataset for view in ledger_views.accounts(ledger)} | set(policies)
+
+
+def unknown_dataset(dataset: str, known: set[str]) -> UnknownDataset:
+    """Make the error for a dataset that nobody knows."""
+    hint = did_you_mean(dataset, known)
+    message = f"neither the ledger nor a policy knows the dataset {dataset!r}. {hint}"
+    return UnknownDataset(message, dataset=dataset, known=sorted(known), hint=hint)
+
+
+def policy_changes(
+    policies: PolicySet, found: list[Standing]
+) -> Iterator[tuple[Standing, list[str]]]:
+    """Yield the datasets whose file differs from the ledger's copy, and how."""
+    for standing in found:
+        if standing.term is None or standing.pinned is None:
+            continue
+        policy = policies.get(standing.dataset)
+        differences = [] if policy is None else policy.differences(standing.pinned)
+        if differences:
+            yield standing, differences
+
+
+def gates(pinned: Mapping[str, Any]) -> list[Account]:
+    """Return the gates that a policy sets up, with empty tallies.
+
+    Args:
+        pinned: What `Policy.pinned` returned; its derived numbers are used.
+    """
+    dataset = str(pinned["dataset"])
+    found = [_gate(dataset, "dataset", "", make_filter(**pinned["filter"]))]
+    for flow, share in pinned["flows"].items():
+        if share["filter"] is not None:
+            found.append(_gate(dataset, "flow", flow, make_filter(**share["filter"])))
+        if share["odometer"] is not None:
+            text = share["halt_at_epsilon"]
+            halt = None if text is None else number_from_text(text)
+            rule = make_odometer(**share["odometer"])
+            found.append(_gate(dataset, "odometer", flow, rule, halt))
+    return found
+
+
+def view_of(gate: Account, *, state: str) -> AccountView:
+    """Return how an account reads that was not charged."""
+    rule, zero = gate.rule, gate.rule.zero()
+    limit = rule.limit if isinstance(rule, Filter) else None
+    box = None if limit is None else rule.named(limit)
+    return AccountView(
+        id=gate.id,
+        dataset=gate.dataset,
+        term=gate.term,
+        kind=gate.kind,
+        name=gate.name,
+        theorem=rule.theorem,
+        state=state,
+        parameters=rule.parameters(),
+        epsilon=number_text(rule.epsilon) if isinstance(rule, Filter) else None,
+        delta=number_text(rule.delta) if isinstance(rule, Filter | Odometer) else "0",
+        budget=box,
+        spent=rule.named(zero),
+        reserved=rule.named(zero),
+        forfeited=rule.named(zero),
+        left=box,
+        used_fraction=rule.used_fraction(zero) if isinstance(rule, Filter) else None,
+        reading=rule.read(zero) if isinstance(rule, Odometer) else None,
+        halt_at=None if gate.halt is None else number_text(gate.halt),
+    )
+
+
+def is_untouched(view: AccountView) -> bool:
+    """Say whether nothing was charged to an account."""
+    charged = (view.spent, view.reserved, view.forfeited)
+    return all(text == "0" for amounts in charged for text in amounts.values())
+
+
+def _gate(
+    dataset: str, kind: str, name: str, rule: Rule, halt: Fraction | None = None
+) -> Account:
+    zero = rule.zero()
+    # Nothing of a journal yet: no id, no entry, no head.
+    return Account(
+        id="",
+        dataset=dataset,
+        term=0,
+        kind=kind,
+        name=name,
+        rule=rule,
+        halt=halt,
+        settled=zero,
+        held=zero,
+        seq=0,
+        head="",
+        state="open",
+    )
+
+
+def _announced(
+    pinned: Mapping[str, Any], opened: list[AccountView]
+) -> Iterator[AccountView]:
+    """Yield the accounts that a policy announces and no step has opened yet."""
+    known = {(view.kind, view.name) for view in opened}
+    for gate in gates(pinned):
+        if (gate.kind, gate.name) not in known:
+            yield view_of(gate, state=NOT_OPENED)
+
+
+def _earlier_terms(views: list[AccountView], term: int | None) -> Iterator[Standing]:
+    """Yield the terms before this one in which anything was charged."""
+    for number in sorted({view.term for view in views} - {term}):
+        accounts = tuple(view for view in views if view.term == number)
+        standing = Standing(
+            dataset=views[0].dataset, term=number, pinned=None, accounts=accounts
+        )
+        if not standing.untouched:
+            yield standing
+
+
+def _order(view: AccountView) -> tuple[int, str, str]:
+    kinds = ("dataset", "flow", "partition", "population", "odometer")
+    place = kinds.index(view.kind) if view.kind in kinds else len(kinds)
+    return place, view.name, view.id

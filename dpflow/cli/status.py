@@ -1,0 +1,162 @@
+"""`dpflow status`: budget, spent, reserved, forfeited, left."""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpflow.cli.output import AsJson, finite, plain, say, say_json, short_path, warn
+
+if TYPE_CHECKING:
+    from dpflow.cli.source import Standing
+    from dpflow.config import Settings
+    from dpflow.ledger import Ledger
+    from dpflow.ledger.records import AccountView
+
+DatasetArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="DATASET", help="Only this dataset. Default: all."),
+]
+
+
+def status(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
+    """Show what each dataset and flow has spent, and what is left."""
+    from dpflow.cli.source import (
+        ledger_facts,
+        policies_and_problem,
+        project_ledger,
+        standings,
+    )
+
+    with project_ledger() as (found, ledger):
+        policies, problem = policies_and_problem(found.policies)
+        shown = standings(ledger, policies, dataset)
+        warnings = ([problem] if problem else []) + _changes(policies, shown)
+        if as_json:
+            datasets = [_standing_json(standing) for standing in shown]
+            facts = ledger_facts(ledger)
+            say_json({"ledger": facts, "datasets": datasets, "warnings": warnings})
+            return
+        _print(found, ledger, shown)
+    for text in warnings:
+        warn(text)
+
+
+def _changes(policies: Any, shown: list[Standing]) -> list[str]:
+    from dpflow.cli.source import policy_changes
+
+    found = []
+    for standing, differences in policy_changes(policies, shown):
+        place = short_path(policies.source(standing.dataset))
+        told = "; ".join(differences)
+        then = (
+            "Nothing was charged yet, so the next step applies the file."
+            if standing.untouched
+            else "The ledger's copy governs and steps are refused: undo the edit."
+        )
+        found.append(f"{place} differs from the ledger: {told}. {then}")
+    return found
+
+
+def _standing_json(standing: Standing) -> dict[str, Any]:
+    from dpflow.summary import pinned_guarantee
+
+    pinned = standing.pinned
+    return {
+        "dataset": standing.dataset,
+        "unit": pinned and pinned["unit"],
+        "relation": pinned and pinned["relation"],
+        "guarantee": pinned and pinned_guarantee(pinned),
+        "term": standing.term,
+        "accounts": [account_json(view) for view in standing.accounts],
+    }
+
+
+def account_json(view: AccountView) -> dict[str, Any]:
+    """Return an account for programs; amounts are exact decimal text.
+
+    A reading that is undefined is null, for JSON has no infinity.
+    """
+    odometer = None
+    if view.reading is not None:
+        odometer = {
+            "epsilon": finite(view.reading),
+            "delta": view.delta,
+            "halt_at_epsilon": view.halt_at,
+        }
+    return {
+        "id": view.id or None,
+        "kind": view.kind,
+        "name": view.name,
+        "theorem": view.theorem,
+        "state": view.state,
+        "epsilon": view.epsilon,
+        "delta": view.delta,
+        "budget": view.budget,
+        "spent": view.spent,
+        "reserved": view.reserved,
+        "forfeited": view.forfeited,
+        "left": view.left,
+        "used_fraction": finite(view.used_fraction),
+        "odometer": odometer,
+    }
+
+
+def _print(found: Settings, ledger: Ledger, shown: list[Standing]) -> None:
+    from rich.text import Text
+
+    place = plain(short_path(ledger.place))
+    say(Text.assemble(("Ledger ", "bold"), place, f"  id {ledger.id}"))
+    for standing in shown:
+        say("")
+        _print_standing(standing)
+    if not shown:
+        say("", *_no_policies(found))
+    elif all(standing.untouched for standing in shown):
+        say(
+            "",
+            "Nothing was charged yet. Run a flow whose steps are under @dp_task; its "
+            "first step pins the policy in the ledger.",
+        )
+
+
+def _no_policies(found: Settings) -> list[str]:
+    folder = short_path(found.policies)
+    return [
+        f"No policies yet, so nothing may run. Write one, such as {folder}/sales.yaml:",
+        "",
+        "    dataset: sales",
+        "    unit: customer",
+        "    relation: add-or-remove",
+        "    budget: {epsilon: 3, delta: 1e-6}",
+        "    filter: gaussian",
+        "",
+        "Then run `dpflow policy check`.",
+    ]
+
+
+def _print_standing(standing: Standing) -> None:
+    from rich.text import Text
+
+    from dpflow.cli.tables import accounts_table, odometers_table
+    from dpflow.summary import pinned_guarantee
+
+    facts = []
+    if standing.pinned is None:
+        facts.append("an earlier set of guarantees")
+    else:
+        facts += [standing.pinned["unit"], standing.pinned["relation"]]
+    facts.append("not pinned yet" if standing.term is None else f"term {standing.term}")
+    title = (plain(standing.dataset), "bold cyan")
+    say(Text.assemble(title, f"  {plain(', '.join(facts))}"))
+    if standing.pinned is not None:
+        say(plain(pinned_guarantee(standing.pinned)))
+    filters = [view for view in standing.accounts if view.reading is None]
+    odometers = [view for view in standing.accounts if view.reading is not None]
+    if filters:
+        say("", accounts_table(filters))
+    if odometers:
+        say("", odometers_table(odometers))

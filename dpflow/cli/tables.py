@@ -1,0 +1,299 @@
+"""How accounts, the journal and gates look in a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from dpflow.cli.output import plain
+from dpflow.ledger.records import AccountView
+from dpflow.rounding import number_from_text, short_down, short_up
+from dpflow.summary import account_title, amount_text, percent_text
+
+#: Shares of a budget from which its use is shown in yellow, then in red.
+_YELLOW, _RED = 0.8, 0.95
+_KIND_STYLES = {
+    "open": "bold",
+    "reserve": "cyan",
+    "settle": "green",
+    "void": "yellow",
+    "forfeit": "magenta",
+    "refuse": "bold red",
+}
+_STATE_STYLES = {"open": "green", "frozen": "bold cyan", "overdrawn": "bold red"}
+
+
+def new_table(*columns: str, numbers: Iterable[str] = ()) -> Table:
+    """Make an empty table.
+
+    Args:
+        *columns: The headings.
+        numbers: Those of them whose cells stay in one piece, at the right.
+    """
+    # No outer frame: lines start with the first cell, also in a pipe.
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    right = set(numbers)
+    for name in columns:
+        if name in right:
+            table.add_column(name, justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold")
+    return table
+
+
+def cell(value: object, style: str = "") -> Text:
+    """Write one cell; what a journal says can hold anything."""
+    return Text(plain(str(value)).replace("\n", " "), style=style)
+
+
+def shown_components(view: AccountView) -> list[str]:
+    """Return the components that say something: not a delta of 0 of 0."""
+    budget = view.budget or {}
+    names = [
+        name
+        for name in view.spent
+        if view.budget is None
+        or any(
+            amounts.get(name, "0") != "0"
+            for amounts in (budget, view.spent, view.reserved, view.forfeited)
+        )
+    ]
+    return names or list(view.spent)[:1]
+
+
+def accounts_table(views: Sequence[AccountView]) -> Table:
+    """Show what filters have spent, one row for each component of a tally."""
+    numbers = ("budget", "spent", "reserved", "forfeited", "left", "used")
+    columns = ("account", "filter", "currency", *numbers, "state")
+    table = new_table(*columns, numbers=numbers)
+    for view in views:
+        for number, name in enumerate(shown_components(view)):
+            first = number == 0
+            table.add_row(
+                cell(account_title(view) if first else ""),
+                cell(view.theorem if first else ""),
+                cell(name),
+                cell(amount_text(name, (view.budget or {}).get(name), up=False)),
+                cell(amount_text(name, view.spent[name])),
+                _amount(name, view.reserved[name], "cyan"),
+                _amount(name, view.forfeited[name], "magenta"),
+                cell(amount_text(name, (view.left or {}).get(name), up=False)),
+                _share(view.used_fraction) if first else cell(""),
+                cell(view.state, _STATE_STYLES.get(view.state, "")) if first else "",
+            )
+    return table
+
+
+def _amount(name: str, text: str, style: str) -> Text:
+    return cell(amount_text(name, text), "" if text == "0" else style)
+
+
+def _share(fraction: float | None) -> Text:
+    style = ""
+    if fraction is not None:
+        style = "red" if fraction >= _RED else "green"
+        style = "yellow" if _YELLOW <= fraction < _RED else style
+    return cell(percent_text(fraction), style)
+
+
+def odometers_table(views: Sequence[AccountView]) -> Table:
+    """Show how much each flow has lost at most."""
+    numbers = ("epsilon lost at most", "at delta", "halts at")
+    table = new_table("flow", "odometer", *numbers, "state", numbers=numbers)
+    for view in views:
+        table.add_row(
+            cell(view.name),
+            cell(view.theorem),
+            reading_cell(view),
+            cell(short_up(number_from_text(view.delta))),
+            cell("never" if view.halt_at is None else f"{float(view.halt_at):g}"),
+            cell(view.state, _STATE_STYLES.get(view.state, "")),
+        )
+    return table
+
+
+def reading_cell(view: AccountView) -> Text:
+    """Show an odometer's reading, coloured by its distance from the halt."""
+    reading = view.reading
+    if reading is None:
+        return cell("-")
+    if reading == float("inf"):
+        uncovered = sum(int(a.get("uncovered", "0")) for a in _charged(view))
+        return cell(f"undefined ({uncovered} uncovered)", "yellow")
+    used = None if view.halt_at is None else reading / float(view.halt_at)
+    style = "" if used is None or used < _YELLOW else "yellow"
+    return cell(f"{reading:.4g}", "red" if used and used >= _RED else style)
+
+
+def _charged(view: AccountView) -> tuple[Mapping[str, str], ...]:
+    return view.spent, view.reserved, view.forfeited
+
+
+# The journal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One journal entry as the commands show it.
+
+    Attributes:
+        place: Dataset or account, where several are shown.
+        amount: Exact decimal text by component.
+        settled: The same after the entry.
+        left: What the budget has left after it, or None if there is no budget.
+        outcome: What came of it, in a few words.
+        alarm: Whether that is bad news.
+        message: What to say below the table, or "".
+    """
+
+    at: str
+    kind: str
+    place: str
+    step: str
+    flow: str
+    amount: Mapping[str, str]
+    settled: Mapping[str, str]
+    left: Mapping[str, str] | None
+    release: str
+    outcome: str
+    alarm: bool
+    message: str
+
+
+def messages(lines: Sequence[Line]) -> list[str]:
+    """Return what is said below the table; a repeated message is said once."""
+    return list(dict.fromkeys(line.message for line in lines if line.message))
+
+
+def history_table(lines: Sequence[Line], *, settled: bool, dates_apart: bool) -> Table:
+    """Show journal entries; columns in which nothing stands are left out.
+
+    Args:
+        lines: The entries, newest first.
+        settled: Show what was settled after each entry, too.
+        dates_apart: Say each date once, above its entries.
+    """
+    currency = _commonest(lines)
+    when, amount = "when (UTC)", f"amount\n{currency}".rstrip()
+    after, left = "settled\nafter", "left\nafter"
+    cells: dict[str, list[Text]] = {
+        when: [cell(_moment(line.at, dates_apart=dates_apart)) for line in lines],
+        "entry": [cell(line.kind, _KIND_STYLES.get(line.kind, "")) for line in lines],
+        "account" if settled else "dataset": [cell(line.place) for line in lines],
+        "step": [cell(line.step) for line in lines],
+        "flow": [cell(line.flow) for line in lines],
+        amount: [_amounts(line.amount, currency, up=True) for line in lines],
+        after: [_amounts(line.settled, currency, up=True) for line in lines],
+        left: [_amounts(line.left, currency, up=False) for line in lines],
+        "release key": [cell(line.release) for line in lines],
+        "outcome": [_outcome(line, messages(lines)) for line in lines],
+    }
+    if not settled:
+        del cells[after]
+    said = {name: column for name, column in cells.items() if any(map(str, column))}
+    table = new_table(*said, numbers=(when, "entry", amount, after, left))
+    for column in table.columns[:2]:
+        column.justify = "left"
+    date = ""
+    for line, row in zip(lines, zip(*said.values(), strict=True), strict=True):
+        if dates_apart and line.at[:10] != date:
+            date = line.at[:10]
+            table.add_row(cell(date, "bold"))
+        table.add_row(*row)
+    return table
+
+
+def _moment(at: str, *, dates_apart: bool) -> str:
+    return at[11:19] if dates_apart else at[:19].replace("T", " ")
+
+
+def _outcome(line: Line, said: Sequence[str]) -> Text:
+    number = f" ({said.index(line.message) + 1})" if line.message else ""
+    return cell(f"{line.outcome}{number}", "red" if line.alarm else "")
+
+
+def _commonest(lines: Sequence[Line]) -> str:
+    """Return the component that most amounts are in; its name stands once."""
+    counted = Counter(
+        name for line in lines for name, text in line.amount.items() if text != "0"
+    )
+    return counted.most_common(1)[0][0] if counted else ""
+
+
+def _amounts(amounts: Mapping[str, str] | None, currency: str, *, up: bool) -> Text:
+    """Write amounts; those that are not in the heading's currency say which."""
+    if amounts is None:
+        return cell("-")
+    parts = [
+        f"{'' if name == currency else f'{name} '}{amount_text(name, text, up=up)}"
+        for name, text in amounts.items()
+        if text != "0"
+    ]
+    # One below the other: numbers stay in one piece and the column stays narrow.
+    return Text(plain("\n".join(parts) or "0"))
+
+
+# Gates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRow:
+    """A gate of a policy and how many steps it admits.
+
+    Attributes:
+        constants: The rule's parameters, derived ones included.
+        threshold: What it compares with: a budget, or the reading that halts.
+        steps: Steps that fit, by the name of their cost; text if none is counted.
+    """
+
+    title: str
+    theorem: str
+    constants: Mapping[str, object]
+    threshold: str
+    steps: Mapping[str, str]
+
+
+def gates_table(rows: Sequence[GateRow]) -> Table:
+    """Show the gates of a policy."""
+    costs = list(rows[0].steps) if rows else []
+    columns = ("gate", "theorem", "constants", "threshold")
+    table = new_table(*columns, *costs, numbers=costs)
+    for row in rows:
+        constants = ", ".join(
+            f"{name} {_constant(value)}" for name, value in row.constants.items()
+        )
+        steps = [cell(row.steps[name]) for name in costs]
+        texts = (row.title, row.theorem, constants, row.threshold)
+        table.add_row(*map(cell, texts), *steps)
+    return table
+
+
+def _constant(value: object) -> str:
+    """Write a rule's constant; numbers in their shortest exact form."""
+    text = str(value)
+    try:
+        number = number_from_text(text)
+    except (ValueError, ArithmeticError):
+        return text
+    short = short_up(number)
+    return short if number_from_text(short) == number else text
+
+
+def threshold_text(view: AccountView) -> str:
+    """Say what a gate compares with."""
+    if view.reading is not None:
+        halt = "never" if view.halt_at is None else f"at {float(view.halt_at):g}"
+        return f"halts {halt}, idle {view.reading:.4g}"
+    parts = [
+        f"{name} {short_down(number_from_text(text))}"
+        for name, text in (view.budget or {}).items()
+        if text != "0"
+    ]
+    return ", ".join(parts) or "no box"

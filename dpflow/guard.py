@@ -1,0 +1,132 @@
+"""The guard for plain Python: `guarded` functions and `spend` blocks.
+
+Both reserve the worst case before the body runs and settle after it, on the same
+engine as Prefect tasks under `dp_task`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar, cast
+
+from dpflow.accounting.costs import Cost
+from dpflow.exceptions import ConfigurationError
+from dpflow.execution import Execution, Place, admit, arun, ask, run
+from dpflow.ledger.records import Replayed
+from dpflow.step import CostLike, checked_text, define_step
+from dpflow.waiting import reserve
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def guarded(
+    *,
+    dataset: str | tuple[str, ...],
+    cost: CostLike,
+    flow: str | None = None,
+    private: tuple[str, ...] = (),
+    release_key: str | None = None,
+    version: str | None = None,
+    name: str | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Guard a function that reads private data, without Prefect.
+
+    Args:
+        dataset: Name of the dataset it reads, or several.
+        cost: Its worst case, or a function of its public arguments.
+        flow: Name of the flow whose share and odometer are charged.
+        private: Names of parameters that hold private data.
+        release_key: Template over public parameters under which the output is kept;
+            a second call with the same key replays it at no cost.
+        version: Version of the data; default: the policy's.
+        name: Name of the step in the journal; default: the function's.
+
+    Returns:
+        A decorator that keeps signature, type hints and sync or async nature.
+
+    Raises:
+        ConfigurationError: If something declared cannot work.
+
+    Example:
+        >>> @guarded(dataset="cdnow", cost=Gaussian(sensitivity=1, sigma=20))
+        ... def customers(week):
+        ...     return release(count(week))
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        step = define_step(
+            function,
+            dataset=dataset,
+            cost=cost,
+            private=private,
+            release_key=release_key,
+            version=version,
+            name=name,
+        )
+        place = Place.named(flow)
+
+        @functools.wraps(function)
+        async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return await arun(step, function, args, kwargs, place)
+
+        @functools.wraps(function)
+        def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return run(step, function, args, kwargs, place)
+
+        chosen = guard_async if inspect.iscoroutinefunction(function) else guard
+        return cast("Callable[P, R]", chosen)
+
+    return decorate
+
+
+@contextmanager
+def spend(
+    *,
+    dataset: str | tuple[str, ...],
+    cost: Cost,
+    step: str,
+    flow: str | None = None,
+) -> Iterator[Execution]:
+    """Guard a block of code that reads private data.
+
+    Args:
+        dataset: Name of the dataset it reads, or several.
+        cost: Its worst case.
+        step: Name of the step in the journal.
+        flow: Name of the flow whose share and odometer are charged.
+
+    Yields:
+        The execution, whose `release` draws the declared noise.
+
+    Raises:
+        BudgetRefused: If a gate does not admit the block, which then does not run.
+        DPStepFailed: If the block raises; it is charged in full.
+
+    Example:
+        >>> with spend(dataset="cdnow", cost=Laplace(sensitivity=1, epsilon="0.1"),
+        ...            step="customers") as charge:
+        ...     answer = charge.release(len(frame))
+    """
+    if not isinstance(cost, Cost):
+        msg = f"spend() needs cost=: a cost such as Gaussian(...), got {cost!r}"
+        raise ConfigurationError(msg)
+
+    def block() -> None:
+        """Stand for the block, which has no arguments."""
+
+    name = checked_text(step, "step")
+    defined = define_step(block, dataset=dataset, cost=cost, name=name)
+    project, request = ask(defined, {}, Place.named(flow))
+    execution = admit(project, request, reserve(project, request))
+    if isinstance(execution, Replayed):
+        msg = "a block has no release key, so the ledger cannot have replayed it"
+        raise TypeError(msg)
+    with execution.charged():
+        yield execution
+    if execution.error is not None:
+        execution.fail()
+    execution.settle(None)

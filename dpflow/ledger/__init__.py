@@ -1,0 +1,126 @@
+"""The durable ledger: an append-only journal and the tallies that it implies."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
+from dpflow.ledger.account import now
+from dpflow.ledger.database import MIN_WRITER, SCHEMA_VERSION
+from dpflow.ledger.kernel import Ledger
+from dpflow.ledger.owner import Owners
+from dpflow.ledger.sqlite import SqliteDatabase
+
+__all__ = ["Ledger", "create_ledger", "open_ledger", "pin_ledger"]
+
+LOCK_NAME = "ledger.lock"
+
+
+def open_ledger(url: str, *, policies: Path | None = None) -> Ledger:
+    """Open a ledger that exists.
+
+    Args:
+        url: `sqlite:///path/to/ledger.db` (four slashes for an absolute path).
+        policies: Folder whose `ledger.lock` pins the ledger's id. A ledger with
+            another id is refused: a fresh one would forget what has been spent.
+
+    Raises:
+        LedgerMissing: If there is none; it is never made by itself.
+        LedgerUnavailable: If it cannot be read and written now.
+        LedgerCorrupt: If it is not the ledger that was pinned.
+        ConfigurationError: If the URL or the pin cannot be read.
+    """
+    path = sqlite_path(url)
+    ledger = Ledger(SqliteDatabase(path), _owners(path))
+    if policies is not None:
+        _check_pin(ledger, policies / LOCK_NAME)
+    return ledger
+
+
+def create_ledger(url: str) -> Ledger:
+    """Make a new, empty ledger.
+
+    Raises:
+        ConfigurationError: If there is a file at this place.
+        LedgerUnavailable: If the file cannot be written.
+    """
+    path = sqlite_path(url)
+    database = SqliteDatabase.create(path)
+    with database.write() as session:
+        session.change(
+            "create_ledger",
+            ledger_id=uuid.uuid4().hex,
+            schema_version=SCHEMA_VERSION,
+            min_writer=MIN_WRITER,
+            release_secret=secrets.token_hex(32),
+            at=now(),
+        )
+    return Ledger(database, _owners(path))
+
+
+def pin_ledger(ledger: Ledger, policies: Path) -> Path:
+    """Write the ledger's id beside the policies; commit that file.
+
+    Raises:
+        ConfigurationError: If another ledger is pinned there.
+    """
+    lock = policies / LOCK_NAME
+    try:
+        policies.mkdir(parents=True, exist_ok=True)
+        with lock.open("x", encoding="utf-8") as file:
+            file.write(f"{ledger.id}\n")
+    except FileExistsError:
+        msg = (
+            f"{lock} pins another ledger. Restore that one, or remove the file if its "
+            "budget is really to be forgotten."
+        )
+        raise ConfigurationError(msg) from None
+    except OSError as error:
+        msg = f"cannot write {lock}: {error.strerror}"
+        raise LedgerUnavailable(msg, ledger=ledger.place) from error
+    return lock
+
+
+def sqlite_path(url: str) -> Path:
+    """Return the file that a ledger URL names.
+
+    Raises:
+        ConfigurationError: If the URL names no SQLite file.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "sqlite" or parts.netloc or len(parts.path) <= 1:
+        shown = f"{parts.scheme}://..." if parts.scheme else url
+        msg = (
+            f"{shown} is no ledger URL that this version can open; "
+            "write sqlite:///relative/ledger.db or sqlite:////absolute/ledger.db"
+        )
+        raise ConfigurationError(msg)
+    return Path(parts.path[1:])
+
+
+def _owners(path: Path) -> Owners:
+    return Owners(path.with_name(f"{path.name}.owners"))
+
+
+def _check_pin(ledger: Ledger, lock: Path) -> None:
+    try:
+        pinned = lock.read_text("utf-8").strip()
+    except FileNotFoundError:
+        msg = (
+            f"there is no {lock}, so nothing says that {ledger.place} is the right "
+            "ledger. Restore it from version control; for a new project run "
+            "`dpflow ledger init`."
+        )
+        raise ConfigurationError(msg) from None
+    except OSError as error:
+        msg = f"cannot read {lock}: {error.strerror}"
+        raise ConfigurationError(msg) from error
+    if pinned != ledger.id:
+        msg = (
+            f"{ledger.place} has id {ledger.id}, but {lock} pins {pinned}. A fresh or "
+            "foreign ledger would forget what has been spent: restore the pinned one."
+        )
+        raise LedgerCorrupt(msg, ledger=ledger.place)

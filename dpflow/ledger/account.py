@@ -1,0 +1,287 @@
+"""One account: its tallies, its gate, and the entries that move it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.costs import Cost
+from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.exceptions import LedgerCorrupt, UnsupportedCost
+from dpflow.ledger.database import Row, Session
+from dpflow.ledger.records import canonical, digest
+from dpflow.rounding import number_from_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """An account as the ledger holds it.
+
+    Attributes:
+        rule: The theorem, made from the numbers pinned when the account was opened.
+        halt: For an odometer, the reading above which it refuses.
+        settled: What was spent.
+        held: What is reserved and not settled.
+    """
+
+    id: str
+    dataset: str
+    term: int
+    kind: str
+    name: str
+    rule: Rule
+    halt: Fraction | None
+    settled: Tally
+    held: Tally
+    seq: int
+    head: str
+    state: str
+
+    def price(self, cost: Cost) -> Tally:
+        """Return what a step asks of this account, rounded up.
+
+        Raises:
+            UnsupportedCost: If the gate would have to guess. An odometer that halts
+                nothing counts the step as uncovered instead.
+        """
+        if isinstance(self.rule, Odometer) and self.halt is None:
+            return self.rule.charge(cost)
+        return self.rule.price(cost)
+
+    def admits(self, asked: Tally) -> bool:
+        """Say whether the gate lets a step run that asks for so much."""
+        if self.state != "open":
+            return False
+        total = self.settled + self.held + asked
+        if isinstance(self.rule, Filter):
+            return self.rule.admits(total)
+        if self.halt is None or not isinstance(self.rule, Odometer):
+            return True
+        reading = self.rule.read(total)
+        # inf is no fraction; an undefined reading is above every halt.
+        return reading != float("inf") and Fraction(reading) <= self.halt
+
+    def left(self) -> Tally | None:
+        """Return what the threshold has left, or None if the theorem has no box."""
+        if not isinstance(self.rule, Filter) or self.rule.limit is None:
+            return None
+        return remainder(self.rule.limit, self.settled + self.held)
+
+
+def remainder(limit: Tally, used: Tally) -> Tally:
+    """Return limit minus used, component-wise, at least zero."""
+    pairs = zip(limit.amounts, used.amounts, strict=True)
+    return Tally(tuple(max(a - b, 0) for a, b in pairs))
+
+
+@lru_cache(maxsize=512)
+def rule_from_text(text: str) -> Rule:
+    """Make the rule of an account from the numbers pinned for it."""
+    pinned = json.loads(text)
+    if pinned.pop("role") == "filter":
+        return make_filter(**pinned)
+    return make_odometer(**pinned)
+
+
+def rule_to_text(rule: Rule) -> str:
+    """Write a rule's numbers, derived ones included, in canonical form."""
+    role = "filter" if isinstance(rule, Filter) else "odometer"
+    return canonical({"role": role, **rule.parameters()})
+
+
+def read_account(session: Session, account_id: str) -> Account | None:
+    """Read an account and check its newest entry against it.
+
+    Raises:
+        LedgerCorrupt: If the row and the journal's newest entry disagree, or that
+            entry is not what was hashed when it was written.
+    """
+    rows = session.rows("read_account", id=account_id)
+    if not rows:
+        return None
+    row = rows[0]
+    newest = session.rows("read_entry", account=account_id, seq=row["seq"])
+    before = session.rows("read_entry", account=account_id, seq=row["seq"] - 1)
+    previous = before[0]["hash"] if before else ""
+    kept = (row["head"], row["settled"], row["held"])
+    told = [
+        (_hash_again(previous, e), e["settled_after"], e["held_after"]) for e in newest
+    ]
+    if told != [kept]:
+        msg = (
+            f"account {account_id!r} does not agree with its newest journal entry "
+            f"(number {row['seq']}). Someone edited the ledger, or it is damaged: "
+            "restore a backup before any further step."
+        )
+        raise LedgerCorrupt(msg)
+    return account_from_row(row)
+
+
+def account_from_row(row: Row) -> Account:
+    """Build an account from its row."""
+    return Account(
+        id=row["id"],
+        dataset=row["dataset"],
+        term=row["term"],
+        kind=row["kind"],
+        name=row["name"],
+        rule=rule_from_text(row["rule"]),
+        halt=None if row["halt"] is None else number_from_text(row["halt"]),
+        settled=Tally.from_text(row["settled"]),
+        held=Tally.from_text(row["held"]),
+        seq=row["seq"],
+        head=row["head"],
+        state=row["state"],
+    )
+
+
+def entry_hash(previous: str, entry: Mapping[str, Any]) -> str:
+    """Return the hash that chains an entry to the one before it."""
+    return digest(previous + canonical(entry))
+
+
+def _hash_again(previous: str, row: Row) -> str:
+    return entry_hash(previous, {k: v for k, v in dict(row).items() if k != "hash"})
+
+
+def open_account(
+    session: Session,
+    account_id: str,
+    *,
+    rule: Rule,
+    halt: str | None,
+    writer: str,
+    **names: Any,
+) -> Account:
+    """Open an account with its first entry, in the caller's transaction."""
+    zero = rule.zero().to_text()
+    rule_text = rule_to_text(rule)
+    body = canonical({"rule": json.loads(rule_text), "halt": halt, **names})
+    entry = _entry(
+        account_id,
+        1,
+        "open",
+        amount=zero,
+        settled_after=zero,
+        held_after=zero,
+        body=body,
+        writer=writer,
+    )
+    head = entry_hash("", entry)
+    session.change(
+        "open_account",
+        id=account_id,
+        rule=rule_text,
+        halt=halt,
+        settled=zero,
+        held=zero,
+        head=head,
+        **names,
+    )
+    session.change("append_entry", **entry, hash=head)
+    opened = read_account(session, account_id)
+    if opened is None:
+        msg = f"account {account_id!r} was opened and is not there"
+        raise LedgerCorrupt(msg)
+    return opened
+
+
+def append(
+    session: Session,
+    account: Account,
+    kind: str,
+    amount: Tally,
+    *,
+    settled: Tally,
+    held: Tally,
+    reservation: str,
+    run: str | None,
+    body: Mapping[str, Any],
+    writer: str,
+) -> Account:
+    """Append an entry and move the account's row to it.
+
+    Raises:
+        LedgerCorrupt: If someone else moved the account within this transaction.
+    """
+    seq = account.seq + 1
+    entry = _entry(
+        account.id,
+        seq,
+        kind,
+        amount=amount.to_text(),
+        settled_after=settled.to_text(),
+        held_after=held.to_text(),
+        reservation=reservation,
+        run=run,
+        body=canonical(dict(body)),
+        writer=writer,
+    )
+    head = entry_hash(account.head, entry)
+    session.change("append_entry", **entry, hash=head)
+    state = account.state
+    if isinstance(account.rule, Filter) and kind != "refuse" and state == "open":
+        # A settlement above its reservation is recorded truthfully.
+        state = "open" if account.rule.admits(settled + held) else "overdrawn"
+    moved = session.change(
+        "move_account",
+        id=account.id,
+        settled=settled.to_text(),
+        held=held.to_text(),
+        seq=seq,
+        head=head,
+        state=state,
+    )
+    if moved != 1:
+        msg = f"account {account.id!r} moved under an open transaction"
+        raise LedgerCorrupt(msg)
+    return replace(account, settled=settled, held=held, seq=seq, head=head, state=state)
+
+
+def _entry(account: str, seq: int, kind: str, **fields: Any) -> dict[str, Any]:
+    empty = {"reservation": None, "run": None}
+    return {"account": account, "seq": seq, "kind": kind, **empty, "at": now()} | fields
+
+
+def now() -> str:
+    """Return the time as a label; nothing is ever decided by it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def fitting_factor(accounts: list[Account], cost: Cost) -> Fraction | None:
+    """Return by how much the noise must grow for every gate to admit the step.
+
+    Args:
+        accounts: The accounts that the step asks.
+        cost: The step as it was asked for.
+
+    Returns:
+        A factor within about 1 % of the smallest, or None if none up to 1e6 fits.
+    """
+
+    def fits(factor: Fraction) -> bool:
+        try:
+            smaller = cost.noisier(factor)
+            return all(account.admits(account.price(smaller)) for account in accounts)
+        except (ValueError, UnsupportedCost):
+            return False
+
+    low, high = Fraction(1), Fraction(2)
+    while not fits(high):
+        low, high = high, high * 4
+        if high > 10**6:
+            return None
+    while high / low > Fraction(101, 100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    # Three digits, upwards, unless a cost may not say so much: what is shown must fit.
+    step = Fraction(10) ** (len(str(int(high))) - 3)
+    rounded = -(-high // step) * step
+    return rounded if fits(rounded) else high

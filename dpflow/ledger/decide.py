@@ -1,0 +1,376 @@
+"""The decision about one request: replay, wait, refuse or hold."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Rule
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    LedgerCorrupt,
+    PolicyChanged,
+    ReservationConflict,
+)
+from dpflow.ledger.account import (
+    Account,
+    append,
+    fitting_factor,
+    now,
+    open_account,
+    read_account,
+)
+from dpflow.ledger.database import Session
+from dpflow.ledger.owner import Owners
+from dpflow.ledger.records import (
+    Answer,
+    Busy,
+    Granted,
+    Replayed,
+    Request,
+    canonical,
+    digest,
+)
+from dpflow.ledger.refusal import Refusal, refusal_error
+from dpflow.policy import Policy
+from dpflow.rounding import number_text
+
+
+def decide(
+    session: Session, request: Request, owners: Owners
+) -> Answer | BudgetRefused:
+    """Decide one request against every account, in the caller's transaction.
+
+    Returns:
+        `Granted`, `Replayed` or `Busy`; a refusal is journaled and returned.
+
+    Raises:
+        DpflowError: For a request that cannot be decided. The caller rolls back to
+            where the request began, so that it leaves no trace.
+    """
+    known = _known(session, request) or _released(session, request, owners)
+    if known is not None:
+        return known
+    accounts = _accounts(session, request)
+    asked = [account.price(request.cost) for account in accounts]
+    refusal = _refused(session, request, accounts, asked)
+    if refusal is not None:
+        return refusal
+    _hold(session, request, accounts, asked)
+    return Granted(
+        reservation=request.reservation,
+        accounts=tuple(account.id for account in accounts),
+    )
+
+
+def _known(session: Session, request: Request) -> Granted | None:
+    """Answer an id that was sent before exactly as it was answered then."""
+    rows = session.rows("read_reservation", id=request.reservation)
+    if not rows:
+        return None
+    row = rows[0]
+    same = (row["fingerprint"], row["owner"], row["state"]) == (
+        request.fingerprint(),
+        request.owner,
+        "open",
+    )
+    if not same:
+        msg = (
+            f"reservation {request.reservation} was made for another request or is "
+            f"{row['state']} already; every execution needs an id of its own"
+        )
+        raise ReservationConflict(msg, reservation=request.reservation)
+    return Granted(reservation=row["id"], accounts=tuple(json.loads(row["accounts"])))
+
+
+def _released(
+    session: Session, request: Request, owners: Owners
+) -> Replayed | Busy | None:
+    """Look the release key up: replay it, wait for a live claim, or go on."""
+    if request.release_key is None:
+        return None
+    rows = session.rows("read_release", release_key=request.release_key)
+    if not rows:
+        return None
+    row = rows[0]
+    if row["state"] == "settled" and row["value"] is not None:
+        if row["cost"] != canonical(request.cost.describe()):
+            msg = (
+                f"release {row['key_text']!r} of step {row['step']!r} was made at "
+                f"cost {row['cost']}, now {canonical(request.cost.describe())}. "
+                "Use another release_key for another cost."
+            )
+            raise ReservationConflict(msg, release_key=row["key_text"])
+        return Replayed(
+            reservation=row["reservation"],
+            value=row["value"],
+            digest=row["digest"],
+        )
+    if row["state"] == "claimed":
+        if owners.alive(row["owner"]):
+            return Busy(reservation=row["reservation"], owner=row["owner"])
+        # A new claim says its own cost; the dead one's charge stays held.
+        session.change(
+            "drop_claim",
+            release_key=request.release_key,
+            reservation=row["reservation"],
+        )
+    return None
+
+
+def _accounts(session: Session, request: Request) -> list[Account]:
+    found: list[Account] = []
+    for policy in request.policies:
+        term = _term(session, policy)
+        # A flow that the policy does not cover gets no account of its own.
+        flow = request.flow if policy.covers_flow(request.flow) else None
+        found += _accounts_of(session, policy, term, flow)
+    return found
+
+
+def _term(session: Session, policy: Policy) -> int:
+    """Return the dataset's term; the first decision opens it by itself."""
+    text = canonical(policy.pinned())
+    rows = session.rows("newest_term", dataset=policy.dataset)
+    if rows and rows[0]["pinned"] == text:
+        return int(rows[0]["number"])
+    newest = int(rows[0]["number"]) if rows else 0
+    if rows and not _unspent(session, policy.dataset, newest):
+        differences = policy.differences(json.loads(rows[0]["pinned"]))
+        msg = (
+            f"the policy of dataset {policy.dataset!r} was edited after its first "
+            f"charge: {'; '.join(differences)}. The ledger's copy governs: undo "
+            "the edit. The step did not run."
+        )
+        raise PolicyChanged(msg, dataset=policy.dataset, differences=differences)
+    session.change(
+        "open_term",
+        dataset=policy.dataset,
+        number=newest + 1,
+        pinned=text,
+        policy_hash=digest(text),
+        at=now(),
+        writer=writer(),
+        because="first decision" if not rows else "nothing was charged before",
+    )
+    return newest + 1
+
+
+def _refused(
+    session: Session,
+    request: Request,
+    accounts: list[Account],
+    asked: list[Tally],
+) -> BudgetRefused | None:
+    pairs = list(zip(accounts, asked, strict=True))
+    closed = [
+        policy for policy in request.policies if not policy.covers_flow(request.flow)
+    ]
+    halted = _halted(session, request) & {account.id for account in accounts}
+    refusing = [
+        (account, amount)
+        for account, amount in pairs
+        if account.id in halted or not account.admits(amount)
+    ]
+    if closed:
+        datasets = {policy.dataset for policy in closed}
+        refusing = [
+            (account, amount)
+            for account, amount in pairs
+            if account.kind == "dataset" and account.dataset in datasets
+        ]
+    if not refusing:
+        return None
+    account, amount = refusing[0]
+    refusal = Refusal(
+        request=request,
+        account=account,
+        asked=amount,
+        closed=bool(closed),
+        halted=account.id in halted,
+        run_halted=bool(halted),
+        factor=None if closed or halted else fitting_factor(accounts, request.cost),
+    )
+    granted = session.rows("read_granted", account=account.id, step=request.step)
+    exhausted = not closed and any(
+        amount.fits_within(Tally.from_text(row["amount"])) for row in granted
+    )
+    error = refusal_error(refusal, BudgetExhausted if exhausted else BudgetRefused)
+    body = {**_body(request), **refusal.told(error)}
+    _journal_refusal(session, request, account, amount, body)
+    for other, other_amount in refusing[1:]:
+        # An odometer halts the flow run even where another gate refused first.
+        if other.kind == "odometer":
+            _journal_refusal(session, request, other, other_amount, body)
+    return error
+
+
+def _journal_refusal(
+    session: Session,
+    request: Request,
+    account: Account,
+    amount: Tally,
+    body: dict[str, Any],
+) -> None:
+    refused = append(
+        session,
+        account,
+        "refuse",
+        amount,
+        settled=account.settled,
+        held=account.held,
+        reservation=request.reservation,
+        run=request.flow_run,
+        body=body,
+        writer=writer(),
+    )
+    for run in dict.fromkeys((*request.enclosing_runs, request.flow_run)):
+        if run is not None:
+            charged = int(run == request.flow_run)
+            place = {"account": refused.id, "seq": refused.seq}
+            session.change("note_refused", run=run, charged=charged, **place)
+
+
+def _hold(
+    session: Session,
+    request: Request,
+    accounts: list[Account],
+    asked: list[Tally],
+) -> None:
+    body = _body(request)
+    session.change(
+        "open_reservation",
+        id=request.reservation,
+        fingerprint=request.fingerprint(),
+        owner=request.owner,
+        accounts=canonical([account.id for account in accounts]),
+        cost=canonical(request.cost.describe()),
+        step=request.step,
+        release_key=request.release_key,
+        body=canonical(body),
+        at=now(),
+    )
+    for account, amount in zip(accounts, asked, strict=True):
+        append(
+            session,
+            account,
+            "reserve",
+            amount,
+            settled=account.settled,
+            held=account.held + amount,
+            reservation=request.reservation,
+            run=request.flow_run,
+            body=body,
+            writer=writer(),
+        )
+        _note_granted(session, account, request.step, amount)
+    if request.release_key is not None:
+        session.change(
+            "claim_release",
+            release_key=request.release_key,
+            key_text=request.key_text,
+            dataset=",".join(policy.dataset for policy in request.policies),
+            step=request.step,
+            cost=canonical(request.cost.describe()),
+            reservation=request.reservation,
+            owner=request.owner,
+            at=now(),
+        )
+
+
+def _accounts_of(
+    session: Session, policy: Policy, term: int, flow: str | None
+) -> list[Account]:
+    """Return the accounts that a step of a flow is charged to, opening new ones."""
+    base = f"{policy.dataset}#{term}"
+    wanted: list[tuple[str, str, str, Rule, Fraction | None]]
+    wanted = [(base, "dataset", "", policy.dataset_filter(), None)]
+    if flow is not None:
+        share, odometer = policy.flow_filter(flow), policy.flow_odometer(flow)
+        if share is not None:
+            wanted.append((f"{base}/flow/{flow}", "flow", flow, share, None))
+        if odometer is not None:
+            place, halt = f"{base}/odometer/{flow}", policy.halt_at(flow)
+            wanted.append((place, "odometer", flow, odometer, halt))
+    return [
+        _checked(read_account(session, account_id), rule, halt)
+        or open_account(
+            session,
+            account_id,
+            rule=rule,
+            halt=None if halt is None else number_text(halt),
+            writer=writer(),
+            dataset=policy.dataset,
+            term=term,
+            kind=kind,
+            name=name,
+        )
+        for account_id, kind, name, rule, halt in wanted
+    ]
+
+
+def _checked(
+    account: Account | None, rule: Rule, halt: Fraction | None
+) -> Account | None:
+    """Check an account's gate against the term, whose policy is the file's."""
+    if account is not None and (account.rule, account.halt) != (rule, halt):
+        msg = (
+            f"the gate of account {account.id!r} is not the one that its term pinned. "
+            "Someone edited the ledger, or it is damaged: restore a backup before any "
+            "further step."
+        )
+        raise LedgerCorrupt(msg)
+    return account
+
+
+def _unspent(session: Session, dataset: str, term: int) -> bool:
+    """Say whether a term has charged nothing, so that leaving it costs nothing."""
+    account = read_account(session, f"{dataset}#{term}")
+    if account is None:
+        return True
+    return account.settled == account.held == account.rule.zero()
+
+
+def _halted(session: Session, request: Request) -> set[str]:
+    """Return the odometer accounts that have refused a step of this flow run."""
+    if request.flow_run is None:
+        return set()
+    rows = session.rows("halting_accounts", run=request.flow_run)
+    return {row["account"] for row in rows}
+
+
+def _note_granted(session: Session, account: Account, step: str, amount: Tally) -> None:
+    rows = session.rows("read_granted", account=account.id, step=step)
+    highest = amount
+    for row in rows:
+        highest = highest.highest(Tally.from_text(row["amount"]))
+    if not rows or highest.to_text() != rows[0]["amount"]:
+        session.change(
+            "note_granted", account=account.id, step=step, amount=highest.to_text()
+        )
+
+
+def _body(request: Request) -> dict[str, Any]:
+    return {
+        **request.body,
+        "step": request.step,
+        "flow": request.flow,
+        "cost": request.cost.describe(),
+        "release_key": request.key_text or None,
+    }
+
+
+@cache
+def writer() -> str:
+    """Return who writes: the operating-system user and the host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

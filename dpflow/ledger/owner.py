@@ -1,0 +1,105 @@
+"""Who holds a reservation, and whether that process still lives.
+
+A process that reserves holds a lock on a file of its own beside the ledger. The
+kernel of the operating system drops the lock when the process ends, however it ends,
+so a dead owner is known without clocks, leases or heartbeats. Knowing it never gives
+budget back: it only tells a forfeited charge from one in progress, and frees a release
+key for the next run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import threading
+import uuid
+from pathlib import Path
+
+_PATTERN = re.compile(r"[0-9a-f]{32}")
+
+
+class _Here:
+    """The names whose files this process keeps locked, over all its `Owners`.
+
+    Record locks belong to a process: opening and closing such a file again would drop
+    its lock. A forked child holds none of its parent's.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self.names: set[str] = set()
+        # Another thread may have held the lock at a fork, for ever in the child.
+        self.lock = threading.RLock()
+
+
+_here = _Here()
+os.register_at_fork(after_in_child=_here.forget)
+
+
+class Owners:
+    """The owner files of one ledger.
+
+    Args:
+        folder: Where the files lie; made when the first reservation is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Path(folder).absolute()
+        self._mine: tuple[str, int] | None = None
+
+    def mine(self) -> str:
+        """Return this process's owner name, taking its lock at the first call.
+
+        Raises:
+            OSError: If the file cannot be made; the caller may not reserve then.
+        """
+        with _here.lock:
+            # In a forked child, the name that this object knows is its parent's.
+            if self._mine is None or self._mine[0] not in _here.names:
+                self._mine = self._take()
+            return self._mine[0]
+
+    def alive(self, owner: str) -> bool:
+        """Say whether the process behind an owner name still runs."""
+        if owner in _here.names:
+            return True
+        if not _PATTERN.fullmatch(owner):
+            return False
+        try:
+            descriptor = os.open(self._folder / owner, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            # Not ours to open: assume the safe answer, which keeps a claim alive.
+            return True
+        try:
+            # Shared, so that two who ask about the same dead owner both hear so.
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def _take(self) -> tuple[str, int]:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        name = uuid.uuid4().hex
+        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+        descriptor = os.open(self._folder / name, flags, 0o600)
+        # A record lock (not flock): children of a fork do not inherit it.
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        _here.names.add(name)
+        return name, descriptor
+
+    def close(self) -> None:
+        """Give up this process's name; its open reservations become forfeited."""
+        with _here.lock:
+            mine, self._mine = self._mine, None
+            if mine is not None and mine[0] in _here.names:
+                _here.names.remove(mine[0])
+                os.close(mine[1])
+                (self._folder / mine[0]).unlink(missing_ok=True)

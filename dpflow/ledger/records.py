@@ -1,0 +1,202 @@
+"""What goes into the ledger and what comes out of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpflow.accounting.costs import Cost
+from dpflow.exceptions import ConfigurationError
+from dpflow.policy import Policy
+
+_ID = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
+_KEY = re.compile(r"[0-9a-f]{64}")
+# NUL and lone surrogates are kept differently by each database, or not at all.
+_NAME = re.compile(r"[^\0\ud800-\udfff]{1,400}")
+_TEXT = re.compile(r"[^\0\ud800-\udfff]*")
+
+
+def canonical(data: object) -> str:
+    """Write JSON-able data in one canonical form."""
+    return json.dumps(
+        data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
+
+
+def digest(text: str) -> str:
+    """Return the sha256 of a text in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A step that asks to run.
+
+    Attributes:
+        reservation: A fresh uuid of this execution of the body, made before sending.
+        owner: The process that asks (`dpflow.ledger.owner`).
+        policies: One per dataset that the step reads; all admit it or none.
+        cost: The step's worst case.
+        step: Name of the step.
+        flow: The flow whose share and odometer are charged, if any.
+        flow_run: The run of that flow; an odometer's halt holds for all of it.
+        enclosing_runs: All flow runs around the step, to find their refusals by.
+        release_key: Keyed digest under which the output is kept, if it is.
+        key_text: The release key for people.
+        body: Further facts for the journal: task run, attempt, version. Never data.
+
+    Raises:
+        ConfigurationError: If no dataset would be charged, or one twice, or if a name
+            is one that a database would keep differently from how it is hashed.
+    """
+
+    reservation: str
+    owner: str
+    policies: tuple[Policy, ...]
+    cost: Cost
+    step: str
+    flow: str | None = None
+    flow_run: str | None = None
+    enclosing_runs: tuple[str, ...] = ()
+    release_key: str | None = None
+    key_text: str = ""
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        datasets = [policy.dataset for policy in self.policies]
+        if not datasets or len(set(datasets)) != len(datasets):
+            msg = f"a step reads one or more different datasets, got {datasets!r}"
+            raise ConfigurationError(msg)
+        _check("reservation", self.reservation, _ID)
+        _check("owner", self.owner, _ID)
+        _check("step", self.step, _NAME)
+        _check("key_text", self.key_text, _TEXT)
+        for run in self.enclosing_runs:
+            _check("enclosing_runs", run, _NAME)
+        if self.flow is not None:
+            _check("flow", self.flow, _NAME)
+        if self.flow_run is not None:
+            _check("flow_run", self.flow_run, _NAME)
+        if self.release_key is not None:
+            _check("release_key", self.release_key, _KEY)
+
+    def fingerprint(self) -> str:
+        """Return a digest of everything that must agree when an id is sent again."""
+        datasets = sorted(policy.dataset for policy in self.policies)
+        parts = [datasets, self.cost.describe(), self.step, self.flow, self.flow_run]
+        return digest(canonical([*parts, self.release_key]))
+
+
+def _check(name: str, text: object, pattern: re.Pattern[str]) -> None:
+    if not (isinstance(text, str) and pattern.fullmatch(text)):
+        msg = f"{name} must be text that matches {pattern.pattern}, got {text!r:.60}"
+        raise ConfigurationError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """The answer that lets a step run: its worst case is held on every account."""
+
+    reservation: str
+    accounts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A settled release under the same key: the answer, at no cost."""
+
+    reservation: str
+    value: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """Another live execution is making this release: wait and ask again."""
+
+    reservation: str
+    owner: str
+
+
+Answer = Granted | Replayed | Busy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountView:
+    """One account as people read it; amounts are in the theorem's own currency.
+
+    Attributes:
+        budget: Threshold by component, or None if the theorem has no box.
+        spent: Settled, without the forfeits that an operator closed.
+        reserved: Held by executions that still run.
+        forfeited: Charged in full because nobody knows what the step did.
+        left: Budget minus all of it, or None.
+        used_fraction: Share of the filter's threshold, everything included.
+        reading: The odometer's bound on the loss, everything included.
+        halt_at: The reading at which the odometer refuses.
+    """
+
+    id: str
+    dataset: str
+    term: int
+    kind: str
+    name: str
+    theorem: str
+    state: str
+    parameters: Mapping[str, Any]
+    epsilon: str | None
+    delta: str
+    budget: Mapping[str, str] | None
+    spent: Mapping[str, str]
+    reserved: Mapping[str, str]
+    forfeited: Mapping[str, str]
+    left: Mapping[str, str] | None
+    used_fraction: float | None
+    reading: float | None
+    halt_at: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of the journal."""
+
+    account: str
+    seq: int
+    kind: str
+    reservation: str | None
+    amount: Mapping[str, str]
+    settled_after: Mapping[str, str]
+    held_after: Mapping[str, str]
+    run: str | None
+    body: Mapping[str, Any]
+    at: str
+    writer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenReservation:
+    """A charge that nobody has settled."""
+
+    reservation: str
+    step: str
+    accounts: tuple[str, ...]
+    cost: Mapping[str, Any]
+    body: Mapping[str, Any]
+    alive: bool
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How much of a dataset's budget was used after one entry of its journal."""
+
+    seq: int
+    kind: str
+    used_fraction: float
+    step: str
+    release_key: str | None
+    at: str

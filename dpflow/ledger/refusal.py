@@ -1,0 +1,158 @@
+"""The ledger's answer when a gate does not admit a step, in numbers and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import COUNTS, Filter, Odometer
+from dpflow.exceptions import BudgetRefused
+from dpflow.ledger.account import Account
+from dpflow.ledger.records import Request
+from dpflow.rounding import number_from_text, number_text, short_down, short_up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a step may not run.
+
+    Attributes:
+        account: The first account that does not admit it.
+        asked: What the step asks of that account.
+        closed: The policy gives this flow no access to the dataset.
+        halted: This account is the odometer that has halted the flow run before.
+        run_halted: Some odometer has.
+        factor: By how much the noise must grow for the step to fit, if it can.
+    """
+
+    request: Request
+    account: Account
+    asked: Tally
+    closed: bool
+    halted: bool
+    run_halted: bool
+    factor: Fraction | None
+
+    def told(self, error: BudgetRefused) -> dict[str, Any]:
+        """Return what the journal keeps of the refusal."""
+        names = ("gate", "theorem", "asked", "left", "fits")
+        return {
+            "refusal": type(error).__name__,
+            "message": error.message,
+            **{name: error.details[name] for name in names},
+        }
+
+
+def refusal_error(refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
+    """Build the error that names asked, left and what would fit."""
+    account, request = refusal.account, refusal.request
+    fits = _fits(refusal)
+    flow = f" of flow {request.flow!r}" if request.flow else ""
+    message = (
+        f"step {request.step!r}{flow} was refused by {_gate(account)}: "
+        f"{_reason(refusal)} {fits} Nothing was charged for it."
+    )
+    return kind(
+        message,
+        dataset=account.dataset,
+        flow=request.flow,
+        flow_run=request.flow_run,
+        step=request.step,
+        gate=account.kind,
+        theorem=account.rule.theorem,
+        asked=account.rule.named(refusal.asked),
+        left=_left(account),
+        fits=fits,
+        cost=request.cost.describe(),
+    )
+
+
+def _gate(account: Account) -> str:
+    if account.kind == "dataset":
+        return f"the {account.rule.theorem} filter of dataset {account.dataset!r}"
+    if account.kind == "flow":
+        return f"the share of flow {account.name!r} in dataset {account.dataset!r}"
+    return (
+        f"the {account.rule.theorem} odometer of flow {account.name!r} on dataset "
+        f"{account.dataset!r}"
+    )
+
+
+def _reason(refusal: Refusal) -> str:
+    account = refusal.account
+    if refusal.closed:
+        return (
+            f"its policy names the flows that may use it, and "
+            f"{refusal.request.flow!r} is not one of them."
+        )
+    if refusal.halted:
+        return "it has halted this flow run already."
+    if account.state != "open":
+        return f"the account is {account.state}."
+    if isinstance(account.rule, Odometer) and account.halt is not None:
+        reading = account.rule.read(account.settled + account.held)
+        reached = account.rule.read(account.settled + account.held + refusal.asked)
+        return (
+            f"its reading would rise from {reading:.4g} to {reached:.4g}, above "
+            f"halt_at_epsilon {short_down(account.halt)} "
+            f"(at delta {short_up(account.rule.delta)})."
+        )
+    asked = _shown(account.rule.named(refusal.asked), up=True)
+    left = _left(account)
+    rest = "" if left is None else f", {_shown(left, up=False)} is left"
+    return f"it asked for {asked}{rest} of {_budget(account)}."
+
+
+def _budget(account: Account) -> str:
+    if not isinstance(account.rule, Filter):
+        return "the budget"
+    rule = account.rule
+    return f"(epsilon {short_up(rule.epsilon)}, delta {short_up(rule.delta)})"
+
+
+def _left(account: Account) -> dict[str, str] | None:
+    if isinstance(account.rule, Odometer):
+        return _odometer_left(account)
+    left = account.left()
+    return None if left is None else account.rule.named(left)
+
+
+def _odometer_left(account: Account) -> dict[str, str] | None:
+    """Return the distance of the reading from the halt, rounded down."""
+    if account.halt is None or not isinstance(account.rule, Odometer):
+        return None
+    reading = account.rule.read(account.settled + account.held)
+    if reading == float("inf"):
+        return {"epsilon": "0"}
+    distance = max(account.halt - Fraction(reading), Fraction(0))
+    return {"epsilon": number_text(distance)}
+
+
+def _fits(refusal: Refusal) -> str:
+    if refusal.closed:
+        return "Run the step in a flow that the policy names, or ask for a share."
+    if refusal.run_halted:
+        return "No further DP step of this flow run will be admitted."
+    if refusal.account.state != "open":
+        return f"Nothing fits while the account is {refusal.account.state}."
+    if refusal.factor is None:
+        return "No amount of noise makes it fit: the budget is used up."
+    noisier = refusal.request.cost.noisier(refusal.factor)
+    return (
+        f"With {short_up(refusal.factor)} times its noise it would still fit: "
+        f"{noisier!r}."
+    )
+
+
+def _shown(amounts: Mapping[str, str], *, up: bool) -> str:
+    """Write amounts for people, leaving out components that are zero."""
+    short = short_up if up else short_down
+    parts = [
+        f"{name} {text if name in COUNTS else short(number_from_text(text))}"
+        for name, text in amounts.items()
+        if text != "0" or len(amounts) == 1
+    ]
+    return ", ".join(parts) or "nothing"

@@ -1,0 +1,397 @@
+"""The ledger in one SQLite file, durable and safe between processes.
+
+SQLite's defaults lose acknowledged commits on power loss, and versions before 3.51.3
+can lose them when two connections checkpoint at once. Hence WAL with synchronous=FULL,
+both read back, and one file lock around every transaction.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from weakref import WeakSet
+
+from dpflow.exceptions import (
+    ConfigurationError,
+    DpflowError,
+    LedgerCorrupt,
+    LedgerMissing,
+    LedgerUnavailable,
+)
+from dpflow.ledger.database import Row, migrations, statements
+
+_LOCK_SECONDS = 30.0
+_FORK_SECONDS = 5.0
+_SPACE_BYTES = 16 * 2**20
+_SLEEP_SECONDS = (0.0005, 0.02)
+
+#: Device and inode.
+_FileId = tuple[int, int]
+
+
+class SqliteSession:
+    """One open transaction on a SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def rows(self, statement: str, **values: object) -> list[Row]:
+        """Run a named statement and return its rows."""
+        return self._connection.execute(statements()[statement], values).fetchall()
+
+    def change(self, statement: str, **values: object) -> int:
+        """Run a named statement and return how many rows it changed."""
+        return self._connection.execute(statements()[statement], values).rowcount
+
+
+class SqliteDatabase:
+    """A ledger file.
+
+    One connection per object, used by one thread at a time and never across a fork.
+
+    Args:
+        path: The file. It must exist; `create` makes one.
+        lock_seconds: How long to wait for other writers.
+    """
+
+    def __init__(self, path: Path, *, lock_seconds: float = _LOCK_SECONDS) -> None:
+        # The working directory may change while the ledger is in use.
+        self.path = Path(path).absolute()
+        self.place = str(path)
+        # SQLite follows links, so that all names of a file must share one lock.
+        real = os.path.realpath(path)
+        self._lock_path, self._wal_path = Path(f"{real}.lock"), Path(f"{real}-wal")
+        self._lock_seconds = lock_seconds
+        self._thread_lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._lock_file: int | None = None
+        self._identity: _FileId | None = None
+        self._wal: _FileId | None = None
+        self._in_turn = False
+        self._forking: set[int] = set()
+        self._pid = os.getpid()
+        _databases.add(self)
+
+    @classmethod
+    def create(cls, path: Path) -> SqliteDatabase:
+        """Make a new, empty ledger file and its tables.
+
+        Raises:
+            ConfigurationError: If something is at this place already.
+            LedgerUnavailable: If the file cannot be written.
+        """
+        path = Path(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            msg = f"there is a file at {path} already; a ledger is never overwritten"
+            raise ConfigurationError(msg) from None
+        except OSError as error:
+            raise cls._unavailable(path, error) from error
+        database = cls(path)
+        with database.write() as session:
+            for migration in migrations():
+                # executescript would commit first; the file is ours alone here.
+                for statement in _split(migration):
+                    session._connection.execute(statement)  # noqa: SLF001
+        return database
+
+    @contextmanager
+    def write(self) -> Iterator[SqliteSession]:
+        """Run a block in one immediate transaction under the ledger's lock."""
+        with self._transaction("BEGIN IMMEDIATE") as session:
+            yield session
+
+    @contextmanager
+    def read(self) -> Iterator[SqliteSession]:
+        """Run a block that reads one consistent state."""
+        with self._transaction("BEGIN") as session:
+            yield session
+
+    def close(self) -> None:
+        """Close the connection and the lock; a later call opens them again."""
+        with self._thread_lock:
+            self._close_connection(self._lock_seconds)
+            self._close_lock()
+            self._identity = None
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[SqliteSession]:
+        with self._turn(self._lock_seconds):
+            try:
+                connection = self._open()
+                connection.execute(begin)
+                yield SqliteSession(connection)
+                connection.execute("COMMIT")
+                # What went into a file that is not there any more is no commit.
+                self._check_same_files()
+            except sqlite3.Error as error:
+                self._drop()
+                raise self._translated(error) from error
+            except OSError as error:
+                self._drop()
+                raise self._unavailable(self.path, error) from error
+            except BaseException:
+                # After any error the connection may still be inside a transaction.
+                self._drop()
+                raise
+
+    @contextmanager
+    def _turn(self, seconds: float) -> Iterator[None]:
+        """Hold the ledger against other threads and other processes."""
+        if self._pid != os.getpid():
+            # A fork that Python did not make, and so did not tell of.
+            self._after_fork_in_child()
+        deadline = time.monotonic() + seconds
+        thread_lock = self._thread_lock
+        if not thread_lock.acquire(timeout=seconds):
+            raise self._busy(within=True)
+        try:
+            try:
+                self._lock(deadline)
+            except OSError as error:
+                raise self._unavailable(self.path, error) from error
+            outer, self._in_turn = self._in_turn, True
+            try:
+                yield
+            finally:
+                self._in_turn = outer
+                if not outer and self._lock_file is not None:
+                    fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+        finally:
+            thread_lock.release()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._identity is None:
+            self._check_present()
+            self._identity = _file_id(self.path)
+        self._check_usable()
+        self._check_same_files()
+        if self._connection is None:
+            self._connection = self._connect()
+            self._wal = _file_id(self._wal_path)
+            # It may have been replaced between the two.
+            self._check_same_files()
+        return self._connection
+
+    def _check_usable(self) -> None:
+        if self._identity in _unusable:
+            msg = (
+                f"the ledger {self.path} cannot be used by this process: "
+                f"{_unusable[self._identity]}. The step did not run; start it again."
+            )
+            raise LedgerUnavailable(msg, ledger=self.place)
+
+    def _check_present(self) -> None:
+        if not self.path.is_file():
+            msg = (
+                f"there is no ledger at {self.path}. For a new project, make one with "
+                "`dpflow ledger init`; if there was one, restore it: a new, empty "
+                "ledger would forget what has been spent."
+            )
+            raise LedgerMissing(msg, ledger=self.place)
+
+    def _connect(self) -> sqlite3.Connection:
+        if shutil.disk_usage(self.path.parent).free < _SPACE_BYTES:
+            msg = f"less than 16 MiB are free beside the ledger {self.path}; free some"
+            raise LedgerUnavailable(msg, ledger=self.place)
+        connection = sqlite3.connect(
+            f"{self.path.as_uri()}?mode=rw",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=5,
+        )
+        connection.row_factory = sqlite3.Row
+        try:
+            _set_durable(connection, self.path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _check_same_files(self) -> None:
+        """Refuse to write into files that are no longer at their paths."""
+        found = _file_id(self.path)
+        if found is None:
+            msg = f"the ledger {self.path} was removed while in use; restore it"
+            raise LedgerMissing(msg, ledger=self.place)
+        if found != self._identity:
+            msg = f"the ledger {self.path} was replaced while in use; restart the run"
+            raise LedgerCorrupt(msg, ledger=self.place)
+        if self._connection is not None and self._wal != _file_id(self._wal_path):
+            self._drop()
+            self._check_usable()
+
+    def _lock(self, deadline: float) -> None:
+        sleep = _SLEEP_SECONDS[0]
+        while True:
+            if self._lock_file is None:
+                self._check_present()
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                self._lock_file = os.open(self._lock_path, flags, 0o600)
+            try:
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise self._busy(within=False) from None
+                time.sleep(sleep)
+                sleep = min(2 * sleep, _SLEEP_SECONDS[1])
+            else:
+                if _file_id(self._lock_path) == _file_id(self._lock_file):
+                    return
+                # Someone removed the lock file: other processes lock a new one.
+                self._close_lock()
+
+    def _close_lock(self) -> None:
+        lock_file, self._lock_file = self._lock_file, None
+        if lock_file is not None:
+            os.close(lock_file)
+
+    def _busy(self, *, within: bool) -> LedgerUnavailable:
+        holder = "thread of this process" if within else "process"
+        msg = (
+            f"another {holder} holds the lock of the ledger {self.path}; waited "
+            f"{self._lock_seconds:g} s. The step did not run; try again, or find the "
+            f"holder with `fuser {self._lock_path}`."
+        )
+        return LedgerUnavailable(msg, ledger=self.place, waited=self._lock_seconds)
+
+    def _drop(self) -> None:
+        if self._connection is None:
+            return
+        if self._wal != _file_id(self._wal_path):
+            # A process that reads the file by itself, say to copy it, loses SQLite's
+            # locks on it; then the next to close it takes the -wal file away.
+            self._abandon(
+                "its -wal file was removed while in use, by hand or because this "
+                "process opened and closed the ledger's file without SQLite"
+            )
+            return
+        # Closing may checkpoint, so it happens while the lock is still held.
+        connection, self._connection = self._connection, None
+        with suppress(sqlite3.Error):
+            connection.close()
+
+    def _close_connection(self, seconds: float) -> None:
+        """Close the connection under the lock, or without it after so many seconds."""
+        if self._connection is not None:
+            with suppress(LedgerUnavailable, LedgerMissing), self._turn(seconds):
+                self._drop()
+        self._drop()
+
+    def _abandon(self, reason: str) -> None:
+        """Give up the file in this process, and the connection without closing it.
+
+        Closing, even by the destructor at exit, would delete other processes' -wal.
+        """
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+        self._connection = None
+        if self._identity is not None:
+            _unusable[self._identity] = reason
+
+    # SQLite remembers per process which locks it holds on a file. A forked child
+    # inherits that memory but not the locks: with a connection of its own it would
+    # write to a file that others think nobody uses, and its commits would be lost.
+    # So no connection is open while this process forks.
+
+    def _before_fork(self) -> None:
+        if self._thread_lock.acquire(timeout=_FORK_SECONDS):
+            self._forking.add(threading.get_ident())
+            if not self._in_turn:
+                self._close_connection(_FORK_SECONDS)
+
+    def _after_fork_in_parent(self) -> None:
+        if threading.get_ident() in self._forking:
+            self._forking.remove(threading.get_ident())
+            self._thread_lock.release()
+
+    def _after_fork_in_child(self) -> None:
+        if self._connection is not None:
+            # A thread of the parent was inside a transaction for long.
+            self._abandon("its parent was using it when it forked; try `spawn`")
+        # An inherited descriptor keeps the lock held after the parent's death.
+        self._close_lock()
+        # Another thread may have held it in the parent, for ever in this child.
+        self._thread_lock = threading.RLock()
+        self._in_turn, self._pid = False, os.getpid()
+        self._forking.clear()
+
+    def _translated(self, error: sqlite3.Error) -> DpflowError:
+        text = str(error)
+        unusable = isinstance(error, sqlite3.OperationalError) or "readonly" in text
+        if unusable and not text.startswith("no such table"):
+            msg = (
+                f"the ledger {self.path} cannot be used: {text}. The step did not run "
+                "and nothing was charged unless `dpflow history` shows it."
+            )
+            return LedgerUnavailable(msg, ledger=self.place)
+        msg = f"the ledger {self.path} is damaged or inconsistent: {text}"
+        return LedgerCorrupt(msg, ledger=self.place)
+
+    @staticmethod
+    def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
+        msg = f"the ledger {path} cannot be used: {error.strerror or error}"
+        return LedgerUnavailable(msg, ledger=str(path))
+
+
+#: All that may be open when this process forks.
+_databases: WeakSet[SqliteDatabase] = WeakSet()
+#: Files whose locks SQLite wrongly believes to hold in this process, and why.
+_unusable: dict[_FileId, str] = {}
+
+
+def _tell(method: Callable[[SqliteDatabase], None]) -> None:
+    for database in list(_databases):
+        method(database)
+
+
+os.register_at_fork(
+    before=lambda: _tell(SqliteDatabase._before_fork),  # noqa: SLF001
+    after_in_parent=lambda: _tell(SqliteDatabase._after_fork_in_parent),  # noqa: SLF001
+    after_in_child=lambda: _tell(SqliteDatabase._after_fork_in_child),  # noqa: SLF001
+)
+
+
+def _file_id(path: Path | int) -> _FileId | None:
+    """Say which file is at a path or open; None if there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 (a descriptor is no path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _set_durable(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA foreign_keys = ON")
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA fullfsync = ON")
+    (level,) = connection.execute("PRAGMA synchronous").fetchone()
+    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens -wal
+    if (mode, level) != ("wal", 2):
+        msg = (
+            f"the ledger {path} cannot be made durable here (journal_mode={mode}, "
+            f"synchronous={level}); put it on a local file system"
+        )
+        raise LedgerUnavailable(msg, ledger=str(path))
+
+
+def _split(script: str) -> list[str]:
+    """Split a migration into statements; triggers hold semicolons of their own."""
+    found, current = [], ""
+    for line in script.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            found.append(current)
+            current = ""
+    return found

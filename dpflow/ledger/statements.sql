@@ -1,0 +1,143 @@
+-- Every statement of the ledger, by name. Parameters are :named; the adapter of each
+-- database rewrites them. Nothing else in dpflow holds SQL (migrations apart).
+
+-- name: savepoint
+SAVEPOINT request;
+
+-- name: rollback_to_savepoint
+ROLLBACK TO SAVEPOINT request;
+
+-- name: release_savepoint
+RELEASE SAVEPOINT request;
+
+-- name: read_ledger
+SELECT ledger_id, schema_version, min_writer, epoch, release_secret FROM ledger;
+
+-- name: create_ledger
+INSERT INTO ledger
+    (one, ledger_id, schema_version, min_writer, epoch, release_secret, created_at)
+VALUES (1, :ledger_id, :schema_version, :min_writer, 0, :release_secret, :at);
+
+-- name: newest_term
+SELECT number, pinned, policy_hash FROM term
+WHERE dataset = :dataset ORDER BY number DESC LIMIT 1;
+
+-- name: open_term
+INSERT INTO term (dataset, number, pinned, policy_hash, opened_at, opened_by, because)
+VALUES (:dataset, :number, :pinned, :policy_hash, :at, :writer, :because);
+
+-- name: read_account
+SELECT id, dataset, term, kind, name, rule, halt, settled, held, seq, head, state
+FROM account WHERE id = :id;
+
+-- name: list_accounts
+SELECT id, dataset, term, kind, name, rule, halt, settled, held, seq, head, state
+FROM account WHERE :dataset IS NULL OR dataset = :dataset ORDER BY id;
+
+-- name: open_account
+INSERT INTO account
+    (id, dataset, term, kind, name, rule, halt, settled, held, seq, head, state)
+VALUES
+    (:id, :dataset, :term, :kind, :name, :rule, :halt, :settled, :held, 1, :head, 'open');
+
+-- name: move_account
+UPDATE account
+SET settled = :settled, held = :held, seq = :seq, head = :head, state = :state
+WHERE id = :id AND seq = :seq - 1;
+
+-- name: append_entry
+INSERT INTO entry
+    (account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+     at, writer, hash)
+VALUES
+    (:account, :seq, :kind, :reservation, :amount, :settled_after, :held_after, :run,
+     :body, :at, :writer, :hash);
+
+-- name: read_entry
+SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+       at, writer, hash
+FROM entry WHERE account = :account AND seq = :seq;
+
+-- name: reserved_amount
+SELECT amount, run, body FROM entry
+WHERE account = :account AND reservation = :reservation AND kind = 'reserve';
+
+-- name: history
+SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+       at, writer, hash
+FROM entry
+WHERE (:dataset IS NULL
+       OR account IN (SELECT id FROM account WHERE dataset = :dataset))
+  AND account IN (SELECT id FROM account WHERE kind = :kind OR :kind IS NULL)
+ORDER BY at DESC, account, seq DESC LIMIT :limit;
+
+-- name: journal_of_account
+SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+       at, writer, hash
+FROM entry WHERE account = :account ORDER BY seq;
+
+-- name: note_refused
+INSERT INTO refused (run, account, seq, charged)
+VALUES (:run, :account, :seq, :charged);
+
+-- name: refusals_of_run
+SELECT entry.account, entry.body, account.dataset
+FROM refused
+JOIN entry ON entry.account = refused.account AND entry.seq = refused.seq
+JOIN account ON account.id = entry.account
+WHERE refused.run = :run ORDER BY entry.at, entry.account, entry.seq;
+
+-- name: halting_accounts
+SELECT DISTINCT refused.account FROM refused
+JOIN account ON account.id = refused.account
+WHERE refused.run = :run AND refused.charged = 1 AND account.kind = 'odometer';
+
+-- name: forfeits_of_account
+SELECT amount FROM entry WHERE kind = 'forfeit' AND account = :account;
+
+-- name: read_reservation
+SELECT id, fingerprint, owner, state, accounts, cost, step, release_key, body, at
+FROM reservation WHERE id = :id;
+
+-- name: open_reservations
+SELECT id, fingerprint, owner, state, accounts, cost, step, release_key, body, at
+FROM reservation WHERE state = 'open' ORDER BY at, id;
+
+-- name: open_reservation
+INSERT INTO reservation
+    (id, fingerprint, owner, state, accounts, cost, step, release_key, body, at)
+VALUES
+    (:id, :fingerprint, :owner, 'open', :accounts, :cost, :step, :release_key, :body,
+     :at);
+
+-- name: close_reservation
+UPDATE reservation SET state = :state WHERE id = :id AND state = 'open';
+
+-- name: read_granted
+SELECT amount FROM granted WHERE account = :account AND step = :step;
+
+-- name: note_granted
+INSERT INTO granted (account, step, amount) VALUES (:account, :step, :amount)
+ON CONFLICT (account, step) DO UPDATE SET amount = excluded.amount;
+
+-- name: read_release
+SELECT release_key, key_text, dataset, step, cost, reservation, owner, state, value,
+       digest, at
+FROM release WHERE release_key = :release_key;
+
+-- name: claim_release
+INSERT INTO release
+    (release_key, key_text, dataset, step, cost, reservation, owner, state, at)
+VALUES
+    (:release_key, :key_text, :dataset, :step, :cost, :reservation, :owner, 'claimed',
+     :at)
+ON CONFLICT (release_key) DO UPDATE
+SET reservation = excluded.reservation, owner = excluded.owner, at = excluded.at;
+
+-- name: settle_release
+UPDATE release SET state = 'settled', value = :value, digest = :digest
+WHERE release_key = :release_key AND reservation = :reservation;
+
+-- name: drop_claim
+DELETE FROM release
+WHERE release_key = :release_key AND reservation = :reservation AND state = 'claimed';

@@ -1,0 +1,194 @@
+"""What people ask of a ledger: accounts, journal, open reservations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Filter, Odometer
+from dpflow.exceptions import BudgetExhausted, BudgetRefused
+from dpflow.ledger.account import Account, account_from_row, remainder
+from dpflow.ledger.database import Row, Session
+from dpflow.ledger.kernel import Ledger
+from dpflow.ledger.records import AccountView, Entry, OpenReservation, Usage
+from dpflow.rounding import number_text
+
+
+def accounts(ledger: Ledger, dataset: str | None = None) -> list[AccountView]:
+    """Return the accounts of one dataset or of all, with the forfeited apart."""
+    with ledger.database.read() as session:
+        found = [
+            account_from_row(row)
+            for row in session.rows("list_accounts", dataset=dataset)
+        ]
+        dead = _held_by_the_dead(ledger, session)
+        return [
+            _view(account, dead.get(account.id, []), _closed(session, account))
+            for account in found
+        ]
+
+
+def history(
+    ledger: Ledger,
+    dataset: str | None = None,
+    *,
+    kind: str | None = "dataset",
+    limit: int = 50,
+) -> list[Entry]:
+    """Return the newest journal entries, newest first.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: Only this dataset's accounts.
+        kind: Only accounts of this kind; each charge posts to several. None: all.
+        limit: At most so many.
+    """
+    with ledger.database.read() as session:
+        rows = session.rows("history", dataset=dataset, kind=kind, limit=limit)
+        known = {
+            row["id"]: account_from_row(row)
+            for row in session.rows("list_accounts", dataset=dataset)
+        }
+    return [_entry(row, known[row["account"]]) for row in rows]
+
+
+def usage(ledger: Ledger, dataset: str) -> list[Usage]:
+    """Return how the newest term's budget of a dataset was used up, oldest first."""
+    with ledger.database.read() as session:
+        found = [
+            account_from_row(row)
+            for row in session.rows("list_accounts", dataset=dataset)
+            if row["kind"] == "dataset"
+        ]
+        if not found:
+            return []
+        account = max(found, key=lambda account: account.term)
+        rows = session.rows("journal_of_account", account=account.id)
+    rule = account.rule
+    if not isinstance(rule, Filter):
+        return []
+    points = []
+    for row in rows[1:]:
+        used = Tally.from_text(row["settled_after"]) + Tally.from_text(
+            row["held_after"]
+        )
+        body = json.loads(row["body"])
+        points.append(
+            Usage(
+                seq=row["seq"],
+                kind=row["kind"],
+                used_fraction=rule.used_fraction(used),
+                step=body["step"],
+                release_key=body["release_key"],
+                at=row["at"],
+            )
+        )
+    return points
+
+
+def open_reservations(ledger: Ledger) -> list[OpenReservation]:
+    """Return the charges that nobody has settled, oldest first."""
+    with ledger.database.read() as session:
+        rows = session.rows("open_reservations")
+    return [
+        OpenReservation(
+            reservation=row["id"],
+            step=row["step"],
+            accounts=tuple(json.loads(row["accounts"])),
+            cost=json.loads(row["cost"]),
+            body=json.loads(row["body"]),
+            alive=ledger.owners.alive(row["owner"]),
+            at=row["at"],
+        )
+        for row in rows
+    ]
+
+
+def refusal_of_run(ledger: Ledger, flow_run: str) -> BudgetRefused | None:
+    """Return the refusal that a flow run met, if it met one.
+
+    An exhausted budget is returned before a refused step, for it ends the flow.
+    """
+    with ledger.database.read() as session:
+        rows = session.rows("refusals_of_run", run=flow_run)
+    bodies = [{**json.loads(row["body"]), "dataset": row["dataset"]} for row in rows]
+    bodies.sort(key=lambda body: body["refusal"] != BudgetExhausted.__name__)
+    for body in bodies:
+        kind = {k.__name__: k for k in (BudgetExhausted, BudgetRefused)}
+        names = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
+        details = {name: body.get(name) for name in names}
+        details["dataset"] = body["dataset"]
+        return kind[body["refusal"]](body["message"], flow_run=flow_run, **details)
+    return None
+
+
+def _held_by_the_dead(ledger: Ledger, session: Session) -> dict[str, list[Tally]]:
+    """Return the amounts on each account whose process has ended without settling."""
+    found: dict[str, list[Tally]] = {}
+    for row in session.rows("open_reservations"):
+        if ledger.owners.alive(row["owner"]):
+            continue
+        for account in json.loads(row["accounts"]):
+            (held,) = session.rows(
+                "reserved_amount", account=account, reservation=row["id"]
+            )
+            found.setdefault(account, []).append(Tally.from_text(held["amount"]))
+    return found
+
+
+def _closed(session: Session, account: Account) -> list[Tally]:
+    rows = session.rows("forfeits_of_account", account=account.id)
+    return [Tally.from_text(row["amount"]) for row in rows]
+
+
+def _total(zero: Tally, amounts: Iterable[Tally]) -> Tally:
+    for amount in amounts:
+        zero = zero + amount
+    return zero
+
+
+def _view(account: Account, dead: list[Tally], closed: list[Tally]) -> AccountView:
+    rule = account.rule
+    zero, used = rule.zero(), account.settled + account.held
+    dead_total, closed_total = _total(zero, dead), _total(zero, closed)
+    budget = rule.limit if isinstance(rule, Filter) else None
+    return AccountView(
+        id=account.id,
+        dataset=account.dataset,
+        term=account.term,
+        kind=account.kind,
+        name=account.name,
+        theorem=rule.theorem,
+        state=account.state,
+        parameters=rule.parameters(),
+        epsilon=number_text(rule.epsilon) if isinstance(rule, Filter) else None,
+        delta=number_text(rule.delta) if isinstance(rule, Filter | Odometer) else "0",
+        budget=None if budget is None else rule.named(budget),
+        spent=rule.named(account.settled - closed_total),
+        reserved=rule.named(account.held - dead_total),
+        forfeited=rule.named(dead_total + closed_total),
+        left=None if budget is None else rule.named(remainder(budget, used)),
+        used_fraction=rule.used_fraction(used) if isinstance(rule, Filter) else None,
+        reading=rule.read(used) if isinstance(rule, Odometer) else None,
+        halt_at=None if account.halt is None else number_text(account.halt),
+    )
+
+
+def _entry(row: Row, account: Account) -> Entry:
+    def named(text: str) -> dict[str, str]:
+        return account.rule.named(Tally.from_text(text))
+
+    return Entry(
+        account=row["account"],
+        seq=row["seq"],
+        kind=row["kind"],
+        reservation=row["reservation"],
+        amount=named(row["amount"]),
+        settled_after=named(row["settled_after"]),
+        held_after=named(row["held_after"]),
+        run=row["run"],
+        body=json.loads(row["body"]),
+        at=row["at"],
+        writer=row["writer"],
+    )

@@ -1,0 +1,1 @@
+"""Mechanisms: the noise that a cost declares, drawn by OpenDP."""

@@ -1,0 +1,312 @@
+"""A strict reading of YAML for policies: exact numbers, and the line of every key.
+
+YAML has many ways to say something else than what a reader sees: a float that loses
+digits, a second key that silently wins, an alias, a `no` that is a boolean. A budget
+must not depend on any of them. So numbers keep their literal text (`1e-6` and `0.1` are
+exact decimals), only `true` and `false` are booleans, and what is left is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from dpflow.exceptions import PolicyError
+
+#: A policy is a page of text; anything larger is not one.
+MAX_BYTES = 64 * 1024
+#: Deeper than any theorem's options need.
+MAX_DEPTH = 8
+#: Digits and exponents beyond these are typing errors, and would be slow to compute.
+MAX_NUMBER_CHARACTERS = 64
+MAX_EXPONENT = 400
+
+#: How a key is reached from the top of the document.
+KeyPath = tuple[str | int, ...]
+
+NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", re.ASCII)
+_INTEGER = re.compile(r"[-+]?[0-9]+", re.ASCII)
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9]+", re.ASCII)
+_NO_NUMBER = re.compile(r"[-+]?\.inf|\.nan", re.ASCII | re.IGNORECASE)
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_TRUE = frozenset({"true", "True", "TRUE"})
+_FALSE = frozenset({"false", "False", "FALSE"})
+
+_TAG = "tag:yaml.org,2002:"
+_NO_ALIASES = "Write the value out where it is used; policies take no {}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """What a policy file says, and where.
+
+    Attributes:
+        file: Name of the file, for messages.
+        data: The document, with numbers as `int` or `Decimal`.
+        lines: Line of each key and list item, counted from one.
+    """
+
+    file: str
+    data: dict[str, Any]
+    lines: dict[KeyPath, int]
+
+    def line_of(self, path: KeyPath) -> int:
+        """Return the line of a key, or of the nearest key around it."""
+        for length in range(len(path), -1, -1):
+            line = self.lines.get(path[:length])
+            if line is not None:
+                return line
+        return 1
+
+
+def policy_error(file: str, line: int | None, message: str, hint: str) -> PolicyError:
+    """Make the error for a place in a policy file."""
+    place = file if line is None else f"{file}:{line}"
+    text = f"{place}: {message} {hint}".rstrip()
+    return PolicyError(text, file=file, line=line, hint=hint)
+
+
+def read_document(path: Path) -> Document:
+    """Read a policy file.
+
+    Raises:
+        PolicyError: If the file cannot be read, is too large, is not UTF-8, or is
+            not one plain mapping.
+    """
+    file = str(path)
+    try:
+        if path.exists() and not path.is_file():
+            hint = "Give the path of a YAML file."
+            raise policy_error(file, None, "this is not a regular file.", hint)
+        with path.open("rb") as stream:
+            # One byte more than allowed is enough to know, however large the file is.
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        hint = "Check the path and its permissions."
+        message = f"the policy cannot be read: {reason}."
+        raise policy_error(file, None, message, hint) from error
+    return parse_document(content, file)
+
+
+def parse_document(content: bytes, file: str) -> Document:
+    """Read a policy from the bytes of a file; see `read_document`."""
+    if len(content) > MAX_BYTES:
+        message = f"a policy may have at most {MAX_BYTES // 1024} KiB."
+        raise policy_error(file, None, message, "Give each dataset a file of its own.")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        message = f"byte {content[error.start]:#04x} is not UTF-8."
+        raise policy_error(file, line, message, "Save the file as UTF-8.") from None
+    root = _compose(text, file)
+    if root is None or _kind(root) == "null":
+        hint = "Start with `dataset: NAME`, `unit:`, `budget:` and `filter:`."
+        raise policy_error(file, 1, "the policy is empty.", hint)
+    if not isinstance(root, yaml.MappingNode):
+        hint = "Write fields such as `dataset: NAME`, one per line."
+        message = "a policy must be a mapping of fields to values."
+        raise policy_error(file, _line(root), message, hint)
+    reader = _Reader(file)
+    data = reader.mapping(root, ())
+    return Document(file=file, data=data, lines=reader.lines)
+
+
+class _PolicyLoader(yaml.SafeLoader):
+    """PyYAML's parser, less what a policy must not use."""
+
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text)
+        self._file = file
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose a node, refusing aliases, anchors, tags and deep nesting."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            hint = _NO_ALIASES.format("aliases")
+            self._refuse(line, f"the alias *{event.anchor} is not allowed.", hint)
+        if event.anchor is not None:
+            hint = _NO_ALIASES.format("anchors")
+            self._refuse(line, f"the anchor &{event.anchor} is not allowed.", hint)
+        if event.tag is not None:
+            hint = "Leave the tag out; quote a value to make it text."
+            self._refuse(line, f"the tag {event.tag} is not allowed.", hint)
+        if self._depth > MAX_DEPTH:
+            message = f"nested deeper than {MAX_DEPTH} levels."
+            self._refuse(line, message, "Flatten the options.")
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+    def resolve(self, kind: type[yaml.Node], value: str, implicit: object) -> str:
+        """Name the type of a value; only unquoted text can be more than text."""
+        if kind is yaml.SequenceNode:
+            return self.DEFAULT_SEQUENCE_TAG
+        if kind is yaml.MappingNode:
+            return self.DEFAULT_MAPPING_TAG
+        # PyYAML passes (unquoted, quoted); tags, its third case, are refused.
+        unquoted = isinstance(implicit, tuple) and implicit[0]
+        return _TAG + (_scalar_kind(value) if unquoted else "str")
+
+    def _refuse(self, line: int, message: str, hint: str) -> NoReturn:
+        raise policy_error(self._file, line, message, hint)
+
+
+def _scalar_kind(value: str) -> str:
+    if value in _NULLS:
+        return "null"
+    if value in _TRUE or value in _FALSE:
+        return "bool"
+    if _NO_NUMBER.fullmatch(value):
+        return "nonfinite"
+    if _INTEGER.fullmatch(value):
+        return "octal" if _LEADING_ZERO.fullmatch(value) else "int"
+    return "float" if NUMBER.fullmatch(value) else "str"
+
+
+def _compose(text: str, file: str) -> yaml.Node | None:
+    loader: _PolicyLoader | None = None
+    try:
+        loader = _PolicyLoader(text, file)
+        return loader.get_single_node()
+    except yaml.composer.ComposerError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        hint = "Give each dataset a file of its own."
+        raise policy_error(file, line, "a second document starts here.", hint) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else None
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        hint = "Check the indentation, colons, quotes and brackets near this line."
+        raise policy_error(file, line, f"not YAML: {problem}.", hint) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        message = f"the character U+{int(error.character):04X} is not allowed."
+        raise policy_error(file, line, message, "Delete it.") from None
+    except (ValueError, OverflowError):
+        # PyYAML turns \U escapes into characters without checking their range.
+        message = "an escape in a quoted text names no character."
+        hint = "Write the character itself."
+        raise policy_error(
+            file, loader.line + 1 if loader else None, message, hint
+        ) from None
+
+
+def _kind(node: yaml.Node) -> str:
+    return str(node.tag).removeprefix(_TAG)
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+class _Reader:
+    """Turns nodes into plain data and remembers the line of every key."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.lines: dict[KeyPath, int] = {}
+
+    def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        self.lines.setdefault(path, _line(node))
+        data: dict[str, Any] = {}
+        for key, key_node, value_node in self._keys(node):
+            if key in data:
+                first = self.lines[*path, key]
+                message = f"the key {key!r} appears twice (first on line {first})."
+                self._refuse(key_node, message, "Keep one of them.")
+            self.lines[*path, key] = _line(key_node)
+            data[key] = self._value(value_node, (*path, key))
+        return data
+
+    def _keys(
+        self, node: yaml.MappingNode
+    ) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._refuse(key_node, "a key must be plain text.", "Write `name: …`.")
+            if _kind(key_node) != "str":
+                message = f"the key {key_node.value!r} is not text."
+                self._refuse(key_node, message, f'Quote it: "{key_node.value}".')
+            yield self._text(key_node), key_node, value_node
+
+    def _value(self, node: yaml.Node, path: KeyPath) -> object:
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._item(item, (*path, i)) for i, item in enumerate(node.value)]
+        if not isinstance(node, yaml.ScalarNode):
+            self._refuse(node, "an unknown kind of value.", "Write it as text.")
+        return self._scalar(node, path)
+
+    def _item(self, node: yaml.Node, path: KeyPath) -> object:
+        self.lines[path] = _line(node)
+        return self._value(node, path)
+
+    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> object:
+        kind, value = _kind(node), str(node.value)
+        if kind == "null":
+            message = f"{key_text(path)} has no value."
+            self._refuse(node, message, "Give one, or delete the line.")
+        if kind == "nonfinite":
+            message = f"{key_text(path)} must be a finite number, got {value}."
+            self._refuse(node, message, "Write it as a number such as 0.5 or 1e-6.")
+        if kind == "octal":
+            message = f"{key_text(path)}: {value} has a leading zero."
+            self._refuse(node, message, "Drop the zero, or quote the value if a name.")
+        if kind == "bool":
+            return value in _TRUE
+        if kind in {"int", "float"}:
+            return self._number(node, kind, path)
+        return self._text(node)
+
+    def _number(self, node: yaml.ScalarNode, kind: str, path: KeyPath) -> int | Decimal:
+        number = exact_decimal(node.value)
+        if number is None:
+            message = f"{key_text(path)} is too long or too extreme for a number."
+            hint = f"Use at most {MAX_NUMBER_CHARACTERS} characters, or quote a name."
+            self._refuse(node, message, hint)
+        return int(number) if kind == "int" else number
+
+    def _text(self, node: yaml.ScalarNode) -> str:
+        text = str(node.value)
+        # A lone surrogate can be escaped into YAML but not stored or logged.
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            message = "an escape in a quoted text names no character."
+            self._refuse(node, message, "Write the character itself.")
+        return text
+
+    def _refuse(self, node: yaml.Node, message: str, hint: str) -> NoReturn:
+        raise policy_error(self.file, _line(node), message, hint)
+
+
+def exact_decimal(text: str) -> Decimal | None:
+    """Read decimal text exactly; None if it is no number of a reasonable size."""
+    if len(text) > MAX_NUMBER_CHARACTERS or not NUMBER.fullmatch(text):
+        return None
+    exponent = text.lower().partition("e")[2]
+    if exponent and abs(int(exponent)) > MAX_EXPONENT:
+        return None
+    return Decimal(text)
+
+
+def key_text(path: KeyPath) -> str:
+    """Write the place of a key for people: `flows.weekly-report.epsilon`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text

@@ -1,0 +1,8 @@
+"""dpflow in Prefect: tasks, flows, states and artifacts. Only this room imports it."""
+
+from __future__ import annotations
+
+from dpflow.prefect.flow import dp_flow
+from dpflow.prefect.task import DPTask, dp_task, private_task
+
+__all__ = ["DPTask", "dp_flow", "dp_task", "private_task"]

@@ -1,0 +1,85 @@
+"""Budget artifacts in Prefect's UI; they tell, and never decide."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from prefect.artifacts import create_markdown_artifact, create_progress_artifact
+from prefect.context import FlowRunContext
+
+from dpflow.exceptions import BudgetRefused
+from dpflow.ledger.records import AccountView
+from dpflow.ledger.views import accounts
+from dpflow.project import Project
+from dpflow.summary import account_lines, guarantee_line
+
+logger = logging.getLogger("dpflow")
+
+_HUNDRED = 100.0
+
+
+def publish_budget(project: Project, refusal: BudgetRefused | None = None) -> None:
+    """Publish what is spent and left of each dataset that this flow uses.
+
+    Prefect being out of reach never touches a settlement: a failure is logged.
+    """
+    try:
+        views = _of_this_flow(accounts(project.ledger), refusal)
+        for dataset in sorted({view.dataset for view in views}):
+            _publish(
+                project, dataset, [v for v in views if v.dataset == dataset], refusal
+            )
+    except Exception:
+        logger.exception("the budget artifact could not be published")
+
+
+def _of_this_flow(
+    views: list[AccountView], refusal: BudgetRefused | None
+) -> list[AccountView]:
+    """Keep the datasets on which this flow has an account, or was refused."""
+    context = FlowRunContext.get()
+    name = context.flow.name if context and context.flow else None
+    datasets = {view.dataset for view in views if view.name == name}
+    if refusal is not None and refusal.dataset:
+        datasets.add(refusal.dataset)
+    chosen = datasets or {view.dataset for view in views}
+    return [view for view in views if view.dataset in chosen]
+
+
+def _publish(
+    project: Project,
+    dataset: str,
+    views: list[AccountView],
+    refusal: BudgetRefused | None,
+) -> None:
+    newest = max(view.term for view in views)
+    views = [view for view in views if view.term == newest]
+    key = artifact_key(dataset)
+    lines = [f"# Privacy budget of `{dataset}`", ""]
+    policy = project.policies.get(dataset)
+    if policy is not None:
+        lines += [guarantee_line(policy), ""]
+    if refusal is not None:
+        lines += [f"**{type(refusal).__name__}.** {refusal.message}", ""]
+    lines += account_lines(views)
+    create_markdown_artifact(
+        key=key,
+        markdown="\n".join(lines),
+        description=f"Budget of {dataset}",
+        # Without it, a thread of an async flow gets a coroutine back.
+        _sync=True,  # type: ignore[call-arg]
+    )
+    for view in views:
+        if view.kind == "dataset" and view.used_fraction is not None:
+            create_progress_artifact(
+                progress=min(view.used_fraction, 1.0) * _HUNDRED,
+                key=f"{key}-used",
+                description=f"Share of the budget of {dataset} that is used",
+                _sync=True,  # type: ignore[call-arg]
+            )
+
+
+def artifact_key(dataset: str) -> str:
+    """Return an artifact key: Prefect takes lower-case letters, digits and dashes."""
+    return "dpflow-budget-" + re.sub(r"[^a-z0-9]+", "-", dataset.lower()).strip("-")

@@ -1,0 +1,64 @@
+"""Where a step runs, as Prefect's contexts tell it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.context import FlowRunContext, TaskRunContext
+
+from dpflow.execution import EnclosingFlow, Place
+
+logger = logging.getLogger("dpflow")
+
+
+def called_by_engine(function: Callable[..., Any]) -> bool:
+    """Say whether Prefect's engine runs this very function as a task now.
+
+    A plain call of `task.fn` inside another task would otherwise look like that task.
+    """
+    context = TaskRunContext.get()
+    return context is not None and context.task.fn is function
+
+
+def current_place() -> Place:
+    """Return the enclosing flows, nearest first, and the ids of this task run."""
+    facts = {}
+    task = TaskRunContext.get()
+    if task is not None:
+        facts["task_run"] = str(task.task_run.id)
+        facts["attempt"] = str(task.task_run.run_count)
+    flow = FlowRunContext.get()
+    if flow is None or flow.flow_run is None:
+        return Place(facts=facts)
+    run = flow.flow_run
+    if run.deployment_id is not None:
+        facts["deployment"] = str(run.deployment_id)
+    name = flow.flow.name if flow.flow is not None else _flow_name(run.flow_id)
+    nearest = EnclosingFlow(name=name, run=str(run.id))
+    return Place(flows=(nearest, *_parents(run.parent_task_run_id)), facts=facts)
+
+
+@lru_cache(maxsize=1024)
+def _parents(task_run: UUID | None) -> tuple[EnclosingFlow, ...]:
+    """Ask Prefect which flows are around a subflow; contexts know the nearest only."""
+    if task_run is None:
+        return ()
+    with get_client(sync_client=True) as client:
+        parent = client.read_task_run(task_run).flow_run_id
+        if parent is None:
+            return ()
+        run = client.read_flow_run(parent)
+        name = client.read_flow(run.flow_id).name
+    enclosing = EnclosingFlow(name=name, run=str(run.id))
+    return (enclosing, *_parents(run.parent_task_run_id))
+
+
+@lru_cache(maxsize=1024)
+def _flow_name(flow: UUID) -> str:
+    with get_client(sync_client=True) as client:
+        return client.read_flow(flow).name

@@ -1,0 +1,210 @@
+"""DP steps as Prefect tasks.
+
+The guard is the task's `.fn`: Prefect calls it exactly when the body really executes,
+in whatever process, and never on a cache hit. Hooks cannot do this: they may fail
+silently, fire twice or never.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+from prefect.tasks import TaskOptions
+from typing_extensions import Unpack
+
+from dpflow.exceptions import BudgetRefused, ConfigurationError
+from dpflow.execution import arun, run
+from dpflow.prefect.futures import note_future
+from dpflow.prefect.place import called_by_engine, current_place
+from dpflow.prefect.states import refusal_in, refused_state
+from dpflow.step import CostLike, Step, define_step
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class DPTask(Task[P, R]):
+    """A Prefect task whose body is guarded by the ledger; made by `dp_task`.
+
+    Attributes:
+        step: What the author declared.
+    """
+
+    step: Step
+
+    # Under TYPE_CHECKING the overrides would hide Prefect's overloads, and calls
+    # would lose their types.
+    if not TYPE_CHECKING:
+
+        def __call__(
+            self, *args: Any, return_state: bool = False, **kwargs: Any
+        ) -> Any:
+            """Run the task; a refusal is raised unless `return_state` is set."""
+            result = super().__call__(*args, return_state=return_state, **kwargs)
+            if return_state:
+                return result
+            if inspect.isawaitable(result):
+                return _raise_refusal_later(result)
+            return _raise_refusal(result)
+
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            """Submit the task to the flow's task runner."""
+            return note_future(super().submit(*args, **kwargs))
+
+        def map(self, *args: Any, **kwargs: Any) -> Any:
+            """Submit one task for each item."""
+            futures = super().map(*args, **kwargs)
+            for future in futures:
+                note_future(future)
+            return futures
+
+        def with_options(self, **options: Any) -> DPTask[P, R]:
+            """Return the task with other options, guard and declaration kept."""
+            # Prefect builds a plain Task here; only its class and the step are lost.
+            task = super().with_options(**options)
+            task.__class__ = type(self)
+            task.step = self.step
+            task.task_key = self.task_key
+            return task
+
+
+def _raise_refusal(result: Any) -> Any:
+    refusal = refusal_in(result)
+    if refusal is not None:
+        raise refusal
+    return result
+
+
+async def _raise_refusal_later(result: Any) -> Any:
+    return _raise_refusal(await result)
+
+
+def dp_task(
+    *,
+    dataset: str | tuple[str, ...],
+    cost: CostLike,
+    private: tuple[str, ...] = (),
+    release_key: str | None = None,
+    **task_options: Unpack[TaskOptions],
+) -> Callable[[Callable[P, R]], DPTask[P, R]]:
+    """Make a Prefect task of a function that reads private data.
+
+    The step's worst case is reserved in the ledger before the body runs and settled
+    after it. A refused step ends `Cancelled` as `BudgetRefused` or `BudgetExhausted`;
+    calling it raises that error.
+
+    Args:
+        dataset: Name of the dataset it reads, or several.
+        cost: Its worst case, or a function of its public arguments.
+        private: Names of parameters that hold private data.
+        release_key: Template over public parameters, such as "revenue/{week}". The
+            output is kept under it and replayed at no cost, however often it is run.
+            Default: replay within one flow run.
+        **task_options: Every option of `prefect.task`. Retries default to 0: every
+            attempt is a charge of its own. `version` is the version of the data,
+            where the policy's does not do.
+
+    Returns:
+        A decorator that makes a `DPTask` with the function's parameters and types.
+
+    Raises:
+        ConfigurationError: If something declared cannot work.
+
+    Example:
+        >>> @dp_task(dataset="cdnow", cost=Gaussian(sensitivity=1, sigma=20))
+        ... def customers(week: str) -> int:
+        ...     return release(count(week))
+    """
+    task_options.setdefault("retries", 0)
+    # The ledger replays releases; Prefect's cache key would hash private arguments.
+    task_options.setdefault("cache_policy", NO_CACHE)
+
+    def decorate(function: Callable[P, R]) -> DPTask[P, R]:
+        if isinstance(function, Task):
+            msg = (
+                "@dp_task goes directly on the function. It is a Prefect task already: "
+                "give the options of @task to @dp_task instead."
+            )
+            raise ConfigurationError(msg)
+        step = define_step(
+            function,
+            dataset=dataset,
+            cost=cost,
+            private=private,
+            release_key=release_key,
+            version=task_options.get("version"),
+            name=task_options.get("name"),
+        )
+        task: DPTask[P, R] = DPTask(fn=_guard(step, function), **task_options)
+        task.step = step
+        return task
+
+    return decorate
+
+
+def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
+    """Return the guarded function, which becomes the task's `.fn`."""
+
+    @functools.wraps(function)
+    def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
+        try:
+            return run(step, function, args, kwargs, current_place())
+        except BudgetRefused as refusal:
+            if not called_by_engine(guard):
+                raise
+            return refused_state(refusal)
+
+    @functools.wraps(function)
+    async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+        try:
+            return await arun(step, function, args, kwargs, current_place())
+        except BudgetRefused as refusal:
+            if not called_by_engine(guard_async):
+                raise
+            return refused_state(refusal)
+
+    chosen = guard_async if inspect.iscoroutinefunction(function) else guard
+    return cast("Callable[P, R]", chosen)
+
+
+def private_task(**task_options: Unpack[TaskOptions]) -> Callable[..., Any]:
+    """Make a Prefect task that loads private data and never stores its result.
+
+    Result persistence may be switched on for a whole flow, a project or a server;
+    this task's result is kept out of storage, caches and logs all the same.
+
+    Args:
+        **task_options: Options of `prefect.task`, except those that store results.
+
+    Returns:
+        A decorator that makes the task.
+
+    Raises:
+        ConfigurationError: For an option that would store the result.
+    """
+    stored = {
+        "persist_result",
+        "cache_policy",
+        "cache_key_fn",
+        "result_storage",
+        "result_storage_key",
+        "result_serializer",
+        "log_prints",
+    }
+    for name in sorted(stored & set(task_options)):
+        msg = f"private_task keeps its result out of storage; leave {name}= away"
+        raise ConfigurationError(msg)
+
+    task_options["persist_result"] = False
+    task_options["cache_policy"] = NO_CACHE
+    task_options["log_prints"] = False
+
+    def decorate(function: Callable[P, R]) -> Task[P, R]:
+        return Task(fn=function, **task_options)
+
+    return decorate

@@ -1,0 +1,110 @@
+"""The ledger and the policies of the current project, opened once per process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpflow.config import Settings, settings
+from dpflow.ledger import Ledger, open_ledger
+from dpflow.policy import PolicySet, load_policies
+
+_Signature = tuple[tuple[object, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsettled:
+    """What a settlement would have said that the ledger did not take."""
+
+    outcome: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """What the guard needs of a project.
+
+    Attributes:
+        settings: Where things are.
+        ledger: Opened, and checked against the pinned id.
+        policies: As the files say now.
+        unsettled: Charges of this process whose settlement failed, by reservation.
+    """
+
+    settings: Settings
+    ledger: Ledger
+    policies: PolicySet
+    unsettled: dict[str, Unsettled]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A ledger that stays open, and what this process owes it."""
+
+    ledger: Ledger
+    unsettled: dict[str, Unsettled] = field(default_factory=dict)
+
+
+_lock = threading.Lock()
+_ledgers: dict[tuple[str, Path], _Opened] = {}
+_policies: dict[Path, tuple[_Signature, PolicySet]] = {}
+
+
+def current_project() -> Project:
+    """Return the project of the working directory and the environment.
+
+    The ledger stays open; policy files are read again only when one has changed.
+
+    Raises:
+        LedgerError: If the ledger is missing, out of reach or not the pinned one.
+        PolicyError: If a policy file cannot be used.
+        ConfigurationError: If the settings cannot be read.
+    """
+    found = settings()
+    with _lock:
+        policies = _load(found.policies)
+        key = (found.ledger_url, found.policies)
+        opened = _ledgers.get(key)
+        if opened is None:
+            ledger = open_ledger(found.ledger_url, policies=found.policies)
+            opened = _ledgers[key] = _Opened(ledger)
+    return Project(found, opened.ledger, policies, opened.unsettled)
+
+
+def forget_projects() -> None:
+    """Close what is open; tests use it, and programs that delete a ledger."""
+    with _lock:
+        for opened in _ledgers.values():
+            opened.ledger.close()
+        _ledgers.clear()
+        _policies.clear()
+
+
+def _load(directory: Path) -> PolicySet:
+    signature = _signature(directory)
+    known = _policies.get(directory)
+    if known is None or known[0] != signature:
+        known = _policies[directory] = (signature, load_policies(directory))
+    return known[1]
+
+
+def _signature(directory: Path) -> _Signature:
+    try:
+        paths = sorted(directory.iterdir())
+    except OSError:
+        # `load_policies` says what is wrong, in dpflow's words.
+        return ()
+    return tuple((path.name, *_stamp(path)) for path in paths)
+
+
+def _stamp(path: Path) -> tuple[object, ...]:
+    """Tell one content of a file from another; no one can set a ctime."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        # An editor's lock file may point nowhere.
+        return (type(error).__name__,)
+    return (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)

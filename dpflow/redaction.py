@@ -1,0 +1,88 @@
+"""What the outside may see of an error that ended the body of a DP step.
+
+An error is an output of the step. Its text, its notes, the errors behind it and the
+local variables of its traceback can hold private data, and Prefect writes them to its
+database, logs and events.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+
+from dpflow.exceptions import (
+    BudgetRefused,
+    DPStepFailed,
+    LedgerError,
+    PolicyError,
+    ReleaseError,
+)
+
+#: Errors of dpflow that name only types and public facts. The others may quote a
+#: number that the body computed, as `InvalidCost` does.
+_PUBLIC = (BudgetRefused, DPStepFailed, LedgerError, PolicyError, ReleaseError)
+
+#: How anyio, and so Prefect's timeouts, recognise their own cancellations.
+_SCOPE = "Cancelled via cancel scope "
+
+
+def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
+    """Return what the outside may see of an error; the rest of it is dropped.
+
+    Args:
+        error: What ended the body. It is emptied if it is itself shown.
+        step: Name of the step.
+        dataset: Name of its dataset.
+
+    Returns:
+        A `DPStepFailed` for every `Exception` but dpflow's own public ones. What is
+        no `Exception` (a timeout, a termination) keeps its type, for that is what
+        its receivers act on, and loses its text.
+    """
+    if isinstance(error, BaseExceptionGroup) and not isinstance(error, Exception):
+        # A group cannot be emptied; at least one member ends the program.
+        members = (each for each in error.exceptions if not _is_plain(each))
+        return shown(next(members), step=step, dataset=dataset)
+    if not isinstance(error, Exception):
+        _empty(error)
+        return _bare(error)
+    if isinstance(error, _PUBLIC):
+        return _bare(error)
+    name = type(error).__name__
+    msg = (
+        f"{name} in DP step {step!r} on dataset {dataset!r} (text withheld: it may "
+        "hold private data). The step was charged in full. To see the text where that "
+        "is safe, set `errors: keep` in the policy."
+    )
+    return DPStepFailed(msg, dataset=dataset, step=step, error_type=name)
+
+
+def _is_plain(error: BaseException) -> bool:
+    return isinstance(error, Exception)
+
+
+def _empty(error: BaseException) -> None:
+    """Take the text out of an error that is no `Exception`."""
+    if isinstance(error, SystemExit):
+        # Python prints a code that is no number, and then ends with 1.
+        error.code = error.code if isinstance(error.code, int | None) else 1
+        error.args = (error.code,)
+    elif not (isinstance(error, CancelledError) and _of_a_scope(error)):
+        error.args = ()
+
+
+def _of_a_scope(error: CancelledError) -> bool:
+    text = error.args[0] if error.args else None
+    return isinstance(text, str) and text.startswith(_SCOPE)
+
+
+def _bare(error: BaseException) -> BaseException:
+    """Take the errors behind an error, its notes and its frames away."""
+    earlier = error.__context__
+    error.__cause__ = error.__context__ = error.__traceback__ = None
+    if hasattr(error, "__notes__"):
+        del error.__notes__
+    if isinstance(error, CancelledError) and isinstance(earlier, CancelledError):
+        # A scope looks for its own cancellation behind a later one, too.
+        _empty(earlier)
+        error.__context__ = _bare(earlier)
+    return error

@@ -1,0 +1,116 @@
+"""Asking the ledger for a step until it answers.
+
+Another execution may be making the same release: it is waited for, and then replayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+from dpflow.exceptions import DpflowError, LedgerUnavailable
+from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
+from dpflow.project import Project
+
+logger = logging.getLogger("dpflow")
+
+_CLAIM_SECONDS = 3600.0
+_POLL_SECONDS = 0.1
+
+
+def reserve(project: Project, request: Request) -> Granted | Replayed:
+    """Reserve a step's worst case, or find its release.
+
+    Raises:
+        BudgetRefused: If a gate does not admit the step.
+        DpflowError: If the request cannot be decided; the step may not run.
+    """
+    since = time.monotonic()
+    while isinstance(answer := project.ledger.reserve(request), Busy):
+        if not _settled_late(project, answer):
+            _check_patience(request, since)
+            time.sleep(_POLL_SECONDS)
+    return answer
+
+
+async def areserve(project: Project, request: Request) -> Granted | Replayed:
+    """Reserve as `reserve` does, without blocking the event loop."""
+    since = time.monotonic()
+    while isinstance(answer := await _asked(project, request), Busy):
+        if not await asyncio.to_thread(_settled_late, project, answer):
+            _check_patience(request, since)
+            await asyncio.sleep(_POLL_SECONDS)
+    return answer
+
+
+async def _asked(project: Project, request: Request) -> Answer:
+    question = _Question(project, request)
+    try:
+        return await asyncio.to_thread(question.put)
+    except BaseException:
+        # Cancelled, perhaps: the thread goes on and may be granted the step.
+        question.leave()
+        raise
+
+
+class _Question:
+    """One question to the ledger, put in a thread that its asker may leave."""
+
+    def __init__(self, project: Project, request: Request) -> None:
+        self._project = project
+        self._request = request
+        self._lock = threading.Lock()
+        self._answer: Answer | None = None
+        self._left = False
+
+    def put(self) -> Answer:
+        """Ask; nobody runs the body for an asker that has left."""
+        answer = self._project.ledger.reserve(self._request)
+        with self._lock:
+            self._answer = answer
+            left = self._left
+        if left:
+            self._give_back(answer)
+        return answer
+
+    def leave(self) -> None:
+        """Say that the asker will not run the body, whatever the answer is."""
+        with self._lock:
+            self._left = True
+            answer = self._answer
+        if answer is not None:
+            self._give_back(answer)
+
+    def _give_back(self, answer: Answer) -> None:
+        if not isinstance(answer, Granted):
+            return
+        reason = "the step was cancelled before its body started"
+        try:
+            self._project.ledger.void(answer.reservation, reason=reason)
+        except DpflowError as error:
+            step = self._request.step
+            logger.warning("DP step %r stays charged: %s", step, error.message)
+
+
+def _settled_late(project: Project, answer: Busy) -> bool:
+    """Settle a charge of this process whose settlement failed, and free its key.
+
+    Its body has ended, so to wait for it would be to wait until this process ends.
+    """
+    told = project.unsettled.get(answer.reservation)
+    if told is None:
+        return False
+    project.ledger.settle(answer.reservation, outcome=told.outcome, body=told.body)
+    project.unsettled.pop(answer.reservation, None)
+    return True
+
+
+def _check_patience(request: Request, since: float) -> None:
+    if time.monotonic() - since > _CLAIM_SECONDS:
+        msg = (
+            f"another run has been making the release of step {request.step!r} for "
+            f"{_CLAIM_SECONDS:g} s. Try again when it has ended."
+        )
+        raise LedgerUnavailable(msg)

@@ -1,0 +1,1 @@
+"""Runnable example flows on real data; they use dpflow's public names only."""

@@ -1,0 +1,192 @@
+"""A project in a folder of its own, and ways to run `dpflow` in it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+import dpflow
+from dpflow.accounting.costs import Cost, Gaussian
+from dpflow.cli import app
+from dpflow.config import settings
+from dpflow.exceptions import BudgetRefused
+from dpflow.ledger import Ledger, open_ledger
+from dpflow.ledger.records import Request
+from dpflow.policy import load_policies
+
+CDNOW = """\
+dataset: cdnow
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 3, delta: 1e-6}
+filter: gaussian
+odometer: {theorem: renyi, delta: 1e-6}
+flows:
+  weekly-report: {epsilon: 2, delta: 5e-7, halt_at_epsilon: 3}
+"""
+ADULT = """\
+dataset: adult
+unit: person
+relation: replace-one
+budget: {epsilon: 1}
+filter: basic
+"""
+STEP = Gaussian(sensitivity=100, noise_multiplier=10)
+ANSI = "\x1b["
+_NOBODY = "0" * 32
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A project's folder."""
+
+    root: Path
+
+    @property
+    def policies(self) -> Path:
+        """The folder of its policies."""
+        return self.root / "policies"
+
+    def write(self, text: str, name: str = "cdnow.yaml") -> Path:
+        """Write a policy file."""
+        self.policies.mkdir(exist_ok=True)
+        path = self.policies / name
+        path.write_text(text)
+        return path
+
+    def ledger(self) -> Ledger:
+        """Open its ledger."""
+        found = settings()
+        return open_ledger(found.ledger_url, policies=found.policies)
+
+    def reserve(
+        self,
+        cost: Cost = STEP,
+        *,
+        step: str = "weekly_revenue",
+        flow: str | None = "weekly-report",
+        dataset: str = "cdnow",
+        key: str = "",
+        owner: str | None = None,
+    ) -> str:
+        """Reserve a step; a refusal is journaled and raised."""
+        ledger = self.ledger()
+        request = Request(
+            reservation=uuid.uuid4().hex,
+            owner=owner or _NOBODY,
+            policies=(load_policies(self.policies)[dataset],),
+            cost=cost,
+            step=step,
+            flow=flow,
+            flow_run=uuid.uuid4().hex,
+            key_text=key,
+        )
+        try:
+            ledger.reserve(request)
+        finally:
+            ledger.close()
+        return request.reservation
+
+    def charge(
+        self, cost: Cost = STEP, outcome: str = "completed", **step: Any
+    ) -> None:
+        """Reserve and settle a step."""
+        reservation = self.reserve(cost, **step)
+        ledger = self.ledger()
+        body = {"error_type": "ValueError"} if outcome == "failed" else {}
+        ledger.settle(reservation, outcome=outcome, body={"noise": "opendp"} | body)
+        ledger.close()
+
+    def refuse(self, cost: Cost, **step: Any) -> BudgetRefused:
+        """Ask for more than fits."""
+        try:
+            self.reserve(cost, **step)
+        except BudgetRefused as refusal:
+            return refusal
+        msg = "the step was granted"
+        raise AssertionError(msg)
+
+
+def run(*arguments: str) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+def run_fine(*arguments: str) -> str:
+    """Run a command that must succeed without a word on standard error."""
+    result = run(*arguments)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return result.stdout
+
+
+def run_json(*arguments: str, exit_code: int = 0) -> Any:
+    """Run a command with --json and read what it prints."""
+    result = run(*arguments, "--json")
+    assert exit_code == result.exit_code, result.output
+    return json.loads(result.stdout)
+
+
+def run_process(
+    *arguments: str, code: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `dpflow`, or some code, in a process of its own with pipes."""
+    how = ["-m", "dpflow"] if code is None else ["-c", code]
+    return subprocess.run(
+        [sys.executable, *how, *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+        env=_environment() | environment,
+    )
+
+
+def run_terminal(*arguments: str, columns: int) -> str:
+    """Run `dpflow` in a terminal so many columns wide; return what it shows."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dpflow", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=_environment() | {"TERM": "xterm-256color"},
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # Linux: the other side has closed.
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    process.wait(timeout=60)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def without_colour(text: str) -> str:
+    """Remove what colours a terminal's text."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def _environment() -> dict[str, str]:
+    root = str(Path(dpflow.__file__).parents[1])
+    kept = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES"}}
+    return kept | {"PYTHONPATH": root}

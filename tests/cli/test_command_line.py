@@ -1,0 +1,228 @@
+"""The command line as people, pipes and programs meet it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+import dpflow
+from dpflow.accounting.costs import Gaussian
+from tests.cli.support import (
+    ANSI,
+    Shop,
+    run,
+    run_process,
+    run_terminal,
+    without_colour,
+)
+
+COMMANDS = (
+    ("status",),
+    ("history",),
+    ("demo",),
+    ("policy", "check"),
+    ("policy", "schema"),
+    ("ledger", "init"),
+    ("ledger", "status"),
+)
+#: Typer itself needs pydantic to parse some options.
+HEAVY = ("prefect", "mpmath", "numpy", "yaml", "sqlite3")
+
+
+@pytest.fixture
+def busy(shop: Shop) -> Shop:
+    """A project with charges, a refusal and a forfeited reservation."""
+    shop.charge(key="revenue/1997-W14")
+    shop.refuse(Gaussian(sensitivity=100, noise_multiplier="0.1"))
+    shop.reserve(step="a_step_with_quite_a_long_name")
+    return shop
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_json(command: tuple[str, ...]) -> None:
+    """Nobody has to guess."""
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    assert "--json" in result.stdout
+
+
+def test_help_lists_the_nouns_and_no_completion() -> None:
+    """What nobody asked for is not in the way."""
+    result = run("--help")
+    for noun in ("status", "history", "demo", "policy", "ledger"):
+        assert noun in result.stdout
+    assert "completion" not in result.stdout
+
+
+def test_the_version_is_printed() -> None:
+    """With the name, as other tools do."""
+    result = run("--version")
+    assert (0, f"dpflow {dpflow.__version__}\n") == (result.exit_code, result.stdout)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Prefect alone costs seconds."""
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from dpflow.cli import app\n"
+        "CliRunner().invoke(app, ['--help'], catch_exceptions=False)\n"
+        "CliRunner().invoke(app, ['history', '--help'], catch_exceptions=False)\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
+    )
+    result = run_process(code=code)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert set() == set(HEAVY) & set(result.stdout.split())
+
+
+def test_no_command_that_reads_imports_prefect(busy: Shop) -> None:
+    """They answer while Prefect is still loading."""
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from dpflow.cli import app\n"
+        "for line in ('status', 'history', 'policy check', 'ledger status'):\n"
+        "    found = CliRunner().invoke(app, line.split(), catch_exceptions=False)\n"
+        "    assert found.exit_code == 0, found.output\n"
+        "print('prefect' in sys.modules)\n"
+    )
+    result = run_process(code=code)
+    assert (result.returncode, result.stdout) == (0, "False\n"), result.stderr
+
+
+def test_help_is_quick() -> None:
+    """The promise is 0.7 s; the best of three, for the machine may be busy."""
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert run_process("--help").returncode == 0
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.7
+
+
+# Exit codes
+
+
+@pytest.mark.parametrize(
+    "arguments", [("nonsense",), ("status", "--nonsense"), ("history", "--limit"), ()]
+)
+def test_wrong_usage_is_2(empty: Shop, arguments: tuple[str, ...]) -> None:
+    """Told from a refusal, which is 1."""
+    assert run(*arguments).exit_code == 2
+
+
+def test_the_process_ends_with_the_same_code(empty: Shop) -> None:
+    """What the shell sees."""
+    assert run_process("nonsense").returncode == 2
+
+
+def test_an_error_is_1_and_on_standard_error(empty: Shop) -> None:
+    """A program that reads the output sees none."""
+    for arguments in (("status",), ("history", "--json")):
+        result = run_process(*arguments)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr.startswith("error: there is no ledger at")
+        assert result.stderr.count("\n") == 1
+
+
+def test_json_is_only_json(busy: Shop) -> None:
+    """Whatever the colours are forced to."""
+    for command in ("status", "history"):
+        result = run_process(command, "--json", FORCE_COLOR="1")
+        assert (result.returncode, result.stderr) == (0, "")
+        assert json.loads(result.stdout)["ledger"]["place"]
+        assert ANSI not in result.stdout
+
+
+# Pipes
+
+
+@pytest.mark.parametrize("command", ["status", "history", "policy check"])
+def test_a_pipe_gets_no_colour_and_whole_lines(busy: Shop, command: str) -> None:
+    """Nothing is wrapped, cut or padded."""
+    result = run_process(*command.split())
+    assert (result.returncode, result.stderr) == (0, "")
+    assert ANSI not in result.stdout
+    lines = result.stdout.splitlines()
+    assert [line.rstrip() for line in lines] == lines
+    assert max(map(len, lines)) > 80
+    assert "\N{HORIZONTAL ELLIPSIS}" not in result.stdout
+
+
+def test_a_row_of_the_journal_is_one_line_in_a_pipe(busy: Shop) -> None:
+    """So that grep finds all of it."""
+    lines = run_process("history").stdout.splitlines()
+    (row,) = (line for line in lines if "a_step_with_quite_a_long_name" in line)
+    assert row.endswith("forfeited (1)")
+    assert row[:2] == "20"
+
+
+def test_a_closed_pipe_is_no_error(busy: Shop) -> None:
+    """As in `dpflow history | head -1`."""
+    result = subprocess.run(
+        f"{sys.executable} -m dpflow history | head -n 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={"PYTHONPATH": str(dpflow.__path__[0]) + "/..", "PATH": "/usr/bin:/bin"},
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_terminal_that_lacks_letters_gets_replacements(busy: Shop) -> None:
+    """An old locale is no reason to fail."""
+    result = run_process("status", PYTHONIOENCODING="ascii")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "share of weekly-report" in result.stdout
+
+
+# Colours
+
+
+def test_colour_can_be_forced_and_forbidden(busy: Shop) -> None:
+    """By the two variables that everyone knows."""
+    assert "\x1b[32m" in run_process("status", FORCE_COLOR="1").stdout
+    forbidden = run_process("status", FORCE_COLOR="1", NO_COLOR="1").stdout
+    assert "\x1b[32m" not in forbidden
+    assert "\x1b[32m" in run_terminal("status", columns=100)
+
+
+def test_an_error_is_red_in_a_terminal(empty: Shop) -> None:
+    """It stands out."""
+    assert "\x1b[1;31merror:" in run_terminal("status", columns=100)
+
+
+# Terminals
+
+
+@pytest.mark.parametrize("command", ["status", "history", "policy check"])
+def test_a_terminal_gets_lines_that_fit(busy: Shop, command: str) -> None:
+    """Text folds; nothing runs over the edge."""
+    columns = 100
+    shown = without_colour(run_terminal(*command.split(), columns=columns))
+    assert max(len(line) for line in shown.splitlines()) <= columns
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_numbers_stay_whole_in_a_narrow_terminal(busy: Shop, columns: int) -> None:
+    """Half a number reads like another one."""
+    shown = without_colour(run_terminal("status", "cdnow", columns=columns))
+    assert {"0.4195", "0.1893", "0.01"} <= set(shown.split())
+
+
+def test_a_date_is_said_once_in_a_terminal(busy: Shop) -> None:
+    """The rows below it have the time only."""
+    shown = without_colour(run_terminal("history", columns=100)).splitlines()
+    dates = [line for line in shown if line[:2] == "20"]
+    assert all(len(line.strip()) == len("2026-01-31") for line in dates)
+    assert len(dates) in {1, 2}

@@ -1,0 +1,211 @@
+"""`dpflow history` tells every charge, newest first."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpflow.accounting.costs import Gaussian, PureDP
+from tests.cli.support import Shop, run, run_fine, run_json
+
+MISTYPED = Gaussian(sensitivity=100, noise_multiplier="0.1")
+CHURN = Gaussian(sensitivity=1, noise_multiplier=40)
+
+
+def kinds(data: dict) -> list[str]:
+    """Return the kinds of the entries in the JSON of a history."""
+    return [entry["entry"] for entry in data["entries"]]
+
+
+# Empty states
+
+
+def test_without_a_ledger_it_fails_and_says_how_to_make_one(empty: Shop) -> None:
+    """There is no journal without a ledger."""
+    result = run("history")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "dpflow ledger init" in result.stderr
+
+
+def test_an_empty_journal_says_what_to_do_next(shop: Shop) -> None:
+    """A ledger without charges is no error."""
+    assert "The journal is empty. Run a flow" in run_fine("history")
+    assert "dataset 'cdnow' is empty" in run_fine("history", "cdnow")
+    assert run_json("history")["entries"] == []
+
+
+def test_without_policies_it_leads_to_the_first_one(empty: Shop) -> None:
+    """Nothing can be charged without a policy."""
+    run_fine("ledger", "init")
+    assert "Write a policy first" in run_fine("history")
+
+
+def test_an_unknown_dataset_is_an_error(shop: Shop) -> None:
+    """A mistyped name does not look like an empty journal."""
+    shop.charge()
+    result = run("history", "cdnew")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "Did you mean 'cdnow'?" in result.stderr
+
+
+# Entries
+
+
+def test_a_charge_is_told_newest_first(shop: Shop) -> None:
+    """A charge is an entry when it is reserved and one when it is settled."""
+    shop.charge(key="revenue/1997-W14")
+    assert kinds(run_json("history")) == ["settle", "reserve", "open"]
+    first = run_fine("history").splitlines()[3]
+    for part in ("settle", "weekly_revenue", "weekly-report", "0.01", "0.4095"):
+        assert part in first.split()
+    assert "revenue/1997-W14" in first
+    assert first.endswith("noise opendp")
+
+
+def test_the_json_has_exact_amounts(shop: Shop) -> None:
+    """What is left after an entry is the budget minus settled and held."""
+    shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None, step="mean")
+    shop.charge(PureDP(epsilon="0.2"), dataset="adult", flow=None, step="mean")
+    entry = run_json("history", "adult", "--limit", "1")["entries"][0]
+    assert (
+        entry["entry"],
+        entry["dataset"],
+        entry["account"],
+        entry["step"],
+        entry["flow"],
+    ) == ("settle", "adult", "adult#1", "mean", None)
+    assert entry["amount"] == {"epsilon": "0.2", "delta": "0"}
+    assert entry["settled_after"] == {"epsilon": "0.3", "delta": "0"}
+    assert entry["left_after"] == {"epsilon": "0.7", "delta": "0"}
+    assert entry["cost"] == {"mechanism": "PureDP", "epsilon": "0.2"}
+    assert (
+        entry["noise"],
+        entry["outcome"],
+        entry["refusal"],
+    ) == ("opendp", "completed", None)
+
+
+def test_a_failed_step_names_the_type_of_its_error_only(shop: Shop) -> None:
+    """The text of an error may hold private data."""
+    shop.charge(outcome="failed")
+    assert "failed: ValueError" in run_fine("history")
+    assert run_json("history")["entries"][0]["error_type"] == "ValueError"
+
+
+def test_a_refusal_says_why_and_what_would_fit(shop: Shop) -> None:
+    """The message stands below the table, once for each refusal that is the same."""
+    first = shop.refuse(MISTYPED)
+    second = shop.refuse(MISTYPED)
+    assert first.message == second.message
+    text = run_fine("history")
+    assert text.count("refused (1)") == 2
+    assert text.count(first.message) == 1
+    refusal = run_json("history")["entries"][0]["refusal"]
+    assert ("BudgetRefused", first.fits) == (refusal["refusal"], refusal["fits"])
+
+
+def test_a_refusal_by_a_share_is_told_without_being_asked_for(shop: Shop) -> None:
+    """The dataset's account stands for all, except where another gate refused."""
+    shop.charge()
+    refusal = shop.refuse(Gaussian(sensitivity=100, noise_multiplier=2))
+    assert refusal.gate == "flow"
+    data = run_json("history")
+    assert kinds(data) == ["refuse", "settle", "reserve", "open"]
+    assert data["entries"][0]["account"] == "cdnow#1/flow/weekly-report"
+
+
+def test_a_refusal_that_halts_the_flow_is_told_once(shop: Shop) -> None:
+    """The odometer that halts the run journals it, too; --all-accounts shows both."""
+    shop.refuse(MISTYPED)
+    assert kinds(run_json("history")).count("refuse") == 1
+    assert kinds(run_json("history", "--all-accounts")).count("refuse") == 2
+
+
+def test_a_forfeited_reservation_is_marked_and_explained(shop: Shop) -> None:
+    """Its process has ended, and it stays charged in full."""
+    shop.reserve()
+    text = run_fine("history")
+    assert "forfeited (1)" in text
+    assert "(1) A forfeited reservation is one whose process ended" in text
+    assert run_json("history")["entries"][0]["outcome"] == "forfeited"
+
+
+def test_a_step_that_runs_is_not_called_forfeited(shop: Shop) -> None:
+    """Its process still holds the reservation."""
+    ledger = shop.ledger()
+    shop.reserve(owner=ledger.owners.mine())
+    assert run_json("history")["entries"][0]["outcome"] == "running"
+    assert "forfeited" not in run_fine("history")
+    ledger.close()
+
+
+def test_void_and_forfeit_say_why(shop: Shop) -> None:
+    """An operator's reason is told."""
+    reservation = shop.reserve()
+    ledger = shop.ledger()
+    ledger.forfeit(reservation, because="the machine is gone")
+    ledger.close()
+    assert "the machine is gone" in run_fine("history")
+
+
+def test_all_accounts_shows_shares_and_odometers(shop: Shop) -> None:
+    """Each charge posts to the dataset, the flow's share and its odometer."""
+    shop.charge()
+    entries = run_json("history", "--all-accounts")["entries"]
+    expected = {"cdnow#1", "cdnow#1/flow/weekly-report"}
+    expected.add("cdnow#1/odometer/weekly-report")
+    assert expected == {entry["account"] for entry in entries}
+    text = run_fine("history", "--all-accounts")
+    assert "cdnow#1/odometer/weekly-report" in text
+    assert "renyi 0.05" in text.replace("renyi  ", "renyi ")
+
+
+# How much is shown
+
+
+def test_the_limit_counts_what_is_shown(shop: Shop) -> None:
+    """Entries on shares and odometers do not use the limit up."""
+    for _ in range(4):
+        shop.charge()
+    text = run_fine("history", "--limit", "5")
+    rows = [line for line in text.splitlines() if "weekly_revenue" in line]
+    assert len(rows) == 5
+    assert "These are the newest 5; --limit 20 shows more." in text
+    assert run_json("history", "-n", "5")["more"]
+    assert not run_json("history", "-n", "9")["more"]
+
+
+def test_old_refusals_by_a_share_are_not_lost(shop: Shop) -> None:
+    """The newest entries are the same, whatever else each charge posts."""
+    shop.charge()
+    shop.refuse(Gaussian(sensitivity=100, noise_multiplier=2))
+    for _ in range(12):
+        shop.charge(CHURN, step="churn")
+    everything = kinds(run_json("history", "--limit", "1000"))
+    assert everything.count("refuse") == 1
+    for limit in range(1, len(everything) + 1):
+        found = kinds(run_json("history", "--limit", str(limit)))
+        assert everything[:limit] == found
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "many"])
+def test_a_limit_that_is_none_is_wrong_usage(shop: Shop, limit: str) -> None:
+    """Wrong usage has an exit code of its own."""
+    assert run("history", "--limit", limit).exit_code == 2
+
+
+def test_several_datasets_are_told_apart(shop: Shop) -> None:
+    """A column names the dataset only where there are several."""
+    shop.charge()
+    assert "dataset" not in run_fine("history").splitlines()[1]
+    shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
+    assert "dataset" in run_fine("history").splitlines()[1]
+    assert "dataset" not in run_fine("history", "adult").splitlines()[1]
+
+
+def test_names_in_the_journal_cannot_command_the_terminal(shop: Shop) -> None:
+    """A step's name may hold escape sequences or look like markup."""
+    shop.charge(step="\x1b[31m[bold]evil[/bold] :fire:\x07")
+    text = run_fine("history")
+    assert "[31m[bold]evil[/bold] :fire:" in text
+    assert "\x1b" not in text
+    assert "\x07" not in text

@@ -1,0 +1,116 @@
+"""`dpflow ledger` makes a ledger once and says which one it is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import Shop, run, run_fine, run_json
+
+# ledger init
+
+
+def test_init_makes_and_pins_a_ledger_and_says_what_to_commit(empty: Shop) -> None:
+    """The id in the pin is the ledger's."""
+    text = run_fine("ledger", "init")
+    assert (empty.root / ".dpflow" / "ledger.db").is_file()
+    pinned = (empty.policies / "ledger.lock").read_text().strip()
+    assert f"with id {pinned}." in text
+    assert "Commit policies/ledger.lock" in text
+    assert pinned == run_json("ledger", "status")["ledger"]["id"]
+
+
+def test_init_in_json_names_what_to_commit(empty: Shop) -> None:
+    """A script can commit the pin."""
+    data = run_json("ledger", "init")
+    lock = str(empty.policies / "ledger.lock")
+    assert ([lock], lock) == (data["commit"], data["pin"])
+    assert {"id", "place"} == data["ledger"].keys()
+
+
+def test_init_follows_the_configured_url(
+    empty: Shop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The ledger is made where flows will look for it."""
+    monkeypatch.setenv("DPFLOW_LEDGER_URL", f"sqlite:///{tmp_path}/state/budget.db")
+    monkeypatch.setenv("DPFLOW_POLICIES", "rules")
+    run_fine("ledger", "init")
+    assert (tmp_path / "state" / "budget.db").is_file()
+    assert (tmp_path / "rules" / "ledger.lock").is_file()
+
+
+def test_init_never_replaces_a_ledger(shop: Shop) -> None:
+    """What was spent is not forgotten."""
+    before = run_json("ledger", "status")["ledger"]
+    result = run("ledger", "init")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "none is ever replaced" in result.stderr
+    assert before == run_json("ledger", "status")["ledger"]
+
+
+def test_init_does_not_replace_a_pinned_ledger_that_is_missing(shop: Shop) -> None:
+    """A fresh clone or a lost disk is no new project."""
+    shutil.rmtree(shop.root / ".dpflow")
+    result = run("ledger", "init")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "Restore that one" in result.stderr
+    assert not (shop.root / ".dpflow").exists()
+
+
+def test_init_says_how_to_pin_a_ledger_whose_pin_was_lost(shop: Shop) -> None:
+    """The way out is named, with the id that belongs into the file."""
+    lock = shop.policies / "ledger.lock"
+    pinned = lock.read_text().strip()
+    lock.unlink()
+    result = run("ledger", "init")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"write its id {pinned} there" in result.stderr
+    assert not lock.exists()
+
+
+def test_a_url_that_no_ledger_has_is_refused(
+    empty: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its password is not shown."""
+    monkeypatch.setenv("DPFLOW_LEDGER_URL", "mysql://me:secret@host/db")
+    for command in ("init", "status"):
+        result = run("ledger", command)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "mysql://" in result.stderr
+        assert "secret" not in result.stderr
+
+
+# ledger status
+
+
+def test_status_without_a_ledger_fails(empty: Shop) -> None:
+    """It says how to make one."""
+    result = run("ledger", "status")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "dpflow ledger init" in result.stderr
+
+
+def test_status_says_which_ledger_it_is(shop: Shop) -> None:
+    """Id, place, pin, schema and what it knows."""
+    shop.charge()
+    data = run_json("ledger", "status")
+    assert str(shop.root / ".dpflow" / "ledger.db") == data["ledger"]["place"]
+    assert (data["schema"], data["datasets"]) == (1, ["cdnow"])
+    text = run_fine("ledger", "status")
+    assert data["ledger"]["id"] in text
+    assert ".dpflow/ledger.db" in text
+
+
+def test_status_counts_open_reservations(shop: Shop) -> None:
+    """Those that run, and those that nobody will settle."""
+    ledger = shop.ledger()
+    shop.reserve(owner=ledger.owners.mine())
+    shop.reserve()
+    counts = run_json("ledger", "status")["open_reservations"]
+    assert counts == {"count": 2, "running": 1, "forfeited": 1}
+    text = run_fine("ledger", "status")
+    assert "open reservations  2 (1 running, 1 forfeited)" in text
+    assert "It stays charged in full" in text
+    ledger.close()

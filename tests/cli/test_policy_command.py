@@ -1,0 +1,178 @@
+"""`dpflow policy` checks every file and says how many steps fit."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dpflow.accounting import make_filter
+from dpflow.accounting.costs import PureDP
+from dpflow.policy import policy_schema
+from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
+
+
+def fits(data: dict, title: tuple[str, str]) -> list[int | None]:
+    """Return how many steps fit one gate of the first policy."""
+    gates = {(g["kind"], g["name"]): g for g in data["policies"][0]["gates"]}
+    return [count["steps"] for count in gates[title]["fits"]]
+
+
+# policy check: what it says
+
+
+def test_check_names_the_guarantee_and_the_constants(shop: Shop) -> None:
+    """Derived numbers are shown, for they will be pinned."""
+    text = run_fine("policy", "check")
+    assert "policies/cdnow.yaml  dataset cdnow  valid" in text
+    assert "Every customer (add-or-remove): all releases from dataset" in text
+    assert "delta 1e-6, order 10.7" in text
+    assert "halts at 3, idle 1.424" in text
+    assert "policies/adult.yaml  dataset adult  valid" in text
+
+
+def test_check_counts_the_steps_that_fit_each_gate(shop: Shop) -> None:
+    """The count is exact: one more would be refused."""
+    data = run_json("policy", "check", "policies/cdnow.yaml")
+    assert fits(data, ("dataset", "")) == [167, 26]
+    assert fits(data, ("flow", "weekly-report")) == [75, 12]
+    assert fits(data, ("odometer", "weekly-report")) == [117, 34]
+
+
+def test_a_budget_of_tenths_fits_exactly_ten(shop: Shop) -> None:
+    """Ten steps of 0.1 fit a budget of 1, and a Gaussian has no price there."""
+    data = run_json("policy", "check", "policies/adult.yaml")
+    assert fits(data, ("dataset", "")) == [None, 10]
+    (gaussian, pure) = data["policies"][0]["gates"][0]["fits"]
+    assert (gaussian["priced"], pure["priced"]) == (False, True)
+    rule = make_filter("basic", epsilon=1)
+    tally = rule.zero()
+    for _ in range(10):
+        tally = tally + rule.price(PureDP(epsilon="0.1"))
+    assert rule.admits(tally)
+    assert "no price" in run_fine("policy", "check", "policies/adult.yaml")
+
+
+def test_an_odometer_that_halts_nothing_admits_without_end(shop: Shop) -> None:
+    """It only reads."""
+    shop.write(CDNOW.replace(", halt_at_epsilon: 3", ""))
+    data = run_json("policy", "check", "policies/cdnow.yaml")
+    assert fits(data, ("odometer", "weekly-report")) == [None, None]
+    text = run_fine("policy", "check", "policies/cdnow.yaml")
+    assert "halts never" in text
+    assert "no end" in text
+
+
+def test_a_folder_elsewhere_can_be_checked(empty: Shop) -> None:
+    """As continuous integration does, without a ledger."""
+    elsewhere = empty.root / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "adult.yaml").write_text(ADULT)
+    text = run_fine("policy", "check", "elsewhere")
+    assert "elsewhere/adult.yaml  dataset adult  valid" in text
+    assert "There is no ledger yet to compare with" in text
+    assert run_json("policy", "check", "elsewhere")["policies"][0]["ledger"] is None
+
+
+# policy check: what it refuses
+
+
+def test_every_bad_file_is_reported_with_its_line_and_a_hint(shop: Shop) -> None:
+    """One bad file stops the check of none."""
+    shop.write(CDNOW.replace("gaussian", "gausian"))
+    shop.write(ADULT.replace("epsilon: 1", "epsilon: -1"), "adult.yaml")
+    shop.write(ADULT.replace("adult", "other"), "other.yaml")
+    result = run("policy", "check")
+    assert result.exit_code == 1
+    assert "policies/other.yaml  dataset other  valid" in result.stdout
+    assert "policies/adult.yaml  refused" in result.stdout
+    assert "policies/adult.yaml:4: budget.epsilon" in result.stderr
+    assert "policies/cdnow.yaml:5: filter" in result.stderr
+    assert "Did you mean 'gaussian'?" in result.stderr
+
+
+def test_bad_files_in_json_keep_file_line_and_hint_apart(shop: Shop) -> None:
+    """Editors and bots can point at the line."""
+    shop.write(CDNOW.replace("gaussian", "gausian"))
+    data = run_json("policy", "check", exit_code=1)
+    assert data["fine"] is False
+    assert [policy["dataset"] for policy in data["policies"]] == ["adult"]
+    (error,) = data["errors"]
+    assert (error["file"], error["line"]) == ("policies/cdnow.yaml", 5)
+    assert "Did you mean 'gaussian'?" in error["hint"]
+
+
+def test_two_files_for_one_dataset_are_refused(shop: Shop) -> None:
+    """Which one governs would be chance."""
+    shop.write(ADULT, "zebra.yaml")
+    result = run("policy", "check")
+    assert result.exit_code == 1
+    assert "policies/adult.yaml already governs the dataset 'adult'" in result.stderr
+    assert "policies/zebra.yaml  refused" in result.stdout
+
+
+def test_a_folder_without_policies_fails(empty: Shop) -> None:
+    """A check that checks nothing must not look like success."""
+    result = run("policy", "check")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "dpflow ledger init" in result.stderr
+    run_fine("ledger", "init")
+    result = run("policy", "check")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "there are no policy files" in result.stderr
+
+
+def test_a_path_that_is_not_there_is_wrong_usage(shop: Shop) -> None:
+    """Wrong usage has an exit code of its own."""
+    assert run("policy", "check", "nowhere.yaml").exit_code == 2
+
+
+# policy check: the ledger's copy
+
+
+def test_a_policy_that_the_ledger_pinned_is_the_same(shop: Shop) -> None:
+    """The check says so."""
+    assert "not pinned in the ledger yet" in run_fine("policy", "check")
+    shop.charge()
+    text = run_fine("policy", "check", "policies/cdnow.yaml")
+    assert "same as the ledger's copy (term 1)" in text
+
+
+def test_an_edit_after_the_first_charge_fails_the_check(shop: Shop) -> None:
+    """Steps would be refused, so this is better known before."""
+    shop.charge()
+    shop.write(CDNOW.replace("epsilon: 3,", "epsilon: 4,"))
+    result = run("policy", "check")
+    assert result.exit_code == 1
+    assert "differs from the ledger: budget.epsilon: ledger 3, file 4" in result.stdout
+    data = run_json("policy", "check", "policies/cdnow.yaml", exit_code=1)
+    told = data["policies"][0]["ledger"]
+    assert (told["term"], told["refused"]) == (1, True)
+    assert "budget.epsilon: ledger 3, file 4" in told["differences"]
+
+
+def test_an_edit_before_the_first_charge_is_fine(shop: Shop) -> None:
+    """A refused step pins the policy too, but nothing rests on it."""
+    shop.refuse(PureDP(epsilon=9), dataset="adult", flow=None)
+    shop.write(ADULT.replace("epsilon: 1", "epsilon: 2"), "adult.yaml")
+    text = run_fine("policy", "check")
+    assert "budget.epsilon: ledger 1, file 2. Nothing was charged yet" in text
+
+
+def test_another_ledger_fails_the_check(shop: Shop) -> None:
+    """The files are still shown."""
+    (shop.policies / "ledger.lock").write_text("f" * 32 + "\n")
+    result = run("policy", "check")
+    assert result.exit_code == 1
+    assert "dataset cdnow  valid" in result.stdout
+    assert "would forget what has been spent" in result.stderr
+
+
+# policy schema
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_schema_prints_what_editors_need(empty: Shop, options: tuple[str, ...]) -> None:
+    """It is JSON with and without --json, as policy.schema.json holds it."""
+    text = run_fine("policy", "schema", *options)
+    assert json.dumps(policy_schema(), indent=2) + "\n" == text

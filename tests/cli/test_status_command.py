@@ -1,0 +1,193 @@
+"""`dpflow status` says what was spent, what is left, and what to do next."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpflow.accounting.costs import ApproxDP, PureDP
+from tests.cli.support import CDNOW, Shop, run, run_fine, run_json
+
+
+def account(data: dict, dataset: str, kind: str) -> dict:
+    """Find one account in the JSON of a status."""
+    (found,) = (d for d in data["datasets"] if d["dataset"] == dataset)
+    (match,) = (a for a in found["accounts"] if a["kind"] == kind)
+    return match
+
+
+# Empty states
+
+
+def test_without_a_ledger_it_fails_and_says_how_to_make_one(empty: Shop) -> None:
+    """A missing ledger is never made by itself."""
+    result = run("status")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "dpflow ledger init" in result.stderr
+
+
+def test_without_policies_it_shows_how_to_write_one(empty: Shop) -> None:
+    """A new project is led to its first policy."""
+    run_fine("ledger", "init")
+    text = run_fine("status")
+    assert "No policies yet" in text
+    assert "policies/sales.yaml" in text
+    assert "dpflow policy check" in text
+
+
+def test_the_example_that_it_shows_is_a_valid_policy(empty: Shop) -> None:
+    """Whoever copies the example gets a policy that passes the check."""
+    run_fine("ledger", "init")
+    lines = [line for line in run_fine("status").splitlines() if line[:4] == "    "]
+    empty.write("\n".join(line[4:] for line in lines), "sales.yaml")
+    assert "dataset sales" in run_fine("policy", "check")
+
+
+def test_before_the_first_charge_it_shows_the_whole_budget(shop: Shop) -> None:
+    """The accounts that policies announce are there, untouched."""
+    text = run_fine("status")
+    assert "Nothing was charged yet" in text
+    assert "not pinned yet" in text
+    assert "share of weekly-report" in text
+    dataset = account(run_json("status"), "cdnow", "dataset")
+    assert (dataset["id"], dataset["state"]) == (None, "not opened")
+    assert dataset["budget"] == dataset["left"]
+
+
+# What was charged
+
+
+def test_it_names_the_guarantee_in_one_sentence(shop: Shop) -> None:
+    """The sentence is the policy's own, with its assumptions."""
+    shop.charge()
+    text = run_fine("status", "cdnow")
+    assert "Every customer (add-or-remove): all releases from dataset 'cdnow'" in text
+    assert "(epsilon = 3, delta = 1e-06)-differentially private, if every" in text
+
+
+def test_spent_and_left_add_up_to_the_budget(shop: Shop) -> None:
+    """Amounts are exact decimal text in the theorem's own currency."""
+    shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
+    shop.reserve(PureDP(epsilon="0.25"), dataset="adult", flow=None)
+    found = account(run_json("status"), "adult", "dataset")
+    assert found["budget"] == {"epsilon": "1", "delta": "0"}
+    assert found["spent"] == {"epsilon": "0.1", "delta": "0"}
+    assert found["reserved"] == {"epsilon": "0", "delta": "0"}
+    assert found["forfeited"] == {"epsilon": "0.25", "delta": "0"}
+    assert found["left"] == {"epsilon": "0.65", "delta": "0"}
+    assert found["used_fraction"] == pytest.approx(0.35)
+
+
+def test_a_running_step_is_reserved_and_a_dead_one_forfeited(shop: Shop) -> None:
+    """What nobody will settle stands apart."""
+    ledger = shop.ledger()
+    cost = PureDP(epsilon="0.1")
+    owner = ledger.owners.mine()
+    shop.reserve(cost, dataset="adult", flow=None, owner=owner)
+    found = account(run_json("status"), "adult", "dataset")
+    assert (found["reserved"]["epsilon"], found["forfeited"]["epsilon"]) == ("0.1", "0")
+    ledger.close()
+    found = account(run_json("status"), "adult", "dataset")
+    assert (found["reserved"]["epsilon"], found["forfeited"]["epsilon"]) == ("0", "0.1")
+
+
+def test_the_odometer_reads_at_its_delta_and_says_where_it_halts(shop: Shop) -> None:
+    """Each flow has a line of its own."""
+    shop.charge()
+    odometer = account(run_json("status"), "cdnow", "odometer")["odometer"]
+    assert (odometer["delta"], odometer["halt_at_epsilon"]) == ("0.000001", "3")
+    assert 1.4 < odometer["epsilon"] < 1.5
+    row = next(
+        line
+        for line in run_fine("status").splitlines()
+        if line.startswith("weekly-report")
+    )
+    assert row.split() == ["weekly-report", "renyi", "1.478", "1e-6", "3", "open"]
+
+
+def test_an_undefined_reading_is_told_and_is_null_in_json(shop: Shop) -> None:
+    """JSON has no infinity."""
+    shop.write(
+        CDNOW.replace("gaussian", "{theorem: concentrated, delta_loss: 5e-7}").replace(
+            "delta: 5e-7, halt_at_epsilon: 3", "delta: 6e-7"
+        )
+    )
+    shop.charge(ApproxDP(epsilon="0.1", delta="1e-9"))
+    assert "undefined (1 uncovered)" in run_fine("status")
+    odometer = account(run_json("status"), "cdnow", "odometer")["odometer"]
+    assert odometer["epsilon"] is None
+
+
+def test_the_json_has_the_promised_shape(shop: Shop) -> None:
+    """Programs rely on these names."""
+    shop.charge()
+    data = run_json("status", "cdnow")
+    assert {"ledger", "datasets", "warnings"} == data.keys()
+    assert {"id", "place"} == data["ledger"].keys()
+    (dataset,) = data["datasets"]
+    expected = {"dataset", "unit", "relation", "guarantee", "term", "accounts"}
+    assert expected == dataset.keys()
+    assert (
+        dataset["unit"],
+        dataset["relation"],
+        dataset["term"],
+    ) == ("customer", "add-or-remove", 1)
+    kinds = [found["kind"] for found in dataset["accounts"]]
+    assert kinds == ["dataset", "flow", "odometer"]
+    expected = {"id", "kind", "name", "theorem", "state", "epsilon", "delta"}
+    expected |= {"budget", "spent", "reserved", "forfeited", "left"}
+    expected |= {"used_fraction", "odometer"}
+    assert all(expected == found.keys() for found in dataset["accounts"])
+
+
+def test_one_dataset_can_be_asked_for(shop: Shop) -> None:
+    """The others stay out of the way."""
+    shop.charge()
+    (dataset,) = run_json("status", "adult")["datasets"]
+    assert dataset["dataset"] == "adult"
+
+
+def test_an_unknown_dataset_is_an_error_with_a_suggestion(shop: Shop) -> None:
+    """A mistyped name does not look like an empty one."""
+    result = run("status", "cdnew")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "Did you mean 'cdnow'?" in result.stderr
+
+
+# Files that do not agree with the ledger
+
+
+def test_an_edited_policy_is_warned_about_and_the_ledger_shown(shop: Shop) -> None:
+    """The ledger's copy governs; the guarantee shown is the pinned one."""
+    shop.charge()
+    shop.write(CDNOW.replace("epsilon: 3,", "epsilon: 4,"))
+    result = run("status", "cdnow")
+    assert result.exit_code == 0
+    assert "epsilon = 3" in result.stdout
+    assert "budget.epsilon: ledger 3, file 4" in result.stderr
+    assert "undo the edit" in result.stderr
+    assert len(run_json("status")["warnings"]) == 1
+
+
+def test_a_broken_policy_hides_nothing(shop: Shop) -> None:
+    """What the ledger knows is shown, whatever the files say."""
+    shop.charge()
+    shop.write("dataset: [")
+    result = run("status")
+    assert result.exit_code == 0
+    assert "share of weekly-report" in result.stdout
+    assert "cdnow.yaml" in result.stderr
+
+
+def test_a_deleted_policy_hides_nothing(shop: Shop) -> None:
+    """The pinned copy is enough to say what was promised."""
+    shop.charge()
+    (shop.policies / "cdnow.yaml").unlink()
+    assert "Every customer (add-or-remove)" in run_fine("status", "cdnow")
+
+
+def test_another_ledger_is_refused(shop: Shop) -> None:
+    """A fresh ledger would look as if nothing had been spent."""
+    (shop.policies / "ledger.lock").write_text("f" * 32 + "\n")
+    result = run("status")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "would forget what has been spent" in result.stderr.replace("\n", " ")

@@ -1,0 +1,363 @@
+"""Death and errors at every statement: nothing acknowledged is lost, nothing is free.
+
+A step reserves, runs its body and settles. It is killed before and after each of its
+statements and between them; then each statement fails, once or for ever. Whatever
+happens, a reopened ledger holds every acknowledged charge, at most one besides, and no
+step was told to run without a charge that is in the file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpflow.exceptions import (
+    DpflowError,
+    LedgerCorrupt,
+    LedgerUnavailable,
+    ReservationConflict,
+)
+from dpflow.ledger import Ledger, open_ledger
+from dpflow.ledger.records import Granted, Request
+from tests.ledger.support import (
+    Child,
+    FaultyDatabase,
+    audit,
+    die,
+    granted,
+    ledger_on,
+    make_policy,
+    new_ledger,
+    read,
+    request,
+    state_of,
+    sums,
+    url,
+)
+
+COST = Fraction(1, 1000)
+POLICY = make_policy(budget="{epsilon: 100}")
+#: More than a step has; the tests check that it is.
+MOST = 40
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Give the place of a ledger that has been used."""
+    ledger = new_ledger(tmp_path)
+    ledger.settle(granted(ledger, str(float(COST)), policies=[POLICY]))
+    ledger.close()
+    return tmp_path / "ledger.db"
+
+
+def step_request(ledger: Ledger, key: str | None = None) -> Request:
+    """Make the request of a step."""
+    return request(ledger, str(float(COST)), policies=[POLICY], key=key)
+
+
+def step(ledger: Ledger, asked: Request, say: Callable[[str], object]) -> None:
+    """Reserve, run a body, settle; say each thing when it is known."""
+    say("begin")
+    answer = ledger.reserve(asked)
+    assert isinstance(answer, Granted)
+    say("granted")
+    say("body")
+    ledger.settle(asked.reservation, value='"value"')
+    say("settled")
+
+
+def counted(path: Path, key: str) -> list[str]:
+    """Return the statements of one step that nothing disturbs."""
+    database, log = FaultyDatabase(path), list[str]()
+    ledger = ledger_on(database)
+    asked = step_request(ledger, key)
+    database.after = log.append
+    step(ledger, asked, lambda _: None)
+    ledger.close()
+    return log
+
+
+@dataclass
+class Watch:
+    """A ledger before something happens to it, and what must hold after."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        self.settled, self.held = sums(self.path)
+        self.known = {name for (name,) in read(self.path, SQL)}
+
+    def check(self, reservation: str, said: list[str]) -> None:
+        """Compare what was said with what is in the file."""
+        audit(self.path)
+        settled, held = sums(self.path)
+        state = state_of(self.path, reservation)
+        new = {name for (name,) in read(self.path, SQL)} - self.known
+        if "settled" in said:
+            assert state == "settled"
+        elif "granted" in said:
+            assert state in {"open", "settled"}
+        else:
+            assert state in {None, "open"}
+        assert ({reservation} if state else set()) == new
+        spent, kept = settled - self.settled, held - self.held
+        expected = {None: (0, 0), "open": (0, COST), "settled": (COST, 0)}
+        assert expected[state] == (spent, kept)
+
+
+SQL = "SELECT id FROM reservation"
+
+
+def check_goes_on(path: Path, lost: str, key: str) -> None:
+    """Check what the next process may do: its own step, under the same key."""
+    ledger = open_ledger(url(path))
+    if state_of(path, lost) is not None:
+        with pytest.raises(ReservationConflict):
+            ledger.reserve(request(ledger, reservation=lost, policies=[POLICY]))
+    watch = Watch(path)
+    asked = step_request(ledger, key)
+    answer = ledger.reserve(asked)
+    if isinstance(answer, Granted):
+        ledger.settle(asked.reservation, value='"again"')
+        watch.check(asked.reservation, ["granted", "settled"])
+    else:
+        assert state_of(path, lost) == "settled"
+    ledger.close()
+
+
+def die_at(number: int) -> Callable[[str], None]:
+    """Return a hook that kills the process at the n-th statement from now."""
+    count = 0
+
+    def hook(sql: str) -> None:
+        nonlocal count
+        if count == number:
+            die()
+        count += 1
+
+    return hook
+
+
+# Death
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_death_at_every_statement(path: Path, after: bool) -> None:
+    """From BEGIN to COMMIT, of the reservation and of the settlement."""
+    log = counted(path, f"counted/{after}")
+    assert 15 < len(log) < MOST
+    assert [sql for sql in log if not sql.lstrip().startswith("--")].count(
+        "COMMIT"
+    ) == 2
+    stages = set()
+    for number in range(len(log)):
+        key = f"death/{after}/{number}"
+        watch = Watch(path)
+
+        def work(say: Callable[[str], None], at: int = number, key: str = key) -> None:
+            database = FaultyDatabase(path)
+            ledger = ledger_on(database)
+            asked = step_request(ledger, key)
+            say(asked.reservation)
+            setattr(database, "after" if after else "before", die_at(at))
+            step(ledger, asked, say)
+
+        code, (reservation, *said) = Child(work).end()
+        assert code == -9
+        watch.check(reservation, said)
+        stages.add((tuple(said), state_of(path, reservation)))
+        check_goes_on(path, reservation, key)
+    unsaid, running = ("begin",), ("begin", "granted", "body")
+    seen = {(unsaid, None), (running, "open")}
+    if after:
+        # A COMMIT that was not acknowledged.
+        seen |= {(unsaid, "open"), (running, "settled")}
+    assert seen == stages
+
+
+@pytest.mark.parametrize("point", ["begin", "granted", "body", "settled"])
+def test_death_between_statements(path: Path, point: str) -> None:
+    """Before the reservation, during the body, and after the settlement."""
+    watch = Watch(path)
+
+    def work(say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        asked = step_request(ledger, f"point/{point}")
+        say(asked.reservation)
+
+        def say_or_die(word: str) -> None:
+            say(word)
+            if word == point:
+                die()
+
+        step(ledger, asked, say_or_die)
+
+    code, (reservation, *said) = Child(work).end()
+    assert (code, said[-1]) == (-9, point)
+    watch.check(reservation, said)
+    expected = {"begin": None, "granted": "open", "body": "open", "settled": "settled"}
+    assert expected[point] == state_of(path, reservation)
+    check_goes_on(path, reservation, f"point/{point}")
+
+
+@pytest.mark.parametrize("how", ["void", "forfeit"])
+def test_death_at_every_statement_of_another_end(path: Path, how: str) -> None:
+    """A charge is either still held or wholly ended."""
+    states = set()
+    for number in range(MOST):
+        before = sums(path)
+
+        def work(say: Callable[[str], None], at: int = number) -> None:
+            database = FaultyDatabase(path)
+            ledger = ledger_on(database)
+            reservation = ledger.reserve(step_request(ledger)).reservation
+            say(reservation)
+            if how == "forfeit":
+                ledger.owners.close()
+            database.after = die_at(at)
+            if how == "void":
+                ledger.void(reservation, reason="test")
+            else:
+                ledger.forfeit(reservation, because="test")
+
+        code, lines = Child(work).end()
+        audit(path)
+        state = state_of(path, lines[0])
+        moved = tuple(b - a for a, b in zip(before, sums(path), strict=True))
+        kept = {"open": (0, COST), "void": (0, 0), "forfeited": (COST, 0)}
+        assert state is not None
+        assert kept[state] == moved
+        states.add(state)
+        if code == 0:
+            break
+    assert code == 0
+    assert {"open", {"void": "void", "forfeit": "forfeited"}[how]} == states
+
+
+def test_death_while_a_ledger_is_made(tmp_path: Path) -> None:
+    """Half a ledger is none: it is refused, and nothing is granted from it."""
+    from dpflow.ledger import create_ledger
+    from dpflow.ledger import sqlite as module
+
+    place = tmp_path / "ledger.db"
+    finished = False
+    for number in range(MOST):
+
+        def work(say: Callable[[str], None], at: int = number) -> None:
+            class Mortal(FaultyDatabase):
+                def _connect(self) -> object:
+                    self.after = hook
+                    return super()._connect()
+
+            hook = die_at(at)
+            import dpflow.ledger as package
+
+            assert package.SqliteDatabase is module.SqliteDatabase
+            package.SqliteDatabase = Mortal  # type: ignore[attr-defined]
+            create_ledger(url(place))
+
+        code, _ = Child(work).end()
+        finished = code == 0
+        if finished:
+            break
+        try:
+            open_ledger(url(place)).close()
+        except LedgerCorrupt:
+            pass
+        else:
+            # Killed after the last COMMIT: then it is whole.
+            finished = True
+        for item in tmp_path.iterdir():
+            item.unlink()
+    assert finished
+    assert number > 15
+
+
+# Errors
+
+
+@dataclass
+class Fault:
+    """An error that a statement raises.
+
+    Attributes:
+        number: From which statement on, counted from zero.
+        after: After the statement ran: its outcome is then unknown to the caller.
+        once: Only that statement, or all from there on.
+        kind: What the driver raises.
+    """
+
+    number: int
+    after: bool
+    once: bool
+    kind: type[sqlite3.Error]
+    count: int = 0
+
+    def __call__(self, _: str) -> None:
+        """Count a statement and fail."""
+        self.count += 1
+        if self.count > self.number and (
+            self.count == self.number + 1 or not self.once
+        ):
+            raise self.kind("disk I/O error")
+
+
+FAULTS = [
+    (False, False, sqlite3.OperationalError),
+    (False, True, sqlite3.OperationalError),
+    (True, False, sqlite3.OperationalError),
+    (True, True, sqlite3.OperationalError),
+    (True, True, sqlite3.DatabaseError),
+]
+
+
+@pytest.mark.parametrize(("after", "once", "kind"), FAULTS)
+def test_an_error_at_every_statement(
+    path: Path, after: bool, once: bool, kind: type[sqlite3.Error]
+) -> None:
+    """Once or for ever, before the statement or after it."""
+    database = FaultyDatabase(path)
+    ledger = ledger_on(database)
+    total = len(counted(path, f"error/{after}/{once}/{kind}"))
+    ends = set()
+    for number in range(total + 1):
+        asked = step_request(ledger)
+        watch, said = Watch(path), list[str]()
+        fault = Fault(number, after, once, kind)
+        setattr(database, "after" if after else "before", fault)
+        try:
+            step(ledger, asked, said.append)
+            ends.add("none")
+        except DpflowError as error:
+            ends.add(type(error).__name__)
+        if "granted" in said:
+            # Read by another connection, before anything else happens.
+            assert state_of(path, asked.reservation) in {"open", "settled"}
+        database.before = database.after = lambda _: None
+        watch.check(asked.reservation, said)
+        if said[-1] != "settled" and state_of(path, asked.reservation) == "open":
+            # The outcome was unknown; asking again finds the answer.
+            assert isinstance(ledger.reserve(asked), Granted)
+            ledger.settle(asked.reservation)
+            watch.check(asked.reservation, ["granted", "settled"])
+    expected = LedgerUnavailable if kind is sqlite3.OperationalError else LedgerCorrupt
+    assert {"none", expected.__name__} == ends
+    ledger.close()
+
+
+def test_one_passing_error_does_not_stop_a_step(path: Path) -> None:
+    """A reservation asks once more: the same id, so it is charged once."""
+    database = FaultyDatabase(path)
+    ledger = ledger_on(database)
+    for number in range(12):
+        asked, watch = step_request(ledger), Watch(path)
+        database.after = Fault(number, True, True, sqlite3.OperationalError)
+        assert isinstance(ledger.reserve(asked), Granted)
+        database.after = lambda _: None
+        watch.check(asked.reservation, ["granted"])
+    ledger.close()

@@ -1,0 +1,394 @@
+"""The facts of the CDNOW data and, by brute force, the sensitivities of its statistics.
+
+The neighbouring relation is add-or-remove of one customer with all of their rows. The
+real weeks are searched over every customer; hypothesis builds the customers that the
+data set does not have (refunds, fortunes, hundreds of rows).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flows import data
+
+SMALLEST, MEDIAN, BUSIEST = "1998-W27", "1997-W48", "1997-W10"
+LARGEST_INT = 2**63 - 1
+
+Statistic = Callable[[pd.DataFrame], object]
+STATED = [
+    pytest.param(data.active_customers, 1, id="active_customers"),
+    pytest.param(data.revenue_cents, data.CLIP_CENTS, id="revenue_cents"),
+    pytest.param(data.basket_sizes, 1, id="basket_sizes"),
+]
+
+
+def distance_squared(one: object, other: object) -> int:
+    """Return the squared L2 distance of two statistics, without any rounding."""
+    left, right = np.ravel(np.asarray(one)), np.ravel(np.asarray(other))
+    pairs = zip(left.tolist(), right.tolist(), strict=True)
+    return sum((int(a) - int(b)) ** 2 for a, b in pairs)
+
+
+def without(frame: pd.DataFrame, customer: int) -> pd.DataFrame:
+    """Return the neighbour of the frame that lacks the customer."""
+    return frame.loc[frame["customer"] != customer]
+
+
+def largest_change(
+    statistic: Statistic, frame: pd.DataFrame, customers: list[int] | None = None
+) -> int:
+    """Return the largest squared change over the removals, of everybody by default."""
+    everybody = frame["customer"].unique().tolist()
+    chosen = everybody if customers is None else customers
+    whole = statistic(frame)
+    return max(distance_squared(whole, statistic(without(frame, c))) for c in chosen)
+
+
+def table(rows: list[tuple[int, int, int]]) -> pd.DataFrame:
+    """Build a frame of purchases on one day out of (customer, cds, cents)."""
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    return pd.DataFrame(
+        {
+            "customer": np.array(columns[0], dtype=np.int64),
+            "date": pd.to_datetime(["1997-01-01"] * len(rows)),
+            "cds": np.array(columns[1], dtype=np.int64),
+            "cents": np.array(columns[2], dtype=np.int64),
+        }
+    )
+
+
+def unclipped_revenue(frame: pd.DataFrame) -> int:
+    """Add up the money without a clip: the unsound variant."""
+    return int(frame["cents"].sum())
+
+
+def revenue_clipped_by_row(frame: pd.DataFrame) -> int:
+    """Clip purchases instead of customers: the unsound variant."""
+    return int(frame["cents"].clip(0, data.CLIP_CENTS).sum())
+
+
+def basket_sizes_by_row(frame: pd.DataFrame) -> object:
+    """Count purchases instead of customers per bucket: the unsound variant."""
+    return data.basket_sizes(frame.assign(customer=np.arange(len(frame))))
+
+
+def test_the_file_has_the_published_customers_and_rows() -> None:
+    """The data holds 23,570 customers and 69,659 purchases in the study period."""
+    frame = data.all_purchases()
+    assert len(frame) == 69_659
+    assert frame["customer"].nunique() == 23_570
+    assert frame["date"].min() == pd.Timestamp(data.FIRST_DAY)
+    assert frame["date"].max() == pd.Timestamp(data.LAST_DAY)
+
+
+def test_the_columns_are_typed() -> None:
+    """Numbers are 64-bit integers and days are datetimes."""
+    frame = data.purchases(MEDIAN)
+    assert list(frame.columns) == ["customer", "date", "cds", "cents"]
+    assert {frame[c].dtype.name for c in ("customer", "cds", "cents")} == {"int64"}
+    assert np.issubdtype(frame["date"].to_numpy().dtype, np.datetime64)
+
+
+def test_buyers_per_week() -> None:
+    """The 79 weeks have 108 to 2,955 buyers, and 518 in the median."""
+    buyers = {w: data.active_customers(data.purchases(w)) for w in data.weeks()}
+    assert len(buyers) == 79
+    assert min(buyers.values()) == buyers[SMALLEST] == 108
+    assert max(buyers.values()) == buyers[BUSIEST] == 2_955
+    assert sorted(buyers.values())[39] == buyers[MEDIAN] == 518
+
+
+def test_the_weeks_split_the_rows() -> None:
+    """Every purchase falls in exactly one week, on one of its days."""
+    parts = [data.purchases(week) for week in data.weeks()]
+    together = pd.concat(parts).sort_values(["customer", "date", "cds", "cents"])
+    whole = data.all_purchases().sort_values(["customer", "date", "cds", "cents"])
+    pd.testing.assert_frame_equal(
+        whole.reset_index(drop=True), together.reset_index(drop=True)
+    )
+
+
+def test_labels_are_iso_weeks_of_the_study_period() -> None:
+    """The labels are those of the ISO calendar over the public period, in order."""
+    days = pd.date_range(data.FIRST_DAY, data.LAST_DAY).date
+    calendar = [day.isocalendar() for day in days]
+    expected = list(dict.fromkeys(f"{c.year}-W{c.week:02d}" for c in calendar))
+    assert expected == data.weeks()
+    assert data.week_days("1997-W01") == (date(1996, 12, 30), date(1997, 1, 5))
+    assert data.week_days("1998-W27") == (date(1998, 6, 29), date(1998, 7, 5))
+
+
+@pytest.mark.parametrize(
+    "week", ["1996-W52", "1998-W28", "1997-W53", "1997-W1", "1997-01-01", ""]
+)
+def test_an_unknown_week_is_refused(week: str) -> None:
+    """A label outside the study raises ValueError naming the valid range."""
+    with pytest.raises(ValueError, match=r"'1997-W01' to '1998-W27'") as caught:
+        data.purchases(week)
+    assert repr(week) in str(caught.value)
+
+
+def test_cents_are_exact() -> None:
+    """Dollars become the cents that their text says, where floats would lose one."""
+    lines = data.purchases_file().read_text(encoding="ascii").splitlines()
+    dollars = [line.split()[3] for line in lines[1:]]
+    digits = [int(text.replace(".", "")) for text in dollars]
+    assert digits == data.all_purchases()["cents"].to_list()
+    truncated = [int(float(text) * 100) for text in dollars]
+    assert sum(map(operator.ne, digits, truncated)) == 3_884
+
+
+def test_the_caller_owns_the_frame() -> None:
+    """Writing into a returned frame does not reach the cached data."""
+    for load in (data.all_purchases, functools.partial(data.purchases, MEDIAN)):
+        before = load()
+        before.loc[:, "cents"] = 0
+        assert load()["cents"].sum() > 0
+
+
+def test_the_folder_of_the_environment_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DPFLOW_DATA names the folder, and its content is what is loaded."""
+    copy = tmp_path / data.FILE_NAME
+    copy.write_bytes(data.purchases_file().read_bytes())
+    monkeypatch.setenv("DPFLOW_DATA", str(tmp_path))
+    assert copy == data.purchases_file()
+    assert data.active_customers(data.purchases(SMALLEST)) == 108
+
+
+def test_an_empty_folder_is_an_error_and_no_fallback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A DPFLOW_DATA without the file is named, though lifetimes is installed."""
+    monkeypatch.setenv("DPFLOW_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"dpflow\[examples\]") as caught:
+        data.purchases(SMALLEST)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_an_altered_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One changed byte fails the checksum, in the check and in the load."""
+    content = data.purchases_file().read_bytes()
+    (tmp_path / data.FILE_NAME).write_bytes(content.replace(b"11.77", b"11.78", 1))
+    monkeypatch.setenv("DPFLOW_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match="sha256"):
+        data.purchases_file()
+    with pytest.raises(ValueError, match="sha256"):
+        data.purchases(SMALLEST)
+
+
+@pytest.mark.parametrize("package", ["absent", "without the file"])
+def test_missing_data_says_how_to_install_it(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the file the error says what to install, and imports nothing."""
+    monkeypatch.delenv("DPFLOW_DATA", raising=False)
+    monkeypatch.delitem(sys.modules, "lifetimes", raising=False)
+    if package == "without the file":
+        (tmp_path / "lifetimes").mkdir()
+        code = "raise SystemExit('lifetimes was imported')"
+        (tmp_path / "lifetimes" / "__init__.py").write_text(code)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(FileNotFoundError, match=r"pip install 'dpflow\[examples\]'"):
+        data.purchases_file()
+
+
+def test_a_copied_folder_works_and_never_imports_lifetimes(tmp_path: Path) -> None:
+    """The module runs from a folder of its own, and reads lifetimes unimported."""
+    source = Path(data.__file__).read_text(encoding="utf-8")
+    (tmp_path / "data.py").write_text(source, encoding="utf-8")
+    code = (
+        "import sys, data; print(len(data.purchases('1998-W27')), "
+        "'lifetimes' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split() == [str(len(data.purchases(SMALLEST))), "False"]
+
+
+def test_statistics_of_a_small_frame() -> None:
+    """Each statistic of a frame that is easy to add up by hand."""
+    rows = [(1, 1, 500), (1, 1, 700), (2, 5, 25_000), (3, 1, -300), (4, 9, 0)]
+    rows += [(5, 10, 9_999), (6, 0, 0), (7, -2, 100), (7, 1, 100), (8, 4, 1)]
+    frame = table(rows)
+    assert data.active_customers(frame) == 8
+    assert data.revenue_cents(frame) == 1_200 + 10_000 + 0 + 0 + 9_999 + 0 + 200 + 1
+    assert data.revenue_cents(frame, clip_cents=1_000) == 1_000 * 3 + 200 + 1
+    assert data.basket_sizes(frame).tolist() == [3, 1, 0, 1, 2, 1]
+
+
+def test_revenue_does_not_wrap_around() -> None:
+    """Two fortunes under a huge clip add up beyond 64 bits."""
+    rich = table([(1, 1, LARGEST_INT), (2, 1, LARGEST_INT)])
+    assert data.revenue_cents(rich, clip_cents=LARGEST_INT) == 2 * LARGEST_INT
+
+
+def test_every_basket_size_has_the_bucket_of_its_label() -> None:
+    """Sizes 1 to 12 fall into the buckets that BASKET_LABELS promises."""
+    for size in range(1, 13):
+        label = "10+" if size >= 10 else "5-9" if size >= 5 else str(size)
+        counts = data.basket_sizes(table([(7, size, 100)]))
+        assert data.BASKET_LABELS.index(label) == int(counts.argmax())
+        assert counts.sum() == 1
+
+
+def test_an_empty_frame_has_zero_statistics() -> None:
+    """A week without purchases has statistics of the same shape."""
+    frame = table([])
+    assert data.active_customers(frame) == 0
+    assert data.revenue_cents(frame) == 0
+    assert data.basket_sizes(frame).tolist() == [0] * len(data.BASKET_LABELS)
+
+
+def test_types_are_what_the_release_adds_noise_to() -> None:
+    """Counts and cents are Python integers; the histogram is a 64-bit array."""
+    frame = data.purchases(MEDIAN)
+    assert type(data.active_customers(frame)) is int
+    assert type(data.revenue_cents(frame)) is int
+    assert data.basket_sizes(frame).dtype == np.dtype(np.int64)
+
+
+@pytest.mark.parametrize("clip", [0, -1])
+def test_a_clip_must_be_positive(clip: int) -> None:
+    """A clip of zero or less is refused with its value."""
+    with pytest.raises(ValueError, match=f"clip_cents is {clip};"):
+        data.revenue_cents(table([]), clip_cents=clip)
+
+
+def test_statistics_do_not_depend_on_row_order_or_write() -> None:
+    """Shuffled rows give the same numbers, and the frame is left as it was."""
+    frame = data.purchases(MEDIAN)
+    kept = frame.copy()
+    shuffled = frame.sample(frac=1, random_state=3)
+    for statistic in (data.active_customers, data.revenue_cents, data.basket_sizes):
+        assert distance_squared(statistic(frame), statistic(shuffled)) == 0
+    pd.testing.assert_frame_equal(kept, frame)
+
+
+@pytest.mark.parametrize(("statistic", "sensitivity"), STATED)
+@pytest.mark.parametrize("week", [SMALLEST, MEDIAN, "1997-W01"])
+def test_removing_anybody_stays_within_the_sensitivity(
+    week: str, statistic: Statistic, sensitivity: int
+) -> None:
+    """Over every customer of a week the largest change is exactly the sensitivity."""
+    assert largest_change(statistic, data.purchases(week)) == sensitivity**2
+
+
+@pytest.mark.parametrize(("statistic", "sensitivity"), STATED)
+def test_removing_an_outlier_stays_within_the_sensitivity(
+    statistic: Statistic, sensitivity: int
+) -> None:
+    """In each week the biggest spender and the biggest buyers are bounded."""
+    for week in data.weeks():
+        frame = data.purchases(week)
+        sums = frame.groupby("customer")[["cents", "cds"]].sum()
+        often = frame["customer"].value_counts().idxmax()
+        outliers = [sums["cents"].idxmax(), sums["cds"].idxmax(), often]
+        customers = [int(str(customer)) for customer in outliers]
+        assert largest_change(statistic, frame, customers) <= sensitivity**2
+
+
+def test_a_whole_customer_moves_each_week_by_at_most_the_sensitivity() -> None:
+    """Removing the customer with the most weeks, everywhere, bounds every release."""
+    frame = data.all_purchases()
+    days = frame.drop_duplicates(["customer", "date"])["customer"]
+    loyal = int(str(days.value_counts().idxmax()))
+    touched = 0
+    for week in data.weeks():
+        whole = data.purchases(week)
+        rest = without(whole, loyal)
+        touched += len(whole) > len(rest)
+        for statistic, bound in ((data.active_customers, 1), (data.basket_sizes, 1)):
+            assert distance_squared(statistic(whole), statistic(rest)) <= bound
+        change = data.revenue_cents(whole) - data.revenue_cents(rest)
+        assert 0 <= change <= data.CLIP_CENTS
+    assert touched > 36
+
+
+@pytest.mark.parametrize(
+    ("unsound", "sensitivity"),
+    [
+        pytest.param(unclipped_revenue, data.CLIP_CENTS, id="unclipped"),
+        pytest.param(revenue_clipped_by_row, data.CLIP_CENTS, id="clipped by row"),
+        pytest.param(basket_sizes_by_row, 1, id="rows per bucket"),
+        pytest.param(len, 1, id="rows for customers"),
+    ],
+)
+def test_unsound_variants_exceed_the_sensitivity(
+    unsound: Statistic, sensitivity: int
+) -> None:
+    """The same search finds a customer of the median week who breaks the bound."""
+    assert largest_change(unsound, data.purchases(MEDIAN)) > sensitivity**2
+
+
+def test_floating_point_dollars_exceed_the_sensitivity() -> None:
+    """A running sum of clipped dollars moves by more than the clip of 100 dollars."""
+    frame = data.purchases("1997-W15")
+    spent = (frame.groupby("customer")["cents"].sum() / 100).clip(0, 100).to_list()
+    whole = functools.reduce(operator.add, spent)
+    changes = (
+        whole - functools.reduce(operator.add, spent[:i] + spent[i + 1 :])
+        for i, dollars in enumerate(spent)
+        if math.isclose(dollars, 100)
+    )
+    assert max(changes) > 100
+    assert largest_change(data.revenue_cents, frame) == data.CLIP_CENTS**2
+
+
+AMOUNTS = st.one_of(
+    st.integers(-(10**6), 10**6),
+    st.sampled_from(
+        [0, -1, data.CLIP_CENTS, data.CLIP_CENTS + 1, LARGEST_INT, -(2**62)]
+    ),
+)
+COUNTS = st.one_of(
+    st.integers(-3, 12), st.sampled_from([LARGEST_INT, -LARGEST_INT, 10**9])
+)
+OTHERS = st.lists(st.tuples(st.integers(1, 6), COUNTS, AMOUNTS), max_size=25)
+ONE_CUSTOMER = st.lists(st.tuples(st.just(0), COUNTS, AMOUNTS), max_size=60)
+
+
+@pytest.mark.parametrize(("statistic", "sensitivity"), STATED)
+@settings(deadline=None)
+@given(others=OTHERS, rows=ONE_CUSTOMER)
+def test_adding_any_customer_stays_within_the_sensitivity(
+    statistic: Statistic,
+    sensitivity: int,
+    others: list[tuple[int, int, int]],
+    rows: list[tuple[int, int, int]],
+) -> None:
+    """Any rows of one more customer, even overflowing ones, move it by the bound."""
+    before, after = statistic(table(others)), statistic(table(others + rows))
+    assert distance_squared(before, after) <= sensitivity**2
+
+
+@settings(deadline=None)
+@given(others=OTHERS, rows=ONE_CUSTOMER, clip=st.integers(1, LARGEST_INT))
+def test_the_sensitivity_of_revenue_is_its_clip(
+    others: list[tuple[int, int, int]], rows: list[tuple[int, int, int]], clip: int
+) -> None:
+    """The bound follows the clip, up to the largest one that 64 bits hold."""
+    before = data.revenue_cents(table(others), clip_cents=clip)
+    after = data.revenue_cents(table(others + rows), clip_cents=clip)
+    assert 0 <= after - before <= clip

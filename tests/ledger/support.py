@@ -1,0 +1,326 @@
+"""A ledger to try things on, an auditor of its own, and processes to kill."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import select
+import signal
+import sqlite3
+import traceback
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from dpflow import PureDP
+from dpflow.accounting.costs import Cost
+from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.ledger.owner import Owners
+from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.sqlite import SqliteDatabase
+from dpflow.policy import Policy, parse_policy
+
+#: One epsilon in tally units.
+UNIT = 10**36
+
+
+def make_policy(dataset: str = "a", **fields: str) -> Policy:
+    """Make a policy of basic composition with epsilon 1, or as the fields say."""
+    given = {
+        "dataset": dataset,
+        "unit": "customer",
+        "relation": "add-or-remove",
+        "budget": "{epsilon: 1}",
+        "filter": "basic",
+        **fields,
+    }
+    return parse_policy("\n".join(f"{name}: {text}" for name, text in given.items()))
+
+
+BASIC = make_policy()
+
+
+def url(path: Path) -> str:
+    """Return the URL of a ledger file."""
+    return f"sqlite:///{path}"
+
+
+def new_ledger(folder: Path) -> Ledger:
+    """Make a ledger in a folder."""
+    return create_ledger(url(folder / "ledger.db"))
+
+
+def ledger_on(database: SqliteDatabase) -> Ledger:
+    """Open a ledger on a database object, with its usual owners."""
+    return Ledger(database, owners_of(database.path))
+
+
+def owners_of(path: Path) -> Owners:
+    """Return a new view of the owner files beside a ledger file."""
+    return Owners(path.with_name(f"{path.name}.owners"))
+
+
+def request(
+    ledger: Ledger,
+    cost: Cost | str = "0.1",
+    *,
+    policies: Sequence[Policy] = (BASIC,),
+    key: str | None = None,
+    **fields: Any,
+) -> Request:
+    """Make a request of a step; a text stands for an epsilon."""
+    values: dict[str, Any] = {
+        "reservation": uuid.uuid4().hex,
+        "owner": ledger.owners.mine(),
+        "policies": tuple(policies),
+        "cost": PureDP(epsilon=cost) if isinstance(cost, str) else cost,
+        "step": "count",
+        "release_key": None if key is None else ledger.release_key(key),
+        "key_text": key or "",
+    }
+    return Request(**{**values, **fields})
+
+
+def granted(ledger: Ledger, cost: Cost | str = "0.1", **fields: Any) -> str:
+    """Reserve and return the reservation's id; anything but a grant fails."""
+    answer = ledger.reserve(request(ledger, cost, **fields))
+    assert isinstance(answer, Granted)
+    return answer.reservation
+
+
+def read(path: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    """Ask the file itself, over a connection that dpflow knows nothing of."""
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(sql, values).fetchall()
+    finally:
+        connection.close()
+
+
+def edit(path: Path, *statements: str) -> None:
+    """Edit the file by hand, as someone might who knows SQL and no better."""
+    connection = sqlite3.connect(path)
+    try:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+    finally:
+        connection.close()
+
+
+def sums(path: Path, account: str = "a#1") -> tuple[Fraction, Fraction]:
+    """Return what is settled and held on the first component of an account."""
+    rows = read(path, "SELECT settled, held FROM account WHERE id = ?", account)
+    if not rows:
+        return Fraction(0), Fraction(0)
+    settled, held = (Fraction(json.loads(text)[0], UNIT) for text in rows[0])
+    return settled, held
+
+
+def kinds(path: Path, account: str = "a#1") -> list[str]:
+    """Return the kinds of an account's journal entries, in order."""
+    sql = "SELECT kind FROM entry WHERE account = ? ORDER BY seq"
+    return [kind for (kind,) in read(path, sql, account)]
+
+
+def state_of(path: Path, reservation: str) -> str | None:
+    """Return the state of a reservation, or None if there is none."""
+    sql = "SELECT state FROM reservation WHERE id = ?"
+    return next((state for (state,) in read(path, sql, reservation)), None)
+
+
+COLUMNS = (
+    "account seq kind reservation amount settled_after held_after run body at writer"
+)
+
+
+def chain(path: Path, account: str) -> list[tuple[str, str]]:
+    """Return each entry's stored hash and the one its content should have."""
+    names = COLUMNS.split()
+    found, previous = [], ""
+    sql = f"SELECT hash, {', '.join(names)} FROM entry WHERE account = ? ORDER BY seq"
+    for stored, *values in read(path, sql, account):
+        content = dict(zip(names, values, strict=True))
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        previous = hashlib.sha256((previous + text).encode()).hexdigest()
+        found.append((stored, previous))
+    return found
+
+
+def audit(path: Path) -> None:
+    """Recompute every hash and every sum of a ledger from its journal alone."""
+    open_amounts: dict[tuple[str, str], list[int]] = {}
+    ended: dict[str, set[str]] = {}
+    for account, settled, held, seq, head in read(
+        path, "SELECT id, settled, held, seq, head FROM account"
+    ):
+        hashes = chain(path, account)
+        assert all(stored == computed for stored, computed in hashes)
+        spent, kept = [0] * len(json.loads(settled)), [0] * len(json.loads(held))
+        rows = read(
+            path,
+            "SELECT seq, kind, reservation, amount, settled_after, held_after "
+            "FROM entry WHERE account = ? ORDER BY seq",
+            account,
+        )
+        for position, (number, kind, reservation, text, *after) in enumerate(rows, 1):
+            amount = json.loads(text)
+            if kind == "reserve":
+                kept = [a + b for a, b in zip(kept, amount, strict=True)]
+                open_amounts[account, reservation] = amount
+            elif kind in {"settle", "void", "forfeit"}:
+                assert open_amounts.pop((account, reservation)) == amount
+                kept = [a - b for a, b in zip(kept, amount, strict=True)]
+                ended.setdefault(reservation, set()).add(kind)
+            if kind in {"settle", "forfeit"}:
+                spent = [a + b for a, b in zip(spent, amount, strict=True)]
+            assert position == number
+            assert [spent, kept] == [json.loads(text) for text in after]
+        assert (spent, kept) == (json.loads(settled), json.loads(held))
+        assert (seq, head) == (len(rows), hashes[-1][0])
+    words = {"settled": {"settle"}, "void": {"void"}, "forfeited": {"forfeit"}}
+    for name, state in read(path, "SELECT id, state FROM reservation"):
+        assert words.get(state, set()) == ended.pop(name, set())
+        assert (state == "open") == any(key[1] == name for key in open_amounts)
+    assert ended == {}
+    assert read(path, "PRAGMA integrity_check") == [("ok",)]
+    assert read(path, "PRAGMA foreign_key_check") == []
+
+
+class FaultyDatabase(SqliteDatabase):
+    """A ledger file whose statements run between two hooks, which tests replace."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(path, **options)
+        self.before: Callable[[str], None] = _nothing
+        self.after: Callable[[str], None] = _nothing
+
+    def _connect(self) -> Any:
+        return _FaultyConnection(super()._connect(), self)
+
+
+class _FaultyConnection:
+    """A connection that calls its database's hooks around each statement."""
+
+    def __init__(self, connection: sqlite3.Connection, hooks: FaultyDatabase) -> None:
+        self._connection, self._hooks = connection, hooks
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        """Run a statement between the hooks."""
+        self._hooks.before(sql)
+        cursor = self._connection.execute(sql, *values)
+        try:
+            self._hooks.after(sql)
+        except BaseException:
+            # The driver leaves no statement running when it raises.
+            cursor.close()
+            raise
+        return cursor
+
+    def close(self) -> None:
+        """Close the real connection."""
+        self._connection.close()
+
+
+def _nothing(sql: str) -> None:
+    """Let a statement be."""
+
+
+class Child:
+    """A forked process that runs a function and reports by a pipe.
+
+    Args:
+        target: What it does; gets `say`, which sends a line at once.
+    """
+
+    def __init__(self, target: Callable[[Callable[[str], None]], None]) -> None:
+        reading, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(reading)
+            status = 1
+            try:
+                target(lambda line: _write(writing, line))
+                status = 0
+            except BaseException:
+                _write(writing, traceback.format_exc())
+            finally:
+                os._exit(status)
+        os.close(writing)
+        self._lines = os.fdopen(reading)
+
+    def line(self) -> str:
+        """Wait for the next line; empty at the end."""
+        return self._lines.readline().rstrip("\n")
+
+    def speaks(self, seconds: float) -> bool:
+        """Say whether the process says something, or ends, within so long."""
+        return bool(select.select([self._lines], [], [], seconds)[0])
+
+    def kill(self) -> None:
+        """Kill the process as the kernel would, and wait until it is gone."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.end()
+
+    def end(self) -> tuple[int, list[str]]:
+        """Wait for the end; return the exit code, negative for a signal, and lines."""
+        with self._lines:
+            lines = self._lines.read().splitlines()
+        _, status = os.waitpid(self.pid, 0)
+        return os.waitstatus_to_exitcode(status), lines
+
+
+def _write(descriptor: int, line: str) -> None:
+    os.write(descriptor, f"{line}\n".encode())
+
+
+def die() -> None:
+    """End this process as a crash would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def told_by_child(target: Callable[[], Any]) -> str:
+    """Run a function in a forked process and return what it says."""
+    code, lines = Child(lambda say: say(str(target()))).end()
+    assert code == 0, lines
+    return "\n".join(lines)
+
+
+class Gate:
+    """A door that holds forked processes until it is opened."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+
+    def wait(self) -> None:
+        """Wait, in the child, until the parent opens or dies."""
+        os.close(self._writing)
+        os.read(self._reading, 1)
+
+    def open(self) -> None:
+        """Let all children through."""
+        os.close(self._writing)
+        os.close(self._reading)
+
+
+@contextmanager
+def holding(path: Path) -> Iterator[None]:
+    """Let another process hold the ledger inside a transaction."""
+    gate = Gate()
+
+    def hold(say: Callable[[str], None]) -> None:
+        with open_ledger(url(path)).database.write():
+            say("held")
+            gate.wait()
+
+    child = Child(hold)
+    assert child.line() == "held"
+    try:
+        yield
+    finally:
+        gate.open()
+        assert child.end() == (0, [])

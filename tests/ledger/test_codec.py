@@ -1,0 +1,298 @@
+"""The codec's law: what was stored comes back, equal and of the same type."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import zoneinfo
+from collections import OrderedDict, namedtuple
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import IntEnum
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpflow.exceptions import ReleaseError
+from dpflow.ledger import codec
+from dpflow.ledger.codec import MAX_DEPTH, MAX_TEXT, decode, encode
+
+relaxed = settings(
+    max_examples=80, deadline=None, suppress_health_check=list(HealthCheck)
+)
+BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
+
+
+def described(value: Any) -> str:
+    """Write a value with the types of all its parts; dicts and sets have no order."""
+    if isinstance(value, list | tuple):
+        body = ", ".join(map(described, value))
+    elif isinstance(value, set | frozenset):
+        body = ", ".join(sorted(map(described, value)))
+    elif isinstance(value, dict):
+        body = ", ".join(sorted(map(described, value.items())))
+    else:
+        body = repr(value)
+    return f"{type(value).__name__}[{body}]"
+
+
+def same(first: Any, second: Any) -> bool:
+    """Tell whether two values are equal with equal types, all the way down."""
+    return described(first) == described(second)
+
+
+def again(value: Any) -> Any:
+    """Store a value and read it back, checking that its text is canonical."""
+    text = encode(value)
+    assert text.isascii()
+    back = decode(text)
+    assert text == encode(back)
+    return back
+
+
+zones = st.one_of(
+    st.none(),
+    st.builds(timezone, st.timedeltas(timedelta(hours=-23), timedelta(hours=23))),
+    st.just(timezone(timedelta(hours=2), "summer")),
+    st.sampled_from([UTC, BERLIN, zoneinfo.ZoneInfo("America/New_York")]),
+)
+texts = st.text(st.characters(), max_size=8) | st.text("\ud83d\ude00\udfff$typea\0")
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(2**2000), 2**2000),
+    st.floats(),
+    texts,
+    st.binary(max_size=20),
+    st.dates(),
+    st.datetimes(timezones=zones) | st.datetimes().map(lambda at: at.replace(fold=1)),
+    st.timedeltas(),
+    st.decimals().filter(lambda number: not number.is_snan()),
+    st.fractions(),
+)
+hashables = st.recursive(
+    scalars,
+    lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3),
+    max_leaves=6,
+)
+values = st.recursive(
+    scalars | hashables | st.sampled_from([Decimal("-0.00"), Decimal("-sNaN12")]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(texts | st.just("$type"), inner, max_size=4),
+        st.dictionaries(hashables, inner, max_size=3),
+        st.sets(hashables, max_size=4),
+    ),
+    max_leaves=20,
+)
+
+
+class TestPython:
+    """Values of the standard library."""
+
+    @given(values)
+    @settings(relaxed, max_examples=400)
+    def test_round_trip(self, value: Any) -> None:
+        """Whatever encode accepts comes back equal and of the same type."""
+        assert same(value, again(value))
+
+    @pytest.mark.parametrize(
+        "value",
+        [None, True, 0, -7, 2**64, 0.1, -0.0, 1e300, "", "é\n\0", [], {}, [1, [2.0]]],
+    )
+    def test_plain_json_stands_for_itself(self, value: Any) -> None:
+        """What JSON can say is written as JSON."""
+        assert same(value, json.loads(encode(value)))
+        assert same(value, again(value))
+
+    def test_text(self) -> None:
+        """The text is compact, sorted and typed."""
+        value = {"b": (1, 2.5), "a": {"$type": b"\0"}, "c": Fraction(1, 3)}
+        expected = (
+            '{"a":{"$type":"dict","pairs":[["$type",{"$type":"bytes","base64":"AA=="}]]'
+            '},"b":{"$type":"tuple","items":[1,2.5]},'
+            '"c":{"$type":"Fraction","parts":[1,3]}}'
+        )
+        assert expected == encode(value)
+
+    def test_one_value_one_text(self) -> None:
+        """The order in which a dict or a set was filled does not show."""
+        assert encode({"a": 1, "b": 2}) == encode({"b": 2, "a": 1})
+        assert encode({(1,): 1, 2: 2}) == encode({2: 2, (1,): 1})
+        assert encode({8, 0, "x", (1,)}) == encode({(1,), "x", 0, 8})
+
+    def test_types_differ_in_text(self) -> None:
+        """Values that Python calls equal are told apart."""
+        ones = [1, 1.0, True, Decimal(1), Decimal("1.0"), Fraction(1), np.int64(1)]
+        assert len(ones) == len({encode(one) for one in ones})
+        assert encode({1}) != encode({1.0})
+
+    @pytest.mark.parametrize("fold", [0, 1])
+    def test_zones(self, fold: int) -> None:
+        """A named zone keeps its name and the fold its side of the clock change."""
+        at = datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=fold)
+        back = again(at)
+        assert BERLIN is back.tzinfo
+        assert timedelta(hours=2 - fold) == back.utcoffset()
+
+
+class Colour(IntEnum):
+    """An int that is more than an int."""
+
+    RED = 731954286
+
+
+SECRET = 731_954_286
+Pair = namedtuple("Pair", "a b")  # noqa: PYI024
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+UNSTORABLE: list[tuple[Any, str]] = [
+    (complex(SECRET), "complex"),
+    (object(), "object"),
+    (lambda: SECRET, "function"),
+    (ValueError(SECRET), "ValueError"),
+    (Colour.RED, "Colour"),
+    (Pair(SECRET, 1), "Pair"),
+    (OrderedDict(a=SECRET), "OrderedDict"),
+    (bytearray(b"731954286"), "bytearray"),
+    (time(7, 31, 9), "time"),
+    (np.array([SECRET], dtype=object), "ndarray"),
+    (np.array([SECRET], dtype=complex), "ndarray"),
+    (np.array([SECRET], dtype=np.longdouble), "ndarray"),
+    (np.array([(SECRET,)], dtype=[("a", "i8")]), "ndarray"),
+    (np.ma.array([SECRET]), "MaskedArray"),
+    (np.longlong(SECRET), "longlong"),
+    (pd.Series([f"{SECRET}"], dtype="category"), "Categorical"),
+    (pd.Series([1], index=pd.CategoricalIndex([f"{SECRET}"])), "CategoricalIndex"),
+    (pd.Series([SECRET], dtype="Sparse[int]"), "SparseArray"),
+    (pd.DataFrame({"a": pd.period_range("2020", periods=1)}), "PeriodArray"),
+    (pd.Period("2020"), "Period"),
+]
+
+
+NAMES = [*codec._UNPACKERS, "numpy.array", "pandas.Series", "pandas.DataFrame"]
+MEMBERS = ["items", "pairs", "parts", "text", "iso", "fold", "zone", "hex", "dtype"]
+objects = st.dictionaries(st.sampled_from(MEMBERS), st.deferred(lambda: junk))
+junk: st.SearchStrategy[Any] = st.one_of(
+    st.none() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text("<i8=A1"),
+    st.lists(st.deferred(lambda: junk), max_size=3),
+    objects,
+    st.builds(
+        lambda node, name: {**node, "$type": name}, objects, st.sampled_from(NAMES)
+    ),
+)
+
+
+class TestRefusals:
+    """What cannot be stored or read is refused, quietly about the value."""
+
+    @pytest.mark.parametrize(("value", "name"), UNSTORABLE, ids=lambda v: str(v)[:12])
+    def test_unstorable(self, value: Any, name: str) -> None:
+        """The error names the type, also of a nested value, and never the value."""
+        for nested in (value, {"key731954": [value]}, (value,)):
+            with pytest.raises(ReleaseError, match=rf"type \S*{name} ") as caught:
+                encode(nested)
+            assert "73195" not in f"{caught.value} {caught.value.details}"
+            assert caught.value.__context__ is None
+
+    def test_depth(self) -> None:
+        """Exactly MAX_DEPTH containers fit; loops end in a clear error."""
+        value: Any = 0
+        for _ in range(MAX_DEPTH):
+            value = (value,)
+        assert same(value, again(value))
+        for deeper in ([value], LOOP, {"a": value}):
+            with pytest.raises(ReleaseError, match="deeper than 50 levels"):
+                encode(deeper)
+        with pytest.raises(ReleaseError, match="deeper than 50 levels"):
+            decode("[" * 52 + "]" * 52)
+        with pytest.raises(ReleaseError, match="RecursionError"):
+            decode("[" * 10**6)
+
+    def test_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Values beyond MAX_TEXT are refused before their text is built."""
+        monkeypatch.setattr(codec, "MAX_TEXT", 2**20)
+        numbers = [0] * (2**19 - 1)
+        assert numbers == decode(encode(numbers))
+        fits = b"\0" * (codec.MAX_TEXT * 3 // 4 - 100)
+        assert fits == decode(encode(fits))
+        shared: list[Any] = ["x"]
+        for _ in range(45):
+            shared = [shared, shared]
+        big = np.broadcast_to(np.zeros(1), (10**12,))
+        for value in (
+            "x" * codec.MAX_TEXT,
+            "é" * (codec.MAX_TEXT // 5),
+            fits * 2,
+            shared,
+            big,
+            [*numbers, 0, 0],
+        ):
+            with pytest.raises(ReleaseError, match="more than 1 MiB"):
+                encode(value)
+        with pytest.raises(ReleaseError, match="more than 1 MiB"):
+            decode(" " * (codec.MAX_TEXT + 1))
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", "{", "NaN", "[1e999]", '{"a":1,"a":2}', "9" * 5000, '"\\u12"', "[1]x"],
+    )
+    def test_not_json(self, text: str) -> None:
+        """Damaged JSON, constants beyond JSON and repeated keys are refused."""
+        with pytest.raises(ReleaseError, match="damaged") as caught:
+            decode(text)
+        assert caught.value.__context__ is None
+
+    @pytest.mark.parametrize("name", ["object", "os.system", "numpy.load", "pickle"])
+    def test_unknown_type(self, name: str) -> None:
+        """A type that nobody registered is refused by name."""
+        with pytest.raises(ReleaseError, match=f"unknown type '{name}'"):
+            decode(f'[{{"$type":"{name}","items":[]}}]')
+
+    @given(junk)
+    @settings(relaxed, max_examples=150)
+    def test_junk(self, tree: Any) -> None:
+        """Any other text is read or refused; no other error gets out."""
+        try:
+            decode(json.dumps(tree))
+        except ReleaseError as error:
+            assert error.message  # noqa: PT017
+
+    def test_imports_wait(self) -> None:
+        """Plain values need neither numpy nor pandas."""
+        code = (
+            "import sys; from dpflow.ledger.codec import encode, decode; "
+            "decode(encode({'a': (1, 2.5)})); "
+            "print([n for n in ('numpy', 'pandas') if n in sys.modules])"
+        )
+        answer = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        assert (answer.stdout.strip(), answer.stderr) == ("[]", "")
+
+
+def test_limit() -> None:
+    """The limit is the one that the ledger's schema was made for."""
+    assert MAX_TEXT == 16 * 2**20
+
+
+def test_nan_is_kept() -> None:
+    """Not-a-number and the infinities have a text of their own."""
+    assert encode(math.nan) == '{"$type":"float","text":"nan"}'
+    assert math.isnan(decode(encode(math.nan)))
+    assert [math.inf, -math.inf] == again([math.inf, -math.inf])
+
+
+def test_dates_are_no_datetimes() -> None:
+    """A date and its midnight stay apart."""
+    assert same(date(2026, 1, 1), again(date(2026, 1, 1)))
+    assert same(datetime(2026, 1, 1), again(datetime(2026, 1, 1)))  # noqa: DTZ001

@@ -1,0 +1,211 @@
+"""Numpy and pandas through the codec: every bit, dtype, index and name comes back."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zoneinfo
+from datetime import UTC
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from hypothesis.extra import pandas as pdst
+
+from dpflow.exceptions import ReleaseError
+from dpflow.ledger.codec import decode, encode
+
+relaxed = settings(
+    max_examples=80, deadline=None, suppress_health_check=list(HealthCheck)
+)
+BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
+
+
+def again(value: Any) -> Any:
+    """Store a value and read it back, checking that its text is canonical."""
+    text = encode(value)
+    back = decode(text)
+    assert text == encode(back)
+    return back
+
+
+arrays = npst.arrays(
+    dtype=st.one_of(
+        npst.boolean_dtypes(),
+        npst.integer_dtypes(endianness="?"),
+        npst.floating_dtypes(endianness="?", sizes=(16, 32, 64)),
+        npst.datetime64_dtypes(endianness="?"),
+        npst.timedelta64_dtypes(endianness="?"),
+        npst.byte_string_dtypes(min_len=1),
+        npst.unicode_string_dtypes(endianness="?", min_len=1),
+    ),
+    shape=npst.array_shapes(min_dims=0, min_side=0, max_side=4),
+)
+
+
+class TestNumpy:
+    """Arrays and scalars of numpy."""
+
+    @given(arrays)
+    @relaxed
+    def test_arrays(self, array: np.ndarray) -> None:
+        """An array keeps dtype (with its byte order), shape and every bit."""
+        back = again(array)
+        assert np.ndarray is type(back)
+        assert (array.dtype.str, array.shape) == (back.dtype.str, back.shape)
+        assert array.tobytes() == back.tobytes()
+        assert back.flags.writeable
+
+    def test_memory_order_does_not_show(self) -> None:
+        """A transposed view and its copy are one value with one text."""
+        view = np.arange(6).reshape(2, 3).T[::-1]
+        assert encode(np.ascontiguousarray(view)) == encode(view)
+        assert np.array_equal(view, again(view))
+
+    @given(arrays.filter(lambda array: array.size and array.dtype.kind not in "US"))
+    @relaxed
+    def test_scalars(self, array: np.ndarray) -> None:
+        """A scalar keeps its type and its bits, inside a container too."""
+        scalar = array.ravel()[0]
+        back = again([scalar])[0]
+        assert type(scalar) is type(back)
+        assert scalar.dtype == back.dtype
+        assert scalar.tobytes() == back.tobytes()
+
+    def test_text_scalars(self) -> None:
+        """Texts of numpy come back, but not with the NULs that numpy would drop."""
+        for scalar in (np.str_("é"), np.str_(""), np.bytes_(b"ab")):
+            back = again(scalar)
+            assert (type(scalar), scalar) == (type(back), back)
+        with pytest.raises(ReleaseError, match="plain Python value"):
+            encode(np.str_("a\0"))
+
+
+columns = st.sampled_from(["i1", "u4", "i8", "f4", "f8", "bool", "M8[ns]", "m8[us]"])
+series = columns.flatmap(lambda dtype: pdst.series(dtype=np.dtype(dtype)))
+frames = st.lists(columns, min_size=1, max_size=4).flatmap(
+    lambda dtypes: pdst.data_frames(
+        [pdst.column(f"c{i}", dtype=np.dtype(d)) for i, d in enumerate(dtypes)],
+        index=pdst.range_indexes() | pdst.indexes(dtype=np.dtype("i8")),
+    )
+)
+WEEKS = pd.date_range("2026-03-01", periods=3, freq="W-SUN", tz=BERLIN, name="week")
+PAIRS = pd.MultiIndex.from_tuples([("a", 1), ("b", 2), ("a", 3)], names=["k", None])
+ODD = pd.arrays.FloatingArray(np.array([np.nan, 1, 2]), np.array([False, True, False]))
+SERIES: dict[str, Any] = {
+    "weeks": pd.Series([1, 2, 3], index=WEEKS, name=("count", 1)),
+    "pairs": pd.Series([1.5, 2, 3], index=PAIRS),
+    "zoned": pd.Series(WEEKS),
+    "empty": pd.Series([], dtype="f4"),
+    "text": pd.Series(["a", None, "é"], index=["x", None, "x"]),
+    "text NA": pd.Series(["a", pd.NA], dtype="string"),
+    "objects": pd.Series(["a", (1,), [2], None, pd.NA, pd.NaT, 1], dtype=object),
+    "texts as objects": pd.Series(["a", "b"], dtype=object),
+    "tuples as index": pd.Series([1], index=pd.Index([(1, 2)], tupleize_cols=False)),
+    "Int64": pd.Series([1, None], dtype="Int64"),
+    "UInt8": pd.Series([1, None], dtype="UInt8"),
+    "Float64": pd.Series([1.5, None], dtype="Float64"),
+    "Float64 with NaN": pd.Series(ODD),
+    "boolean": pd.Series([True, None], dtype="boolean"),
+    "days": pd.Series(0, index=pd.timedelta_range("1D", periods=3)),
+}
+FRAMES: dict[str, Any] = {
+    "nothing": pd.DataFrame(),
+    "no columns": pd.DataFrame(index=["a", "b"]),
+    "no rows": pd.DataFrame({"a": pd.Series(dtype="i4"), "b": pd.Series(dtype="str")}),
+    "names repeat": pd.DataFrame(
+        [[1, "x", 2.5], [2, "y", 3.5]], columns=["a", "b", "a"], index=[7, 7]
+    ).rename_axis(columns="field"),
+    "weeks": pd.DataFrame({"n": [1, 2, 3]}, index=WEEKS),
+    "grouped": pd.DataFrame({"k": [1, 1, 2], "j": list("aba"), "v": [1.0, 2, 3]})
+    .groupby(["k", "j"])
+    .agg({"v": ["sum", "count"]}),
+}
+
+
+class TestPandas:
+    """Series, frames and timestamps of pandas."""
+
+    @given(series)
+    @relaxed
+    def test_series(self, value: pd.Series) -> None:
+        """A Series keeps dtype, index and every value."""
+        pd.testing.assert_series_equal(value, again(value), check_exact=True)
+
+    @given(frames)
+    @relaxed
+    def test_frames(self, value: pd.DataFrame) -> None:
+        """A DataFrame keeps its columns, their dtypes and its index."""
+        pd.testing.assert_frame_equal(value, again(value), check_exact=True)
+
+    @pytest.mark.parametrize("name", SERIES)
+    def test_special_series(self, name: str) -> None:
+        """Frequencies, zones, names, objects and missing values survive."""
+        value, back = SERIES[name], again(SERIES[name])
+        pd.testing.assert_series_equal(value, back, check_exact=True, check_freq=True)
+        assert type(value.index) is type(back.index)
+        assert value.dtype == back.dtype
+        assert [type(item) for item in value] == [type(item) for item in back]
+
+    @pytest.mark.parametrize("name", FRAMES)
+    def test_special_frames(self, name: str) -> None:
+        """Empty frames, repeated names and two-level columns survive."""
+        value, back = FRAMES[name], again(FRAMES[name])
+        pd.testing.assert_frame_equal(value, back, check_exact=True, check_freq=True)
+        assert type(value.columns) is type(back.columns)
+
+    def test_attrs(self) -> None:
+        """The attributes of a frame and a Series are kept."""
+        frame = pd.DataFrame({"a": [1]})
+        frame.attrs = {"unit": ("user", 1)}
+        assert frame.attrs == again(frame).attrs
+        assert frame["a"].attrs == again(frame["a"]).attrs
+
+    @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+    @pytest.mark.parametrize("zone", [None, UTC, BERLIN], ids=str)
+    def test_timestamps(self, unit: Any, zone: Any) -> None:
+        """A Timestamp keeps its unit, its zone and its fold."""
+        for fold in (0, 1):
+            moment = pd.Timestamp(2026, 10, 25, 2, 30, tzinfo=zone, fold=fold)
+            moment = moment.as_unit(unit)
+            back = again(moment)
+            assert (moment.tzinfo, moment.fold) == (back.tzinfo, back.fold)
+            assert pd.Timestamp is type(back)
+            assert (moment, moment.unit) == (back, back.unit)
+
+    def test_missing(self) -> None:
+        """The two missing values of pandas are single objects."""
+        assert again(pd.NaT) is pd.NaT
+        assert again(pd.NA) is pd.NA
+
+
+class TestRefusals:
+    """What cannot be read is refused."""
+
+    @pytest.mark.parametrize(
+        "members",
+        [
+            {"dtype": "|O", "shape": [1], "data": "AAAAAAAAAAA="},
+            {"dtype": "i4,(2)i4", "shape": [1], "data": ""},
+            {"dtype": "<i4", "shape": [2], "data": "AAAAAA=="},
+            {"dtype": "<i4", "shape": [-1, -1], "data": "AAAAAA=="},
+            {"dtype": "<i4", "shape": [1], "data": "AAAA AA=="},
+            {"dtype": "|b1", "shape": [1], "data": "Ag=="},
+            {"dtype": "<i4", "shape": [1]},
+        ],
+    )
+    def test_bad_arrays(self, members: dict[str, Any]) -> None:
+        """Arrays of objects, of the wrong length or of odd bytes are refused."""
+        with pytest.raises(ReleaseError, match="damaged"):
+            decode(json.dumps({"$type": "numpy.array", **members}))
+
+    def test_reading_without_pandas(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A machine without pandas says what is missing."""
+        text = encode(SERIES["text"])
+        monkeypatch.setitem(sys.modules, "pandas", None)
+        with pytest.raises(ReleaseError, match="needs pandas, which is not installed"):
+            decode(text)

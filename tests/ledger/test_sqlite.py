@@ -1,0 +1,852 @@
+"""The ledger file: durable, exclusive, never made or replaced behind one's back."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import resource
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dpflow.exceptions import (
+    ConfigurationError,
+    DpflowError,
+    LedgerCorrupt,
+    LedgerMissing,
+    LedgerUnavailable,
+)
+from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.ledger.sqlite import SqliteDatabase
+from tests.ledger.support import (
+    Child,
+    Gate,
+    audit,
+    die,
+    edit,
+    granted,
+    holding,
+    kinds,
+    ledger_on,
+    new_ledger,
+    owners_of,
+    read,
+    request,
+    state_of,
+    sums,
+    told_by_child,
+    url,
+)
+
+NOBODY = 65534
+SHORT = 0.4
+TENTH = Fraction(1, 10)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Give the place of a new, empty ledger that nobody has open."""
+    new_ledger(tmp_path).close()
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Iterator[Ledger]:
+    """Give an open ledger."""
+    opened = open_ledger(url(path))
+    yield opened
+    opened.close()
+
+
+def pragmas(ledger: Ledger) -> dict[str, object]:
+    """Read settings back on the live connection."""
+    database = ledger.database
+    assert isinstance(database, SqliteDatabase)
+    connection = database._connection
+    assert connection is not None
+    names = ("journal_mode", "synchronous", "foreign_keys", "fullfsync")
+    return {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names}
+
+
+def impatient(path: Path) -> Ledger:
+    """Open a ledger that does not wait long for others."""
+    return ledger_on(SqliteDatabase(path, lock_seconds=SHORT))
+
+
+def files_in(folder: Path) -> list[str]:
+    """Return the names of what lies in a folder."""
+    return sorted(item.name for item in folder.iterdir())
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """Return the name of the error that a call raises."""
+    try:
+        call()
+    except DpflowError as error:
+        return type(error).__name__
+    return "none"
+
+
+# Durability
+
+
+DURABLE = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "fullfsync": 1}
+
+
+def test_the_live_connection_is_durable(ledger: Ledger) -> None:
+    """WAL and synchronous=FULL hold on the connection that writes, not on another."""
+    granted(ledger)
+    assert pragmas(ledger) == DURABLE
+
+
+def test_the_connection_after_an_error_is_durable_too(ledger: Ledger) -> None:
+    """Each new connection is set up again."""
+    with pytest.raises(ZeroDivisionError), ledger.database.write():
+        _ = 1 / 0
+    granted(ledger)
+    assert pragmas(ledger) == DURABLE
+
+
+class Forgetful(sqlite3.Connection):
+    """A driver that says yes to FULL and stays at NORMAL."""
+
+    def execute(self, sql: str) -> sqlite3.Cursor:  # type: ignore[override]
+        """Run a statement, a weaker one if it asks for durability."""
+        return super().execute(sql.replace("synchronous = FULL", "synchronous = 1"))
+
+
+def test_a_connection_that_is_not_durable_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings are read back: what cannot be made durable is not used."""
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Forgetful)
+    )
+    with pytest.raises(LedgerUnavailable, match="synchronous=1"):
+        open_ledger(url(path))
+
+
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        (ValueError, ValueError),
+        (KeyboardInterrupt, KeyboardInterrupt),
+        (OSError, LedgerUnavailable),
+        (sqlite3.OperationalError, LedgerUnavailable),
+        (sqlite3.DatabaseError, LedgerCorrupt),
+    ],
+)
+def test_an_error_in_a_block_leaves_nothing(
+    ledger: Ledger,
+    path: Path,
+    error: type[BaseException],
+    seen: type[BaseException],
+) -> None:
+    """A transaction that does not end well did not happen, whatever the error."""
+
+    def write_and_fail() -> None:
+        with ledger.database.write() as session:
+            session.change("open_term", dataset="x", number=1, **TERM)
+            raise error
+
+    with pytest.raises(seen):
+        write_and_fail()
+    assert read(path, "SELECT count(*) FROM term") == [(0,)]
+    granted(ledger)
+
+
+TERM = {
+    "pinned": "{}",
+    "policy_hash": "0" * 64,
+    "at": "now",
+    "writer": "me",
+    "because": "test",
+}
+
+
+# Never made, never replaced
+
+
+@pytest.mark.parametrize("folder", ["", "missing/"])
+def test_a_missing_ledger_is_an_error(tmp_path: Path, folder: str) -> None:
+    """Opening makes no file, not even a lock: a new ledger forgets what was spent."""
+    with pytest.raises(LedgerMissing, match="dpflow ledger init"):
+        open_ledger(url(tmp_path / f"{folder}ledger.db"))
+    assert files_in(tmp_path) == []
+
+
+def test_a_folder_is_no_ledger(tmp_path: Path) -> None:
+    """Something else at the place is not overwritten either."""
+    (tmp_path / "ledger.db").mkdir()
+    with pytest.raises(LedgerMissing):
+        open_ledger(url(tmp_path / "ledger.db"))
+    assert files_in(tmp_path) == ["ledger.db"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no database at all" * 300, b"SQLite format 3\0" + b"\xff" * 8000]
+)
+def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, content: bytes) -> None:
+    """An empty or foreign file is damage, not an invitation."""
+    place = tmp_path / "ledger.db"
+    place.write_bytes(content)
+    with pytest.raises(LedgerCorrupt):
+        open_ledger(url(place))
+    with pytest.raises(ConfigurationError):
+        create_ledger(url(place))
+    assert read_tables(place) == []
+
+
+def read_tables(path: Path) -> list[tuple[Any, ...]]:
+    """Return the tables of a database; a file that is none has none."""
+    try:
+        return read(path, "SELECT name FROM sqlite_master")
+    except sqlite3.DatabaseError:
+        return []
+
+
+def test_another_database_is_no_ledger(tmp_path: Path) -> None:
+    """Nothing is added to a database that belongs to someone else."""
+    place = tmp_path / "ledger.db"
+    edit(place, "CREATE TABLE theirs (x)", "INSERT INTO theirs VALUES (1)")
+    with pytest.raises(LedgerCorrupt, match="no such table"):
+        open_ledger(url(place))
+    assert read_tables(place) == [("theirs",)]
+
+
+def test_a_ledger_without_identity_is_refused(path: Path) -> None:
+    """Tables alone are no ledger."""
+    edit(path, "DELETE FROM ledger")
+    with pytest.raises(LedgerCorrupt, match="identity"):
+        open_ledger(url(path))
+
+
+def test_an_existing_ledger_is_not_made_again(ledger: Ledger, path: Path) -> None:
+    """What was spent survives a second `init`."""
+    granted(ledger)
+    with pytest.raises(ConfigurationError, match="never overwritten"):
+        create_ledger(url(path))
+    assert sums(path) == (0, TENTH)
+
+
+def test_a_ledger_that_needs_a_newer_dpflow_is_refused(
+    ledger: Ledger, path: Path
+) -> None:
+    """Also when it was migrated while this process had it open."""
+    edit(path, "UPDATE ledger SET min_writer = 99")
+    with pytest.raises(LedgerUnavailable, match="Upgrade dpflow"):
+        ledger.reserve(request(ledger))
+    with pytest.raises(LedgerUnavailable, match="Upgrade dpflow"):
+        open_ledger(url(path))
+    assert kinds(path) == []
+
+
+def test_a_removed_ledger_is_noticed(ledger: Ledger, path: Path) -> None:
+    """A grant into a file that nobody can find again would be no grant."""
+    granted(ledger)
+    for item in path.parent.glob("ledger.db*"):
+        if item.is_file():
+            item.unlink()
+    for _ in range(2):
+        with pytest.raises(LedgerMissing, match="removed"):
+            ledger.reserve(request(ledger))
+
+
+@pytest.mark.parametrize("same_id", [True, False])
+def test_a_replaced_ledger_is_refused_for_good(
+    ledger: Ledger, path: Path, tmp_path: Path, same_id: bool
+) -> None:
+    """Not only once: the next call does not take the new file for the old one."""
+    copy = tmp_path / "copy.db"
+    if same_id:
+        ledger.database.close()
+        shutil.copy(path, copy)
+    else:
+        create_ledger(url(copy)).close()
+    granted(ledger, "0.9")
+    ledger.database._drop()  # type: ignore[attr-defined]
+    copy.replace(path)
+    for _ in range(3):
+        with pytest.raises(LedgerCorrupt, match="replaced"):
+            ledger.reserve(request(ledger, "0.9"))
+    assert kinds(path) == []
+
+
+def test_a_reopened_ledger_is_still_the_one_that_was_opened(
+    ledger: Ledger, path: Path, tmp_path: Path
+) -> None:
+    """Its id was checked when it was opened, and so it is in each transaction."""
+    ledger.database.close()
+    create_ledger(url(tmp_path / "copy.db")).close()
+    (tmp_path / "copy.db").replace(path)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: ledger.reserve(request(ledger)),
+        lambda: ledger.settle("any"),
+        lambda: ledger.void("any", reason="test"),
+        lambda: ledger.forfeit("any", because="test"),
+    )
+    for call in calls:
+        with pytest.raises(LedgerCorrupt, match="another ledger"):
+            call()
+    assert kinds(path) == []
+
+
+def test_a_file_replaced_while_it_is_opened_is_refused(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between looking at the path and opening it, somebody may be quick."""
+    create_ledger(url(tmp_path / "copy.db")).close()
+    connect = sqlite3.connect
+
+    def slow(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+        if (tmp_path / "copy.db").exists():
+            (tmp_path / "copy.db").replace(path)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", slow)
+    with pytest.raises(LedgerCorrupt, match="replaced"):
+        open_ledger(url(path))
+
+
+def test_a_relative_ledger_stays_where_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that changes its working directory keeps its ledger and its name."""
+    monkeypatch.chdir(path.parent)
+    ledger = open_ledger("sqlite:///ledger.db")
+    reservation = granted(ledger)
+    owner = ledger.owners.mine()
+    monkeypatch.chdir("/")
+    granted(ledger)
+    assert sums(path) == (0, 2 * TENTH)
+    assert told_by_child(lambda: owners_of(path).alive(owner)) == "True"
+    assert ledger.owners.alive(owner)
+    ledger.settle(reservation)
+    assert sums(path) == (TENTH, TENTH)
+    ledger.close()
+
+
+# Read-only, full
+
+
+@pytest.mark.parametrize("lock_mode", [0o600, 0o666])
+def test_a_ledger_that_cannot_be_written_grants_nothing(lock_mode: int) -> None:
+    """Another user, or a read-only place: an error, and the file as it was."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    ledger = new_ledger(folder)
+    path = folder / "ledger.db"
+    granted(ledger)
+    asked = request(ledger)
+    ledger.close()
+    (folder / "ledger.db.lock").chmod(lock_mode if os.geteuid() == 0 else 0o444)
+    path.chmod(0o444)
+    folder.chmod(0o555)
+    before = path.read_bytes()
+
+    def attempt() -> str:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        return refusal(lambda: open_ledger(url(path)).reserve(asked))
+
+    assert told_by_child(attempt) == "LedgerUnavailable"
+    assert path.read_bytes() == before
+    folder.chmod(stat.S_IRWXU)
+    shutil.rmtree(folder)
+
+
+class Cramped(SqliteDatabase):
+    """A ledger file that may not grow beyond some pages."""
+
+    pages: int | None = None
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = super()._connect()
+        if self.pages is not None:
+            connection.execute(f"PRAGMA max_page_count = {self.pages}")
+        return connection
+
+
+def fill(ledger: Ledger, say: Callable[[str], object]) -> str:
+    """Reserve and settle until an error; say what was acknowledged."""
+    for _ in range(2000):
+        try:
+            reservation = granted(ledger, "1e-6")
+            say(f"reserved {reservation}")
+            ledger.settle(reservation)
+            say(f"settled {reservation}")
+        except DpflowError as error:
+            return type(error).__name__
+    return "none"
+
+
+def check_acknowledged(path: Path, told: list[str]) -> None:
+    """Everything acknowledged is kept, and at most one charge besides."""
+    audit(path)
+    kept = dict(read(path, "SELECT id, state FROM reservation"))
+    said = {"reserved": set[str](), "settled": set[str]()}
+    for line in told:
+        word, reservation = line.split()
+        said[word].add(reservation)
+    assert said["reserved"] <= kept.keys()
+    assert all(kept[reservation] == "settled" for reservation in said["settled"])
+    assert len(kept.keys() - said["reserved"]) <= 1
+    settled = [name for name, state in kept.items() if state == "settled"]
+    assert len(set(settled) - said["settled"]) <= 1
+
+
+def test_a_full_database_refuses_and_keeps_everything(path: Path) -> None:
+    """What was acknowledged stays; when there is space again, it works again."""
+    database = Cramped(path)
+    ledger = ledger_on(database)
+    told = [f"reserved {granted(ledger, '1e-6')}"]
+    database.close()
+    ((pages,),) = read(path, "PRAGMA page_count")
+    database.pages = pages + 4
+    assert fill(ledger, told.append) == "LedgerUnavailable"
+    assert len(told) >= 3
+    check_acknowledged(path, told)
+    assert refusal(lambda: fill(ledger, told.append)) == "none"
+    check_acknowledged(path, told)
+    database.close()
+    database.pages = None
+    ledger.settle(granted(ledger))
+    audit(path)
+    ledger.close()
+
+
+def test_a_file_size_limit_refuses_and_keeps_everything(path: Path) -> None:
+    """A quota: the same, in the process that met it."""
+
+    def meet(say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        ledger.owners.mine()
+        size = max(item.stat().st_size for item in path.parent.iterdir())
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 60_000, hard))
+        say(f"error {fill(ledger, say)}")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        reservation = granted(ledger, "1e-6")
+        say(f"reserved {reservation}")
+        ledger.settle(reservation)
+        say(f"settled {reservation}")
+
+    code, lines = Child(meet).end()
+    assert code == 0, lines
+    errors = [line for line in lines if line.startswith("error")]
+    assert errors == ["error LedgerUnavailable"]
+    told = [line for line in lines if not line.startswith("error")]
+    assert len(told) >= 4
+    check_acknowledged(path, told)
+
+
+def test_little_space_is_noticed_before_it_is_too_late(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below 16 MiB the ledger is not opened."""
+    space = SimpleNamespace(free=16 * 2**20 - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: space)
+    with pytest.raises(LedgerUnavailable, match="16 MiB"):
+        open_ledger(url(path))
+    space.free += 1
+    open_ledger(url(path)).close()
+
+
+# The lock
+
+
+def test_another_process_that_holds_the_lock_is_waited_for_not_long(
+    path: Path,
+) -> None:
+    """The deadline is one deadline: nothing was sent, so nothing is sent again."""
+    ledger = impatient(path)
+    asked = request(ledger)
+    with holding(path):
+        since = time.monotonic()
+        with pytest.raises(LedgerUnavailable, match="another process") as caught:
+            ledger.reserve(asked)
+        waited = time.monotonic() - since
+    assert caught.value.waited == SHORT
+    assert SHORT <= waited < 2 * SHORT
+    ledger.reserve(asked)
+    assert kinds(path) == ["open", "reserve"]
+    ledger.close()
+
+
+def test_another_thread_that_holds_the_lock_is_waited_for_not_long(
+    path: Path,
+) -> None:
+    """Threads of one process queue with the same deadline, not one after another."""
+    ledger = impatient(path)
+    asked = [request(ledger) for _ in range(3)]
+    found: list[tuple[str, float]] = []
+
+    def ask(index: int) -> None:
+        since = time.monotonic()
+        name = refusal(lambda: ledger.reserve(asked[index]))
+        found.append((name, time.monotonic() - since))
+
+    with ledger.database.write():
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [name for name, _ in found] == ["LedgerUnavailable"] * 3
+    assert max(seconds for _, seconds in found) < 2 * SHORT
+    granted(ledger)
+    ledger.close()
+
+
+def test_threads_share_one_ledger(ledger: Ledger, path: Path) -> None:
+    """Eight threads on one object: every charge is there, once."""
+
+    def work() -> None:
+        for _ in range(5):
+            ledger.settle(granted(ledger, "0.01"))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sums(path) == (Fraction(40, 100), 0)
+    audit(path)
+
+
+def test_a_waiter_keeps_its_connection(path: Path) -> None:
+    """Closing may checkpoint, and a checkpoint outside the lock can lose commits."""
+    ledger, other = impatient(path), SqliteDatabase(path)
+    granted(ledger)
+    assert isinstance(ledger.database, SqliteDatabase)
+    before = ledger.database._connection
+    with other.write():
+        assert refusal(lambda: granted(ledger)) == "LedgerUnavailable"
+        assert before is not None
+        assert before is ledger.database._connection
+    ledger.close()
+    other.close()
+
+
+def test_closing_waits_for_the_lock(path: Path) -> None:
+    """For the same reason; but not for ever."""
+    ledger, other = impatient(path), SqliteDatabase(path)
+    granted(ledger)
+    with other.write():
+        since = time.monotonic()
+        ledger.database.close()
+        assert SHORT <= time.monotonic() - since < 2 * SHORT
+    granted(ledger)
+    ledger.close()
+    other.close()
+
+
+def test_a_link_to_the_ledger_shares_its_lock(path: Path, tmp_path: Path) -> None:
+    """SQLite follows links, so whoever comes by one must wait as well."""
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    with (
+        holding(path),
+        pytest.raises(LedgerUnavailable, match="another process"),
+    ):
+        impatient(link)
+
+
+def test_a_removed_lock_file_excludes_nobody(path: Path) -> None:
+    """Who deletes a stale lock file splits it: the old handle is not trusted."""
+    ledger = impatient(path)
+    granted(ledger)
+    (path.parent / "ledger.db.lock").unlink()
+    with holding(path), pytest.raises(LedgerUnavailable, match="another process"):
+        ledger.reserve(request(ledger))
+    granted(ledger)
+    ledger.close()
+
+
+def test_a_killed_holder_frees_the_lock(path: Path) -> None:
+    """The kernel of the operating system does; no lease, no clock."""
+
+    def hold(say: Callable[[str], None]) -> None:
+        with open_ledger(url(path)).database.write():
+            say("held")
+            die()
+
+    child = Child(hold)
+    assert child.line() == "held"
+    assert child.end()[0] == -9
+    ledger = impatient(path)
+    granted(ledger)
+    ledger.close()
+
+
+# Forks
+
+
+def test_a_forked_child_opens_a_connection_of_its_own(
+    ledger: Ledger, path: Path
+) -> None:
+    """Both go on; each charge is there."""
+    granted(ledger)
+    reservation = told_by_child(lambda: granted(ledger))
+    mine = granted(ledger)
+    ledger.settle(mine)
+    ledger.settle(reservation)
+    assert sums(path) == (2 * TENTH, TENTH)
+    audit(path)
+
+
+def test_a_childs_commits_survive_its_parents_close(ledger: Ledger, path: Path) -> None:
+    """SQLite's memory of locks is inherited, the locks are not.
+
+    The parent would take the file for its own and delete the child's -wal.
+    """
+    granted(ledger, "0.01")
+    gate = Gate()
+
+    def work(say: Callable[[str], None]) -> None:
+        say(granted(ledger, "0.01"))
+        gate.wait()
+        for _ in range(3):
+            say(granted(ledger, "0.01"))
+        die()
+
+    child = Child(work)
+    first = child.line()
+    ledger.database.close()
+    gate.open()
+    code, lines = child.end()
+    assert (code, len(lines)) == (-9, 3)
+    kept = {name for (name,) in read(path, "SELECT id FROM reservation")}
+    assert {first, *lines} <= kept
+    assert sums(path) == (0, Fraction(5, 100))
+    audit(path)
+
+
+def test_a_fork_waits_for_a_thread_that_writes(ledger: Ledger, path: Path) -> None:
+    """Shortly, and then both parent and child go on; no lock is left behind."""
+    ledger.owners.mine()
+    inside = threading.Event()
+
+    def write() -> None:
+        with ledger.database.write():
+            inside.set()
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    inside.wait()
+    child = Child(lambda say: say(granted(ledger)))
+    code, lines = child.end()
+    assert code == 0, lines
+    thread.join()
+    granted(ledger)
+    assert sums(path) == (0, 2 * TENTH)
+    audit(path)
+
+
+def test_a_child_forked_inside_a_long_transaction_is_refused(
+    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot know which locks it holds: refused at once, and the parent is fine."""
+    monkeypatch.setattr("dpflow.ledger.sqlite._FORK_SECONDS", 0.1)
+    asked = request(ledger)
+    inside, leave = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with ledger.database.write():
+            inside.set()
+            leave.wait()
+
+    def attempt(say: Callable[[str], None]) -> None:
+        for opened in (lambda: ledger, lambda: open_ledger(url(path))):
+            try:
+                opened().reserve(asked)
+            except LedgerUnavailable as error:
+                say(str("its parent was using it" in error.message))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    inside.wait()
+    child = Child(attempt)
+    leave.set()
+    thread.join()
+    assert child.end() == (0, ["True", "True"])
+    ledger.reserve(asked)
+    assert sums(path) == (0, TENTH)
+
+
+def test_a_fork_that_python_does_not_know_of_is_noticed(
+    ledger: Ledger, path: Path
+) -> None:
+    """A server written in C may fork by itself: the child is refused."""
+    granted(ledger)
+    asked = request(ledger)
+    reading, writing = os.pipe()
+    pid = ctypes.PyDLL(None).fork()
+    if pid == 0:
+        try:
+            os.write(writing, refusal(lambda: ledger.reserve(asked)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() == "LedgerUnavailable"
+    os.waitpid(pid, 0)
+    ledger.reserve(asked)
+    assert sums(path) == (0, 2 * TENTH)
+
+
+def test_two_threads_that_fork_at_once_leave_no_lock(ledger: Ledger) -> None:
+    """Each closes the connection for its fork, and lets go of the lock after it."""
+    granted(ledger, "0.01")
+
+    def fork() -> None:
+        for _ in range(5):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+
+    threads = [threading.Thread(target=fork) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ledger.database._lock_seconds = 1.0  # type: ignore[attr-defined]
+    granted(ledger, "0.01")
+
+
+def test_a_child_does_not_keep_its_dead_parents_lock(path: Path) -> None:
+    """A lock belongs to the open file, which a fork inherits: it is closed at once."""
+    gate = Gate()
+
+    def parent(say: Callable[[str], None]) -> None:
+        with open_ledger(url(path)).database.write():
+            pid = os.fork()
+            if pid == 0:
+                gate.wait()
+                os._exit(0)
+            say("forked")
+            die()
+
+    child = Child(parent)
+    assert child.line() == "forked"
+    os.waitpid(child.pid, 0)
+    ledger = impatient(path)
+    granted(ledger)
+    ledger.close()
+    gate.open()
+
+
+LEAVING = """
+import os, signal, sys
+from pathlib import Path
+from dpflow.ledger import open_ledger
+from tests.ledger.support import granted
+
+url, touched = sys.argv[1:]
+ledger = open_ledger(url)
+go, start = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(go, 1)
+    sys.exit(0)              # the interpreter destroys its objects
+ledger.close()
+crashing = os.fork()
+if crashing == 0:
+    granted(open_ledger(url))
+    os.kill(os.getpid(), signal.SIGKILL)
+os.waitpid(crashing, 0)
+os.write(start, b"1")
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_child_that_exits_deletes_nobodys_commits(path: Path) -> None:
+    """Destroying an inherited connection would delete the -wal of others."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING, url(path), "x"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    assert sums(path) == (0, TENTH)
+    audit(path)
+
+
+READING = """
+import sys
+from tests.ledger.support import granted, open_ledger
+ledger = open_ledger(sys.argv[1])
+granted(ledger, "0.01")
+ledger.close()
+"""
+
+
+def test_reading_the_file_by_hand_loses_nothing(path: Path) -> None:
+    """A process that opens and closes the file drops SQLite's locks on it.
+
+    Then the next process to close the ledger deletes the -wal that is in use; a
+    grant into the deleted one would be lost.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", READING, url(path)]
+
+    def work(say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        say(granted(ledger, "0.01"))
+        path.read_bytes()
+        subprocess.run(command, check=True, env=environment)
+        say(refusal(lambda: say(granted(ledger, "0.01"))))
+        say(refusal(lambda: say(granted(ledger, "0.01"))))
+        die()
+
+    code, (first, *answers) = Child(work).end()
+    assert (code, answers) == (-9, ["LedgerUnavailable"] * 2)
+    assert state_of(path, first) == "open"
+    assert sums(path) == (0, Fraction(2, 100))
+    audit(path)
+
+
+def test_a_wal_that_is_removed_during_a_transaction_is_noticed(
+    ledger: Ledger, path: Path
+) -> None:
+    """What went into a file that is not there any more is not acknowledged."""
+
+    def write() -> None:
+        with ledger.database.write() as session:
+            session.change("open_term", dataset="x", number=1, **TERM)
+            (path.parent / "ledger.db-wal").unlink()
+
+    with pytest.raises(LedgerUnavailable, match="-wal"):
+        write()
+    with pytest.raises(LedgerUnavailable, match="-wal"):
+        ledger.reserve(request(ledger))
+
+
+def test_the_lock_file_is_a_plain_flock(ledger: Ledger, path: Path) -> None:
+    """Other programs may take part: a backup holds it while it copies."""
+    granted(ledger)
+    with (path.parent / "ledger.db.lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(LedgerUnavailable, match="another process"):
+            impatient(path)

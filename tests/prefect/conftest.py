@@ -1,0 +1,82 @@
+"""One Prefect server for all tests here, and a project for each."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+# Read when Prefect is imported. A home of its own: persisted results would otherwise
+# outlive the tests and be served by the next run's cache.
+_HOME = tempfile.mkdtemp(prefix="dpflow-prefect-")
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+os.environ["PREFECT_HOME"] = _HOME
+os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+os.environ["DO_NOT_TRACK"] = "1"
+
+from prefect.settings import (
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    PREFECT_LOGGING_TO_API_ENABLED,
+    temporary_settings,
+)
+from prefect.testing.utilities import prefect_test_harness
+
+from dpflow.config import settings
+from dpflow.ledger import create_ledger, pin_ledger
+from dpflow.project import current_project, forget_projects
+
+POLICY = """
+dataset: shop
+unit: customer
+relation: add-or-remove
+version: "1"
+budget: {epsilon: 1}
+filter: basic
+flows:
+  report: {}
+  parent: {}
+"""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prefect_server():
+    """Run one ephemeral server; its start takes most of these tests' time."""
+    with (
+        prefect_test_harness(server_startup_timeout=180),
+        # The heartbeat thread adds a second to every sync flow run.
+        temporary_settings(
+            {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None},
+            restore_defaults={PREFECT_LOGGING_TO_API_ENABLED},
+        ),
+    ):
+        yield
+
+
+@pytest.fixture
+def make_project(tmp_path, monkeypatch):
+    """Return a function that makes a project with one policy and a new ledger."""
+
+    def make(policy: str = POLICY) -> Path:
+        (tmp_path / "policies").mkdir()
+        (tmp_path / "policies" / "shop.yaml").write_text(policy, "utf-8")
+        (tmp_path / "pyproject.toml").touch()
+        monkeypatch.chdir(tmp_path)
+        found = settings()
+        ledger = create_ledger(found.ledger_url)
+        pin_ledger(ledger, found.policies)
+        ledger.close()
+        return tmp_path
+
+    yield make
+    forget_projects()
+
+
+@pytest.fixture
+def project(make_project):
+    """Return a project whose budget is epsilon 1 under the basic filter."""
+    make_project()
+    return current_project()

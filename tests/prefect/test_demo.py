@@ -1,0 +1,106 @@
+"""`dpflow demo` from an empty folder, at a smaller budget, twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prefect.settings import PREFECT_API_URL
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def demo(folder, *arguments):
+    """Run the demo as a user would, against the tests' server."""
+    environment = os.environ | {
+        "PREFECT_API_URL": PREFECT_API_URL.value(),
+        "PYTHONPATH": str(ROOT),
+        "NO_COLOR": "1",
+        "COLUMNS": "100",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "dpflow", "demo", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a project with the examples and a budget of three weeks."""
+    folder = tmp_path_factory.mktemp("demo")
+    (folder / "pyproject.toml").touch()
+    ignored = shutil.ignore_patterns("__pycache__", "ledger.lock")
+    for name in ("flows", "policies"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    policy = folder / "policies" / "cdnow.yaml"
+    text = policy.read_text("utf-8")
+    small = "budget: {epsilon: 0.85, delta: 1e-6}"
+    text = re.sub(r"^budget: .*$", small, text, count=1, flags=re.MULTILINE)
+    policy.write_text(text, "utf-8")
+    return folder
+
+
+def test_the_demo_shows_everything_and_again_spends_nothing(folder):
+    """Guarantee, typo, forfeit, values, halt; the second run charges nothing."""
+    first = demo(folder)
+    assert first.returncode == 0, first.stderr
+    text = " ".join(re.sub(r"[│╭╮╰╯─┃]", " ", first.stdout).split())
+    for shown in (
+        "Every customer (add-or-remove)",
+        "epsilon = 0.85, delta = 1e-06",
+        "if every declared sensitivity is right",
+        "A mistyped sigma: BudgetRefused",
+        "forfeited mu_squared 0.002268",
+        "only because this data set is public",
+        "95 % interval",
+        "3 weeks were published",
+        "Week 1997-W04 ended as BudgetExhausted",
+        "asked: mu_squared",
+        "left: mu_squared",
+        "times its noise it would still fit",
+    ):
+        assert shown in text, shown
+    assert (folder / "reports" / "burn-down.png").is_file()
+
+    second = demo(folder, "--json")
+    assert second.returncode == 0, second.stderr
+    third = json.loads(demo(folder, "--json").stdout)
+    data = json.loads(second.stdout)
+    assert data["published"] == ["1997-W01", "1997-W02", "1997-W03"]
+    assert (data["halted"], data["refusal"]["error"]) == ("1997-W04", "BudgetExhausted")
+    assert data["mistyped"]["error"] == "BudgetRefused"
+    (account,) = [a for a in data["accounts"] if a["kind"] == "dataset"]
+    assert account["forfeited"]["mu_squared"].startswith("0.00226757")
+    assert data["accounts"] == third["accounts"]
+
+
+def test_an_empty_folder_gets_an_example_project(tmp_path):
+    """Outside a checkout the demo makes its own folder, and says where."""
+    wrong = demo(tmp_path, "--nonsense")
+    assert wrong.returncode == 2
+    from rich.console import Console
+
+    from dpflow.demo import _enter_project
+
+    before, paths = Path.cwd(), list(sys.path)
+    try:
+        os.chdir(tmp_path)
+        root = _enter_project(Console(quiet=True))
+    finally:
+        os.chdir(before)
+        sys.path[:] = paths
+    assert root == tmp_path / "dpflow-demo"
+    names = ("flows/weekly_report.py", "policies/cdnow.yaml", "pyproject.toml")
+    assert all((root / name).is_file() for name in names)
+    assert not (root / "policies" / "ledger.lock").exists()

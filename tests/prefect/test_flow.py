@@ -1,0 +1,266 @@
+"""`dp_flow` ends as BudgetExhausted by asking the ledger, and tells what is left."""
+
+from __future__ import annotations
+
+import pytest
+from prefect import flow, task
+from prefect.artifacts import Artifact
+from prefect.client.orchestration import get_client
+
+from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
+from tests.prefect.support import charges
+
+HALF = PureDP(epsilon="0.5")
+
+
+@dp_task(dataset="shop", cost=HALF)
+def customers(week: int) -> int:
+    """Stand for a step that fits twice."""
+    return week
+
+
+@task
+def publish(values):
+    """Stand for what must not run after a refusal."""
+    PUBLISHED.append(values)
+    return values
+
+
+PUBLISHED: list[object] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_published():
+    PUBLISHED.clear()
+
+
+def stored(run_id):
+    """Return the state of a flow run as Prefect's database has it."""
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(run_id)
+
+
+def test_a_flow_whose_steps_fit_completes_with_its_value(project):
+    """Without a refusal, `dp_flow` is a plain flow."""
+
+    @dp_flow(name="report", retries=1)
+    def report(weeks: int) -> list[int]:
+        """Report."""
+        return publish([customers(week) for week in range(weeks)])
+
+    assert report(2) == [0, 1]
+    assert (report.name, report.retries, report.description) == ("report", 1, "Report.")
+    assert list(report.parameters.properties) == ["weeks"]
+
+
+def test_a_called_refusal_ends_the_flow_as_budget_exhausted(project):
+    """Cancelled in the database, once, in spite of retries; nothing is published."""
+
+    @dp_flow(name="report", retries=2)
+    def report():
+        publish([customers(week) for week in range(3)])
+
+    state = report(return_state=True)
+    run = stored(state.state_details.flow_run_id)
+    assert (run.state.type.value, run.state.name) == ("CANCELLED", "BudgetExhausted")
+    assert run.run_count == 1
+    assert "it asked for epsilon 0.5" in run.state.message
+    assert PUBLISHED == []
+    assert charges(project) == 2
+
+
+def test_a_submitted_refusal_ends_the_flow_though_it_returns_nothing(project):
+    """The flow waits for its submitted steps and asks the ledger."""
+
+    @dp_flow(name="report")
+    def report():
+        for week in range(3):
+            publish.submit(customers.submit(week))
+
+    state = report(return_state=True)
+    assert state.name == "BudgetExhausted"
+    assert len(PUBLISHED) == 2
+    with pytest.raises(BudgetExhausted):
+        state.result()
+
+
+async def test_an_async_flow_ends_the_same_way(project):
+    """Async flows are halted by the same code."""
+
+    @dp_flow(name="report")
+    async def report():
+        return publish([customers(week) for week in range(3)])
+
+    state = await report(return_state=True)
+    assert state.name == "BudgetExhausted"
+    assert PUBLISHED == []
+
+
+def test_a_step_that_was_never_granted_ends_the_flow_as_refused(project):
+    """A mistyped cost is no exhausted budget, and the next correct run completes."""
+
+    @dp_task(dataset="shop", cost=PureDP(epsilon=50))
+    def mistyped() -> int:
+        return 1
+
+    @dp_flow(name="report")
+    def wrong():
+        return mistyped()
+
+    @dp_flow(name="report")
+    def right():
+        return customers(1)
+
+    assert wrong(return_state=True).name == "BudgetRefused"
+    assert right() == 1
+
+
+def test_calling_an_exhausted_flow_raises_the_refusal(project):
+    """Plain callers get the error with its numbers, not a state object."""
+
+    @dp_flow(name="report")
+    def report():
+        return [customers(week) for week in range(3)]
+
+    with pytest.raises(BudgetExhausted) as caught:
+        report()
+    assert caught.value.left == {"epsilon": "0", "delta": "0"}
+
+
+def test_a_subflow_is_charged_to_the_flow_the_policy_names(make_project):
+    """The nearest enclosing flow that the policy names pays, else the root flow."""
+    make_project("""
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1}
+filter: basic
+flows: {parent: {epsilon: 0.5}}
+""")
+    from dpflow.ledger.views import accounts
+    from dpflow.project import current_project
+
+    @flow(name="unnamed-child")
+    def child():
+        return customers(1)
+
+    @dp_flow(name="parent")
+    def parent():
+        return child()
+
+    assert parent() == 1
+    views = accounts(current_project().ledger, "shop")
+    assert {v.name: v.spent["epsilon"] for v in views if v.kind == "flow"} == {
+        "parent": "0.5"
+    }
+
+
+def test_a_refusal_in_a_subflow_ends_parent_and_child(project):
+    """Both runs end as BudgetExhausted; the parent goes no further."""
+    names = []
+
+    @dp_flow(name="report")
+    def child():
+        for week in range(3):
+            customers.submit(week)
+
+    @dp_flow(name="parent")
+    def parent():
+        state = child(return_state=True)
+        names.append(state.name)
+        state.result()
+        publish(1)
+
+    state = parent(return_state=True)
+    assert (names, state.name) == (["BudgetExhausted"], "BudgetExhausted")
+    assert PUBLISHED == []
+
+
+def test_a_plain_flow_still_stops_everything_downstream(project):
+    """Without `dp_flow` the body and all behind it stay unrun."""
+
+    @flow(name="report")
+    def report():
+        futures = [publish.submit(customers.submit(week)) for week in range(3)]
+        for future in futures:
+            future.wait()
+        return sorted(future.state.name for future in futures)
+
+    assert report() == ["Completed", "Completed", "NotReady"]
+    assert len(PUBLISHED) == 2
+
+
+def test_a_flow_that_the_policy_does_not_name_is_refused(project):
+    """`other_flows: refuse` keeps a flow without a share out."""
+
+    @dp_flow(name="somebody-elses")
+    def report():
+        return customers(1)
+
+    state = report(return_state=True)
+    assert state.name == "BudgetRefused"
+    assert "is not one of them" in state.message
+    assert charges(project) == 0
+
+
+def test_the_budget_artifact_says_asked_left_and_guarantee(project):
+    """After a halted run the artifact tells why, in Prefect's own UI."""
+
+    @dp_flow(name="report")
+    def report():
+        return [customers(week) for week in range(3)]
+
+    report(return_state=True)
+    artifact = Artifact.get("dpflow-budget-shop")
+    assert "**BudgetExhausted.**" in artifact.data
+    assert "epsilon = 1" in artifact.data
+    assert "| | dataset shop |" in artifact.data
+    assert "| spent | epsilon 1 |" in artifact.data
+    used = Artifact.get("dpflow-budget-shop-used")
+    assert float(used.data) == 100
+
+
+def test_prefect_out_of_reach_never_touches_the_charge(project, monkeypatch, caplog):
+    """A failing artifact is logged; the flow completes and the charge is settled."""
+
+    def broken(*args, **kwargs):
+        msg = "no server"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr("dpflow.prefect.artifacts.create_markdown_artifact", broken)
+
+    @dp_flow(name="report")
+    def report():
+        return customers(1)
+
+    assert report() == 1
+    assert charges(project) == 1
+    assert "could not be published" in caplog.text
+
+
+def test_the_refusal_survives_a_second_process(project, tmp_path):
+    """The flow's end is the ledger's word: a refusal of this run by another process."""
+    import uuid
+
+    from prefect.context import FlowRunContext
+
+    from dpflow.ledger.records import Request
+
+    @dp_flow(name="report")
+    def report():
+        run = str(FlowRunContext.get().flow_run.id)
+        request = Request(
+            reservation=uuid.uuid4().hex,
+            owner=project.ledger.owners.mine(),
+            policies=(project.policies["shop"],),
+            cost=PureDP(epsilon=50),
+            step="elsewhere",
+            flow="report",
+            flow_run=run,
+            enclosing_runs=(run,),
+        )
+        with pytest.raises(BudgetRefused):
+            project.ledger.reserve(request)
+        return "unaware"
+
+    assert report(return_state=True).name == "BudgetRefused"

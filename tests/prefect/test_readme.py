@@ -1,0 +1,94 @@
+"""What the README shows is what happens."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dpflow.cli import main
+from dpflow.ledger.views import accounts
+from dpflow.project import current_project, forget_projects
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def blocks(language):
+    """Return the README's code blocks in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return an empty project folder."""
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "policies").mkdir()
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    forget_projects()
+
+
+def dpflow(monkeypatch, *arguments):
+    """Run the command line in this process."""
+    monkeypatch.setattr("sys.argv", ["dpflow", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code or 0
+
+
+def test_the_example_runs_and_again_spends_nothing(folder, monkeypatch, capsys):
+    """Policy, `dpflow ledger init` and report.py as they stand in the README."""
+    (policy,) = blocks("yaml")
+    (folder / "policies" / "visits.yaml").write_text(policy, "utf-8")
+    (folder / "report.py").write_text(blocks("python")[0], "utf-8")
+    assert dpflow(monkeypatch, "ledger", "init") == 0
+    assert dpflow(monkeypatch, "policy", "check") == 0
+    runpy.run_path("report.py", run_name="__main__")
+    runpy.run_path("report.py", run_name="__main__")
+    printed = re.findall(r"monday: (-?\d+) visitors", capsys.readouterr().out)
+    assert len(printed) == 2
+    assert printed[0] == printed[1]
+    views = accounts(current_project().ledger, "visits")
+    (dataset,) = [view for view in views if view.kind == "dataset"]
+    assert dict(dataset.spent) == {"mu_squared": "0.0025"}
+
+
+def test_the_example_fits_as_often_as_the_text_says(folder):
+    """22 Gaussian steps fit the README's policy."""
+    from dpflow import Gaussian
+    from dpflow.policy import parse_policy
+
+    rule = parse_policy(blocks("yaml")[0]).dataset_filter()
+    price = rule.price(Gaussian(sensitivity=1, noise_multiplier=20))
+    assert rule.limit.amounts[0] // price.amounts[0] == 22
+
+
+def test_the_guard_without_prefect_runs(folder, monkeypatch, capsys):
+    """The second example charges two steps."""
+    policy = "dataset: orders\nunit: order\nrelation: add-or-remove\n"
+    policy += "budget: {epsilon: 1}\nfilter: basic\n"
+    (folder / "policies" / "orders.yaml").write_text(policy, "utf-8")
+    assert dpflow(monkeypatch, "ledger", "init") == 0
+    (folder / "plain.py").write_text(blocks("python")[1], "utf-8")
+    capsys.readouterr()
+    runpy.run_path("plain.py")
+    numbers = [int(line) for line in capsys.readouterr().out.split()]
+    assert len(numbers) == 2
+    (dataset,) = accounts(current_project().ledger, "orders")
+    assert dict(dataset.spent) == {"epsilon": "0.2", "delta": "0"}
+
+
+def test_the_two_commands_are_the_first_thing_shown():
+    """`make demo` and `make test` stand in the first code block, and exist."""
+    first = re.search(r"^```\w*\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    commands = [line.split("#")[0].strip() for line in first[1].splitlines()]
+    assert commands == ["make demo", "make test"]
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert all(
+        re.search(rf"^{c.split()[1]}:", makefile, re.MULTILINE) for c in commands
+    )
+    assert shutil.which("make")

@@ -1,0 +1,513 @@
+"""`dp_task` is a Prefect task in every way, and its body is always paid for."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from typing import get_type_hints
+
+import cloudpickle
+import pytest
+from prefect import Task, allow_failure, flow, task
+from prefect.cache_policies import INPUTS
+from prefect.client.schemas.objects import State
+
+from dpflow import (
+    BudgetExhausted,
+    BudgetRefused,
+    DPStepFailed,
+    Laplace,
+    PureDP,
+    dp_task,
+    private_task,
+    release,
+)
+from dpflow.exceptions import ConfigurationError
+from dpflow.prefect import DPTask
+from tests.prefect.support import charges, kinds, spent
+
+TENTH = PureDP(epsilon="0.1")
+
+
+def test_a_step_that_is_called_is_charged_once_and_returns_its_value(project):
+    """A sync step in a flow runs its body once and settles one charge."""
+    ran = []
+
+    @dp_task(dataset="shop", cost=Laplace(sensitivity=1, epsilon="0.1"))
+    def customers(week: int) -> int:
+        ran.append(week)
+        return release(1_000_000)
+
+    @flow(name="report")
+    def report():
+        return customers(7)
+
+    value = report()
+    assert type(value) is int
+    assert abs(value - 1_000_000) < 10_000
+    assert ran == [7]
+    assert kinds(project) == ["open", "reserve", "settle"]
+    assert spent(project) == {"epsilon": "0.1", "delta": "0"}
+
+
+async def test_an_async_step_is_charged_once(project):
+    """An async step awaits its body under the same guard."""
+
+    @dp_task(dataset="shop", cost=TENTH)
+    async def customers(week: int) -> int:
+        return week
+
+    @flow(name="report")
+    async def report():
+        return await customers(3)
+
+    assert await report() == 3
+    assert kinds(project) == ["open", "reserve", "settle"]
+
+
+def test_submit_and_map_charge_each_execution(project):
+    """One charge for a submitted step and one for each mapped item."""
+
+    @dp_task(dataset="shop", cost=TENTH)
+    def customers(week: int) -> int:
+        return week
+
+    @flow(name="report")
+    def report():
+        one = customers.submit(0).result()
+        return [one, *(f.result() for f in customers.map([1, 2, 3]))]
+
+    assert report() == [0, 1, 2, 3]
+    assert charges(project) == 4
+
+
+def test_the_same_call_in_one_flow_run_is_replayed(project):
+    """A second identical call is served from the release, and a new run is not."""
+    ran = []
+
+    @dp_task(dataset="shop", cost=TENTH)
+    def customers(week: int) -> int:
+        ran.append(week)
+        return len(ran)
+
+    @flow(name="report")
+    def report():
+        return customers(1), customers(1)
+
+    assert report() == (1, 1)
+    assert charges(project) == 1
+    assert report() == (2, 2)
+    assert charges(project) == 2
+
+
+def test_a_release_key_replays_over_flow_runs(project):
+    """A named release is made once, however often the flow runs."""
+
+    @dp_task(dataset="shop", cost=TENTH, release_key="customers/{week}")
+    def customers(week: int, verbose: bool = False) -> float:
+        return time.time()
+
+    @flow(name="report")
+    def report(week, *, verbose=False):
+        return customers(week, verbose)
+
+    assert report(1) == report(1, verbose=True)
+    assert report(2) != report(1)
+    assert charges(project) == 2
+
+
+def test_a_step_keeps_what_makes_it_a_task():
+    """Name, tags, timeout, hooks, hints, signature, docstring and source survive."""
+
+    def hook(task, task_run, state):
+        pass
+
+    @dp_task(
+        dataset="shop",
+        cost=TENTH,
+        name="count",
+        tags=["dp"],
+        timeout_seconds=9,
+        retries=2,
+        on_completion=[hook],
+        task_run_name="count-{week}",
+    )
+    def customers(week: int) -> float:
+        """Count them."""
+        return 1.0
+
+    assert isinstance(customers, Task)
+    assert (customers.name, customers.tags) == ("count", {"dp"})
+    assert (customers.timeout_seconds, customers.retries) == (9.0, 2)
+    assert customers.on_completion_hooks == [hook]
+    assert customers.description == "Count them."
+    assert get_type_hints(customers.fn) == {"week": int, "return": float}
+    assert list(inspect.signature(customers.fn).parameters) == ["week"]
+    assert "Count them." in inspect.getsource(customers.fn)
+
+
+def test_retries_default_to_none_even_where_prefect_is_told_otherwise(monkeypatch):
+    """Every attempt is a charge of its own, so a retry must be asked for."""
+    from prefect.settings import PREFECT_TASK_DEFAULT_RETRIES, temporary_settings
+
+    with temporary_settings({PREFECT_TASK_DEFAULT_RETRIES: 3}):
+
+        @dp_task(dataset="shop", cost=TENTH)
+        def customers() -> int:
+            return 1
+
+        @task
+        def plain() -> int:
+            return 1
+
+    assert (customers.retries, plain.retries) == (0, 3)
+
+
+def test_with_options_keeps_guard_and_declaration(project):
+    """A renamed step is still a DP step, and is still charged."""
+
+    @dp_task(dataset="shop", cost=TENTH)
+    def customers() -> int:
+        return 1
+
+    renamed = customers.with_options(name="renamed", retries=1)
+
+    @flow(name="report")
+    def report():
+        return renamed()
+
+    assert type(renamed) is DPTask
+    assert renamed.step is customers.step
+    assert (renamed.name, renamed.retries, customers.retries) == ("renamed", 1, 0)
+    assert report() == 1
+    assert charges(project) == 1
+
+
+def test_every_attempt_of_a_retried_step_is_a_charge(project):
+    """A failing attempt is charged in full, and the next attempt again."""
+    attempts = []
+
+    @dp_task(dataset="shop", cost=TENTH, retries=2)
+    def customers() -> int:
+        attempts.append(1)
+        if len(attempts) < 3:
+            msg = "not yet"
+            raise ValueError(msg)
+        return 1
+
+    @flow(name="report")
+    def report():
+        return customers()
+
+    assert report() == 1
+    assert len(attempts) == 3
+    assert spent(project)["epsilon"] == "0.3"
+
+
+def test_fn_cannot_be_called_around_the_guard(project):
+    """The usual unit-test bypass is charged, inside a task and outside any flow."""
+
+    @dp_task(dataset="shop", cost=TENTH)
+    def customers() -> int:
+        return 1
+
+    @task
+    def plain() -> int:
+        return customers.fn()
+
+    @flow(name="report")
+    def report():
+        return plain()
+
+    assert report() == 1
+    assert charges(project) == 1
+
+
+def test_a_prefect_cache_hit_costs_nothing(project):
+    """The guard is in the body, so Prefect's own cache serves without a charge."""
+
+    @dp_task(dataset="shop", cost=TENTH, cache_policy=INPUTS, persist_result=True)
+    def customers(week: int) -> int:
+        return 1
+
+    @flow(name="report")
+    def report():
+        return customers(19970101, return_state=True)
+
+    first, second = report(), report()
+    assert (first.name, second.name) == ("Completed", "Cached")
+    assert charges(project) == 1
+
+
+def test_a_step_survives_cloudpickle(project):
+    """Process pools send the task as bytes; the guard goes with it."""
+
+    @dp_task(dataset="shop", cost=TENTH)
+    def customers() -> int:
+        return 1
+
+    copy = cloudpickle.loads(cloudpickle.dumps(customers))
+
+    @flow(name="report")
+    def report():
+        return copy()
+
+    assert report() == 1
+    assert charges(project) == 1
+
+
+def test_cost_may_depend_on_public_arguments(project):
+    """A cost function receives the public arguments that it asks for."""
+
+    @dp_task(
+        dataset="shop",
+        cost=lambda precision: PureDP(epsilon=precision),
+        private=("frame",),
+        version="1",
+    )
+    def customers(frame: list[int], precision: str) -> int:
+        return 1
+
+    @flow(name="report")
+    def report():
+        customers([1, 2], "0.25")
+        return customers([1, 2], precision="0.5")
+
+    report()
+    assert spent(project)["epsilon"] == "0.75"
+
+
+def exhausting(cost=TENTH, **options):
+    """Make a step that the budget admits ten times, and a record of its bodies."""
+    ran = []
+
+    @dp_task(dataset="shop", cost=cost, **options)
+    def customers(week: int) -> int:
+        ran.append(week)
+        return week
+
+    return customers, ran
+
+
+def test_ten_tenths_fit_and_the_eleventh_is_refused(project):
+    """Ten charges of 0.1 fit a budget of 1 exactly; the body does not run again."""
+    customers, ran = exhausting()
+
+    @flow(name="report")
+    def report():
+        for week in range(11):
+            customers(week)
+
+    with pytest.raises(BudgetExhausted) as caught:
+        report()
+    assert ran == list(range(10))
+    assert spent(project)["epsilon"] == "1"
+    assert caught.value.asked == {"epsilon": "0.1", "delta": "0"}
+    assert caught.value.left == {"epsilon": "0", "delta": "0"}
+
+
+def test_a_refused_step_is_cancelled_and_nothing_behind_it_runs(project):
+    """State Cancelled / BudgetRefused, one attempt, downstream NotReady."""
+    big, ran = exhausting(PureDP(epsilon=2), retries=2)
+    behind = []
+
+    @task
+    def after(value):
+        behind.append(value)
+
+    @flow(name="report")
+    def report():
+        refused = big.submit(1)
+        futures = [
+            after.submit(refused),
+            after.submit(allow_failure(refused)),
+            after.submit(0, wait_for=[refused]),
+        ]
+        for future in futures:
+            future.wait()
+        return [refused.state, *(future.state for future in futures)]
+
+    refused, *others = report(return_state=True).result(raise_on_failure=False)
+    assert (refused.type.value, refused.name) == ("CANCELLED", "BudgetRefused")
+    assert "Nothing was charged" in refused.message
+    assert [state.name for state in others] == ["NotReady"] * 3
+    assert (ran, behind) == ([], [])
+    assert kinds(project) == ["open", "refuse"]
+
+
+def test_calling_a_refused_step_raises_and_return_state_does_not(project):
+    """`__call__` raises the refusal; with return_state the caller gets the state."""
+    big, _ = exhausting(PureDP(epsilon=2))
+    seen = []
+
+    @flow(name="report")
+    def report():
+        state = big(1, return_state=True)
+        assert isinstance(state, State)
+        with pytest.raises(BudgetRefused):
+            big.submit(2).result()
+        try:
+            big(3)
+        except BudgetRefused as refusal:
+            seen.append(refusal)
+        return state.name
+
+    assert report() == "BudgetRefused"
+    assert [type(error) for error in seen] == [BudgetRefused]
+    assert seen[0].asked == {"epsilon": "2", "delta": "0"}
+
+
+async def test_awaiting_a_refused_async_step_raises(project):
+    """The async call raises the same refusal."""
+
+    @dp_task(dataset="shop", cost=PureDP(epsilon=2))
+    async def customers() -> int:
+        return 1
+
+    @flow(name="report")
+    async def report():
+        with pytest.raises(BudgetRefused):
+            await customers()
+        return "refused"
+
+    assert await report() == "refused"
+
+
+def test_a_refusal_is_not_served_from_the_cache(project):
+    """With persisted results a refusal must not be remembered as an answer."""
+    costs = [PureDP(epsilon=2), TENTH]
+
+    @dp_task(
+        dataset="shop",
+        cost=lambda: costs[0],
+        cache_policy=INPUTS,
+        persist_result=True,
+    )
+    def customers(week: str) -> int:
+        return 42
+
+    @flow(name="report")
+    def report():
+        # An argument of this test alone: INPUTS keys are shared by all tasks.
+        return customers("cache-of-a-refusal", return_state=True)
+
+    first = report(return_state=True).result(raise_on_failure=False)
+    assert first.name == "BudgetRefused"
+    costs.pop(0)
+    assert report().result() == 42
+
+
+def test_a_failing_body_shows_only_the_type_of_its_error(project, caplog):
+    """State message, log and raised error hold no text of the original."""
+
+    @dp_task(dataset="shop", cost=TENTH)
+    def customers() -> int:
+        msg = "row of canary-7341"
+        raise ValueError(msg)
+
+    @flow(name="report")
+    def report():
+        return customers()
+
+    state = report(return_state=True)
+    with pytest.raises(DPStepFailed, match="ValueError in DP step") as caught:
+        state.result()
+    assert "canary-7341" not in caplog.text + str(state) + str(caught.value)
+    assert caught.value.__context__ is None
+    assert kinds(project) == ["open", "reserve", "settle"]
+
+
+def test_a_timeout_is_charged_in_full(project):
+    """A body that is timed out has seen the data: it costs its worst case."""
+
+    @dp_task(dataset="shop", cost=TENTH, timeout_seconds=0.3)
+    def customers() -> int:
+        for _ in range(100):
+            time.sleep(0.05)
+        return 1
+
+    @flow(name="report")
+    def report():
+        return customers(return_state=True)
+
+    state = report(return_state=True).result(raise_on_failure=False)
+    assert state.name == "TimedOut"
+    assert spent(project)["epsilon"] == "0.1"
+
+
+def test_an_odometer_halts_the_rest_of_its_flow_run(make_project):
+    """Once a step is refused by it, cheaper steps of the run are refused too."""
+    make_project("""
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 9, delta: 1e-6}
+filter: concentrated
+odometer: {theorem: renyi, delta: 1e-6}
+flows: {report: {halt_at_epsilon: 1}}
+""")
+    step, ran = exhausting(lambda week: PureDP(epsilon=1 if week == 1 else "0.01"))
+
+    @flow(name="report")
+    def report(first):
+        return [step(week, return_state=True).name for week in first]
+
+    assert report([1, 2]) == ["BudgetRefused", "BudgetRefused"]
+    assert report([2, 3]) == ["Completed", "Completed"]
+    assert ran == [2, 3]
+
+
+def test_declarations_that_cannot_work_are_refused_when_defined():
+    """Generators, stacked tasks, unknown private names and bad templates."""
+    with pytest.raises(ConfigurationError, match="generator"):
+
+        @dp_task(dataset="shop", cost=TENTH)
+        def stream():
+            yield 1
+
+    with pytest.raises(ConfigurationError, match="goes directly on the function"):
+
+        @dp_task(dataset="shop", cost=TENTH)
+        @task
+        def stacked():
+            return 1
+
+    with pytest.raises(ConfigurationError, match="no parameter 'frme'"):
+
+        @dp_task(dataset="shop", cost=TENTH, private=("frme",))
+        def typo(frame):
+            return 1
+
+    with pytest.raises(ConfigurationError, match="speaks of 'frame'"):
+
+        @dp_task(dataset="shop", cost=TENTH, private=("frame",), release_key="{frame}")
+        def leaky(frame):
+            return 1
+
+
+def test_methods_can_be_steps(project):
+    """A step may be a method; the instance is no part of its release."""
+
+    class Shop:
+        @dp_task(dataset="shop", cost=TENTH)
+        def customers(self, week: int) -> int:
+            return week
+
+    @flow(name="report")
+    def report():
+        return Shop().customers(5)
+
+    assert report() == 5
+    assert charges(project) == 1
+
+
+def test_private_task_never_stores_its_result():
+    """A loader's result stays out of storage, and options that store are refused."""
+
+    @private_task(name="load")
+    def load() -> list[int]:
+        return [1]
+
+    assert (load.persist_result, load.log_prints) == (False, False)
+    with pytest.raises(ConfigurationError, match="persist_result"):
+        private_task(persist_result=True)

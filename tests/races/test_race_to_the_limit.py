@@ -1,0 +1,141 @@
+"""Many processes and threads, one budget: exactly as much is granted as there is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpflow import PureDP
+from dpflow.exceptions import BudgetRefused
+from dpflow.ledger import open_ledger
+from dpflow.ledger.records import Granted, Replayed
+from tests.ledger.support import (
+    Child,
+    Gate,
+    audit,
+    granted,
+    kinds,
+    new_ledger,
+    read,
+    request,
+    sums,
+    url,
+)
+
+PROCESSES = 8
+SMALL = Fraction(1, 10**6)
+
+
+def racers(target: Callable[[int, Callable[[str], None]], None]) -> list[list[str]]:
+    """Start processes together and return what each said."""
+    gate = Gate()
+
+    def run(number: int) -> Callable[[Callable[[str], None]], None]:
+        def work(say: Callable[[str], None]) -> None:
+            gate.wait()
+            target(number, say)
+
+        return work
+
+    children = [Child(run(number)) for number in range(PROCESSES)]
+    gate.open()
+    found = []
+    for child in children:
+        code, lines = child.end()
+        assert code == 0, lines
+        found.append(lines)
+    return found
+
+
+@pytest.mark.parametrize("budget", [96, 100, 1])
+def test_processes_are_granted_the_budget_and_no_step_more(
+    tmp_path: Path, budget: int
+) -> None:
+    """Eight processes ask until they are refused; half of them never settle."""
+    path = tmp_path / "ledger.db"
+    ledger = new_ledger(tmp_path)
+    granted(ledger, PureDP(epsilon=1 - budget * SMALL), step="before")
+    ledger.close()
+
+    def ask(number: int, say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        while True:
+            try:
+                reservation = granted(ledger, PureDP(epsilon=SMALL))
+            except BudgetRefused:
+                return
+            say(reservation)
+            if number % 2:
+                ledger.settle(reservation)
+
+    said = [line for lines in racers(ask) for line in lines]
+    assert budget == len(said) == len(set(said))
+    kept = {name for (name,) in read(path, "SELECT id FROM reservation")}
+    assert set(said) < kept
+    assert len(kept) == budget + 1
+    assert sum(sums(path)) == 1
+    assert kinds(path).count("refuse") == PROCESSES
+    audit(path)
+
+
+def test_threads_are_granted_the_budget_and_no_step_more(tmp_path: Path) -> None:
+    """The same through one object of one process."""
+    ledger = new_ledger(tmp_path)
+    found: list[str] = []
+
+    def ask() -> None:
+        while True:
+            try:
+                found.append(granted(ledger, "0.02"))
+            except BudgetRefused:
+                return
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == len(set(found)) == 50
+    assert sums(tmp_path / "ledger.db") == (0, 1)
+    audit(tmp_path / "ledger.db")
+    ledger.close()
+
+
+def test_one_process_makes_the_release_and_the_others_replay_it(
+    tmp_path: Path,
+) -> None:
+    """Eight runs of the same week: one charge."""
+    path = tmp_path / "ledger.db"
+    new_ledger(tmp_path).close()
+
+    def ask(number: int, say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        while True:
+            answer = ledger.reserve(request(ledger, "0.6", key="week/1"))
+            if isinstance(answer, Granted):
+                say("made")
+                ledger.settle(answer.reservation, value=f'"by {number}"')
+            elif isinstance(answer, Replayed):
+                say(answer.value)
+                return
+
+    said = racers(ask)
+    assert sum(lines.count("made") for lines in said) == 1
+    assert len({lines[-1] for lines in said}) == 1
+    assert sums(path) == (Fraction(6, 10), 0)
+    audit(path)
+
+
+def test_first_decisions_open_one_term(tmp_path: Path) -> None:
+    """Eight processes that all find an empty ledger open one account together."""
+    path = tmp_path / "ledger.db"
+    new_ledger(tmp_path).close()
+    racers(lambda _, say: say(granted(open_ledger(url(path)), "0.125")))
+    assert sums(path) == (0, 1)
+    assert read(path, "SELECT dataset, number FROM term") == [("a", 1)]
+    assert kinds(path) == ["open"] + ["reserve"] * 8
+    audit(path)

@@ -1,0 +1,263 @@
+"""The house: who may import whom, what is pure, and what stays small."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.projects import ROOT, run_python
+
+PACKAGE = ROOT / "dpflow"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+#: The rooms. Each imports from itself and from rooms above it in this list, whether at
+#: the top of a file, inside a function or for types only.
+ROOMS = [
+    "exceptions",
+    "rounding",
+    "accounting",
+    "policy_yaml",
+    "policy_types",
+    "policy_fields",
+    "policy_model",
+    "policy",
+    "config",
+    "mechanisms",
+    "ledger",
+    "project",
+    "step",
+    "redaction",
+    "waiting",
+    "execution",
+    "guard",
+    "summary",
+    "plots",
+    "prefect",
+    "demo",
+    "cli",
+    "__main__",
+]
+
+#: What pure maths may import besides dpflow: no clock, file, environment, log, chance
+#: or database. `importlib` loads a theorem by its name.
+PURE = {
+    "__future__",
+    "abc",
+    "collections",
+    "dataclasses",
+    "decimal",
+    "fractions",
+    "functools",
+    "importlib",
+    "json",
+    "math",
+    "mpmath",
+    "numbers",
+    "re",
+    "typing",
+}
+IMPURE_CALLS = {"open", "print", "input", "eval", "exec", "breakpoint", "__import__"}
+
+#: Who may load modules by their names: public names, and theorems from their register.
+#: Any other such import would escape these tests.
+LOADERS = {"dpflow", "dpflow.accounting", "dpflow.policy_fields"}
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a file of the package."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(source: str) -> Iterator[str]:
+    """Yield every module that a source imports, wherever it does so."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or "")
+            # `from dpflow import ledger` imports a room by way of the package.
+            for alias in node.names:
+                if node.module == "dpflow" and alias.name in ROOMS:
+                    yield f"dpflow.{alias.name}"
+
+
+def room(module: str) -> str:
+    """Return the room of a module of dpflow."""
+    return module.split(".")[1]
+
+
+def upward_imports(sources: dict[str, str]) -> list[str]:
+    """Return every import that breaks the order of the rooms."""
+    found = []
+    for module, source in sources.items():
+        for name in imports(source):
+            if name.startswith("."):
+                found.append(f"{module}: relative import {name}")
+            elif name == "dpflow":
+                # Its public names; the version is all that the CLI needs of them.
+                if room(module) != "cli":
+                    found.append(f"{module} imports the public names")
+            elif name.startswith("dpflow."):
+                if room(name) not in ROOMS:
+                    found.append(f"{module} imports {name}, which has no place")
+                elif ROOMS.index(room(name)) > ROOMS.index(room(module)):
+                    found.append(f"{module} imports {name}")
+    return found
+
+
+def foreign_imports(module: str, source: str, name: str) -> list[str]:
+    """Return where a source imports a library from outside its room."""
+    return [
+        f"{module} imports {each}"
+        for each in imports(source)
+        if each.split(".")[0] == name and room(module) != name
+    ]
+
+
+def impurities(module: str, source: str) -> list[str]:
+    """Return what a source of pure maths must not have."""
+    roots = {name.split(".")[0] for name in imports(source)} - PURE - {"dpflow"}
+    calls = {
+        node.func.id
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    return sorted(f"{module}: {name}" for name in roots | (calls & IMPURE_CALLS))
+
+
+def sources() -> dict[str, str]:
+    """Return the source of every module except the package's own."""
+    return {
+        module_name(path): path.read_text("utf-8")
+        for path in FILES
+        if path != PACKAGE / "__init__.py"
+    }
+
+
+def test_every_room_has_a_place():
+    """A new room is entered in the list before anything imports it."""
+    found = {room(module) for module in sources()}
+    assert found == set(ROOMS)
+    assert len(ROOMS) == len(set(ROOMS))
+
+
+def test_imports_point_up_the_list_only():
+    """No room imports one below it."""
+    assert upward_imports(sources()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("dpflow.accounting.bad", "from dpflow.ledger import kernel"),
+        ("dpflow.accounting.bad", "import dpflow.ledger.kernel"),
+        ("dpflow.exceptions", "from dpflow.rounding import exact"),
+        ("dpflow.ledger.bad", "def f():\n    from dpflow.guard import guarded"),
+        ("dpflow.ledger.bad", "if TYPE_CHECKING:\n    import dpflow.project"),
+        ("dpflow.guard", "from dpflow import Gaussian"),
+        ("dpflow.guard", "from dpflow import plots"),
+        ("dpflow.guard", "from . import plots"),
+        ("dpflow.guard", "from dpflow.unheard import of"),
+    ],
+)
+def test_a_wrong_import_would_be_found(module, source):
+    """The test above can fail."""
+    assert upward_imports({module: source})
+
+
+def test_a_right_import_would_not_be_found():
+    """Nor does it find what is not wrong."""
+    source = "from dpflow.ledger.records import Request\nimport json"
+    assert upward_imports({"dpflow.waiting": source}) == []
+    assert upward_imports({"dpflow.ledger.kernel": source}) == []
+
+
+def test_modules_are_loaded_by_name_in_known_places_only():
+    """Everywhere else the imports are what the source says."""
+    found = {
+        module_name(path)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and "import_module"
+        in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
+    }
+    assert found == LOADERS
+
+
+def test_accounting_is_pure():
+    """Nothing outside a tally can move a bound."""
+    found = {
+        m: s for m, s in sources().items() if room(m) in ("accounting", "rounding")
+    }
+    assert len(found) > 5
+    rounding = found.pop("dpflow.rounding")
+    assert [each for m, s in found.items() for each in impurities(m, s)] == []
+    # Each thread has a context of mpmath of its own.
+    assert impurities("dpflow.rounding", rounding) == ["dpflow.rounding: threading"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os",
+        "from time import time",
+        "import random",
+        "import numpy.random",
+        "def f():\n    import logging",
+        "from pathlib import Path",
+        "import sqlite3",
+        "open('x')",
+        "print(1)",
+    ],
+)
+def test_an_impurity_would_be_found(source):
+    """The test above can fail."""
+    assert impurities("dpflow.accounting.bad", source)
+
+
+def test_prefect_is_imported_in_its_room_only():
+    """Its import costs seconds, and the guard works without it."""
+    found = [e for m, s in sources().items() for e in foreign_imports(m, s, "prefect")]
+    assert found == []
+    inside = [s for m, s in sources().items() if room(m) == "prefect"]
+    assert any("prefect" in imports(source) for source in inside)
+    assert foreign_imports(
+        "dpflow.guard", "from prefect.states import State", "prefect"
+    )
+
+
+HEAVY = {"prefect", "numpy", "pandas", "opendp", "matplotlib", "scipy", "mpmath"}
+LOADED = """
+import json, sys
+import importlib
+importlib.import_module(sys.argv[1])
+print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
+"""
+
+
+@pytest.mark.parametrize("module", ["dpflow", "dpflow.cli"])
+def test_importing_costs_little(module):
+    """Neither the package nor its command line loads a library that it may not need."""
+    assert set(run_python(LOADED, module)) & HEAVY == set()
+
+
+def test_the_guard_needs_no_prefect_numpy_or_opendp():
+    """Code without Prefect does not pay for it."""
+    loaded = set(run_python(LOADED, "dpflow.guard"))
+    assert loaded & {"prefect", "numpy", "pandas", "opendp", "matplotlib"} == set()
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_files_are_small_and_finished(path):
+    """At most 400 lines, documented, and without notes to oneself."""
+    text = path.read_text("utf-8")
+    assert len(text.splitlines()) <= 400
+    assert ast.get_docstring(ast.parse(text)) or not text
+    words = re.findall(r"\b(?:TODO|FIXME|XXX|HACK|NotImplementedError)\b", text)
+    assert words == []

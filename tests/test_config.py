@@ -1,0 +1,148 @@
+"""Where the ledger and the policies are."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from dpflow.config import (
+    LEDGER_VARIABLE,
+    POLICIES_VARIABLE,
+    Settings,
+    project_root,
+    settings,
+)
+from dpflow.exceptions import ConfigurationError
+from dpflow.ledger import sqlite_path
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return an empty project, with no settings from outside."""
+    monkeypatch.delenv(LEDGER_VARIABLE, raising=False)
+    monkeypatch.delenv(POLICIES_VARIABLE, raising=False)
+    tmp_path.joinpath("pyproject.toml").touch()
+    return tmp_path
+
+
+def write(folder, text):
+    """Write the project's pyproject.toml."""
+    folder.joinpath("pyproject.toml").write_text(text, "utf-8")
+
+
+def test_defaults_lie_under_the_projects_root(folder):
+    """Both paths are absolute, wherever in the project one is."""
+    deep = folder / "flows" / "weekly"
+    deep.mkdir(parents=True)
+    expected = Settings(
+        root=folder,
+        ledger_url=f"sqlite:///{folder}/.dpflow/ledger.db",
+        policies=folder / "policies",
+    )
+    assert expected == settings(folder)
+    assert expected == settings(deep)
+    assert folder / ".dpflow" / "ledger.db" == sqlite_path(expected.ledger_url)
+
+
+def test_the_working_directory_is_the_default(folder, monkeypatch):
+    """As it is at the call."""
+    monkeypatch.chdir(folder)
+    assert settings() == settings(folder)
+
+
+def test_a_relative_directory_is_one_of_the_working_directory(folder, monkeypatch):
+    """Settings never depend on a later change of directory."""
+    monkeypatch.chdir(folder.parent)
+    assert settings(folder) == settings(os.path.relpath(folder))
+
+
+def test_the_root_is_the_nearest_project_above(folder):
+    """Without any, the folder itself."""
+    inner = folder / "inner"
+    (inner / "deep").mkdir(parents=True)
+    assert folder == project_root(inner / "deep")
+    (inner / "pyproject.toml").touch()
+    assert inner == project_root(inner / "deep")
+    assert folder.parent == project_root(folder.parent)
+
+
+def test_a_folder_called_pyproject_is_no_project(folder):
+    """Only a file marks a root."""
+    (folder / "inner" / "pyproject.toml").mkdir(parents=True)
+    assert folder == project_root(folder / "inner")
+
+
+def test_pyproject_comes_before_defaults(folder):
+    """Its paths are relative to its folder."""
+    write(
+        folder,
+        '[tool.dpflow]\nledger_url = "sqlite:///data/l.db"\npolicies = "rules"\n',
+    )
+    found = settings(folder)
+    assert f"sqlite:///{folder}/data/l.db" == found.ledger_url
+    assert folder / "rules" == found.policies
+
+
+def test_the_environment_comes_before_pyproject(folder, monkeypatch):
+    """Absolute paths stay as they are, other addresses too."""
+    write(folder, '[tool.dpflow]\nledger_url = "sqlite:///a.db"\npolicies = "a"\n')
+    monkeypatch.setenv(LEDGER_VARIABLE, "sqlite:////var/ledger.db")
+    monkeypatch.setenv(POLICIES_VARIABLE, "/var/policies")
+    found = settings(folder)
+    assert found.ledger_url == "sqlite:////var/ledger.db"
+    assert str(found.policies) == "/var/policies"
+    monkeypatch.setenv(LEDGER_VARIABLE, "postgresql://host/db")
+    assert settings(folder).ledger_url == "postgresql://host/db"
+
+
+def test_an_empty_variable_is_no_setting(folder, monkeypatch):
+    """Shells leave such variables behind."""
+    monkeypatch.setenv(LEDGER_VARIABLE, "")
+    monkeypatch.setenv(POLICIES_VARIABLE, "")
+    assert folder / "policies" == settings(folder).policies
+    assert settings(folder).ledger_url.endswith("/.dpflow/ledger.db")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[tool.dpflow]\nledger = "x"\n', "ledger = 'x'"),
+        ("[tool.dpflow]\npolicies = 5\n", "policies = 5"),
+        ('[tool.dpflow]\npolicies = ["a"]\n', "policies = ['a']"),
+        ('[tool.dpflow.policies]\nfolder = "x"\n', "policies = {'folder': 'x'}"),
+    ],
+)
+def test_unknown_keys_and_values_are_refused(folder, text, told):
+    """A misspelt key must not mean the default ledger."""
+    write(folder, text)
+    with pytest.raises(ConfigurationError) as error:
+        settings(folder)
+    assert told in error.value.message
+    assert "takes the texts ledger_url, policies" in error.value.message
+    assert str(folder / "pyproject.toml") in error.value.message
+
+
+@pytest.mark.parametrize(
+    "text", ['[tool]\ndpflow = "x"\n', "[[tool.dpflow]]\n", "[tool]\ndpflow = 5\n"]
+)
+def test_what_is_no_table_is_refused(folder, text):
+    """It is told as a mistake in the file, not as one of Python."""
+    write(folder, text)
+    with pytest.raises(ConfigurationError, match="must be a table"):
+        settings(folder)
+
+
+@pytest.mark.parametrize("text", ["", "tool = 5\n", '[project]\nname = "x"\n'])
+def test_a_project_without_a_table_has_the_defaults(folder, text):
+    """Whatever else the file says is for others."""
+    write(folder, text)
+    assert folder / "policies" == settings(folder).policies
+
+
+@pytest.mark.parametrize("content", [b"[tool", b"\xff\xfe", b"a = \x00"])
+def test_a_file_that_cannot_be_read_is_told(folder, content):
+    """Its settings are not guessed."""
+    folder.joinpath("pyproject.toml").write_bytes(content)
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        settings(folder)

@@ -1,0 +1,253 @@
+"""Policies: what is read, in which words, and from which files."""
+
+from __future__ import annotations
+
+import pickle
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from dpflow.accounting import make_filter
+from dpflow.exceptions import PolicyError, UnknownDataset
+from dpflow.policy import (
+    Policy,
+    PolicySet,
+    load_policies,
+    parse_policy,
+)
+from tests.policy_examples import EXAMPLE, SHORT, edited, refused
+
+# What is read
+
+
+def test_example_of_the_design_parses() -> None:
+    """The example of the design is read field by field."""
+    policy = parse_policy(EXAMPLE)
+    share = policy.flows["weekly-report"]
+    assert policy.dataset == "cdnow"
+    assert policy.unit == "customer"
+    assert policy.relation == "add-or-remove"
+    assert Decimal(3) == policy.budget.epsilon
+    assert Decimal("0.000001") == policy.budget.delta
+    assert policy.filter.theorem == "gaussian"
+    assert policy.filter.options == {}
+    assert Decimal("0.0000005") == share.delta
+    assert policy.other_flows == "refuse"
+    assert (Decimal("0.5"), Decimal("0.8"), Decimal("0.95")) == policy.alerts
+    assert policy.errors == "redact"
+    assert policy.on_exhausted.schedule == "pause"
+    assert policy.version == "1"
+
+
+def test_defaults_of_a_short_policy() -> None:
+    """What a short policy leaves out has the defaults that the schema tells."""
+    policy = parse_policy(SHORT)
+    assert policy.odometer is None
+    assert policy.flows == {}
+    assert policy.other_flows == "allow"
+    assert (Decimal("0.5"), Decimal("0.8"), Decimal("0.95")) == policy.alerts
+    assert policy.errors == "redact"
+    assert policy.on_exhausted.flow == "halt"
+    assert policy.on_exhausted.schedule == "keep"
+
+
+def test_delta_of_the_budget_defaults_to_zero() -> None:
+    """A budget without delta is a pure one."""
+    text = edited("{epsilon: 3, delta: 1e-6}", "{epsilon: 3}", SHORT)
+    policy = parse_policy(edited("gaussian", "basic", text))
+    assert Decimal(0) == policy.budget.delta
+    assert make_filter("basic", epsilon=3) == policy.dataset_filter()
+
+
+def test_long_form_of_a_filter_passes_its_options_on() -> None:
+    """Options reach the theorem with exact numbers."""
+    long = "{theorem: concentrated, delta_loss: 9e-7, conversion: classic}"
+    policy = parse_policy(edited("gaussian", long, SHORT))
+    options = {"delta_loss": Decimal("9e-7"), "conversion": "classic"}
+    assert options == policy.filter.options
+    expected = make_filter("concentrated", epsilon=3, delta="1e-6", **options)
+    assert expected == policy.dataset_filter()
+
+
+def test_long_form_without_options_equals_the_short_form() -> None:
+    """`gaussian` and `{theorem: gaussian}` are one choice."""
+    long = parse_policy(edited("gaussian", "{theorem: gaussian}"))
+    assert parse_policy(EXAMPLE) == long
+
+
+def test_short_odometer_takes_the_delta_of_the_budget() -> None:
+    """An odometer by name alone fails as rarely as the budget says."""
+    short = parse_policy(edited("{theorem: renyi, delta: 1e-6}", "renyi"))
+    assert parse_policy(EXAMPLE).pinned() == short.pinned()
+
+
+@pytest.mark.parametrize("word", ["no", "yes", "on", "2026-11-21", "0x10", "1_000"])
+def test_words_that_older_yaml_converts_stay_text(word: str) -> None:
+    """Only true, false and plain numbers are more than text."""
+    assert word == parse_policy(edited("cdnow", word, SHORT)).dataset
+
+
+def test_quoted_and_bare_numbers_are_equal() -> None:
+    """A number may be quoted."""
+    quoted = edited("{epsilon: 3, delta: 1e-6}", '{epsilon: "3", delta: "1e-6"}', SHORT)
+    assert parse_policy(SHORT).pinned() == parse_policy(quoted).pinned()
+
+
+def test_a_byte_order_mark_is_no_obstacle() -> None:
+    """Some editors write one."""
+    assert parse_policy(SHORT) == parse_policy("\ufeff" + SHORT)
+
+
+def test_policies_from_python_read_floats_as_their_decimals() -> None:
+    """0.1 means one tenth from Python too."""
+    data = yaml.safe_load(SHORT) | {"budget": {"epsilon": 0.1, "delta": 1e-6}}
+    policy = Policy.model_validate(data)
+    assert Decimal("0.1") == policy.budget.epsilon
+    assert Decimal("0.000001") == policy.budget.delta
+
+
+def test_python_option_floats_become_decimals() -> None:
+    """Options from Python are as exact as those from a file."""
+    data = yaml.safe_load(EXAMPLE) | {"flows": {}}
+    data["odometer"] = {"theorem": "renyi", "delta": 1e-6, "order": 8.5}
+    policy = Policy.model_validate(data)
+    assert policy.odometer is not None
+    assert {"order": Decimal("8.5")} == policy.odometer.options
+
+
+def test_policies_dump_copy_and_pickle() -> None:
+    """A policy survives what pydantic and process pools do with it."""
+    long = "{theorem: concentrated, conversion: classic}"
+    policy = parse_policy(edited("gaussian", long))
+    assert policy == Policy.model_validate(policy.model_dump())
+    assert policy == Policy.model_validate_json(policy.model_dump_json())
+    assert policy == pickle.loads(pickle.dumps(policy))
+
+
+def test_policies_are_frozen() -> None:
+    """Neither a policy nor its parts can be assigned to."""
+    policy = parse_policy(EXAMPLE)
+    for part, name in [
+        (policy, "unit"),
+        (policy.budget, "epsilon"),
+        (policy.filter, "theorem"),
+        (policy.filter, "option"),
+        (policy.flows["weekly-report"], "epsilon"),
+    ]:
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(part, name, "1")
+
+
+# Words
+
+
+def test_the_guarantee_is_one_sentence() -> None:
+    """It names the unit, both numbers, the dataset, the ledger and the assumption."""
+    assert parse_policy(EXAMPLE).guarantee_sentence() == (
+        "Every customer (add-or-remove): all releases from dataset 'cdnow' governed "
+        "by this ledger in one term together are (epsilon = 3, delta = 1e-06)-"
+        "differentially private, if every declared sensitivity is right and every "
+        "step draws the noise it declares."
+    )
+
+
+def test_the_guarantee_never_rounds() -> None:
+    """A number with more digits than a float holds is written out."""
+    text = edited("epsilon: 3", "epsilon: 0.10000000000000000001", SHORT)
+    sentence = parse_policy(text).guarantee_sentence()
+    assert "(epsilon = 0.10000000000000000001, delta = 1e-06)" in sentence
+
+
+# Sets of policies
+
+
+def write(folder: Path, name: str, dataset: str) -> Path:
+    """Write a short policy for a dataset."""
+    path = folder / name
+    path.write_text(edited("cdnow", dataset, SHORT))
+    return path
+
+
+def test_a_folder_is_a_mapping_from_datasets_to_policies(tmp_path: Path) -> None:
+    """YAML files of a folder are read; all other files are left alone."""
+    one = write(tmp_path, "one.yaml", "cdnow")
+    two = write(tmp_path, "two.yml", "adult")
+    write(tmp_path, ".#one.yaml", "cdnow")
+    (tmp_path / "policy.schema.json").write_text("{}")
+    (tmp_path / "deeper").mkdir()
+    policies = load_policies(tmp_path)
+    assert {"cdnow", "adult"} == set(policies)
+    assert len(policies) == 2
+    assert policies["cdnow"] is policies.policy_for("cdnow")
+    assert (one, two) == (policies.source("cdnow"), policies.source("adult"))
+
+
+def test_two_files_for_one_dataset_are_refused(tmp_path: Path) -> None:
+    """Neither file wins."""
+    first = write(tmp_path, "a.yaml", "cdnow")
+    second = write(tmp_path, "b.yaml", "cdnow")
+    with pytest.raises(PolicyError) as caught:
+        load_policies(tmp_path)
+    error = caught.value
+    assert (str(second), 1) == (error.file, error.line)
+    assert f"{first} already governs the dataset 'cdnow'" in str(error)
+    assert error.hint == "Keep one file for each dataset."
+
+
+def test_unknown_datasets_are_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    """No step runs without a policy."""
+    write(tmp_path, "one.yaml", "cdnow")
+    policies = load_policies(tmp_path)
+    with pytest.raises(UnknownDataset) as caught:
+        policies.policy_for("cdno")
+    error = caught.value
+    assert (error.dataset, error.known) == ("cdno", ["cdnow"])
+    assert str(tmp_path) == error.file
+    assert "no policy governs the dataset 'cdno'" in str(error)
+    assert "Did you mean 'cdnow'?" in error.hint
+    with pytest.raises(UnknownDataset):
+        policies.source("cdno")
+
+
+def test_an_empty_folder_knows_no_dataset(tmp_path: Path) -> None:
+    """An empty folder is a fine start that governs nothing."""
+    with pytest.raises(UnknownDataset, match="There are none"):
+        load_policies(tmp_path).policy_for("cdnow")
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    """No folder, no run."""
+    folder = tmp_path / "policies"
+    with pytest.raises(PolicyError, match="No such file") as caught:
+        load_policies(folder)
+    assert (str(folder), None) == (caught.value.file, caught.value.line)
+    assert "dpflow init" in caught.value.hint
+
+
+def test_one_broken_file_refuses_the_folder(tmp_path: Path) -> None:
+    """A policy that cannot be read might govern any dataset."""
+    write(tmp_path, "one.yaml", "cdnow")
+    (tmp_path / "two.yaml").write_text("dataset: [")
+    with pytest.raises(PolicyError, match=r"two\.yaml:1: not YAML"):
+        load_policies(tmp_path)
+
+
+def test_refusals_pickle() -> None:
+    """They cross process pools with file, line and hint."""
+    error = refused(edited("redact", "hide"))
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(error), error.details) == (str(again), again.details)
+
+
+def test_a_set_may_come_from_python() -> None:
+    """Policies without files have no source, and no folder in messages."""
+    policies = PolicySet({"cdnow": parse_policy(SHORT)})
+    assert policies.policy_for("cdnow").unit == "customer"
+    with pytest.raises(UnknownDataset, match=r"^the policies: no policy governs") as it:
+        policies.policy_for("adult")
+    assert it.value.file is None
+    with pytest.raises(UnknownDataset):
+        policies.source("cdnow")

@@ -1,0 +1,285 @@
+"""Shares, halts, other flows, and what a policy pins."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import pytest
+
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.policy import (
+    parse_policy,
+)
+from dpflow.rounding import short_up
+from tests.policy_examples import EXAMPLE, SHORT, edited, refused, share
+
+# Shares, halts and other flows
+
+
+def test_a_share_has_the_theorem_of_the_dataset() -> None:
+    """The flow's own filter differs in its numbers only."""
+    policy = parse_policy(EXAMPLE)
+    expected = make_filter("gaussian", epsilon=2, delta="5e-7")
+    assert expected == policy.flow_filter("weekly-report")
+    assert policy.flow_filter("other") is None
+    assert policy.flow_filter(None) is None
+
+
+def test_a_share_has_the_options_of_the_dataset() -> None:
+    """Options hold for every share."""
+    text = edited("gaussian", "{theorem: concentrated, conversion: classic}")
+    expected = make_filter(
+        "concentrated", epsilon=2, delta="5e-7", conversion="classic"
+    )
+    assert expected == parse_policy(text).flow_filter("weekly-report")
+
+
+def test_a_share_may_only_halt() -> None:
+    """Without an epsilon only the odometer gates."""
+    policy = parse_policy(share("{halt_at_epsilon: 2.5}"))
+    assert policy.flow_filter("weekly-report") is None
+    assert Fraction(5, 2) == policy.halt_at("weekly-report")
+
+
+def test_a_flow_may_be_named_without_a_share() -> None:
+    """Naming a flow lets it use the dataset's budget."""
+    policy = parse_policy(share("{}"))
+    assert policy.covers_flow("weekly-report")
+    assert policy.flow_filter("weekly-report") is None
+    assert policy.halt_at("weekly-report") is None
+
+
+def test_a_share_may_equal_the_budget() -> None:
+    """The whole budget is the largest share."""
+    policy = parse_policy(share("{epsilon: 3.0, delta: 0.000001}"))
+    assert policy.dataset_filter() == policy.flow_filter("weekly-report")
+
+
+def test_a_share_without_delta_has_none() -> None:
+    """Delta is never taken from the budget silently."""
+    text = edited("filter: gaussian", "filter: basic", share("{epsilon: 2}"))
+    policy = parse_policy(text)
+    assert make_filter("basic", epsilon=2) == policy.flow_filter("weekly-report")
+
+
+LOWEST = make_odometer("renyi", delta="1e-6", halt_at_epsilon="1e-9")
+LOWEST_IDLE = short_up(Fraction(LOWEST.read(LOWEST.zero())))
+
+REFUSED_SHARES = [
+    (share("{epsilon: 3.0001, delta: 0}"), "epsilon 3.0001 exceeds the", "at most 3,"),
+    (share("{epsilon: 2, delta: 2e-6}"), "delta 0.000002 exceeds", "at most 0.000001"),
+    (share("{delta: 5e-7}"), "delta needs an epsilon", "or drop delta"),
+    (share("{epsilon: 2}"), "delta must be in [1e-35, 1)", "A share uses"),
+    (
+        edited("odometer: {theorem: renyi, delta: 1e-6}", ""),
+        "halt_at_epsilon needs an odometer",
+        "Known: renyi",
+    ),
+    (
+        edited("renyi, delta", "renyi, order: 5, delta"),
+        (
+            "before any step, the odometer 'renyi' already reads 3.454, at or above "
+            "halt_at_epsilon 3"
+        ),
+        (
+            "Raise halt_at_epsilon above 3.454, drop the odometer's options so that "
+            "it is tuned, or raise the odometer's delta."
+        ),
+    ),
+    (
+        share("{halt_at_epsilon: 1e-9}"),
+        f"already reads {LOWEST_IDLE}",
+        f"Raise halt_at_epsilon above {LOWEST_IDLE}, or raise the odometer's delta.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message", "hint"), REFUSED_SHARES)
+def test_shares_that_cannot_hold_are_refused(
+    text: str, message: str, hint: str
+) -> None:
+    """A share beyond the budget or a halt that admits nothing is refused."""
+    error = refused(text)
+    assert error.line == 9
+    assert "flows.weekly-report" in str(error)
+    assert message in str(error)
+    assert hint in error.hint
+
+
+def test_a_share_for_which_the_options_do_not_fit_is_refused() -> None:
+    """Options that hold for the dataset must hold for each share."""
+    error = refused(edited("gaussian", "{theorem: concentrated, delta_loss: 9e-7}"))
+    assert error.line == 9
+    assert "delta_loss 9e-7 exceeds" in str(error)
+    assert "A share uses the dataset's filter and options." in error.hint
+
+
+def test_odometers_are_tuned_for_the_halt_of_the_flow() -> None:
+    """A flow that halts is tuned for its halt, any other for the budget."""
+    policy = parse_policy(share("{halt_at_epsilon: 1.5}"))
+    halting = make_odometer("renyi", delta="1e-6", halt_at_epsilon="1.5")
+    idle = make_odometer("renyi", delta="1e-6", halt_at_epsilon=3)
+    assert halting == policy.flow_odometer("weekly-report")
+    assert idle == policy.flow_odometer("other")
+    assert idle == policy.flow_odometer(None)
+    assert halting != idle
+
+
+def test_explicit_constants_of_an_odometer_are_kept() -> None:
+    """A given order is not tuned away."""
+    policy = parse_policy(edited("renyi, delta", "renyi, order: 8, delta"))
+    expected = make_odometer("renyi", delta="1e-6", order=8)
+    assert expected == policy.flow_odometer("weekly-report")
+    assert expected == policy.flow_odometer(None)
+
+
+def test_no_odometer_reads_nothing() -> None:
+    """A policy without an odometer makes none."""
+    assert parse_policy(SHORT).flow_odometer("any") is None
+    assert parse_policy(SHORT).halt_at("any") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "unnamed"),
+    [
+        (SHORT, True, True),
+        (SHORT + "flows: {}\n", True, True),
+        (SHORT + "other_flows: refuse\n", False, False),
+        (SHORT + "flows: {a: {}}\n", True, False),
+        (SHORT + "flows: {a: {}}\nother_flows: allow\n", True, True),
+    ],
+)
+def test_other_flows_are_refused_once_any_flow_is_named(
+    text: str, named: bool, unnamed: bool
+) -> None:
+    """Whoever names flows means these, unless the policy says otherwise."""
+    policy = parse_policy(text)
+    assert named == policy.covers_flow("a")
+    assert unnamed == policy.covers_flow("b")
+    assert unnamed == policy.covers_flow(None)
+
+
+# Pins
+
+
+def test_pins_hold_every_derived_number() -> None:
+    """What a ledger keeps is written out, defaults and tuning included."""
+    rule = {"theorem": "gaussian", "epsilon": "3", "delta": "0.000001"}
+    odometer = parse_policy(EXAMPLE).flow_odometer(None)
+    assert odometer is not None
+    assert "order" in odometer.parameters()
+    assert {
+        "dataset": "cdnow",
+        "unit": "customer",
+        "relation": "add-or-remove",
+        "budget": {"epsilon": "3", "delta": "0.000001"},
+        "filter": rule,
+        "odometer": odometer.parameters(),
+        "flows": {
+            "weekly-report": {
+                "epsilon": "2",
+                "delta": "5e-7",
+                "halt_at_epsilon": "3",
+                "filter": {**rule, "epsilon": "2", "delta": "5e-7"},
+                "odometer": odometer.parameters(),
+            }
+        },
+        "other_flows": "refuse",
+    } == parse_policy(EXAMPLE).pinned()
+
+
+def test_pins_rebuild_the_rules() -> None:
+    """The pinned parameters are enough to make equal rules."""
+    policy = parse_policy(EXAMPLE)
+    pinned = json.loads(json.dumps(policy.pinned()))
+    flow = pinned["flows"]["weekly-report"]
+    assert policy.dataset_filter() == make_filter(**pinned["filter"])
+    assert policy.flow_odometer(None) == make_odometer(**pinned["odometer"])
+    assert policy.flow_filter("weekly-report") == make_filter(**flow["filter"])
+    assert policy.flow_odometer("weekly-report") == make_odometer(**flow["odometer"])
+
+
+def test_pins_survive_json_unchanged() -> None:
+    """What comes back from the ledger equals what went in."""
+    pinned = parse_policy(EXAMPLE).pinned()
+    assert pinned == json.loads(json.dumps(pinned, sort_keys=True))
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        "{epsilon: 3.0, delta: 1e-6}",
+        "{epsilon: 3.00, delta: 1.0e-6}",
+        "{delta: 0.000001, epsilon: +3}",
+        "{epsilon: 0.3e1, delta: 10E-7}",
+        '{epsilon: "3", delta: .000001}',
+    ],
+)
+def test_equal_budgets_pin_identically(budget: str) -> None:
+    """How a number is written does not matter."""
+    other = parse_policy(edited("{epsilon: 3, delta: 1e-6}", budget, SHORT))
+    expected = json.dumps(parse_policy(SHORT).pinned(), sort_keys=True)
+    assert expected == json.dumps(other.pinned(), sort_keys=True)
+
+
+def test_the_order_of_flows_does_not_matter() -> None:
+    """Flows pin by name."""
+    one = parse_policy(SHORT + "flows: {a: {}, b: {}}\n").pinned()
+    two = parse_policy(SHORT + "flows: {b: {}, a: {}}\n").pinned()
+    assert json.dumps(one) == json.dumps(two)
+
+
+def test_what_no_guarantee_rests_on_is_not_pinned() -> None:
+    """Alerts, errors, exhaustion and version may change at any time."""
+    text = edited("[0.5, 0.8, 0.95]", "[0.9]", edited("redact", "keep"))
+    text = edited("pause", "keep", text) + 'version: "2"\n'
+    assert parse_policy(text).differences(parse_policy(EXAMPLE).pinned()) == []
+
+
+def test_differences_name_field_ledger_and_file() -> None:
+    """Each change is said once, with both values."""
+    pinned = parse_policy(SHORT).pinned()
+    changed = parse_policy(edited("epsilon: 3", "epsilon: 4", SHORT))
+    assert changed.differences(pinned) == ["budget.epsilon: ledger 3, file 4"]
+
+
+def test_differences_of_shares_and_derived_numbers() -> None:
+    """A new halt changes the tuned order too, and both are shown."""
+    pinned = parse_policy(EXAMPLE).pinned()
+    changed = parse_policy(share("{epsilon: 1, delta: 5e-7, halt_at_epsilon: 2}"))
+    order = changed.pinned()["flows"]["weekly-report"]["odometer"]["order"]
+    assert [
+        "flows.weekly-report.epsilon: ledger 2, file 1",
+        "flows.weekly-report.halt_at_epsilon: ledger 3, file 2",
+        (
+            f"flows.weekly-report.odometer.order: ledger "
+            f"{pinned['odometer']['order']}, file {order}"
+        ),
+    ] == changed.differences(pinned)
+
+
+def test_differences_of_flows_and_odometers_that_come_and_go() -> None:
+    """What one side lacks is called none."""
+    before, after = parse_policy(SHORT), parse_policy(SHORT + "flows: {a: {}}\n")
+    nothing = '{"delta": null, "epsilon": null, "filter": null, '
+    nothing += '"halt_at_epsilon": null, "odometer": null}'
+    assert [
+        f"flows.a: ledger none, file {nothing}",
+        "other_flows: ledger allow, file refuse",
+    ] == after.differences(before.pinned())
+    with_odometer = parse_policy(SHORT + "odometer: {theorem: renyi, order: 8}\n")
+    assert before.differences(with_odometer.pinned()) == [
+        (
+            'odometer: ledger {"delta": "0.000001", "order": "8", "theorem": "renyi"}, '
+            "file none"
+        )
+    ]
+
+
+def test_a_filter_that_differs_from_its_own_budget_is_shown() -> None:
+    """A pin that was tampered with in the filter alone is not overlooked."""
+    pinned = parse_policy(SHORT).pinned()
+    pinned["filter"]["epsilon"] = "30"
+    found = parse_policy(SHORT).differences(pinned)
+    assert found == ["filter.epsilon: ledger 30, file 3"]

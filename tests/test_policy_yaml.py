@@ -1,0 +1,188 @@
+"""The strict reading of YAML: exact numbers, and refusals with their line."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dpflow.exceptions import PolicyError
+from dpflow.policy import (
+    Policy,
+    load_policies,
+    load_policy,
+    parse_policy,
+)
+from tests.policy_examples import SHORT, edited, refused
+
+# Exactness
+
+decimals = st.decimals(
+    min_value=Decimal("1e-12"), max_value=Decimal(10000), allow_nan=False, places=None
+).filter(lambda x: len(str(x)) <= 60)
+
+
+@given(decimals)
+@example(Decimal("0.1"))
+@example(Decimal("1E-6"))
+@example(Decimal("1e1"))
+@example(Decimal("0.1234567890123456789012345678901234567890123456789"))
+def test_decimals_are_read_exactly(number: Decimal) -> None:
+    """No digit of a literal is lost, bare or quoted, in any notation."""
+    for text in (str(number), f"{number:f}", f'"{number}"', f"{number:e}"):
+        if len(text) <= 64:
+            policy = parse_policy(edited("epsilon: 3", f"epsilon: {text}", SHORT))
+            assert number == policy.budget.epsilon
+            assert Fraction(number) == policy.dataset_filter().epsilon
+
+
+@given(st.floats(min_value=1e-12, max_value=1e4))
+def test_floats_from_python_round_trip(number: float) -> None:
+    """A float enters as the shortest decimal that names it."""
+    data = yaml.safe_load(SHORT) | {"budget": {"epsilon": number, "delta": "1e-6"}}
+    assert Decimal(repr(number)) == Policy.model_validate(data).budget.epsilon
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    """Whatever stands in a file, the answer is a policy or a PolicyError."""
+    for whole in (text, SHORT + text, edited("customer", text, SHORT)):
+        try:
+            policy = parse_policy(whole)
+        except PolicyError as error:
+            answer = error.hint
+        else:
+            answer = json.dumps(policy.pinned())
+        assert answer
+
+
+# Refusals of the text
+
+
+REFUSED_TEXTS = [
+    ("", 1, "the policy is empty.", "Start with `dataset: NAME`"),
+    ("# nothing\n", 1, "the policy is empty.", "Start with"),
+    ("---\n", 1, "the policy is empty.", "Start with"),
+    ("\n- dataset: a\n", 2, "must be a mapping", "Write fields such as"),
+    ("cdnow\n", 1, "must be a mapping", "Write fields such as"),
+    (SHORT + "---\n" + SHORT, 6, "a second document", "a file of its own"),
+    (SHORT + "unit: user\n", 6, "'unit' appears twice (first on line 2)", "Keep one"),
+    (edited("1e-6}", "1e-6, epsilon: 4}", SHORT), 4, "'epsilon' appears", "Keep one"),
+    (edited("customer", "&u customer", SHORT), 2, "the anchor &u", "no anchors"),
+    (edited("customer", "*u", SHORT), 2, "the alias *u", "no aliases"),
+    (edited("epsilon: 3", "<<: *u", SHORT), 4, "the alias *u", "no aliases"),
+    (edited("customer", "!!str 1", SHORT), 2, "the tag", "Leave the tag out"),
+    (
+        edited("customer", "!!python/name:os.system x", SHORT),
+        2,
+        "the tag tag:yaml.org,2002:python/name:os.system is not allowed",
+        "Leave the tag out",
+    ),
+    (
+        edited("customer", "[" * 9 + "]" * 9, SHORT),
+        2,
+        "nested deeper than 8",
+        "Flatten",
+    ),
+    ("[" * 60_000, 1, "nested deeper than 8", "Flatten"),
+    (edited("customer", "'", SHORT), 6, "not YAML: while scanning", "quotes"),
+    (edited("unit:", "\tunit:", SHORT), 2, "not YAML: while scanning", "indentation"),
+    (edited("customer", "a: b: c", SHORT), 2, "not YAML: mapping values", "colons"),
+    (edited("customer", "a\x01b", SHORT), 2, "character U+0001", "Delete it"),
+    (edited("customer", r'"\U99999999"', SHORT), 2, "names no character", "itself"),
+    (edited("customer", r'"\ud800"', SHORT), 2, "names no character", "itself"),
+    (edited("customer", "\ud800", SHORT), 2, "byte 0xed is not UTF-8", "as UTF-8"),
+    (edited("unit:", "? [a]\n: b\nunit:", SHORT), 2, "a key must be", "Write `name: "),
+    (edited("unit:", "1: b\nunit:", SHORT), 2, "the key '1' is not", 'Quote it: "1"'),
+    (edited(" customer", "", SHORT), 2, "unit has no value", "delete the line"),
+    (edited("epsilon: 3", "epsilon: ", SHORT), 4, "budget.epsilon has no value", "or"),
+    (edited("customer", "~", SHORT), 2, "unit has no value", "delete the line"),
+    (edited("cdnow", "007", SHORT), 1, "dataset: 007 has a leading zero", "quote"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "message", "hint"), REFUSED_TEXTS)
+def test_texts_that_are_no_plain_mapping_are_refused(
+    text: str, line: int, message: str, hint: str
+) -> None:
+    """Whatever reads otherwise than it looks is refused with its line."""
+    error = refused(text)
+    assert line == error.line
+    assert message in str(error)
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize(
+    "number",
+    [".nan", ".NaN", ".inf", "-.inf", "+.Inf", "1e401", "1e-999999999", "9" * 65],
+)
+def test_numbers_without_a_reasonable_size_are_refused(number: str) -> None:
+    """No infinity, nothing that is no number, nothing that is slow to compute."""
+    error = refused(edited("epsilon: 3", f"epsilon: {number}", SHORT))
+    assert error.line == 4
+    assert "budget.epsilon" in str(error)
+
+
+def test_options_must_be_finite_too() -> None:
+    """A number in an option is read like any other."""
+    error = refused(edited("gaussian", "{theorem: gaussian, x: [1, .inf]}", SHORT))
+    assert "cdnow.yaml:5: filter.x[1] must be a finite number" in str(error)
+
+
+# Refusals of files
+
+
+def test_files_over_64_kib_are_refused(tmp_path: Path) -> None:
+    """A policy is a page, not a book; 64 KiB themselves still pass."""
+    path = tmp_path / "cdnow.yaml"
+    padding = "#" * (64 * 1024 - len(SHORT))
+    path.write_text(SHORT + padding)
+    assert parse_policy(SHORT) == load_policy(path)
+    path.write_text(SHORT + padding + "#")
+    with pytest.raises(PolicyError, match="at most 64 KiB") as caught:
+        load_policy(path)
+    assert (str(path), None) == (caught.value.file, caught.value.line)
+    assert caught.value.hint == "Give each dataset a file of its own."
+
+
+def test_files_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    """The first byte that is none of UTF-8 is named with its line."""
+    path = tmp_path / "cdnow.yaml"
+    path.write_bytes(SHORT.encode().replace(b"customer", b"caf\xe9"))
+    with pytest.raises(PolicyError, match="byte 0xe9 is not UTF-8") as caught:
+        load_policy(path)
+    assert (str(path), 2) == (caught.value.file, caught.value.line)
+    assert caught.value.hint == "Save the file as UTF-8."
+
+
+def test_utf16_is_refused(tmp_path: Path) -> None:
+    """PyYAML would guess the encoding; a policy is UTF-8."""
+    path = tmp_path / "cdnow.yaml"
+    path.write_bytes(SHORT.encode("utf-16"))
+    with pytest.raises(PolicyError, match="is not UTF-8"):
+        load_policy(path)
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    """A missing file says so, and names the file."""
+    path = tmp_path / "none.yaml"
+    with pytest.raises(PolicyError, match="cannot be read: No such file") as caught:
+        load_policy(path)
+    assert (str(path), None) == (caught.value.file, caught.value.line)
+    assert "Check the path" in caught.value.hint
+
+
+def test_folders_are_no_policy_files(tmp_path: Path) -> None:
+    """A folder with the name of a policy is refused, not skipped."""
+    folder = tmp_path / "cdnow.yaml"
+    folder.mkdir()
+    with pytest.raises(PolicyError, match="not a regular file") as caught:
+        load_policies(tmp_path)
+    assert (str(folder), None) == (caught.value.file, caught.value.line)
+    assert "path of a YAML file" in caught.value.hint

@@ -1,0 +1,124 @@
+"""Accounts in words: spent is never shown smaller than it is, left never larger."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpflow import guarded
+from dpflow.ledger.views import accounts
+from dpflow.project import current_project
+from dpflow.summary import (
+    account_lines,
+    account_title,
+    amounts_text,
+    guarantee_line,
+    percent_text,
+    reading_text,
+)
+from tests.projects import POLICY, TENTH, make_project
+
+ODOMETER = POLICY.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}") + (
+    "odometer: {theorem: renyi, delta: 1e-6}\n"
+    "flows: {report: {epsilon: 0.5, halt_at_epsilon: 2.5}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "up", "text"),
+    [
+        (None, True, "-"),
+        ({}, True, "0"),
+        ({"epsilon": "0", "delta": "0"}, True, "0"),
+        ({"epsilon": "0.1", "delta": "0"}, True, "epsilon 0.1"),
+        ({"epsilon": "0.100001", "delta": "0.000001"}, True, "epsilon 0.1001, delta "),
+        ({"epsilon": "0.999999"}, False, "epsilon 0.9999"),
+        ({"uncovered": "123456"}, True, "uncovered 123456"),
+    ],
+)
+def test_amounts_are_short_and_on_the_safe_side(amounts, up, text):
+    """Counts are told exactly, other numbers to four digits."""
+    assert amounts_text(amounts, up=up).startswith(text)
+
+
+@given(st.fractions(min_value=0, max_value=10**6, max_denominator=10**12))
+def test_spent_is_rounded_up_and_left_is_rounded_down(value):
+    """Whatever the number is."""
+    text = f"{value.numerator}/{value.denominator}"
+    for up in (True, False):
+        shown = amounts_text({"epsilon": text}, up=up).removeprefix("epsilon ")
+        assert (Fraction(shown) >= value) if up else (Fraction(shown) <= value)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(None, "-"), (0.0, "0.0%"), (0.254, "25.4%"), (1.0, "100.0%")]
+)
+def test_shares_are_percentages(share, text):
+    """One digit behind the point."""
+    assert percent_text(share) == text
+
+
+def reading(value, halt="2.5"):
+    """Return the part of a view that a reading is made of."""
+    return SimpleNamespace(reading=value, delta="0.000001", halt_at=halt)
+
+
+@pytest.mark.parametrize(
+    ("view", "text"),
+    [
+        (reading(None), "-"),
+        (reading(1.5), "epsilon 1.5 at delta 1e-6, halts at 2.5"),
+        (reading(1.5, None), "epsilon 1.5 at delta 1e-6"),
+        (reading(1.00001), "epsilon 1.001 at delta 1e-6, halts at 2.5"),
+        (reading(0.0), "epsilon 0 at delta 1e-6, halts at 2.5"),
+        (reading(float("inf")), "epsilon infinity at delta 1e-6, halts at 2.5"),
+        (reading(1.5, "2.99999"), "epsilon 1.5 at delta 1e-6, halts at 2.999"),
+    ],
+)
+def test_a_reading_is_a_bound_and_rounded_up(view, text):
+    """A bound that is shown smaller than it is holds no more."""
+    assert reading_text(view) == text
+
+
+@given(st.floats(min_value=0, max_value=1e6, allow_nan=False))
+def test_no_reading_is_shown_smaller_than_it_is(value):
+    """Whatever the reading is."""
+    shown = reading_text(reading(value)).split()[1]
+    assert Fraction(shown) >= Fraction(value)
+
+
+def test_the_accounts_of_a_project_become_a_table(tmp_path, monkeypatch):
+    """One column for the dataset, the flow's share and its odometer."""
+    make_project(tmp_path, monkeypatch, ODOMETER)
+    guarded(dataset="shop", cost=TENTH, flow="report")(lambda: 1)()
+    views = accounts(current_project().ledger)
+    lines = account_lines(views)
+    assert [account_title(view) for view in views] == [
+        "dataset shop",
+        "share of report",
+        "odometer of report",
+    ]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    table = {row[0]: row[1:] for row in cells}
+    assert table[""] == ["dataset shop", "share of report", "odometer of report"]
+    assert table["---"] == ["---"] * 3
+    assert table["theorem"] == ["basic", "basic", "renyi"]
+    assert table["spent"][:2] == ["epsilon 0.1"] * 2
+    assert table["reserved"] == table["forfeited"] == ["0"] * 3
+    assert table["left"][0].startswith("epsilon 0.9")
+    assert table["used"] == ["10.0%", "20.0%", "-"]
+    assert table["reading"][:2] == ["-", "-"]
+    assert table["reading"][2].endswith("at delta 1e-6, halts at 2.5")
+
+
+def test_the_guarantee_is_the_policys_own_sentence(tmp_path, monkeypatch):
+    """It names epsilon, delta, unit, dataset and what is trusted."""
+    make_project(tmp_path, monkeypatch, ODOMETER)
+    text = guarantee_line(current_project().policies.policy_for("shop"))
+    for part in ("customer", "add-or-remove", "'shop'", "epsilon = 1", "1e-06"):
+        assert part in text
+    assert "if every declared sensitivity is right" in text
