@@ -255,15 +255,9 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
     parts: list[object] | None = None
     if key_text is not None:
         parts = ["named", *common, key_text]
-    elif run is not None:
-        parts = [
-            "run",
-            *common,
-            step.source,
-            run,
-            cost.describe(),
-            _encoded(step, public),
-        ]
+    elif run is not None and step.replays:
+        what = [step.source, cost.describe(), _encoded(step, public)]
+        parts = ["run", *common, run, *what]
     flow = _charged_flow(policies, place)
     request = Request(
         reservation=uuid.uuid4().hex,

@@ -304,6 +304,11 @@ def short_down(value: Fraction, digits: int = 4) -> str:
     return _short(value, digits, up=False)
 
 
+def reading_up(reading: float) -> str:
+    """Write an odometer's reading for people, rounded up."""
+    return "inf" if math.isinf(reading) else short_up(Fraction(reading))
+
+
 def _short(value: Fraction, digits: int, *, up: bool) -> str:
     if value == 0:
         return "0"

@@ -31,6 +31,9 @@ class Step:
             is ever journaled, keyed or shown.
         release_key: Template over public parameters, under which the output is kept.
         version: Version of the data, where the policy's does not do.
+        replays: Whether a call is told by its public arguments, so that it may be
+            replayed within a flow run. Not if the body closes over variables or is a
+            method: what those hold is no argument.
         source: Module and qualified name of the body, which tell two steps of one
             name apart within a flow run.
     """
@@ -43,6 +46,7 @@ class Step:
     release_key: str | None = None
     version: str | None = None
     source: str = ""
+    replays: bool = True
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the public arguments by name, defaults included."""
@@ -152,6 +156,9 @@ def define_step(
         release_key=_optional_text(release_key, "release_key"),
         version=_optional_text(version, "version"),
         source=_source(function),
+        replays=not (function.__closure__ or _HIDDEN & set(signature.parameters))
+        if inspect.isfunction(function)
+        else False,
     )
     _check_template(step)
     return step

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dpflow.cli.output import plain
 from dpflow.ledger.records import AccountView
-from dpflow.rounding import number_from_text, short_down, short_up
+from dpflow.rounding import number_from_text, reading_up, short_down, short_up
 from dpflow.summary import account_title, amount_text, percent_text
 
 #: Shares of a budget from which its use is shown in yellow, then in red.
@@ -129,7 +129,7 @@ def reading_cell(view: AccountView) -> Text:
         return cell(f"undefined ({uncovered} uncovered)", "yellow")
     used = None if view.halt_at is None else reading / float(view.halt_at)
     style = "" if used is None or used < _YELLOW else "yellow"
-    return cell(f"{reading:.4g}", "red" if used and used >= _RED else style)
+    return cell(reading_up(reading), "red" if used and used >= _RED else style)
 
 
 def _charged(view: AccountView) -> tuple[Mapping[str, str], ...]:
@@ -290,7 +290,7 @@ def threshold_text(view: AccountView) -> str:
     """Say what a gate compares with."""
     if view.reading is not None:
         halt = "never" if view.halt_at is None else f"at {float(view.halt_at):g}"
-        return f"halts {halt}, idle {view.reading:.4g}"
+        return f"halts {halt}, idle {reading_up(view.reading)}"
     parts = [
         f"{name} {short_down(number_from_text(text))}"
         for name, text in (view.budget or {}).items()

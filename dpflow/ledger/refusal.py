@@ -12,7 +12,13 @@ from dpflow.accounting.theorem import COUNTS, Filter, Odometer
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.account import Account
 from dpflow.ledger.records import Request
-from dpflow.rounding import number_from_text, number_text, short_down, short_up
+from dpflow.rounding import (
+    number_from_text,
+    number_text,
+    reading_up,
+    short_down,
+    short_up,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,8 @@ def _reason(refusal: Refusal) -> str:
         reading = account.rule.read(account.settled + account.held)
         reached = account.rule.read(account.settled + account.held + refusal.asked)
         return (
-            f"its reading would rise from {reading:.4g} to {reached:.4g}, above "
+            f"its reading would rise from {reading_up(reading)} to "
+            f"{reading_up(reached)}, above "
             f"halt_at_epsilon {short_down(account.halt)} "
             f"(at delta {short_up(account.rule.delta)})."
         )

@@ -132,7 +132,8 @@ VALUES
     (:release_key, :key_text, :dataset, :step, :cost, :reservation, :owner, 'claimed',
      :at)
 ON CONFLICT (release_key) DO UPDATE
-SET reservation = excluded.reservation, owner = excluded.owner, at = excluded.at;
+SET reservation = excluded.reservation, owner = excluded.owner, cost = excluded.cost,
+    state = 'claimed', value = NULL, digest = NULL, at = excluded.at;
 
 -- name: settle_release
 UPDATE release SET state = 'settled', value = :value, digest = :digest

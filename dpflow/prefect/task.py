@@ -104,7 +104,9 @@ def dp_task(
         private: Names of parameters that hold private data.
         release_key: Template over public parameters, such as "revenue/{week}". The
             output is kept under it and replayed at no cost, however often it is run.
-            Default: replay within one flow run.
+            Default: replay within one flow run, for functions that close over no
+            variables (what those hold cannot be told apart); others are charged each
+            time.
         **task_options: Every option of `prefect.task`. Retries default to 0: every
             attempt is a charge of its own. `version` is the version of the data,
             where the policy's does not do.

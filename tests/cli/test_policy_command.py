@@ -27,7 +27,7 @@ def test_check_names_the_guarantee_and_the_constants(shop: Shop) -> None:
     assert "policies/cdnow.yaml  dataset cdnow  valid" in text
     assert "Every customer (add-or-remove): all releases from dataset" in text
     assert "delta 1e-6, order 10.7" in text
-    assert "halts at 3, idle 1.424" in text
+    assert "halts at 3, idle 1.425" in text
     assert "policies/adult.yaml  dataset adult  valid" in text
 
 

@@ -218,6 +218,18 @@ def test_a_child_that_closes_leaves_its_parent(owners: Owners) -> None:
     assert seen_from_outside(owners, name)
 
 
+def test_a_relative_folder_stays_where_it_was(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that changes its working directory does not declare others dead."""
+    monkeypatch.chdir(owners._folder.parent)
+    relative = Owners(Path(owners._folder.name))
+    worker = Worker(owners)
+    monkeypatch.chdir("/")
+    assert relative.alive(worker.name)
+    worker.finish()
+
+
 @pytest.mark.parametrize(
     "name", ["", "0" * 31, "0" * 32, "../../etc/passwd", "x" * 32, "0" * 32 + "\n"]
 )

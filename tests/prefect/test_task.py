@@ -81,22 +81,45 @@ def test_submit_and_map_charge_each_execution(project):
     assert charges(project) == 4
 
 
+COUNTED: list[int] = []
+
+
+@dp_task(dataset="shop", cost=TENTH)
+def count_calls(week: int) -> int:
+    """Stand for a step of a module; it closes over nothing."""
+    COUNTED.append(week)
+    return len(COUNTED)
+
+
 def test_the_same_call_in_one_flow_run_is_replayed(project):
     """A second identical call is served from the release, and a new run is not."""
-    ran = []
-
-    @dp_task(dataset="shop", cost=TENTH)
-    def customers(week: int) -> int:
-        ran.append(week)
-        return len(ran)
+    COUNTED.clear()
 
     @flow(name="report")
     def report():
-        return customers(1), customers(1)
+        return count_calls(1), count_calls(1)
 
     assert report() == (1, 1)
     assert charges(project) == 1
     assert report() == (2, 2)
+    assert charges(project) == 2
+
+
+def test_steps_made_by_one_factory_are_not_mixed_up(project):
+    """What a closure holds is no argument, so nothing is replayed for it."""
+
+    def make(column):
+        @dp_task(dataset="shop", cost=TENTH)
+        def total(week: int) -> str:
+            return column
+
+        return total
+
+    @flow(name="report")
+    def report():
+        return make("spend")(1), make("visits")(1)
+
+    assert report() == ("spend", "visits")
     assert charges(project) == 2
 
 
