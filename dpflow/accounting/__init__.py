@@ -21,7 +21,7 @@ from typing import Any
 import dpflow.accounting.composed_costs
 import dpflow.accounting.mechanism_curves  # noqa: F401
 from dpflow.accounting.theorem import Filter, Odometer, Rule
-from dpflow.exceptions import InvalidCost
+from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.rounding import Number
 
 #: Names in policies, and where the theorem lives. Modules load when first used.
@@ -33,7 +33,7 @@ FILTERS: dict[str, str] = {
     "output": "dpflow.accounting.output:OutputFilter",
     "plan": "dpflow.accounting.plan:PlanFilter",
     "portfolio": "dpflow.accounting.portfolio:PortfolioFilter",
-    "renyi": "dpflow.accounting.renyi_mixture:make_renyi_filter",
+    "renyi": "dpflow.accounting.renyi_family:make_renyi_filter",
     "rogers": "dpflow.accounting.rogers:RogersFilter",
     "whitehouse": "dpflow.accounting.whitehouse:WhitehouseFilter",
 }
@@ -43,7 +43,7 @@ ODOMETERS: dict[str, str] = {
     "individual": "dpflow.accounting.individual:IndividualOdometer",
     "linear": "dpflow.accounting.time_uniform:LinearOdometer",
     "mixture": "dpflow.accounting.time_uniform:MixtureOdometer",
-    "renyi": "dpflow.accounting.renyi_mixture:make_renyi_odometer",
+    "renyi": "dpflow.accounting.renyi_family:make_renyi_odometer",
     "renyi-doubling": "dpflow.accounting.renyi_doubling:RenyiDoublingOdometer",
     "rogers": "dpflow.accounting.rogers:RogersOdometer",
     "stitched": "dpflow.accounting.time_uniform:StitchedOdometer",
@@ -121,6 +121,8 @@ def _make(
     theorem_class = getattr(import_module(module), name)
     try:
         rule: Rule = theorem_class(**options)
+    except DpflowError:
+        raise
     except TypeError as error:
         msg = f"the {kind} {theorem!r} does not take these options: {error}"
         raise InvalidCost(msg, name=kind, value=theorem) from error

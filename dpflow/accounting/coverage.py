@@ -224,3 +224,29 @@ def _source(notion: Any, cost: Cost) -> str:
     if not text and getattr(cost, "worst_case", None) is not None:
         return _WORST_CELL
     return text.split("\n\n")[0].replace("\n    ", " ")
+
+
+def coverage_table(rows: list[Coverage]) -> str:
+    """Write rows as Markdown: a line for each cost, and which theorems price it."""
+    lines = ["| cost | filters that price it | odometers that cover it |"]
+    lines.append("| --- | --- | --- |")
+    for example in dict.fromkeys(row.example for row in rows):
+        mine = [row for row in rows if row.example == example and row.priced]
+        cells = [
+            ", ".join(f"`{row.theorem}`" for row in mine if row.kind == kind) or "none"
+            for kind in ("filter", "odometer")
+        ]
+        lines.append(f"| `{example}` | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines) + "\n"
+
+
+def source_list(rows: list[Coverage]) -> str:
+    """Write where each price comes from, as Markdown, each source once."""
+    places: dict[str, list[str]] = {}
+    for row in rows:
+        if row.priced:
+            places.setdefault(row.reason, []).append(f"{row.mechanism}/{row.theorem}")
+    return "".join(
+        f"- {reason} ({', '.join(dict.fromkeys(names))})\n"
+        for reason, names in places.items()
+    )

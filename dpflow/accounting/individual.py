@@ -173,6 +173,8 @@ class IndividualFilter(ThresholdFilter):
     """
 
     theorem = "individual"
+    # A replaced person is two people here: one removed, another added.
+    relations = ("add-or-remove",)
     settlements = frozenset({"full"})
 
     def __init__(
@@ -273,6 +275,8 @@ class IndividualOdometer(Odometer):
     """
 
     theorem = "individual"
+    # A replaced person is two people here: one removed, another added.
+    relations = ("add-or-remove",)
     settlements = frozenset({"full"})
 
     def __init__(

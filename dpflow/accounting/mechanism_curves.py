@@ -225,33 +225,49 @@ def _sampled_log_moment(order: int, rate: Fraction, noise: Fraction) -> Fraction
     """Return (order - 1) times the divergence at a whole order of at least 2, up."""
     # The last term alone; where it is huge, few terms beside it count.
     last = order * math.log(rate) + order * (order - 1) / float(2 * noise**2)
-    terms = _sampled_from_top if last > _HUGE else _sampled_from_bottom
+    terms = _sampled_from_top if last > _HUGE else _sampled_from_mode
     return bound_above(lambda mp: terms(mp, order, rate, noise))
 
 
-def _sampled_from_bottom(mp: Any, order: int, rate: Fraction, noise: Fraction) -> Any:
+def _sampled_from_mode(mp: Any, order: int, rate: Fraction, noise: Fraction) -> Any:
     """Sum C(order, k) (1-q)^(order-k) q^k (exp((k^2-k)/2s^2) - 1), and take log1p.
 
-    Without the "- 1" the weights sum to one, so nothing but small terms is added.
+    Without the "- 1" the weights sum to one, so nothing but small terms is added. The
+    sum starts where the weights are largest and goes up, then down; each way it stops
+    where a geometric series bounds the rest by nearly nothing, which it adds.
     """
     odds = to_real(mp, rate / (1 - rate))
     inverse = to_real(mp, 1 / noise**2)
     growth = mp.exp(inverse)
-    weight = to_real(mp, 1 - rate) ** order
-    power = step = mp.mpf(1)
-    total = mp.mpf(0)
-    for k in range(1, order + 1):
-        weight = weight * odds * (order - k + 1) / k
+    mode = max(math.floor(rate * (order + 1)), 1)
+    at_mode = to_real(mp, rate) ** mode * to_real(mp, 1 - rate) ** (order - mode)
+    at_mode *= mp.binomial(order, mode)
+    power_at_mode = mp.exp(mode * (mode - 1) * inverse / 2)
+
+    total, k = mp.mpf(0), mode
+    weight, power, step = at_mode, power_at_mode, growth**mode
+    while k <= order:
         total += weight * (power - 1)
         if weight * power <= total * _NEGLIGIBLE:
-            # Each later term is below half of the one before, so all are below this.
+            # Each later term is below this share of the one before.
             ratio = odds * (order - k) / (k + 1) * mp.exp((order + k) * inverse / 2)
             if 2 * ratio <= 1:
                 total += weight * power
                 break
-        step *= growth
-        power *= step
-        # power is exp((k+1) k / 2s^2), which belongs to the next k.
+        weight = weight * odds * (order - k) / (k + 1)
+        power, step, k = power * step, step * growth, k + 1
+
+    weight, power, step = at_mode, power_at_mode, growth ** (1 - mode)
+    for k in range(mode, 1, -1):
+        weight = weight * k / (odds * (order - k + 1))
+        power, step = power * step, step * growth
+        # This is the term of k - 1; the ratio is that of the weights below it.
+        total += weight * (power - 1)
+        ratio = (k - 1) / (odds * (order - k + 2))
+        rest = weight * power * ratio
+        if ratio < 1 and rest <= total * _NEGLIGIBLE * (1 - ratio):
+            total += rest / (1 - ratio)
+            break
     return mp.log1p(total)
 
 

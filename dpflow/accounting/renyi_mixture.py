@@ -29,8 +29,6 @@ from dpflow.accounting.costs import Cost
 from dpflow.accounting.curves import renyi
 from dpflow.accounting.exponentials import ExponentialSum, log_of_inverse
 from dpflow.accounting.renyi import (
-    RenyiFilter,
-    RenyiOdometer,
     exact_order,
     idle_reading,
 )
@@ -256,27 +254,6 @@ class RenyiMixtureOdometer(_SeveralOrders):
         above = self._grid(tuple(amounts))
         terms = self._sum.at([above - amount for amount in amounts])
         return float_up(from_units(above) - Fraction(terms.room_below(self._limit)))
-
-
-def make_renyi_filter(
-    *, orders: list[Number] | None = None, **options: Any
-) -> RenyiFilter | RenyiMixtureFilter:
-    """Make the filter of one order, or of several if `orders` is given."""
-    if orders is None:
-        return RenyiFilter(**options)
-    return RenyiMixtureFilter(orders=orders, **options)
-
-
-def make_renyi_odometer(
-    *, orders: list[Number] | None = None, rule: str = "mixture", **options: Any
-) -> RenyiOdometer | RenyiGridOdometer | RenyiMixtureOdometer:
-    """Make the odometer of one order, or of several if `orders` is given."""
-    one_of("rule", rule, RULES)
-    if orders is None:
-        return RenyiOdometer(**options)
-    if rule == "grid":
-        return RenyiGridOdometer(orders=orders, **options)
-    return RenyiMixtureOdometer(orders=orders, **options)
 
 
 def exact_orders(

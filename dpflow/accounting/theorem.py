@@ -69,6 +69,7 @@ class Rule(ABC):
         theorem: Name in policies.
         components: Names of the tally's components, in order.
         settlements: Which settlements the theorem allows (DESIGN section 2).
+        relations: The neighbouring relations under which the theorem holds.
         prices_substeps: Whether a cost with `substeps` (a step and how often it runs
             at most) is priced as that many steps, which is right for every fully
             adaptive theorem. False: the rule's own `price` sees such costs.
@@ -77,6 +78,7 @@ class Rule(ABC):
     theorem: ClassVar[str]
     components: tuple[str, ...]
     settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps"})
+    relations: ClassVar[tuple[str, ...]] = ("add-or-remove", "replace-one")
     prices_substeps: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:

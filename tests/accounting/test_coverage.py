@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pytest
 
 from dpflow.accounting import FILTERS, ODOMETERS
 from dpflow.accounting.costs import _KINDS
-from dpflow.accounting.coverage import EXAMPLES, coverage
+from dpflow.accounting.coverage import EXAMPLES, coverage, coverage_table, source_list
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +65,10 @@ def test_everything_has_a_price_somewhere(rows):
     """No cost is refused by every filter, and the portfolio takes all of them."""
     priced = {r.mechanism for r in rows if r.theorem == "portfolio" and r.priced}
     assert priced == {cost.mechanism for cost in EXAMPLES}
+
+
+def test_the_table_of_the_docs_is_what_the_code_does(rows):
+    """docs/theorems.md holds the generated table and the sources, word for word."""
+    text = (Path(__file__).parents[2] / "docs" / "theorems.md").read_text("utf-8")
+    assert coverage_table(rows) in text
+    assert source_list(rows) in text

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
-from branching_trees import (
+
+from dpflow.accounting import Filter, make_filter
+from dpflow.accounting.conversions import gaussian_budget, renyi_epsilon_allowed
+from dpflow.accounting.costs import Gaussian, PureDP
+from dpflow.accounting.curves import approx_zcdp, renyi
+from tests.adversaries.branching_trees import (
     MP,
     Admits,
     Mechanism,
@@ -22,11 +27,6 @@ from branching_trees import (
     response,
     true_delta,
 )
-
-from dpflow.accounting import Filter, make_filter
-from dpflow.accounting.conversions import gaussian_budget, renyi_epsilon_allowed
-from dpflow.accounting.costs import Gaussian, PureDP
-from dpflow.accounting.curves import approx_zcdp, renyi
 
 
 def some_order_has_room(epsilon, delta, orders) -> Admits:

@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
-from branching_trees import (
+
+from dpflow.accounting import make_filter
+from dpflow.accounting.costs import ApproxDP
+from tests.adversaries.branching_trees import (
     MP,
     Admits,
     Mechanism,
@@ -23,9 +26,6 @@ from branching_trees import (
     true_delta,
     widest_pair,
 )
-
-from dpflow.accounting import make_filter
-from dpflow.accounting.costs import ApproxDP
 
 ONE = Fraction(1)
 # ---- N-2: the natural filter -------------------------------------------------------

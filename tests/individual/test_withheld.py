@@ -11,6 +11,7 @@ import pickle
 import pprint
 import re
 import traceback
+import uuid
 
 import cloudpickle
 import numpy as np
@@ -36,7 +37,7 @@ def tally_and_mask(costs):
 def logged(value) -> str:
     """Log a value in every way."""
     stream = io.StringIO()
-    logger = logging.getLogger(f"canary.{id(stream)}")
+    logger = logging.getLogger(f"canary.{uuid.uuid4()}")
     logger.propagate = False
     logger.addHandler(logging.StreamHandler(stream))
     logger.warning("%s %r", value, value, extra={"value": value})
