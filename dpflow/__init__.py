@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpflow.accounting.adapters import from_dp_event, from_opendp
+    from dpflow.accounting.composed_costs import Composed, Repeated
     from dpflow.accounting.costs import (
         ZCDP,
         ApproxDP,
@@ -18,6 +20,21 @@ if TYPE_CHECKING:
         Laplace,
         PureDP,
     )
+    from dpflow.accounting.mechanism_costs import (
+        DiscreteGaussian,
+        DiscreteLaplace,
+        ExponentialMechanism,
+        PoissonSampledGaussian,
+        RandomizedResponse,
+    )
+    from dpflow.accounting.notion_costs import (
+        ApproxZCDP,
+        GaussianDP,
+        ProbabilisticDP,
+        RenyiDP,
+    )
+    from dpflow.accounting.outcomes import OutputDP, ProposeTestRelease
+    from dpflow.accounting.output_costs import EarlyStopping, SparseVector
     from dpflow.exceptions import (
         BudgetExhausted,
         BudgetRefused,
@@ -35,6 +52,23 @@ __version__ = "0.1.0"
 _COSTS = "dpflow.accounting.costs"
 _ERRORS = "dpflow.exceptions"
 _PLACES = {
+    "DiscreteLaplace": "dpflow.accounting.mechanism_costs",
+    "DiscreteGaussian": "dpflow.accounting.mechanism_costs",
+    "RandomizedResponse": "dpflow.accounting.mechanism_costs",
+    "ExponentialMechanism": "dpflow.accounting.mechanism_costs",
+    "PoissonSampledGaussian": "dpflow.accounting.mechanism_costs",
+    "Composed": "dpflow.accounting.composed_costs",
+    "Repeated": "dpflow.accounting.composed_costs",
+    "ProbabilisticDP": "dpflow.accounting.notion_costs",
+    "ApproxZCDP": "dpflow.accounting.notion_costs",
+    "RenyiDP": "dpflow.accounting.notion_costs",
+    "GaussianDP": "dpflow.accounting.notion_costs",
+    "EarlyStopping": "dpflow.accounting.output_costs",
+    "OutputDP": "dpflow.accounting.outcomes",
+    "ProposeTestRelease": "dpflow.accounting.outcomes",
+    "SparseVector": "dpflow.accounting.output_costs",
+    "from_dp_event": "dpflow.accounting.adapters",
+    "from_opendp": "dpflow.accounting.adapters",
     "ApproxDP": _COSTS,
     "BudgetExhausted": _ERRORS,
     "BudgetRefused": _ERRORS,
@@ -59,18 +93,35 @@ _PLACES = {
 __all__ = [
     "ZCDP",
     "ApproxDP",
+    "ApproxZCDP",
     "BudgetExhausted",
     "BudgetRefused",
+    "Composed",
     "Cost",
     "DPStepFailed",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
     "DpflowError",
+    "EarlyStopping",
+    "ExponentialMechanism",
     "Gaussian",
+    "GaussianDP",
     "Laplace",
+    "OutputDP",
+    "PoissonSampledGaussian",
     "Policy",
+    "ProbabilisticDP",
+    "ProposeTestRelease",
     "PureDP",
+    "RandomizedResponse",
+    "RenyiDP",
+    "Repeated",
+    "SparseVector",
     "__version__",
     "dp_flow",
     "dp_task",
+    "from_dp_event",
+    "from_opendp",
     "guarded",
     "load_policies",
     "load_policy",

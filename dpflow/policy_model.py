@@ -202,10 +202,14 @@ class Policy(Record):
     # What must hold between the fields
 
     def _problems(self) -> Iterator[InitErrorDetails]:
-        filter_problem = _attempt(self.dataset_filter, "filter")
+        filter_problem = _attempt(
+            lambda: self._related(self.dataset_filter()), "filter"
+        )
         if filter_problem:
             yield filter_problem
-        odometer_problem = _attempt(lambda: self.flow_odometer(None), "odometer")
+        odometer_problem = _attempt(
+            lambda: self._related(self.flow_odometer(None)), "odometer"
+        )
         if odometer_problem:
             yield odometer_problem
         for flow, share in self.flows.items():
@@ -219,6 +223,17 @@ class Policy(Record):
                 yield from self._filter_problems(flow, place)
             if share.halt_at_epsilon is not None and not odometer_problem:
                 yield from self._halt_problems(flow, share.halt_at_epsilon, place)
+
+    def _related(self, rule: Rule | None) -> Rule | None:
+        """Refuse a theorem that does not hold under the policy's relation."""
+        if rule is not None and self.relation not in rule.relations:
+            holds = " and ".join(rule.relations)
+            msg = (
+                f"{rule.theorem!r} holds for {holds}, not for {self.relation}. Choose "
+                "another theorem, or another relation if the data allows it."
+            )
+            raise InvalidCost(msg)
+        return rule
 
     def _excess(
         self, share: FlowShare, place: tuple[str, ...]

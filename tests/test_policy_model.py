@@ -74,7 +74,7 @@ REFUSED_SHARES = [
     (
         edited("odometer: {theorem: renyi, delta: 1e-6}", ""),
         "halt_at_epsilon needs an odometer",
-        "Known: renyi",
+        "Known: basic, best",
     ),
     (
         edited("renyi, delta", "renyi, order: 5, delta"),

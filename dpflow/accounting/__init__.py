@@ -17,8 +17,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+# Prices register with `curves` when their modules load.
+import dpflow.accounting.composed_costs
+import dpflow.accounting.mechanism_curves  # noqa: F401
 from dpflow.accounting.theorem import Filter, Odometer, Rule
-from dpflow.exceptions import InvalidCost
+from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.rounding import Number
 
 #: Names in policies, and where the theorem lives. Modules load when first used.
@@ -26,9 +29,24 @@ FILTERS: dict[str, str] = {
     "basic": "dpflow.accounting.basic:BasicFilter",
     "concentrated": "dpflow.accounting.concentrated:ConcentratedFilter",
     "gaussian": "dpflow.accounting.gaussian:GaussianFilter",
+    "individual": "dpflow.accounting.individual:IndividualFilter",
+    "output": "dpflow.accounting.output:OutputFilter",
+    "plan": "dpflow.accounting.plan:PlanFilter",
+    "portfolio": "dpflow.accounting.portfolio:PortfolioFilter",
+    "renyi": "dpflow.accounting.renyi_family:make_renyi_filter",
+    "rogers": "dpflow.accounting.rogers:RogersFilter",
+    "whitehouse": "dpflow.accounting.whitehouse:WhitehouseFilter",
 }
 ODOMETERS: dict[str, str] = {
-    "renyi": "dpflow.accounting.renyi:RenyiOdometer",
+    "basic": "dpflow.accounting.basic:BasicOdometer",
+    "best": "dpflow.accounting.portfolio:BestOdometer",
+    "individual": "dpflow.accounting.individual:IndividualOdometer",
+    "linear": "dpflow.accounting.time_uniform:LinearOdometer",
+    "mixture": "dpflow.accounting.time_uniform:MixtureOdometer",
+    "renyi": "dpflow.accounting.renyi_family:make_renyi_odometer",
+    "renyi-doubling": "dpflow.accounting.renyi_doubling:RenyiDoublingOdometer",
+    "rogers": "dpflow.accounting.rogers:RogersOdometer",
+    "stitched": "dpflow.accounting.time_uniform:StitchedOdometer",
 }
 
 __all__ = [
@@ -103,6 +121,8 @@ def _make(
     theorem_class = getattr(import_module(module), name)
     try:
         rule: Rule = theorem_class(**options)
+    except DpflowError:
+        raise
     except TypeError as error:
         msg = f"the {kind} {theorem!r} does not take these options: {error}"
         raise InvalidCost(msg, name=kind, value=theorem) from error

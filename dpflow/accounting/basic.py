@@ -7,12 +7,15 @@ from typing import Any
 
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.curves import approx_dp
+from dpflow.accounting.notion_costs import probabilistic_dp
 from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import ThresholdFilter
+from dpflow.accounting.theorem import Odometer, ThresholdFilter
 from dpflow.rounding import (
     Number,
     exact_delta,
     exact_epsilon,
+    float_up,
+    from_units,
     number_text,
     units_down,
     units_up,
@@ -57,3 +60,49 @@ class BasicFilter(ThresholdFilter):
             "epsilon": number_text(self.epsilon),
             "delta": number_text(self.delta),
         }
+
+
+class BasicOdometer(Odometer):
+    """Read the sum of the epsilons; undefined once the deltas exceed delta.
+
+    Source: Rogers, Roth, Ullman, Vadhan 2016 (arXiv 1605.08294v1) Thm 3.6, at
+    delta_g = 0: without deltas the bound holds on every path (THEOREMS.md R-3.6).
+
+    Assumes: the loss of each step exceeds epsilon_i with probability at most delta_i,
+    given the outputs before it. That is probabilistic DP; (epsilon, delta)-DP is not
+    enough (E-3). One-sided; two-sided where no step has a delta.
+
+    Rounding: prices and readings up; decimals are exact.
+
+    Checked by: tests/accounting/test_time_uniform.py, tests/adversaries.
+
+    Args:
+        delta: Probability with which the bound may fail, in [0, 1): all of it is for
+            the deltas of steps. Zero for steps without.
+        halt_at_epsilon: Accepted as by all odometers; there is nothing to tune.
+    """
+
+    theorem = "basic"
+    components = ("epsilon", "delta", "uncovered")
+
+    def __init__(self, *, delta: Number, halt_at_epsilon: Number | None = None) -> None:
+        if halt_at_epsilon is not None:
+            exact_epsilon(halt_at_epsilon, name="halt_at_epsilon")
+        self.delta: Fraction = exact_delta(delta)
+        self._room = units_down(self.delta)
+
+    def price(self, cost: Cost) -> Tally:
+        """Return (epsilon, delta) of the step."""
+        epsilon, delta = probabilistic_dp(cost)
+        return Tally((units_up(epsilon), units_up(delta), 0))
+
+    def read(self, tally: Tally) -> float:
+        """Return the bound on the loss so far."""
+        epsilon, spent, uncovered = tally.amounts
+        if uncovered or spent > self._room:
+            return float("inf")
+        return float_up(from_units(epsilon))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the number that the odometer was made from."""
+        return {"theorem": self.theorem, "delta": number_text(self.delta)}

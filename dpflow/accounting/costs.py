@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from importlib import import_module
 from typing import Any
 
 from dpflow.exceptions import InvalidCost
@@ -30,6 +31,15 @@ from dpflow.rounding import (
 )
 
 _KINDS: dict[str, type[Cost]] = {}
+
+#: Modules with more costs; they load when a description names an unknown mechanism.
+_MORE_KINDS = (
+    "dpflow.accounting.composed_costs",
+    "dpflow.accounting.individual",
+    "dpflow.accounting.mechanism_curves",
+    "dpflow.accounting.notion_costs",
+    "dpflow.accounting.output_costs",
+)
 
 
 class Cost(ABC):
@@ -86,6 +96,9 @@ def cost_from_description(description: Mapping[str, Any]) -> Cost:
         InvalidCost: If the mechanism is unknown or a number is missing or extra.
     """
     name = description.get("mechanism")
+    if str(name) not in _KINDS:
+        for module in _MORE_KINDS:
+            import_module(module)
     kind = _KINDS.get(str(name))
     if kind is None:
         msg = f"unknown mechanism {name!r}; known: {', '.join(sorted(_KINDS))}"

@@ -1,14 +1,25 @@
-"""Renyi differential privacy: the divergences of one order add up."""
+"""Renyi differential privacy: the divergences of one order add up.
+
+Several orders at once are in `renyi_mixture`; `renyi_family`
+chooses by the options given.
+"""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
+from dpflow.accounting.concentrated import CONVERSIONS, one_of
+from dpflow.accounting.conversions import (
+    _allowed,
+    maximiser,
+    renyi_epsilon_allowed,
+)
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.curves import renyi
 from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Odometer
+from dpflow.accounting.theorem import Odometer, ThresholdFilter
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
     Number,
@@ -21,11 +32,86 @@ from dpflow.rounding import (
     from_units,
     number_text,
     to_real,
+    units_down,
     units_up,
 )
 
 ORDER_LOW, ORDER_HIGH = Fraction(10001, 10000), Fraction(10**6)
 _ORDER_DIGITS = 3
+_WHOLE_FROM = 4
+
+
+class RenyiFilter(ThresholdFilter):
+    """Admit while the divergences of one order fit what (epsilon, delta) allows.
+
+    Source: Feldman, Zrnic 2021 (arXiv 2008.11193v4) Thm 3.1 and Lecuyer 2021 (arXiv
+    2103.01379v2) Thm 1: no loss against a sequence fixed in advance. Conversions:
+    `conversions.renyi_epsilon_allowed`; they apply to the whole transcript. The rule
+    "some order still has room" over several orders is no filter (THEOREMS.md L-COR
+    1); give `orders` for the valid way to use several.
+
+    Assumes: each step has a finite Renyi divergence of the order given the outputs
+    before it (no delta of its own); the order is fixed in advance.
+
+    Rounding: the threshold down to units of 1e-36, prices up.
+
+    Checked by: tests/accounting/test_renyi_filter.py, tests/adversaries.
+
+    Args:
+        epsilon: Budget, positive.
+        delta: Budget, in (0, 1).
+        order: The order, above 1. Default: the one that admits most concentrated
+            steps, as a whole number from 4 on, where sampled Gaussians are priced
+            exactly.
+        conversion: "tight" (default) or "classic".
+
+    Raises:
+        InvalidCost: If a number is out of range, or the order allows nothing.
+    """
+
+    theorem = "renyi"
+    components = ("renyi",)
+
+    def __init__(
+        self,
+        *,
+        epsilon: Number,
+        delta: Number,
+        order: Number | None = None,
+        conversion: str = "tight",
+    ) -> None:
+        self.epsilon: Fraction = exact_epsilon(epsilon)
+        self.delta: Fraction = exact_delta(delta, zero=False)
+        self.conversion = one_of("conversion", conversion, CONVERSIONS)
+        if order is None:
+            order = best_order(self.epsilon, self.delta, conversion=self.conversion)
+        self.order: Fraction = exact_order(order)
+        tight = self.conversion == "tight"
+        allowed = renyi_epsilon_allowed(
+            self.epsilon, self.delta, self.order, tight=tight
+        )
+        if allowed <= 0:
+            msg = (
+                f"order {number_text(self.order)} allows nothing at epsilon "
+                f"{number_text(self.epsilon)} and delta {number_text(self.delta)}: "
+                "choose a larger order, or leave it out."
+            )
+            raise InvalidCost(msg, name="order", value=number_text(self.order))
+        self.thresholds = (units_down(allowed),)
+
+    def price(self, cost: Cost) -> Tally:
+        """Return the step's divergence at the order."""
+        return Tally((units_up(renyi(cost, self.order)),))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the filter was made from, derived ones included."""
+        return {
+            "theorem": self.theorem,
+            "epsilon": number_text(self.epsilon),
+            "delta": number_text(self.delta),
+            "order": number_text(self.order),
+            "conversion": self.conversion,
+        }
 
 
 class RenyiOdometer(Odometer):
@@ -63,12 +149,8 @@ class RenyiOdometer(Odometer):
             halt_at_epsilon = exact_epsilon(halt_at_epsilon, name="halt_at_epsilon")
         if order is None:
             order = tuned_order(self.delta, halt_at_epsilon)
-        self.order: Fraction = exact(
-            order, name="order", low=ORDER_LOW, high=ORDER_HIGH
-        )
-        self._idle = bound_above(
-            lambda mp: -mp.log(to_real(mp, self.delta)) / to_real(mp, self.order - 1)
-        )
+        self.order: Fraction = exact_order(order)
+        self._idle = idle_reading(self.delta, self.order)
 
     def price(self, cost: Cost) -> Tally:
         """Return the step's divergence at the order."""
@@ -88,6 +170,46 @@ class RenyiOdometer(Odometer):
             "delta": number_text(self.delta),
             "order": number_text(self.order),
         }
+
+
+def exact_order(value: object) -> Fraction:
+    """Read an order: from 1.0001 to a million."""
+    return exact(value, name="order", low=ORDER_LOW, high=ORDER_HIGH)
+
+
+def idle_reading(delta: Fraction, order: Fraction) -> Fraction:
+    """Return log(1 / delta) / (order - 1), rounded up."""
+    return bound_above(lambda mp: -mp.log(to_real(mp, delta)) / to_real(mp, order - 1))
+
+
+def readable_order(excess: Fraction) -> Fraction:
+    """Return an order near 1 + excess that people can read: whole from 4 on.
+
+    Any order is sound, so this rounds to nearest. Below 4, three digits of the excess
+    are kept, for there a whole number would admit noticeably less.
+    """
+    order = 1 + excess
+    if order >= _WHOLE_FROM:
+        near = Fraction(round(order))
+        long = Fraction(f"{float(order):.{_ORDER_DIGITS}g}")
+        readable = near if order < 10**_ORDER_DIGITS else long
+    else:
+        readable = 1 + Fraction(f"{float(excess):.{_ORDER_DIGITS}g}")
+    return min(max(readable, ORDER_LOW), ORDER_HIGH)
+
+
+@lru_cache(maxsize=256)
+def best_order(
+    epsilon: Fraction, delta: Fraction, *, conversion: str = "tight"
+) -> Fraction:
+    """Return a readable order that admits most concentrated steps (alpha* of 5.4)."""
+
+    def per_rho(mp: Any, log_excess: Any) -> Any:
+        alpha = 1 + mp.exp(log_excess)
+        tight = conversion == "tight"
+        return _allowed(mp, epsilon, delta, alpha, tight=tight) / alpha
+
+    return readable_order(maximiser(per_rho))
 
 
 def tuned_order(delta: Fraction, epsilon: Number | None) -> Fraction:

@@ -8,8 +8,10 @@ into a running bound (an odometer).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, ClassVar
+from functools import wraps
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.tally import Tally
@@ -19,6 +21,46 @@ from dpflow.rounding import float_up, from_units, number_text
 #: Components that count steps; all others are in units of 1e-36.
 COUNTS = frozenset({"uncovered"})
 
+#: What a step reports when it is settled: the name or number of the cell that its
+#: output fell into, or the number of sub-steps that ran.
+Outcome = str | int
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """A cost that may turn out cheaper than its worst case.
+
+    Attributes:
+        settlement: "steps" if it stops after fewer sub-steps, "outcome" if its output
+            falls into a cheaper cell. A rule refunds only what it lists itself.
+    """
+
+    settlement: ClassVar[str]
+
+    def realised(self, outcome: Outcome) -> Cost:
+        """Return the cost of what happened.
+
+        Raises:
+            InvalidCost: If the cost knows no such outcome.
+        """
+
+
+_Price = Callable[[Any, Cost], "Tally"]
+
+
+def _by_substeps(own: _Price) -> _Price:
+    """Make a rule's price charge a step of n sub-steps as n steps."""
+
+    @wraps(own)
+    def price(rule: Rule, cost: Cost) -> Tally:
+        substeps = getattr(cost, "substeps", None)
+        if substeps is None or not rule.prices_substeps:
+            return own(rule, cost)
+        step, times = substeps
+        return Tally(tuple(times * amount for amount in rule.price(step).amounts))
+
+    return price
+
 
 class Rule(ABC):
     """What filters and odometers share.
@@ -27,11 +69,22 @@ class Rule(ABC):
         theorem: Name in policies.
         components: Names of the tally's components, in order.
         settlements: Which settlements the theorem allows (DESIGN section 2).
+        relations: The neighbouring relations under which the theorem holds.
+        prices_substeps: Whether a cost with `substeps` (a step and how often it runs
+            at most) is priced as that many steps, which is right for every fully
+            adaptive theorem. False: the rule's own `price` sees such costs.
     """
 
     theorem: ClassVar[str]
     components: tuple[str, ...]
     settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps"})
+    relations: ClassVar[tuple[str, ...]] = ("add-or-remove", "replace-one")
+    prices_substeps: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        """Let the class's `price` see steps only, never their iteration."""
+        if "price" in vars(cls):
+            setattr(cls, "price", _by_substeps(vars(cls)["price"]))  # noqa: B010
 
     def zero(self) -> Tally:
         """Return the tally before any charge."""
@@ -44,6 +97,34 @@ class Rule(ABC):
         Raises:
             UnsupportedCost: If the theorem has no sound price for the cost.
         """
+
+    def price_realised(self, cost: Cost, outcome: Outcome | None) -> Tally:
+        """Return what a settled step adds to the tally, given what it reported.
+
+        The full price, unless the cost settles by sub-steps or by outcome and the
+        theorem allows that settlement. Never more than `price(cost)`, in any
+        component: a ledger settles reservations downwards only.
+
+        Args:
+            cost: The cost that was reserved.
+            outcome: The number of sub-steps that ran, or the cell of the mechanism's
+                own output; None settles in full. It must be a function of released
+                outputs.
+
+        Raises:
+            UnsupportedCost: If the theorem has no sound price for the cost.
+            InvalidCost: If the cost knows no such outcome; then settle in full.
+        """
+        full = self.price(cost)
+        if (
+            outcome is None
+            or not isinstance(cost, Settling)
+            or cost.settlement not in self.settlements
+        ):
+            return full
+        realised = self.price(cost.realised(outcome))
+        # Mixing components of two prices would be no price of either.
+        return realised if realised.fits_within(full) else full
 
     @abstractmethod
     def parameters(self) -> dict[str, Any]:
@@ -160,4 +241,18 @@ class Odometer(Rule):
         try:
             return self.price(cost)
         except UnsupportedCost:
-            return Tally((*self.zero().amounts[:-1], 1))
+            return self._uncovered()
+
+    def charge_realised(self, cost: Cost, outcome: Outcome | None) -> Tally:
+        """Return what a settled step adds: its realised price, or one uncovered step.
+
+        Raises:
+            InvalidCost: If the cost knows no such outcome; then settle in full.
+        """
+        try:
+            return self.price_realised(cost, outcome)
+        except UnsupportedCost:
+            return self._uncovered()
+
+    def _uncovered(self) -> Tally:
+        return Tally((*self.zero().amounts[:-1], 1))

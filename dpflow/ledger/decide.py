@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
+from dpflow.accounting.mechanism_costs import relations_of
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Rule
 from dpflow.exceptions import (
@@ -17,6 +18,7 @@ from dpflow.exceptions import (
     LedgerCorrupt,
     PolicyChanged,
     ReservationConflict,
+    UnsupportedCost,
 )
 from dpflow.ledger.account import (
     Account,
@@ -57,6 +59,7 @@ def decide(
     known = _known(session, request) or _released(session, request, owners)
     if known is not None:
         return known
+    _check_relation(request)
     accounts = _accounts(session, request)
     asked = [account.price(request.cost) for account in accounts]
     refusal = _refused(session, request, accounts, asked)
@@ -122,6 +125,20 @@ def _released(
             reservation=row["reservation"],
         )
     return None
+
+
+def _check_relation(request: Request) -> None:
+    """Refuse a cost whose price does not hold under a dataset's relation."""
+    allowed = relations_of(request.cost)
+    for policy in request.policies:
+        if policy.relation not in allowed:
+            holds = " and ".join(allowed) or "no relation"
+            msg = (
+                f"{request.cost!r} is priced for {holds}, but the policy of dataset "
+                f"{policy.dataset!r} says {policy.relation}. Declare a cost that holds "
+                "for that relation."
+            )
+            raise UnsupportedCost(msg, mechanism=request.cost.mechanism)
 
 
 def _accounts(session: Session, request: Request) -> list[Account]:

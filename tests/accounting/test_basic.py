@@ -263,7 +263,7 @@ def test_an_unknown_option_is_refused(option):
         make_filter("basic", epsilon=1, **{option: 1})
 
 
-@pytest.mark.parametrize("theorem", ["", "Basic", "renyi", "x", None, 1, ["basic"]])
+@pytest.mark.parametrize("theorem", ["", "Basic", "linear", "x", None, 1, ["basic"]])
 def test_an_unknown_filter_is_refused_with_the_known_ones(theorem):
     """A filter that does not exist, or is an odometer, lists those that do."""
     with pytest.raises(InvalidCost, match=", ".join(sorted(FILTERS))) as caught:

@@ -1,0 +1,159 @@
+"""What a decision costs: after ten charges, after a million, per theorem.
+
+    python benchmarks/decision_cost.py           print the table
+    python benchmarks/decision_cost.py --check   exit with 1 if a target is missed
+
+Targets: a decision after 1,000,000 charges takes at most 1.2 times one after 10; 50
+microseconds for scalar filters, 200 for 64 orders; a portfolio's tally under 2 kB;
+dpflow.accounting imported in less than 0.3 s. Times are processor time of this thread,
+the best of several rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting import Filter, Rule, make_filter, make_odometer
+from dpflow.accounting.costs import Gaussian, PureDP
+from dpflow.accounting.tally import Tally
+
+FEW, MANY = 10, 1_000_000
+RATIO_MOST, SCALAR_MOST, ORDERS_MOST = 1.2, 50.0, 200.0
+TALLY_BYTES_MOST, IMPORT_SECONDS_MOST = 2048, 0.3
+ROUNDS, CALLS = 60, 50
+
+#: A million of these still fit (5, 1e-6).
+GAUSSIAN = Gaussian(sensitivity=1, sigma=20_000)
+PURE = PureDP(epsilon="1e-6")
+ORDERS = [str(1 + Fraction(round(1.1**n * 1000), 8000)) for n in range(64)]
+ORDERS_64 = [float(Fraction(order)) for order in ORDERS]
+
+FILTERS: list[tuple[str, dict[str, Any], Any, float]] = [
+    ("basic", {}, PURE, SCALAR_MOST),
+    ("rogers", {}, PURE, SCALAR_MOST),
+    ("whitehouse", {}, PURE, SCALAR_MOST),
+    ("concentrated", {}, GAUSSIAN, SCALAR_MOST),
+    ("gaussian", {}, GAUSSIAN, SCALAR_MOST),
+    ("renyi", {}, GAUSSIAN, SCALAR_MOST),
+    ("renyi", {"orders": ORDERS_64}, GAUSSIAN, ORDERS_MOST),
+    ("portfolio", {}, GAUSSIAN, ORDERS_MOST),
+]
+ODOMETERS: list[tuple[str, dict[str, Any], Any, float]] = [
+    ("basic", {}, PURE, SCALAR_MOST),
+    ("renyi", {}, GAUSSIAN, SCALAR_MOST),
+    ("renyi", {"orders": ORDERS_64, "rule": "grid"}, GAUSSIAN, ORDERS_MOST),
+    ("renyi", {"orders": ORDERS_64}, GAUSSIAN, ORDERS_MOST),
+    ("renyi-doubling", {"orders": ORDERS_64}, GAUSSIAN, ORDERS_MOST),
+    ("best", {}, GAUSSIAN, ORDERS_MOST),
+]
+
+
+def charged(rule: Rule, cost: Any, count: int) -> Tally:
+    """Return the tally of a number of equal charges."""
+    return Tally(tuple(count * amount for amount in rule.price(cost).amounts))
+
+
+def microseconds(decide: Callable[[Tally], object], *tallies: Tally) -> list[float]:
+    """Return the best time of a decision on each tally, measured in turns."""
+    best = [math.inf] * len(tallies)
+    for _ in range(ROUNDS):
+        for index, tally in enumerate(tallies):
+            start = time.thread_time_ns()
+            for _ in range(CALLS):
+                decide(tally)
+            taken = (time.thread_time_ns() - start) / CALLS / 1000
+            best[index] = min(best[index], taken)
+    return best
+
+
+def row(rule: Rule, name: str, cost: Any, most: float) -> bool:
+    """Print a rule's row, and say whether it meets its targets.
+
+    A decision is what a reservation does: add the step's price, then ask.
+    """
+    price = rule.price(cost)
+    ask: Callable[[Tally], object] = (
+        rule.admits if isinstance(rule, Filter) else rule.read  # type: ignore[attr-defined]
+    )
+    tallies = charged(rule, cost, FEW), charged(rule, cost, MANY)
+    few, many = microseconds(lambda tally: ask(tally + price), *tallies)
+    # The slowest decision is at the edge of what is admitted.
+    edge = max(many, *microseconds(ask, *edges(rule, tallies[1])))
+    fine = many <= RATIO_MOST * few and edge <= most
+    print(
+        f"{name:34} {few:9.1f} {many:9.1f} {many / few:7.2f} {edge:9.1f} "
+        f"{most:8.0f}  {'ok' if fine else 'MISSED'}"
+    )
+    return fine
+
+
+def edges(rule: Rule, tally: Tally) -> list[Tally]:
+    """Return multiples of a tally around the last one that a filter admits."""
+    if not isinstance(rule, Filter):
+        return [tally]
+    share = Fraction(rule.used_fraction(tally))
+    parts = [share * (1 + Fraction(n, 10**6)) for n in (-10, -1, 0, 1, 10)]
+    return [Tally(tuple(math.ceil(a / part) for a in tally.amounts)) for part in parts]
+
+
+def named(kind: str, theorem: str, options: dict[str, Any]) -> str:
+    """Return a row's name."""
+    several = "" if "orders" not in options else f" {len(options['orders'])} orders"
+    return f"{kind} {theorem}{several}{' grid' if 'rule' in options else ''}"
+
+
+def decisions() -> bool:
+    """Print the table of decisions."""
+    print(
+        f"{'microseconds per decision':34} {FEW:>9} {MANY:>9} {'ratio':>7} "
+        f"{'edge':>9} {'target':>8}"
+    )
+    fine = True
+    for theorem, options, cost, most in FILTERS:
+        rule: Rule = make_filter(theorem, epsilon=5, delta="1e-6", **options)
+        fine &= row(rule, named("filter", theorem, options), cost, most)
+    for theorem, options, cost, most in ODOMETERS:
+        rule = make_odometer(theorem, delta="1e-6", halt_at_epsilon=5, **options)
+        fine &= row(rule, named("odometer", theorem, options), cost, most)
+    return fine
+
+
+def tally_size() -> bool:
+    """Print the size of a portfolio's tally after a million steps."""
+    rule = make_filter("portfolio", epsilon=5, delta="1e-6")
+    text = charged(rule, GAUSSIAN, MANY).to_text()
+    print(f"portfolio tally: {len(text)} bytes (target {TALLY_BYTES_MOST})")
+    return len(text) < TALLY_BYTES_MOST
+
+
+def import_seconds() -> bool:
+    """Print how long `import dpflow.accounting` takes in a fresh interpreter."""
+    code = (
+        "import time; s = time.perf_counter(); import dpflow.accounting; "
+        "print(time.perf_counter() - s)"
+    )
+    runs = [
+        float(subprocess.check_output([sys.executable, "-c", code]))  # noqa: S603
+        for _ in range(5)
+    ]
+    print(f"import dpflow.accounting: {min(runs):.3f} s (target {IMPORT_SECONDS_MOST})")
+    return min(runs) < IMPORT_SECONDS_MOST
+
+
+def main() -> None:
+    """Print everything."""
+    fine = decisions()
+    fine &= tally_size()
+    fine &= import_seconds()
+    if "--check" in sys.argv[1:] and not fine:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

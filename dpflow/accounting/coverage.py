@@ -1,0 +1,252 @@
+"""Which theorem prices which cost, and by what source: the table of the docs.
+
+The rows are made by asking every rule for the price of an example of every cost, so
+the table cannot say what the code does not do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting import FILTERS, ODOMETERS, make_filter, make_odometer
+from dpflow.accounting.composed_costs import Composed, Repeated
+from dpflow.accounting.costs import ZCDP, ApproxDP, Cost, Gaussian, Laplace, PureDP
+from dpflow.accounting.curves import _renyi, approx_dp, approx_zcdp, gdp_mu_squared
+from dpflow.accounting.individual import IndividualBound
+from dpflow.accounting.mechanism_costs import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    ExponentialMechanism,
+    PoissonSampledGaussian,
+    RandomizedResponse,
+)
+from dpflow.accounting.notion_costs import (
+    ApproxZCDP,
+    GaussianDP,
+    ProbabilisticDP,
+    RenyiDP,
+    probabilistic_dp,
+)
+from dpflow.accounting.output_costs import (
+    EarlyStopping,
+    OutputDP,
+    ProposeTestRelease,
+    SparseVector,
+)
+from dpflow.accounting.theorem import Rule
+from dpflow.exceptions import DpflowError, UnsupportedCost
+
+_ORDER = Fraction(8)
+
+#: One of each kind of cost.
+EXAMPLES: tuple[Cost, ...] = (
+    Gaussian(sensitivity=1, sigma=20),
+    DiscreteGaussian(sensitivity=1, sigma=20),
+    PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1),
+    Laplace(sensitivity=1, epsilon="0.1"),
+    DiscreteLaplace(sensitivity=1, epsilon="0.1"),
+    RandomizedResponse(epsilon="0.1"),
+    ExponentialMechanism(epsilon="0.1"),
+    PureDP(epsilon="0.1"),
+    ApproxDP(epsilon="0.1", delta="1e-9"),
+    ProbabilisticDP(epsilon="0.1", delta="1e-9"),
+    ZCDP(rho="0.001"),
+    ApproxZCDP(rho="0.001", delta="1e-9"),
+    RenyiDP(order=32, epsilon="0.01"),
+    GaussianDP(mu="0.05"),
+    OutputDP({"none": 0, "answer": "0.1"}),
+    EarlyStopping(Gaussian(sensitivity=1, sigma=40), stops=(5, 10)),
+    SparseVector(positives=2, epsilon="0.1"),
+    ProposeTestRelease(epsilon="0.1", delta="1e-9"),
+    Composed(Gaussian(sensitivity=1, sigma=20), Laplace(sensitivity=1, epsilon="0.1")),
+    Repeated(Laplace(sensitivity=1, epsilon="0.01"), 10),
+    IndividualBound(measure="renyi", order=32, bound="0.01"),
+)
+
+_SPLIT = {"delta_loss": "9e-7"}
+#: Options with which each theorem is asked, at epsilon 5 and delta 1e-6.
+_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
+    ("filter", "concentrated"): _SPLIT,
+    ("filter", "whitehouse"): _SPLIT,
+    ("filter", "individual"): {"order": _ORDER},
+    ("filter", "renyi"): {"order": _ORDER},
+    ("odometer", "individual"): {"order": _ORDER},
+    ("odometer", "renyi"): {"order": _ORDER},
+    ("odometer", "rogers"): {"beta": "0.01"},
+    ("odometer", "linear"): _SPLIT,
+    ("odometer", "mixture"): _SPLIT,
+    ("odometer", "stitched"): _SPLIT,
+}
+
+#: The notions in which a theorem looks for a price, in its order.
+_NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
+    "basic": (approx_dp,),
+    "concentrated": (approx_zcdp,),
+    "gaussian": (gdp_mu_squared,),
+    "individual": (_renyi,),
+    "output": (approx_dp,),
+    "renyi": (_renyi,),
+    "renyi-doubling": (_renyi,),
+    "rogers": (approx_dp,),
+    "whitehouse": (approx_dp, approx_zcdp),
+    "linear": (approx_zcdp,),
+    "mixture": (approx_zcdp,),
+    "stitched": (approx_zcdp,),
+    "portfolio": (gdp_mu_squared, _renyi, approx_zcdp, approx_dp),
+    "best": (_renyi, probabilistic_dp),
+}
+
+_DEFINITION = "By definition."
+_PLANNED = "Composed with the whole plan by its accountant: see `plan`."
+_AS_PURE = "As (epsilon, 0)-DP."
+_AS_APPROX = "As (epsilon, delta)-DP: THEOREMS R-LEM 2.3, first half."
+_WORST_CELL = "As its worst cell: Hartmann et al. 2022, Lemma 4."
+_BLACKWELL = "As N(0, 1) against N(mu, 1): Dong, Roth, Su 2022, Thm 2.10."
+_ONE_ORDER = "By definition, for its order and those below."
+#: Sources of the prices whose functions do not say it themselves.
+_SOURCES: dict[tuple[Callable[..., Any], str], str] = {
+    (approx_dp, "PureDP"): _DEFINITION,
+    (approx_dp, "ApproxDP"): _DEFINITION,
+    (approx_dp, "ProbabilisticDP"): "THEOREMS R-LEM 2.3, first half.",
+    (approx_dp, "Laplace"): "Dwork, McSherry, Nissim, Smith 2006, Prop. 1.",
+    (approx_zcdp, "Gaussian"): "Bun, Steinke 2016 (arXiv 1605.02065v1) Prop. 1.6.",
+    (approx_zcdp, "PureDP"): "epsilon tanh(epsilon / 2), THEOREMS 5.2.",
+    (approx_zcdp, "ApproxDP"): "epsilon tanh(epsilon / 2) and delta, THEOREMS W-2.",
+    (approx_zcdp, "ProbabilisticDP"): _AS_APPROX,
+    (approx_zcdp, "Laplace"): "epsilon + exp(-epsilon) - 1, arXiv 2510.25746.",
+    (approx_zcdp, "ZCDP"): _DEFINITION,
+    (approx_zcdp, "ApproxZCDP"): _DEFINITION,
+    (approx_zcdp, "GaussianDP"): _BLACKWELL,
+    (probabilistic_dp, "ProbabilisticDP"): _DEFINITION,
+    (gdp_mu_squared, "Gaussian"): "Dong, Roth, Su 2022 (arXiv 1905.02383v3) Thm 2.7.",
+    (gdp_mu_squared, "GaussianDP"): _DEFINITION,
+    (gdp_mu_squared, "PureDP"): "-2 Phi^-1(1 / (1 + e^epsilon)), THEOREMS N-1.",
+    (gdp_mu_squared, "Laplace"): _AS_PURE,
+    (_renyi, "Gaussian"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
+    (_renyi, "Laplace"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
+    (_renyi, "PureDP"): "Worst such step is randomized response: Mironov 2017.",
+    (_renyi, "ZCDP"): "order * rho, by definition.",
+    (_renyi, "GaussianDP"): _BLACKWELL,
+    (_renyi, "RenyiDP"): _ONE_ORDER,
+    (_renyi, "IndividualBound"): _ONE_ORDER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """One cell of the table.
+
+    Attributes:
+        kind: "filter" or "odometer".
+        theorem: Its name in policies.
+        mechanism: Name of the cost.
+        example: The cost that was asked for, as it would be constructed.
+        priced: Whether the theorem has a price for it.
+        reason: Where the price comes from, or why there is none.
+    """
+
+    kind: str
+    theorem: str
+    mechanism: str
+    example: str
+    priced: bool
+    reason: str
+
+
+def coverage() -> list[Coverage]:
+    """Return a row for each cost under each theorem, filters first."""
+    theorems = [("filter", name) for name in FILTERS]
+    theorems += [("odometer", name) for name in ODOMETERS]
+    return [
+        _row(kind, theorem, cost) for kind, theorem in theorems for cost in EXAMPLES
+    ]
+
+
+def _row(kind: str, theorem: str, cost: Cost) -> Coverage:
+    priced, reason = True, ""
+    try:
+        rule = _rule(kind, theorem, cost)
+        rule.price(cost)
+        reason = source_of(kind, theorem, cost)
+    except DpflowError as error:
+        priced, reason = False, error.message
+    return Coverage(kind, theorem, cost.mechanism, repr(cost), priced, reason)
+
+
+def _rule(kind: str, theorem: str, cost: Cost) -> Rule:
+    options = dict(_OPTIONS.get((kind, theorem), {}))
+    if kind == "odometer":
+        return make_odometer(theorem, delta="1e-6", halt_at_epsilon=5, **options)
+    if theorem == "plan":
+        # A plan knows the costs that it lists; the default accountant is optimal.
+        options["steps"] = [cost]
+    return make_filter(theorem, epsilon=5, delta="1e-6", **options)
+
+
+def source_of(kind: str, theorem: str, cost: Cost) -> str:
+    """Return where a theorem's price of a cost comes from.
+
+    Raises:
+        UnsupportedCost: If it has none.
+        KeyError: If the theorem's notions are not listed here.
+    """
+    if theorem == "plan":
+        return _PLANNED
+    substeps = getattr(cost, "substeps", None)
+    if substeps is not None:
+        step, times = substeps
+        return f"{times} times the price of its step. {source_of(kind, theorem, step)}"
+    notions = _NOTIONS[theorem]
+    if kind == "odometer" and theorem in {"basic", "rogers"}:
+        notions = (probabilistic_dp,)
+    for notion in notions:
+        try:
+            notion(cost, _ORDER) if notion is _renyi else notion(cost)
+        except UnsupportedCost:
+            continue
+        return _source(notion, cost)
+    msg = f"{theorem} has no notion that prices {cost!r}"
+    raise UnsupportedCost(msg, theorem=theorem, mechanism=cost.mechanism)
+
+
+def _source(notion: Any, cost: Cost) -> str:
+    """Return the source that a price function states, or the one listed above."""
+    listed = _SOURCES.get((notion, cost.mechanism))
+    if listed is not None:
+        return listed
+    own = notion.dispatch(type(cost))
+    if own is notion.dispatch(object) and notion is probabilistic_dp:
+        return _source(approx_dp, cost)
+    text = (own.__doc__ or "").strip()
+    if not text and getattr(cost, "worst_case", None) is not None:
+        return _WORST_CELL
+    return text.split("\n\n")[0].replace("\n    ", " ")
+
+
+def coverage_table(rows: list[Coverage]) -> str:
+    """Write rows as Markdown: a line for each cost, and which theorems price it."""
+    lines = ["| cost | filters that price it | odometers that cover it |"]
+    lines.append("| --- | --- | --- |")
+    for example in dict.fromkeys(row.example for row in rows):
+        mine = [row for row in rows if row.example == example and row.priced]
+        cells = [
+            ", ".join(f"`{row.theorem}`" for row in mine if row.kind == kind) or "none"
+            for kind in ("filter", "odometer")
+        ]
+        lines.append(f"| `{example}` | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines) + "\n"
+
+
+def source_list(rows: list[Coverage]) -> str:
+    """Write where each price comes from, as Markdown, each source once."""
+    places: dict[str, list[str]] = {}
+    for row in rows:
+        if row.priced:
+            places.setdefault(row.reason, []).append(f"{row.mechanism}/{row.theorem}")
+    return "".join(
+        f"- {reason} ({', '.join(dict.fromkeys(names))})\n"
+        for reason, names in places.items()
+    )

@@ -1,0 +1,74 @@
+"""The table of costs and theorems says what the code does, and why."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from dpflow.accounting import FILTERS, ODOMETERS
+from dpflow.accounting.costs import _KINDS
+from dpflow.accounting.coverage import EXAMPLES, coverage, coverage_table, source_list
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Every row, made once."""
+    return coverage()
+
+
+def test_every_pair_has_one_row(rows):
+    """No theorem and no example is left out."""
+    assert len(rows) == (len(FILTERS) + len(ODOMETERS)) * len(EXAMPLES)
+    assert len({(r.kind, r.theorem, r.example) for r in rows}) == len(rows)
+
+
+def test_every_kind_of_cost_has_an_example():
+    """A new cost must be added to the table."""
+    kinds = {
+        name
+        for name, kind in _KINDS.items()
+        if kind.__module__.startswith("dpflow.") and not inspect.isabstract(kind)
+    }
+    assert kinds == {cost.mechanism for cost in EXAMPLES}
+
+
+def test_every_price_has_a_source_and_every_refusal_a_reason(rows):
+    """One sentence at least."""
+    assert [row for row in rows if len(row.reason) < 10] == []
+
+
+#: What a soundness trap would price.
+REFUSED = [
+    ("filter", "gaussian", "DiscreteGaussian"),
+    ("filter", "gaussian", "PoissonSampledGaussian"),
+    ("filter", "gaussian", "ZCDP"),
+    ("filter", "gaussian", "ApproxDP"),
+    ("filter", "concentrated", "PoissonSampledGaussian"),
+    ("filter", "concentrated", "RenyiDP"),
+    ("filter", "renyi", "ApproxDP"),
+    ("filter", "basic", "Gaussian"),
+    *[("odometer", name, "ApproxDP") for name in ODOMETERS],
+    *[("odometer", name, "ApproxZCDP") for name in ODOMETERS],
+]
+
+
+@pytest.mark.parametrize("cell", REFUSED)
+def test_traps_are_refused(rows, cell):
+    """No theorem prices what it cannot prove."""
+    found = [r for r in rows if (r.kind, r.theorem, r.mechanism) == cell]
+    assert [row.priced for row in found] == [False]
+
+
+def test_everything_has_a_price_somewhere(rows):
+    """No cost is refused by every filter, and the portfolio takes all of them."""
+    priced = {r.mechanism for r in rows if r.theorem == "portfolio" and r.priced}
+    assert priced == {cost.mechanism for cost in EXAMPLES}
+
+
+def test_the_table_of_the_docs_is_what_the_code_does(rows):
+    """docs/theorems.md holds the generated table and the sources, word for word."""
+    text = (Path(__file__).parents[2] / "docs" / "theorems.md").read_text("utf-8")
+    assert coverage_table(rows) in text
+    assert source_list(rows) in text

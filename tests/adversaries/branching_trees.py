@@ -1,0 +1,210 @@
+"""Interactions as trees of mechanisms with finitely many outputs.
+
+A rule sees exact prices and cuts the tree where it refuses. The true delta is then a
+finite sum, taken here in 50 digits, in both directions: the sum over leaves of
+max(0, P - e**epsilon Q).
+
+Most mechanisms are binary pairs (p, q): they announce "top" with probability p under
+one dataset and q under the other. Their prices in each notion are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import mpmath
+
+from dpflow.accounting import Filter
+from dpflow.accounting.costs import ApproxDP, PureDP
+from dpflow.accounting.portfolio import PortfolioFilter
+from dpflow.accounting.renyi import RenyiFilter
+from dpflow.accounting.renyi_mixture import RenyiMixtureFilter
+from dpflow.accounting.tally import Tally
+from dpflow.exceptions import UnsupportedCost
+from dpflow.rounding import UNITS
+
+MP = mpmath.mp.clone()
+MP.dps = 50
+Admits = Callable[[tuple["Mechanism", ...]], bool]
+
+
+def real(value):
+    """Return an exact number in 50-digit arithmetic."""
+    return MP.mpf(Fraction(value).numerator) / Fraction(value).denominator
+
+
+def to_units(value) -> int:
+    """Return a real as tally units, rounded up."""
+    return int(MP.ceil(value * UNITS))
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A mechanism with finitely many outputs.
+
+    Attributes:
+        outputs: (P, Q) of each output.
+        cost: What it declares; None: a binary pair, priced by its two numbers.
+    """
+
+    outputs: tuple[tuple[object, object], ...]
+    cost: object = None
+
+    def divergence(self, order) -> object:
+        """Return the larger of the two directed divergences of an order."""
+        a = real(order)
+        return max(
+            MP.log(MP.fsum(p**a * q ** (1 - a) for p, q in pairs)) / (a - 1)
+            for pairs in (self.outputs, [(q, p) for p, q in self.outputs])
+        )
+
+    def epsilon(self) -> object:
+        """Return the largest loss."""
+        return max(abs(MP.log(p / q)) for p, q in self.outputs)
+
+    def mu(self) -> object:
+        """Return the mu of a binary pair: the distance of its normal quantiles."""
+        (p, q), _ = self.outputs
+        return abs(quantile(p) - quantile(q))
+
+
+def quantile(probability):
+    """Return the standard normal quantile."""
+    return MP.sqrt(2) * MP.erfinv(2 * probability - 1)
+
+
+def pair(p, q) -> Mechanism:
+    """Make a binary pair."""
+    p, q = MP.mpf(p), MP.mpf(q)
+    return Mechanism(((p, q), (1 - p, 1 - q)))
+
+
+def response(epsilon) -> Mechanism:
+    """Make randomized response."""
+    p = 1 / (1 + MP.exp(-real(epsilon)))
+    return Mechanism(((p, 1 - p), (1 - p, p)), PureDP(epsilon=epsilon))
+
+
+def reveal(delta) -> Mechanism:
+    """Publish everything with probability delta, else nothing."""
+    d = real(delta)
+    outputs = ((d, MP.mpf(0)), (MP.mpf(0), d), (1 - d, 1 - d))
+    return Mechanism(outputs, ApproxDP(epsilon="1e-12", delta=delta))
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A mechanism and, per output, what is tried next."""
+
+    mechanism: Mechanism
+    after: dict[int, Tree] = field(default_factory=dict)
+
+
+def leaves(tree: Tree | None, admits: Admits, path=(), p=1, q=1):
+    """Yield (P, Q) of each leaf of what the rule lets run."""
+    if tree is None or not admits((*path, tree.mechanism)):
+        yield p, q
+        return
+    path = (*path, tree.mechanism)
+    for index, (up, down) in enumerate(tree.mechanism.outputs):
+        yield from leaves(tree.after.get(index), admits, path, p * up, q * down)
+
+
+def true_delta(tree: Tree, admits: Admits, epsilon) -> object:
+    """Return the exact delta at epsilon of the interaction, in the worse direction."""
+    factor = MP.exp(real(epsilon))
+    ends = list(leaves(tree, admits))
+    assert abs(MP.fsum(p for p, _ in ends) - 1) < MP.mpf("1e-45")
+    one = MP.fsum(max(0, p - factor * q) for p, q in ends)
+    other = MP.fsum(max(0, q - factor * p) for p, q in ends)
+    return max(one, other)
+
+
+def price(rule: Filter, mechanism: Mechanism) -> tuple[int, ...] | None:
+    """Return a mechanism's exact price under a rule, rounded up; None: refused."""
+    if isinstance(rule, PortfolioFilter):
+        amounts: list[int] = []
+        for member in rule.members:
+            own = price(member, mechanism)
+            width = len(member.components)
+            amounts += (*own, 0) if own is not None else (*(0,) * width, 1)
+        return tuple(amounts)
+    if mechanism.cost is not None:
+        try:
+            return rule.price(mechanism.cost).amounts
+        except UnsupportedCost:
+            return None
+    if isinstance(rule, RenyiFilter):
+        return (to_units(mechanism.divergence(rule.order)),)
+    if isinstance(rule, RenyiMixtureFilter):
+        return tuple(to_units(mechanism.divergence(a)) for a in rule.orders)
+    if rule.theorem == "gaussian":
+        return (to_units(mechanism.mu() ** 2),)
+    if rule.theorem == "basic":
+        return (to_units(mechanism.epsilon()), 0)
+    return None
+
+
+def by_rule(rule: Filter) -> Admits:
+    """Return the rule's decision about a path."""
+
+    def admits(path: Sequence[Mechanism]) -> bool:
+        total = rule.zero()
+        for mechanism in path:
+            amounts = price(rule, mechanism)
+            if amounts is None:
+                return False
+            total = total + Tally(amounts)
+        return rule.admits(total)
+
+    return admits
+
+
+def largest(fits: Callable[[Fraction], bool], high: Fraction) -> Fraction | None:
+    """Return the largest of a million parts of `high` that fits."""
+    low, top = 0, 10**6
+    while top - low > 1:
+        middle = (low + top) // 2
+        low, top = (middle, top) if fits(high * middle / 10**6) else (low, middle)
+    return high * low / 10**6 if low else None
+
+
+def widest_pair(fits: Callable[[Mechanism], bool], loss) -> Mechanism:
+    """Return the pair of a given loss with the largest p that fits."""
+    low, high = MP.mpf("-80"), -loss / 2 if loss < 1 else MP.mpf(-1)
+    for _ in range(60):
+        middle = (low + high) / 2
+        p = MP.exp(middle)
+        if fits(pair(p, p * MP.exp(-loss))):
+            low = middle
+        else:
+            high = middle
+    p = MP.exp(low)
+    return pair(p, p * MP.exp(-loss))
+
+
+def best_branches(admits: Admits, epsilon, first: Mechanism, losses) -> object:
+    """Return the delta of the best pair of each branch after a first mechanism."""
+    if not admits((first,)):
+        return MP.mpf(0)
+    after = {}
+    for index, (p, q) in enumerate(first.outputs):
+        gained = MP.log(p / q)
+        choices = []
+        for loss in losses:
+            chosen = widest_pair(lambda m: admits((first, m)), real(loss))
+            up, down = chosen.outputs[0]
+            worth = up - MP.exp(real(epsilon) - gained) * down
+            choices.append((worth, chosen))
+        after[index] = Tree(max(choices, key=lambda choice: choice[0])[1])
+    return true_delta(Tree(first, after), admits, epsilon)
+
+
+def realised(admits: Admits, epsilon, delta, firsts, losses) -> float:
+    """Return the largest true delta found over the promised one."""
+    found = max(
+        best_branches(admits, epsilon, response(first), losses) for first in firsts
+    )
+    return float(found / real(delta))

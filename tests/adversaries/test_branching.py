@@ -1,0 +1,180 @@
+"""Adversaries that branch: what may run next depends on what came out before.
+
+L-COR 1 ("some order still has room") and unions without a split of delta fail the
+audit; single orders, unions with a split, the mixture and the portfolio pass it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+
+from dpflow.accounting import Filter, make_filter
+from dpflow.accounting.conversions import gaussian_budget, renyi_epsilon_allowed
+from dpflow.accounting.costs import Gaussian, PureDP
+from dpflow.accounting.curves import approx_zcdp, renyi
+from tests.adversaries.branching_trees import (
+    MP,
+    Admits,
+    Mechanism,
+    Tree,
+    by_rule,
+    pair,
+    real,
+    realised,
+    response,
+    true_delta,
+)
+
+
+def some_order_has_room(epsilon, delta, orders) -> Admits:
+    """Return the mistake of L-COR 1: each order at the whole delta, any will do."""
+    budgets = {a: real(renyi_epsilon_allowed(epsilon, delta, a)) for a in orders}
+
+    def admits(path: Sequence[Mechanism]) -> bool:
+        return any(
+            MP.fsum(mechanism.divergence(a) for mechanism in path) <= budget
+            for a, budget in budgets.items()
+        )
+
+    return admits
+
+
+ONE, MILLIONTH = Fraction(1), Fraction("1e-6")
+#: The counterexample of the sheet: + leads to a pair that order 128 has room for, - to
+#: one that order 16 has room for.
+SHEET = Tree(
+    response("0.02"),
+    {
+        0: Tree(pair("0.000251929479991375", "0.000093813243015745")),
+        1: Tree(pair("0.000011220011119478", "3.793012002056e-6")),
+    },
+)
+ORDERS = (Fraction(16), Fraction(128))
+
+
+def test_some_order_has_room_is_no_filter():
+    """It admits both branches; the interaction is 1.34 times what it promises."""
+    wrong = some_order_has_room(ONE, MILLIONTH, ORDERS)
+    found = true_delta(SHEET, wrong, ONE)
+    assert float(found) == pytest.approx(1.34105911276108e-6, rel=1e-9)
+    assert found > real(MILLIONTH)
+
+
+def valid_rules(epsilon, delta, orders) -> list[Filter]:
+    """Return the valid ways to use these orders: one each, a union, a mixture."""
+    share = delta / len(orders)
+    union = [{"theorem": "renyi", "order": a, "delta": share} for a in orders]
+    return [
+        *(make_filter("renyi", epsilon=epsilon, delta=delta, order=a) for a in orders),
+        make_filter("portfolio", epsilon=epsilon, delta=delta, members=union),
+        make_filter("renyi", epsilon=epsilon, delta=delta, orders=list(orders)),
+    ]
+
+
+def test_valid_rules_cut_the_same_tree():
+    """One order, the union and the mixture refuse a branch and keep their promise."""
+    for rule in valid_rules(ONE, MILLIONTH, ORDERS):
+        found = true_delta(SHEET, by_rule(rule), ONE)
+        assert found <= real(MILLIONTH)
+
+
+FIRSTS = ("0.01", "0.02", "0.03")
+LOSSES = ("0.95", "0.98", "0.99", "1", "1.01", "1.02", "1.04", "1.06", "1.08", "1.1")
+
+
+def test_the_branching_adversary_stays_below_delta():
+    """Pairs as wide as each rule lets them be: sharp, and never above."""
+    shares = [
+        realised(by_rule(rule), ONE, MILLIONTH, FIRSTS, LOSSES)
+        for rule in valid_rules(ONE, MILLIONTH, ORDERS)
+    ]
+    one_low, one_high, union, mixture = shares
+    assert max(shares) <= 1
+    assert min(one_low, one_high) > 0.3
+    assert union > 0.6
+    assert mixture > 0.9
+
+
+def test_the_same_adversary_breaks_the_wrong_rule():
+    """Its own choice of pairs exceeds delta by a third, as in the sheet."""
+    wrong = some_order_has_room(ONE, MILLIONTH, ORDERS)
+    assert realised(wrong, ONE, MILLIONTH, FIRSTS, LOSSES) > 1.3
+
+
+def test_the_public_coin_breaks_some_order_has_room():
+    """A Gaussian or a randomized response by a coin: both orders are exceeded."""
+    epsilon, delta, orders = Fraction(8), Fraction("1e-3"), (Fraction(2), Fraction(20))
+    budgets = [renyi_epsilon_allowed(epsilon, delta, a) for a in orders]
+    assert [float(b) for b in budgets] == pytest.approx([2.478539082, 7.845397347])
+    branches = (
+        Gaussian(sensitivity=1, sigma=Fraction(1 / (2 * 1.2392694) ** 0.5)),
+        PureDP(epsilon=Fraction("7.8453973")),
+    )
+    # Each branch fits one of the orders, so the wrong rule admits both.
+    assert renyi(branches[0], orders[0]) <= budgets[0]
+    assert renyi(branches[1], orders[1]) <= budgets[1]
+    for order, budget, overall in zip(
+        orders, budgets, (7.156518, 24.748909), strict=True
+    ):
+        a = real(order)
+        moments = [MP.exp((a - 1) * real(renyi(b, order))) for b in branches]
+        together = MP.log(MP.fsum(moments) / 2) / (a - 1)
+        assert float(together) == pytest.approx(overall, rel=1e-5)
+        assert together > real(budget)
+    for rule in valid_rules(epsilon, delta, orders):
+        admitted = [rule.admits(rule.price(branch)) for branch in branches]
+        assert not all(admitted)
+
+
+# ---- the union rule ----------------------------------------------------------------
+
+
+def union_admits(members: list[Filter]) -> Admits:
+    """Return the union of several rules, whatever their deltas."""
+    rules = [by_rule(member) for member in members]
+    return lambda path: any(admits(path) for admits in rules)
+
+
+def members_of(epsilon, delta, shares) -> list[Filter]:
+    """Return a gaussian and two renyi members at shares of delta."""
+    gaussian, low, high = (delta * Fraction(share) for share in shares)
+    return [
+        make_filter("gaussian", epsilon=epsilon, delta=gaussian),
+        make_filter("renyi", epsilon=epsilon, delta=low, order=16),
+        make_filter("renyi", epsilon=epsilon, delta=high, order=128),
+    ]
+
+
+def test_a_union_needs_a_split_of_delta():
+    """With the whole delta for every member it fails; with shares it holds."""
+    whole = union_admits(members_of(ONE, MILLIONTH, (1, 1, 1)))
+    assert realised(whole, ONE, MILLIONTH, FIRSTS[1:2], LOSSES) > 1.3
+    parts = union_admits(members_of(ONE, MILLIONTH, ("0.4", "0.3", "0.3")))
+    assert realised(parts, ONE, MILLIONTH, FIRSTS[1:2], LOSSES) <= 1
+
+
+def test_the_default_portfolio_stays_below_delta():
+    """Each branch may use another member; the deltas of all of them are there."""
+    rule = make_filter("portfolio", epsilon=1, delta=MILLIONTH)
+    share = realised(by_rule(rule), ONE, MILLIONTH, FIRSTS[:1], LOSSES)
+    assert 0.5 < share <= 1
+
+
+def test_pairs_are_priced_exactly():
+    """What a pair costs here is what the library charges where it has a price."""
+    made = response("0.3")
+    bare = Mechanism(made.outputs)
+    for order in (Fraction(2), Fraction(16)):
+        charged = real(renyi(made.cost, order))
+        assert 0 <= charged - bare.divergence(order) <= charged * MP.mpf("1e-29")
+    rho, _ = approx_zcdp(made.cost)
+    assert real(rho) >= bare.divergence(Fraction("1.0001")) / MP.mpf("1.0001")
+    # A pair as wide as mu allows has the Gaussian's own delta at its kink.
+    mu = MP.sqrt(real(gaussian_budget(ONE, MILLIONTH)))
+    p = MP.ncdf(mu / 2 - 1 / mu)
+    q = MP.ncdf(-mu / 2 - 1 / mu)
+    assert abs(pair(p, q).mu() - mu) < MP.mpf("1e-25")
+    assert abs(p - MP.e * q - real(MILLIONTH)) < MP.mpf("1e-18")

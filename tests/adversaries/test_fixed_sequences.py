@@ -1,0 +1,291 @@
+"""Exact audits of fixed sequences: stopping early, adaptive order, the natural filter.
+
+Steps are the worst (epsilon, delta)-DP mechanisms: randomized responses that reveal
+everything with probability delta. Values of games are finite sums of maxima.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow.accounting.costs import ApproxDP, PureDP
+from dpflow.accounting.early_stopping import best_epsilons, lemma_11, theorem_15
+from dpflow.accounting.optimal import fixed_delta, fixed_epsilon
+from dpflow.accounting.plan import PlanFilter
+from dpflow.accounting.tally import Tally
+from dpflow.exceptions import UnsupportedCost
+
+Steps = Sequence[tuple[Fraction, Fraction]]
+
+
+def outcomes(epsilon: Fraction, delta: Fraction) -> list[tuple[float, float]]:
+    """Return (P, Q) of the outputs of a step."""
+    top, lost = 1 / (1 + math.exp(-float(epsilon))), float(delta)
+    pairs = [((1 - lost) * top, (1 - lost) * (1 - top))]
+    pairs.append((pairs[0][1], pairs[0][0]))
+    return pairs if not lost else [(lost, 0.0), *pairs, (0.0, lost)]
+
+
+def by_enumeration(
+    steps: Steps, stops: Sequence[int], epsilons: Sequence[Fraction]
+) -> float:
+    """Return Theorem 15's maximum over all prefix-free families, one by one."""
+    at = {k: math.exp(float(e)) for k, e in zip(stops, epsilons, strict=True)}
+    last = stops[-1]
+
+    def families(depth: int, p: float, q: float) -> list[float]:
+        """Return the gain of every family in the subtree of a node."""
+        gains = []
+        if depth < last:
+            below = [
+                families(depth + 1, p * a, q * b) for a, b in outcomes(*steps[depth])
+            ]
+            gains = [sum(choice) for choice in itertools.product(*below)]
+        else:
+            gains = [0.0]
+        if depth in at:
+            gains.append(p - at[depth] * q)
+        return gains
+
+    return max(families(0, 1.0, 1.0))
+
+
+STEP_SIZES = st.sampled_from([Fraction(x) for x in ("0.1", "0.5", "0.9", "2")])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(STEP_SIZES, min_size=1, max_size=4),
+    st.data(),
+)
+def test_theorem_15_against_all_families(
+    sizes: list[Fraction], data: st.DataObject
+) -> None:
+    """The recursion gives the maximum over every family of stopped sequences."""
+    stops = sorted(
+        data.draw(st.sets(st.integers(1, len(sizes)), min_size=1, max_size=3))
+    )
+    shares = st.sampled_from([Fraction(x) for x in ("0", "0.2", "0.7", "1.1")])
+    epsilons = [data.draw(shares) * sum(sizes[:k]) for k in stops]
+    steps = [(size, Fraction(0)) for size in sizes]
+    found = float(theorem_15(steps, stops, epsilons))
+    assert found == pytest.approx(by_enumeration(steps, stops, epsilons), abs=1e-13)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(STEP_SIZES, min_size=1, max_size=2),
+    st.lists(st.sampled_from(["0", "0.01", "0.3"]), min_size=2, max_size=2),
+    st.booleans(),
+)
+def test_theorem_15_with_deltas_against_all_families(
+    sizes: list[Fraction], deltas: list[str], both: bool
+) -> None:
+    """So it does for steps that reveal everything with some probability."""
+    steps = [(e, Fraction(d)) for e, d in zip(sizes, deltas, strict=False)]
+    stops = [1, 2] if both and len(steps) == 2 else [len(steps)]
+    epsilons = [Fraction(3, 10) * k for k in stops]
+    found = float(theorem_15(steps, stops, epsilons))
+    assert found == pytest.approx(by_enumeration(steps, stops, epsilons), abs=1e-13)
+
+
+def stopping_game(
+    size: Fraction, stops: Sequence[int], epsilons: Sequence[Fraction], budget: Fraction
+) -> float:
+    """Return the value of stopping early and spending what is left of the budget.
+
+    The adversary sees every randomized response, stops when it likes, and then runs
+    the worst pure mechanism that the filter `output` still admits.
+    """
+    at = dict(zip(stops, epsilons, strict=True))
+    top = 1 / (1 + math.exp(-float(size)))
+    limit = float(budget)
+
+    def excess(loss: float) -> float:
+        return max(0.0, -math.expm1(limit - loss))
+
+    def spend(loss: float, left: float) -> float:
+        chance = 1 / (1 + math.exp(-left))
+        gained = chance * excess(loss + left) + (1 - chance) * excess(loss - left)
+        return max(excess(loss), gained)
+
+    @cache
+    def value(depth: int, tops: int) -> float:
+        loss = (2 * tops - depth) * float(size)
+        found = 0.0
+        if depth in at:
+            found = spend(loss, max(0.0, float(budget - at[depth])))
+        if depth < stops[-1]:
+            later = top * value(depth + 1, tops + 1)
+            found = max(found, later + (1 - top) * value(depth + 1, tops))
+        return found
+
+    return value(0, 0)
+
+
+TENTH = Fraction(1, 10)
+
+
+@pytest.mark.parametrize(
+    ("stops", "delta", "shares"),
+    [
+        ((10, 20, 30), "1e-3", (0.747, 0.545, 0.737)),
+        ((5, 40), "1e-6", (0.740, 0.696, 0.9386)),
+        ((2, 4, 6), "0.05", (0.435, 0.333, 0.7557)),
+    ],
+)
+def test_stopping_early_keeps_delta(
+    stops: tuple[int, ...], delta: str, shares: tuple[float, float, float]
+) -> None:
+    """Lemma 11 keeps delta with room to spare; Theorem 15 spends all of it, soundly.
+
+    The shares are what Theorem 15 says Lemma 11 spends, and what the game reaches of
+    delta against Lemma 11 and against the solved epsilons.
+    """
+    whole = Fraction(delta)
+    parts = [((PureDP(epsilon="0.1"), k),) for k in stops]
+    lemma = lemma_11(parts, (whole / len(stops),) * len(stops), "kov")
+    steps = ((TENTH, Fraction(0)),) * stops[-1]
+    solved = best_epsilons(steps, stops, (whole / len(stops),) * len(stops))
+    spent = [float(theorem_15(steps, stops, e) / whole) for e in (lemma, solved)]
+    games = [
+        stopping_game(TENTH, stops, e, max(e)) / float(whole) for e in (lemma, solved)
+    ]
+    assert games[0] <= spent[0] < 1
+    assert games[1] <= spent[1] <= 1
+    assert spent[1] > 0.999
+    assert (spent[0], *games) == pytest.approx(shares, abs=6e-4)
+
+
+def test_giving_every_stop_the_whole_delta_is_caught() -> None:
+    """Reading the realised composition at each stop, without a split, breaks delta."""
+    stops, delta = (5, 10, 20, 40, 80), Fraction(1, 100)
+    naive = [fixed_epsilon(((PureDP(epsilon="0.1"), k),), delta) for k in stops]
+    steps = [(TENTH, Fraction(0))] * 80
+    assert float(theorem_15(steps, stops, naive)) > 1.5 * float(delta)
+    assert stopping_game(TENTH, stops, naive, max(naive)) > 1.5 * float(delta)
+
+
+def adaptive_value(
+    costs: Sequence[ApproxDP],
+    epsilon: Fraction,
+    admitted: Callable[[tuple[int, ...]], bool],
+) -> float:
+    """Return the value of the game of an adversary who picks each next step."""
+    limit = float(epsilon)
+
+    @cache
+    def best(counts: tuple[int, ...], loss: Fraction) -> float:
+        found = max(0.0, -math.expm1(limit - float(loss)))
+        for i, cost in enumerate(costs):
+            later = tuple(n + (j == i) for j, n in enumerate(counts))
+            if not admitted(later):
+                continue
+            lost = float(cost.delta)
+            top = 1 / (1 + math.exp(-float(cost.epsilon)))
+            shown = top * best(later, loss + cost.epsilon)
+            shown += (1 - top) * best(later, loss - cost.epsilon)
+            found = max(found, lost + (1 - lost) * shown)
+        return found
+
+    return best((0,) * len(costs), Fraction(0))
+
+
+def approx(epsilon: str, delta: str = "0") -> ApproxDP:
+    """Return a step; a revelation has an epsilon next to nothing."""
+    return ApproxDP(epsilon=epsilon, delta=delta)
+
+
+MIXED = (approx("0.5"), approx("0.6", "0.001"), approx("0.2", "0.02"))
+
+
+@pytest.mark.parametrize("epsilon", ["0.3", "0.9", "1.4", "2"])
+def test_order_and_stopping_of_a_plan_are_free(epsilon: str) -> None:
+    """An adversary who orders a plan as it likes gains nothing over its product."""
+    limits = (3, 2, 2)
+    target = Fraction(epsilon)
+    product = float(fixed_delta(tuple(zip(MIXED, limits, strict=True)), target))
+    rule = PlanFilter(
+        epsilon=5,
+        delta="0.9",
+        steps=[
+            {"cost": cost, "times": n} for cost, n in zip(MIXED, limits, strict=True)
+        ],
+        accountant="kov",
+    )
+    found = adaptive_value(MIXED, target, lambda counts: rule.admits(Tally(counts)))
+    assert found == pytest.approx(product, rel=1e-12)
+
+
+def test_uncounted_crashes_are_caught() -> None:
+    """Running a crashed step again without a spare in the plan exceeds its delta."""
+    limits, target = (3, 2, 2), Fraction("0.9")
+    claimed = float(fixed_delta(tuple(zip(MIXED, limits, strict=True)), target))
+    forgetful = adaptive_value(
+        MIXED, target, lambda counts: all(map(int.__le__, counts, (4, 2, 2)))
+    )
+    spared = float(fixed_delta(tuple(zip(MIXED, (4, 2, 2), strict=True)), target))
+    assert forgetful > claimed * 1.05
+    assert forgetful == pytest.approx(spared, rel=1e-12)
+
+
+def test_the_natural_filter_is_caught_and_a_plan_is_not() -> None:
+    """Choosing which costs run by outputs breaks the composed bound (N-2)."""
+    target = Fraction(1)
+    first, second = approx("0.5"), approx("0.6")
+    claimed = float(fixed_delta(((first, 1), (second, 1)), target))
+    assert claimed == pytest.approx(0.038245346137870956849795021723, 1e-12)
+    reveal = ApproxDP(epsilon="1e-12", delta=f"{claimed:.17g}")
+    costs = (first, second, reveal)
+
+    def natural(counts: tuple[int, ...]) -> bool:
+        parts = tuple((c, n) for c, n in zip(costs, counts, strict=True) if n)
+        return float(fixed_delta(parts, target)) <= claimed * (1 + 1e-9)
+
+    true = adaptive_value(costs, target, natural)
+    assert true == pytest.approx(0.0526845196971793264404127675694, 1e-9)
+    assert true > 1.37 * claimed
+    rule = PlanFilter(
+        epsilon=1, delta="0.0383", steps=[first, second], accountant="kov"
+    )
+    with pytest.raises(UnsupportedCost):
+        rule.price(reveal)
+    kept = adaptive_value(costs[:2], target, lambda n: rule.admits(Tally(n)))
+    assert kept == pytest.approx(claimed, 1e-12)
+
+
+def test_stops_of_a_plan_are_cells() -> None:
+    """For each way to end, P(S) - e^E Q(S) over its cells sums to at most delta."""
+    rule = PlanFilter(
+        epsilon=5,
+        delta="0.05",
+        steps=[{"cost": MIXED[0], "times": 3}, {"cost": MIXED[1], "times": 2}],
+        stops=(2, 3),
+        accountant="kov",
+    )
+
+    @cache
+    def best(counts: tuple[int, ...], loss: Fraction) -> float:
+        spent = float(rule.spent(Tally(counts)))
+        found = max(0.0, -math.expm1(spent - float(loss)))
+        for i, cost in enumerate(rule.kinds):
+            later = tuple(n + (j == i) for j, n in enumerate(counts))
+            if not rule.admits(Tally(later)):
+                continue
+            assert isinstance(cost, ApproxDP)
+            lost, top = float(cost.delta), 1 / (1 + math.exp(-float(cost.epsilon)))
+            shown = top * best(later, loss + cost.epsilon)
+            shown += (1 - top) * best(later, loss - cost.epsilon)
+            found = max(found, lost + (1 - lost) * shown)
+        return found
+
+    found = best((0, 0), Fraction(0))
+    assert found == pytest.approx(0.364 * 0.05, rel=1e-2)

@@ -1,0 +1,374 @@
+"""The individual filter against adversaries on small mechanisms, played out exactly.
+
+A step publishes one bit that is 1 with probability s(offset + sum of theta_i over those
+who take part), where s is the logistic function. One person moves the log-odds by at
+most theta_i whatever the others do, so the step costs them at most
+order * theta_i**2 / 8 (bounded range; THEOREMS.md 5.2). The adversary chooses offset
+and thetas from the bits so far. The law of the whole transcript is enumerated with and
+without each person, and the divergence compared with the bound: no sampling. Whoever is
+absent has theta 0.
+
+Error: all terms are non-negative, so nothing cancels; a path is a product of at most 12
+factors, each within a few 2**-53 of the truth, and the order multiplies that by 8.
+
+The classic mistakes go through the same audit and fail it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from dpflow.accounting import make_filter
+from dpflow.accounting.conversions import gaussian_delta
+from dpflow.accounting.costs import PureDP
+from dpflow.accounting.individual import IndividualBound
+from dpflow.individual import PrivateTally
+
+ORDER = 8
+ROUNDING = 1 + 1e-10
+
+Path = tuple[int, ...]
+#: Chooses (offset, thetas) from the bits so far.
+Adversary = Callable[[Path], tuple[float, np.ndarray]]
+
+
+def logistic(x: float) -> float:
+    """Return the probability of a 1 at these log-odds."""
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def bit_divergence(p: float, q: float, order: float) -> float:
+    """Renyi divergence of two bits, the larger of both directions."""
+
+    def one(a: float, b: float) -> float:
+        total = a**order * b ** (1 - order) + (1 - a) ** order * (1 - b) ** (1 - order)
+        return math.log(total) / (order - 1)
+
+    return max(one(p, q), one(q, p))
+
+
+def theta_for(cost: float, order: float = ORDER) -> float:
+    """Return the change of log-odds that costs so much."""
+    return math.sqrt(8 * cost / order) * (1 - 1e-12)
+
+
+class Shipped:
+    """The tallies that dpflow ships."""
+
+    def __init__(self, bound: float, people: int, order: float = ORDER) -> None:
+        self.order = order
+        self.tally = PrivateTally(
+            IndividualBound(measure="renyi", order=order, bound=bound), people=people
+        )
+
+    def costs(self, _: float, thetas: np.ndarray) -> np.ndarray:
+        """Return each person's cost: a function of their own theta."""
+        return self.order * thetas**2 / 8 * (1 + 1e-14)
+
+    def take_part(self, offset: float, thetas: np.ndarray) -> np.ndarray:
+        """Charge the step and look at who takes part, as a body would."""
+        mask = self.tally.admit(self.costs(offset, thetas))
+        return mask.apply(np.ones(len(thetas), bool))
+
+    def observe(self, bit: int) -> None:
+        """Hear what was published."""
+
+
+class Loose(Shipped):
+    """Base of the mistakes: sums in the open."""
+
+    def __init__(self, bound: float, people: int, order: float = ORDER) -> None:
+        super().__init__(bound, people, order)
+        self.bound, self.spent = bound, np.zeros(people)
+        self.charged = np.zeros(people)
+
+    def take_part(self, offset: float, thetas: np.ndarray) -> np.ndarray:
+        """Charge whoever the step fits."""
+        costs = self.costs(offset, thetas)
+        active = self.spent + costs <= self.bound
+        self.charged = np.where(active, costs, 0.0)
+        self.spent += self.charged
+        return active
+
+
+class Refunds(Loose):
+    """Gives the charge back when the bit was the likely one."""
+
+    def observe(self, bit: int) -> None:
+        """Refund the step."""
+        if bit:
+            self.spent -= self.charged
+
+
+class DropsAfterwards(Loose):
+    """Leaves people out once they are over, not before they would be."""
+
+    def take_part(self, offset: float, thetas: np.ndarray) -> np.ndarray:
+        """Ask about the sum before the step instead of after it."""
+        active = self.spent <= self.bound
+        self.spent += np.where(active, self.costs(offset, thetas), 0.0)
+        return active
+
+
+class DependsOnOthers(Loose):
+    """Charges each person what they changed on the data as it is."""
+
+    def costs(self, offset: float, thetas: np.ndarray) -> np.ndarray:
+        """Return what leaving each person out would change here and now."""
+        total = offset + thetas.sum()
+        return np.array(
+            [
+                bit_divergence(logistic(total), logistic(total - theta), self.order)
+                for theta in thetas
+            ]
+        )
+
+
+def played(make, adversary: Adversary, present: np.ndarray, path: Path):
+    """Replay a path; return who takes part in the next step, and its chance of a 1."""
+    guard = make()
+    for t in range(len(path) + 1):
+        offset, thetas = adversary(path[:t])
+        thetas = np.where(present, thetas, 0.0)
+        active = guard.take_part(offset, thetas)
+        if t < len(path):
+            guard.observe(path[t])
+    return active, logistic(offset + float(thetas[active].sum()))
+
+
+def law(make, adversary, present, rounds, view=None) -> dict:
+    """Return the law of the transcript: the bits, and what `view` adds to each."""
+    result: dict = {}
+
+    def walk(path: Path, seen: tuple, weight: float) -> None:
+        if len(path) == rounds:
+            result[seen] = result.get(seen, 0.0) + weight
+            return
+        active, chance = played(make, adversary, present, path)
+        for bit, part in ((0, 1 - chance), (1, chance)):
+            extra = () if view is None else (view(active & present),)
+            walk((*path, bit), (*seen, bit, *extra), weight * part)
+
+    walk((), (), 1.0)
+    return result
+
+
+def divergence(p: dict, q: dict, order: float = ORDER) -> float:
+    """Return the Renyi divergence of two laws."""
+    if any(q.get(seen, 0.0) == 0.0 for seen, weight in p.items() if weight > 0):
+        return math.inf
+    terms = [w**order * q[seen] ** (1 - order) for seen, w in p.items() if w > 0]
+    return math.log(math.fsum(terms)) / (order - 1)
+
+
+def worst(make, adversary, people, rounds, *, order=ORDER, view=None) -> float:
+    """Return the largest divergence over people and both directions."""
+    everybody = np.ones(people, bool)
+    whole = law(make, adversary, everybody, rounds, view)
+    found = 0.0
+    for person in range(people):
+        without = everybody.copy()
+        without[person] = False
+        other = law(make, adversary, without, rounds, view)
+        found = max(
+            found, divergence(whole, other, order), divergence(other, whole, order)
+        )
+    return found
+
+
+def random_adversary(seed: int, people: int, largest: float) -> Adversary:
+    """Return an adversary whose choices depend on all bits so far."""
+
+    def choose(path: Path) -> tuple[float, np.ndarray]:
+        generator = np.random.default_rng([seed, len(path), *path])
+        thetas = largest * generator.uniform(-1, 1, people)
+        return float(generator.normal(-thetas.sum() / 2, 1)), thetas
+
+    return choose
+
+
+def lone(theta: float) -> Adversary:
+    """One person, the same step again and again, at the offset that tells most."""
+    return lambda _: (-theta / 2, np.array([theta]))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_adversary_exceeds_the_bound(seed):
+    """Three people, five adaptive steps: both directions stay within the bound."""
+    bound = (0.05, 0.5, 2.0)[seed % 3]
+    adversary = random_adversary(seed, 3, theta_for(bound))
+    found = worst(lambda: Shipped(bound, 3), adversary, 3, 5)
+    assert 0.1 * bound < found <= bound * ROUNDING
+
+
+def test_the_bound_is_spent_to_the_last(record_property):
+    """Ten equal steps that fill the bound lose nearly all of it; more steps no more."""
+    bound = 0.05
+    adversary = lone(theta_for(bound / 10))
+    make = lambda: Shipped(bound, 1)
+    exact, more = worst(make, adversary, 1, 10), worst(make, adversary, 1, 11)
+    assert 0.98 * bound < exact <= bound * ROUNDING
+    assert more == pytest.approx(exact, rel=1e-9)
+    record_property("divergence / bound", exact / bound)
+
+
+def test_spending_by_the_outputs_stays_within_the_bound(record_property):
+    """Large steps while the bits go one way, small ones else: every path is filled."""
+    bound = 0.2
+
+    def choose(path: Path) -> tuple[float, np.ndarray]:
+        part = 4 if sum(path) * 2 >= len(path) else 12
+        theta = theta_for(bound / part)
+        return -theta / 2, np.array([theta])
+
+    found = worst(lambda: Shipped(bound, 1), choose, 1, 11)
+    assert 0.92 * bound < found <= bound * ROUNDING
+    record_property("divergence / bound", found / bound)
+
+
+def test_charging_by_other_peoples_records_is_caught():
+    """Negative control: one person's presence decides who else takes part."""
+    order, others, first, pull, bound = 2, 6, 1.0, 3.0, 1.75
+    total = others * first
+    kept = bit_divergence(logistic(pull), logistic(pull - first), order)
+    alone = bit_divergence(0.5, logistic(-first), order)
+    # The second step fits the others only if the first person's pull hid their cost.
+    second = next(
+        b
+        for b in np.arange(0.01, 20, 0.001)
+        if bound - alone
+        < bit_divergence(logistic(b / 2), logistic(-b / 2), order)
+        <= bound - kept
+    )
+
+    def choose(path: Path) -> tuple[float, np.ndarray]:
+        if not path:
+            return -total, np.array([pull] + [first] * others)
+        offset = second / 2 - second * others
+        return offset, np.array([0.0] + [second] * others)
+
+    people = others + 1
+    wrong = worst(
+        lambda: DependsOnOthers(bound, people, order), choose, people, 2, order=order
+    )
+    right = worst(lambda: Shipped(bound, people, order), choose, people, 2, order=order)
+    assert right <= bound * ROUNDING
+    assert wrong > 2 * bound
+
+
+@pytest.mark.parametrize(
+    "view", [lambda active: int(active.sum()), lambda active: bool(active.any())]
+)
+def test_publishing_how_many_take_part_is_caught(view):
+    """Negative control: the size of the active set, or when it is empty, tells all."""
+    bound = 0.5
+    adversary = random_adversary(1, 3, theta_for(bound))
+    assert worst(lambda: Shipped(bound, 3), adversary, 3, 3, view=view) == math.inf
+    assert worst(lambda: Shipped(bound, 3), adversary, 3, 3) <= bound * ROUNDING
+
+
+@pytest.mark.parametrize(("mistake", "part"), [(Refunds, 3), (DropsAfterwards, 1.02)])
+def test_refunds_and_late_drops_are_caught(mistake, part):
+    """Negative control: giving back by the output, or leaving out one step too late."""
+    bound = 0.02
+    adversary = lone(theta_for(bound / part))
+    assert worst(lambda: mistake(bound, 1), adversary, 1, 9) > 1.3 * bound
+    assert worst(lambda: Shipped(bound, 1), adversary, 1, 9) <= bound * ROUNDING
+
+
+# Poisson sampling: with chance RATE the person takes part at all.
+RATE, RESPONSE, ROUNDS = 0.3, 2.0, 12
+
+
+def sampled_law(limit: int, *, only_when_sampled: bool, rounds: int) -> dict:
+    """Return the law with the person there; `limit` charges fit their budget."""
+    top, result = logistic(RESPONSE), {}
+
+    def walk(path: Path, charges: np.ndarray) -> None:
+        # charges[n]: weight of this path with n charges so far, hidden from outside.
+        if len(path) == rounds:
+            result[path] = float(charges.sum())
+            return
+        for bit in (0, 1):
+            fair, told = 0.5, top if bit else 1 - top
+            moved = np.zeros(limit + 1)
+            moved[limit] = charges[limit] * fair
+            for n in range(limit):
+                taken, idle = charges[n] * RATE * told, charges[n] * (1 - RATE) * fair
+                moved[n + 1] += taken + (0 if only_when_sampled else idle)
+                moved[n] += idle if only_when_sampled else 0
+            walk((*path, bit), moved)
+
+    walk((), np.eye(limit + 1)[0])
+    return result
+
+
+def test_everybody_is_charged_sampled_or_not():
+    """With the amplified cost, charging only the sampled loses more than the bound."""
+    mixed = 0.5 + RATE * (logistic(RESPONSE) - 0.5)
+    cost, limit = bit_divergence(mixed, 0.5, ORDER), 3
+    bound = limit * cost * (1 + 1e-12)
+    tally = PrivateTally(
+        IndividualBound(measure="renyi", order=ORDER, bound=bound), people=1
+    )
+    charged = [
+        bool(tally.admit(np.array([cost])).apply(np.ones(1))[0]) for _ in range(ROUNDS)
+    ]
+    assert charged == [True] * limit + [False] * (ROUNDS - limit)
+    absent = dict.fromkeys(itertools.product((0, 1), repeat=ROUNDS), 0.5**ROUNDS)
+
+    def lost(*, only_when_sampled: bool) -> float:
+        there = sampled_law(limit, only_when_sampled=only_when_sampled, rounds=ROUNDS)
+        return max(divergence(there, absent), divergence(absent, there))
+
+    assert 0.99 * bound < lost(only_when_sampled=False) <= bound * ROUNDING
+    assert lost(only_when_sampled=True) > 1.5 * bound
+
+
+def hockey_stick(p: dict, q: dict, epsilon: float) -> float:
+    """Return the delta of two laws at epsilon, one direction."""
+    factor = math.exp(epsilon)
+    return math.fsum(max(w - factor * q.get(seen, 0.0), 0.0) for seen, w in p.items())
+
+
+def test_gaussian_measure_keeps_its_delta_at_every_epsilon(record_property):
+    """Adaptive randomized responses, charged mu**2, stay below the Gaussian curve."""
+    rule = make_filter("individual", epsilon=1, delta="0.05", measure="gaussian")
+    opening, mu = rule.opening(), float(rule.bound) ** 0.5
+    price = lambda eps: rule.price(PureDP(epsilon=eps)).amounts[0] / 1e36
+    sizes = ("0.12", "0.5")
+    prices = {eps: math.nextafter(price(eps), 1) for eps in sizes}
+
+    class Guard(Shipped):
+        def __init__(self) -> None:
+            self.tally = PrivateTally(opening, people=1)
+
+        def costs(self, offset: float, _: np.ndarray) -> np.ndarray:
+            # theta = 2 eps at offset -eps is randomized response of eps.
+            return np.array([prices[min(sizes, key=lambda e: abs(float(e) + offset))]])
+
+    def choose(path: Path) -> tuple[float, np.ndarray]:
+        eps = float(sizes[1] if sum(path) * 2 >= len(path) else sizes[0])
+        return -eps, np.array([2 * eps])
+
+    there = law(Guard, choose, np.ones(1, bool), 11)
+    absent = law(Guard, choose, np.zeros(1, bool), 11)
+    ratios = []
+    for epsilon in (0.01, 0.1, 0.3, 0.5, 1.0, 1.5):
+        limit = float(gaussian_delta(_fraction(epsilon), _fraction(mu)))
+        lost = max(
+            hockey_stick(there, absent, epsilon), hockey_stick(absent, there, epsilon)
+        )
+        assert lost <= limit * ROUNDING
+        ratios.append(lost / limit)
+    assert max(ratios) > 0.8
+    record_property("delta / claimed", max(ratios))
+
+
+def _fraction(value: float):
+    return PureDP(epsilon=value).epsilon

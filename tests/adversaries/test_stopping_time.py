@@ -1,0 +1,400 @@
+"""The stopping-time adversary, played out exactly.
+
+It runs the same step again and again and stops the first time that the loss exceeds
+what the odometer reads (Rogers et al. Alg 5; THEOREMS.md R-6.1). The recursion over
+(steps, times that the loss went up) gives the probability that it ever succeeds,
+without sampling.
+
+Error: all terms are non-negative, so nothing cancels. A path of n steps is a product of
+n factors, each within 2**-53 of the truth and rounded at most three times: a relative
+error below n * 2**-50. States that weigh less than 1e-25 are dropped and their weight
+is added to the upper end.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+
+from dpflow.accounting import Odometer, make_odometer
+from dpflow.accounting.costs import ApproxDP, Cost, PureDP
+from dpflow.accounting.notion_costs import ProbabilisticDP
+from dpflow.accounting.tally import Tally
+from dpflow.accounting.time_uniform import LinearOdometer
+from dpflow.exceptions import UnsupportedCost
+
+ROUNDING = 1e-10
+
+
+def first_tops(epsilon: Fraction, readings: list[float]) -> list[int]:
+    """Return, per number of steps, how many ups make the loss exceed the reading."""
+    return [
+        math.floor((Fraction(bound) / epsilon + steps) / 2) + 1
+        if bound < math.inf
+        else steps + 1
+        for steps, bound in enumerate(readings, start=1)
+    ]
+
+
+def crossing(
+    epsilon: Fraction,
+    readings: list[float],
+    *,
+    up: float | None = None,
+    infinite: float = 0.0,
+    two_sided: bool = False,
+) -> tuple[float, float]:
+    """Bound the probability that the loss ever exceeds its reading.
+
+    Args:
+        epsilon: Each step's loss is epsilon or -epsilon.
+        readings: Of the odometer after 1, 2, ... steps.
+        up: Probability of +epsilon; default: randomized response.
+        infinite: Probability of an infinite loss at each step.
+        two_sided: Whether a loss below minus the reading counts as well.
+    """
+    assert len(readings) * 2.0**-50 < ROUNDING
+    p = float(1 / (1 + mpmath.exp(-mpmath.mpf(float(epsilon))))) if up is None else up
+    q = 1 - p - infinite
+    tops = first_tops(epsilon, readings)
+    state, low, crossed, dropped = np.ones(1), 0, 0.0, 0.0
+    for steps, top in enumerate(tops, start=1):
+        if infinite and readings[steps - 1] < math.inf:
+            crossed += infinite * float(state.sum())
+        moved = np.zeros(len(state) + 1)
+        moved[1:] = p * state
+        moved[:-1] += q * state
+        cut = max(top - low, 0)
+        crossed += float(moved[cut:].sum())
+        moved = moved[:cut]
+        if two_sided:
+            # -loss > reading: by symmetry, at least `top` downs.
+            bottom = min(max(steps - top + 1 - low, 0), len(moved))
+            crossed += float(moved[:bottom].sum())
+            moved, low = moved[bottom:], low + bottom
+        if steps % 32 == 0 and len(moved):
+            light = int(np.argmax(moved > 1e-25))
+            dropped += float(moved[:light].sum())
+            moved, low = moved[light:], low + light
+        state = moved
+        if not len(state):
+            break
+    return crossed * (1 - ROUNDING), (crossed + dropped) * (1 + ROUNDING)
+
+
+def readings_of(odometer: Odometer, cost: Cost, steps: int) -> list[float]:
+    """Return the readings after 1, 2, ... equal steps."""
+    price = odometer.price(cost).amounts
+    return [
+        odometer.read(Tally(tuple(n * amount for amount in price)))
+        for n in range(1, steps + 1)
+    ]
+
+
+def advanced(epsilon: float, delta: float, steps: int) -> list[float]:
+    """Return the mistake: advanced composition, read as if it were an odometer."""
+    log = math.log(1 / delta)
+    return [
+        n * epsilon**2 / 2 + epsilon * math.sqrt(2 * n * log)
+        for n in range(1, steps + 1)
+    ]
+
+
+def poster_stitched(epsilon: float, delta: float, steps: int) -> list[float]:
+    """Return the mistake: the poster's stitched formula, which has no drift."""
+    tail = 0.72 * math.log(5.2 / delta)
+    return [
+        1.7 * epsilon * math.sqrt(n * (math.log(math.log(2 * n)) + tail))
+        for n in range(1, steps + 1)
+    ]
+
+
+def poster_mixture(epsilon: float, delta: float, steps: int) -> list[float]:
+    """Return the mistake: the poster's mixture formula, which has no drift; rho = 1."""
+    spreads = [n * epsilon**2 + 1 for n in range(1, steps + 1)]
+    return [math.sqrt(2 * v * math.log1p(math.sqrt(v) / (2 * delta))) for v in spreads]
+
+
+MISTAKES = [
+    (advanced, "0.01", 10_000, 0.1, 0.25870337397362264),
+    (advanced, "0.01", 10_000, 0.01, 0.03295821461919674),
+    (advanced, "0.01", 10_000, 0.001, 0.0037593273198128297),
+    (poster_stitched, "0.1", 40_000, 1e-6, 0.9999439713212057),
+    (poster_mixture, "0.1", 40_000, 1e-6, 0.9999956432413254),
+]
+
+
+@pytest.mark.parametrize(("rule", "epsilon", "steps", "delta", "stated"), MISTAKES)
+def test_a_known_mistake_fails_the_audit(rule, epsilon, steps, delta, stated):
+    """Each mistake is crossed with the stated probability, far more than delta."""
+    low, high = crossing(Fraction(epsilon), rule(float(epsilon), delta, steps))
+    assert low > delta * 1.5
+    assert abs(low / stated - 1) < 1e-9
+    assert high / low - 1 < 1e-9
+
+
+def test_the_reference_mistake_at_a_thousand_steps():
+    """At epsilon = 1/sqrt(1000) the formula of advanced composition fails as well."""
+    epsilon = Fraction("0.0316227766016838")
+    low, _ = crossing(epsilon, advanced(1000**-0.5, 0.01, 1000))
+    assert abs(low / 0.021631339195330584 - 1) < 1e-9
+    assert low > 0.02
+
+
+SHIPPED_VALUES = [
+    ("stitched", {"v0": "0.0001"}, 0.0003866098124628631),
+    ("mixture", {"rho": "0.1"}, 0.003538937264952336),
+    ("linear", {"target": 1}, 0.006088285226108071),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "stated"), SHIPPED_VALUES)
+def test_the_corrected_forms_reach_the_stated_probabilities(name, options, stated):
+    """With their drift, the three published odometers stay below delta, as stated."""
+    odometer = make_odometer(name, delta="0.01", form="pure", **options)
+    step = PureDP(epsilon="0.01")
+    low, high = crossing(Fraction("0.01"), readings_of(odometer, step, 10_000))
+    assert high <= 0.01
+    assert abs(low / stated - 1) < 1e-9
+
+
+def shipped(delta: str, variance: str) -> list[Odometer]:
+    """Return every odometer of this family, tuned near a variance."""
+    both = [
+        make_odometer(name, delta=delta, form=form, **options)
+        for form in ("pure", "concentrated")
+        for name, options in (
+            ("linear", {"target": variance}),
+            ("mixture", {"rho": variance}),
+            ("mixture", {"rho": variance, "sides": "two"}),
+            ("stitched", {"v0": variance}),
+        )
+    ]
+    order = 1 + math.sqrt(2 * math.log(1 / float(delta)) / float(variance))
+    return [
+        *both,
+        make_odometer("basic", delta=delta),
+        make_odometer("rogers", delta=delta, beta=variance),
+        make_odometer("rogers", delta=delta, people=1000),
+        make_odometer("renyi", delta=delta, order=f"{order:.4f}"),
+    ]
+
+
+SETTINGS = [
+    ("0.01", 10_000, "0.01", "0.1"),
+    ("0.1", 8_000, "0.000001", "1"),
+    ("0.5", 2_000, "0.05", "1"),
+    ("2", 400, "0.05", "4"),
+    ("0.02", 4_000, "0.3", "0.01"),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "steps", "delta", "variance"), SETTINGS)
+def test_no_shipped_odometer_is_crossed_more_often_than_delta(
+    epsilon, steps, delta, variance
+):
+    """The adversary's best stopping time beats no odometer more often than delta."""
+    step = PureDP(epsilon=epsilon)
+    realised = {}
+    for odometer in shipped(delta, variance):
+        two_sided = "'two'" in repr(odometer) or odometer.theorem == "rogers"
+        low, high = crossing(
+            Fraction(epsilon),
+            readings_of(odometer, step, steps),
+            two_sided=two_sided,
+        )
+        assert high <= float(delta), odometer
+        realised[repr(odometer)] = low / float(delta)
+    # The audit has teeth: some odometer is used to more than a third of its delta.
+    assert max(realised.values()) > 0.35
+
+
+def test_the_stated_values_of_the_concentrated_form():
+    """Mixture and stitched at epsilon = 1/2, delta = 0.05 (THEOREMS.md W-3)."""
+    step, found = PureDP(epsilon="0.5"), []
+    for name, options in (("mixture", {"rho": 1}), ("stitched", {"v0": "0.25"})):
+        odometer = make_odometer(name, delta="0.05", **options)
+        found.append(crossing(Fraction(1, 2), readings_of(odometer, step, 2000))[1])
+    assert [f"{value:.5f}" for value in found] == ["0.02142", "0.00076"]
+
+
+def best_adaptive(odometer: Odometer, epsilon: Fraction, steps: int) -> float:
+    """Return the success probability of the best adversary with two step sizes.
+
+    Backward induction over (small steps, large steps, loss): before each step the
+    adversary chooses epsilon or 2 epsilon, or stops. Exact but for rounding.
+    """
+    small, large = PureDP(epsilon=epsilon), PureDP(epsilon=2 * epsilon)
+    prices = [odometer.price(cost).amounts for cost in (small, large)]
+    ups = [1 / (1 + math.exp(-float(cost.epsilon))) for cost in (small, large)]
+    reach = 2 * steps + 2
+    grid = np.arange(-reach, reach + 1)
+
+    def crossed(a: int, b: int) -> np.ndarray:
+        spent = zip(*prices, strict=True)
+        bound = odometer.read(Tally(tuple(a * x + b * y for x, y in spent)))
+        return grid > math.floor(Fraction(bound) / epsilon)
+
+    def ahead(values: np.ndarray, size: int, up: float) -> np.ndarray:
+        out = np.zeros_like(values)
+        out[size:-size] = up * values[2 * size :] + (1 - up) * values[: -2 * size]
+        return out
+
+    later: dict[tuple[int, int], np.ndarray] = {}
+    for total in range(steps, -1, -1):
+        now = {}
+        for a in range(total + 1):
+            b = total - a
+            best = np.zeros(len(grid))
+            if total < steps:
+                best = np.maximum(
+                    ahead(later[a + 1, b], 1, ups[0]), ahead(later[a, b + 1], 2, ups[1])
+                )
+            now[a, b] = np.where(crossed(a, b), 1.0, best)
+        later = now
+    return float(later[0, 0][reach])
+
+
+@pytest.mark.parametrize("delta", ["0.05", "0.001"])
+def test_no_adaptive_choice_of_steps_beats_an_odometer(delta):
+    """The best adversary that chooses each step's size stays below delta."""
+    for odometer in shipped(delta, "2"):
+        for size in ("0.02", "0.2", "0.7"):
+            found = best_adaptive(odometer, Fraction(size), 40)
+            assert found * (1 + ROUNDING) <= float(delta), odometer
+
+
+class AdvancedAsOdometer(LinearOdometer):
+    """The mistake again: V/2 + sqrt(2 V log(1/delta)) at whatever V turns out."""
+
+    def _width(self, variance: int) -> int:
+        log = Fraction(math.log(1 / float(self.delta)))
+        return math.isqrt(int(2 * log * variance * 10**36))
+
+
+def test_the_best_adaptive_adversary_beats_a_mistake():
+    """The same backward induction catches advanced composition read as an odometer.
+
+    The last case passes while the steps are all equal: choosing their size matters.
+    """
+    for size, steps, delta in (("0.02", 100, "0.05"), ("0.3", 100, "0.1")):
+        wrong = AdvancedAsOdometer(delta=delta, target=1, form="pure")
+        found = best_adaptive(wrong, Fraction(size), steps)
+        assert found > 1.1 * float(delta)
+    _, fixed = crossing(Fraction(size), readings_of(wrong, PureDP(epsilon=size), steps))
+    assert fixed < float(delta) < found
+
+
+def harshest(epsilon: Fraction, delta: float, infinite: float) -> float:
+    """Return P(+epsilon) of the harshest (epsilon, delta)-probabilistic DP step.
+
+    Mass `infinite` of P has infinite loss, mass `delta` of Q has loss minus infinity,
+    and the rest has loss +-epsilon: p exp(-e) + (1 - infinite - p) exp(e) = 1 - delta.
+    """
+    e = float(epsilon)
+    return ((1 - infinite) * math.exp(e) - 1 + delta) / (2 * math.sinh(e))
+
+
+PROBABILISTIC = [
+    ("0.05", 300, "0.0001", 0.0),
+    ("0.05", 300, "0.0001", 0.0001),
+    ("0.01", 100, "0.0003", 0.0),
+    ("0.01", 100, "0.0003", 0.00015),
+    ("0.001", 30, "0.0009", 0.0),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "steps", "own", "infinite"), PROBABILISTIC)
+def test_steps_with_a_delta_of_their_own(epsilon, steps, own, infinite):
+    """The harshest probabilistic DP steps stay below delta_loss plus their deltas."""
+    size = Fraction(epsilon)
+    up = harshest(size, float(own), infinite)
+    assert 0 < up <= 1 - infinite
+    delta = Fraction("0.05") + steps * Fraction(own)
+    room = {"delta": str(float(delta)), "delta_loss": "0.05"}
+    variance = str(float(steps * size**2))
+    step = ProbabilisticDP(epsilon=epsilon, delta=own)
+    odometers = [
+        make_odometer(name, form=form, **room, **{option: variance})
+        for form in ("pure", "concentrated")
+        for name, option in (("linear", "target"), ("mixture", "rho"))
+    ]
+    odometers += [
+        make_odometer("stitched", v0=variance, **room),
+        make_odometer("rogers", delta=str(float(delta)), beta=variance),
+        make_odometer("basic", delta=str(float(delta))),
+    ]
+    for odometer in odometers:
+        readings = readings_of(odometer, step, steps)
+        _, high = crossing(size, readings, up=up, infinite=infinite)
+        assert high <= float(delta), odometer
+
+
+def published_linear(epsilon: float, delta: float, steps: int) -> list[float]:
+    """Return the linear odometer as published, tuned at the last step's V."""
+    root = epsilon * math.sqrt(2 * steps * math.log(1 / delta))
+    return [
+        n * epsilon**2 / 2 + root * (1 + n / steps) / 2 for n in range(1, steps + 1)
+    ]
+
+
+def published_rogers(epsilon: float, delta: float, steps: int) -> list[float]:
+    """Return Lemma 6.4 as published, with beta at the last step's V."""
+    beta, log = steps * epsilon**2, math.log(2 / delta)
+    return [
+        n * epsilon * math.expm1(epsilon) / 2
+        + math.sqrt(
+            2
+            * (n * epsilon**2 + beta)
+            * (1 + math.log1p(n * epsilon**2 / beta) / 2)
+            * log
+        )
+        for n in range(1, steps + 1)
+    ]
+
+
+def test_published_odometers_fail_for_probabilistic_steps():
+    """A step that surely loses epsilon, with delta 1 - exp(-epsilon), beats them.
+
+    P always outputs "a"; Q outputs "a" with probability exp(-epsilon). This pair is
+    (epsilon, 1 - exp(-epsilon))-probabilistic DP in both orders, and P(loss = epsilon)
+    is one. So Rogers Lemma 3.5 and Whitehouse Thm 3 do not hold for it as published.
+    """
+    epsilon, steps = Fraction("0.001"), 40
+    own = "0.001"
+    assert -math.expm1(-float(epsilon)) <= float(own)
+    for published, delta in ((published_linear, 0.01), (published_rogers, 0.1)):
+        readings = published(float(epsilon), delta, steps)
+        low, _ = crossing(epsilon, readings, up=1.0)
+        assert low > 0.999
+    step = ProbabilisticDP(epsilon=epsilon, delta=own)
+    for shipped_one in (
+        make_odometer("linear", delta="0.05", delta_loss="0.01", target="0.00004"),
+        make_odometer("rogers", delta="0.1", beta="0.00004"),
+        make_odometer("basic", delta="0.04"),
+    ):
+        readings = readings_of(shipped_one, step, steps)
+        assert crossing(epsilon, readings, up=1.0) == (0.0, 0.0)
+
+
+def test_steps_that_are_only_approximately_private_break_a_loss_odometer():
+    """An (epsilon, delta)-DP pair loses more than epsilon 10.5 delta often (E-1, E-3).
+
+    So every odometer that reads a loss must refuse the step; here is the pair and what
+    the printed Lemma 2.3 would claim about it.
+    """
+    epsilon, delta, p, q = 0.1, 1e-3, 0.01050833184, 0.008603494436
+    for first, second in ((p, q), (q, p), (1 - p, 1 - q), (1 - q, 1 - p)):
+        assert first <= math.exp(epsilon) * second + delta * (1 + 1e-6)
+    assert math.log(p / q) > 2 * epsilon - 1e-9
+    assert p > 10.5 * delta
+    assert 2 * delta / math.exp(epsilon) < 0.0018097
+    for odometer in shipped("0.05", "1"):
+        with pytest.raises(UnsupportedCost):
+            odometer.price(ApproxDP(epsilon="0.1", delta="0.001"))
+        tally = odometer.charge(ApproxDP(epsilon="0.1", delta="0.001"))
+        assert odometer.read(tally) == math.inf

@@ -1,0 +1,71 @@
+"""A price holds under a neighbouring relation, and only there."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from dpflow import EarlyStopping, Gaussian, PoissonSampledGaussian, RandomizedResponse
+from dpflow.accounting.composed_costs import Repeated
+from dpflow.exceptions import PolicyError, UnsupportedCost
+from dpflow.ledger.records import Request
+from dpflow.policy import parse_policy
+from tests.ledger.support import new_ledger
+
+SAMPLED = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
+
+
+def policy(relation, theorem="{theorem: renyi, order: 8}"):
+    """Return a policy under a relation."""
+    return parse_policy(
+        f"dataset: a\nunit: person\nrelation: {relation}\n"
+        f"budget: {{epsilon: 5, delta: 1e-6}}\nfilter: {theorem}\n"
+    )
+
+
+def ask(ledger, relation, cost):
+    """Ask for a step on a dataset with this relation."""
+    request = Request(
+        reservation=uuid.uuid4().hex,
+        owner=ledger.owners.mine(),
+        policies=(policy(relation),),
+        cost=cost,
+        step="step",
+    )
+    return ledger.reserve(request)
+
+
+@pytest.mark.parametrize(
+    ("relation", "cost"),
+    [
+        ("replace-one", SAMPLED),
+        ("replace-one", Repeated(SAMPLED, 3)),
+        ("replace-one", EarlyStopping(SAMPLED, stops=(2, 4))),
+        ("add-or-remove", RandomizedResponse(epsilon=1)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.mechanism,
+)
+def test_a_cost_priced_for_the_other_relation_is_refused(tmp_path, relation, cost):
+    """Wherever the sampled Gaussian hides, replace-one does not admit it."""
+    ledger = new_ledger(tmp_path)
+    with pytest.raises(UnsupportedCost, match=relation):
+        ask(ledger, relation, cost)
+    other = {"replace-one": "add-or-remove"}.get(relation, "replace-one")
+    assert ask(ledger, other, cost).accounts == ("a#1",)
+
+
+@pytest.mark.parametrize("relation", ["add-or-remove", "replace-one"])
+def test_a_cost_that_says_nothing_holds_for_the_datasets_relation(tmp_path, relation):
+    """A Gaussian's sensitivity is declared for whichever relation the policy says."""
+    ledger = new_ledger(tmp_path)
+    granted = ask(ledger, relation, Gaussian(sensitivity=1, sigma=20))
+    assert granted.accounts == ("a#1",)
+
+
+def test_the_individual_filter_is_refused_under_replace_one():
+    """Replacing a person touches two people, so its policy is refused with a line."""
+    assert policy("add-or-remove", "individual").filter.theorem == "individual"
+    with pytest.raises(PolicyError, match="not for replace-one") as caught:
+        policy("replace-one", "individual")
+    assert caught.value.line == 5
