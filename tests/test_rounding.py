@@ -431,6 +431,12 @@ def test_pure_rounding_noise_is_refused():
         bound_above(lambda mp: mp.exp(mp.log(3) / 7) ** 7 - 3)
 
 
+def test_a_value_that_keeps_moving_is_refused():
+    """Precisions that differ in the 23rd digit have not settled on forty digits."""
+    with pytest.raises(ArithmeticError, match="cancellation"):
+        evaluate(lambda mp: 1 + mp.mpf(10) ** -20 / mp.dps)
+
+
 @pytest.mark.parametrize(
     "expression",
     [

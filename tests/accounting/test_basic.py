@@ -36,9 +36,9 @@ def total(rule: Filter, costs: list[Cost]) -> Tally:
 
 
 def admitted(rule: Filter, cost: Cost) -> int:
-    """Count identical steps until the rule refuses one."""
+    """Count identical steps until the rule refuses one, or give up."""
     tally, count = rule.zero(), 0
-    while rule.admits(tally + rule.price(cost)):
+    while count < 1000 and rule.admits(tally + rule.price(cost)):
         tally, count = tally + rule.price(cost), count + 1
     return count
 

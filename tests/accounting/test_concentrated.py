@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting import Filter, make_filter
+from dpflow.accounting.conversions import concentrated_budget
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
@@ -44,9 +45,9 @@ def total(rule: Filter, costs: list[Cost]) -> Tally:
 
 
 def admitted(rule: Filter, cost: Cost) -> int:
-    """Count identical steps until the rule refuses one."""
+    """Count identical steps until the rule refuses one, or give up."""
     tally, count = rule.zero(), 0
-    while rule.admits(tally + rule.price(cost)):
+    while count < 1000 and rule.admits(tally + rule.price(cost)):
         tally, count = tally + rule.price(cost), count + 1
     return count
 
@@ -107,6 +108,13 @@ def test_without_a_split_a_step_with_a_delta_is_refused():
         WHOLE.price(ApproxDP(epsilon=0.1, delta="1e-35"))
     pure = WHOLE.price(PureDP(epsilon=0.1))
     assert WHOLE.price(ApproxDP(epsilon=0.1, delta=0)) == pure
+
+
+def test_the_limit_is_the_budget_in_whole_units_rounded_down():
+    """A limit is never one unit more than what the conversion allows."""
+    budget = concentrated_budget(WHOLE.epsilon, WHOLE.delta)
+    limit = WHOLE.limit.amounts[0]
+    assert limit <= budget * UNITS < limit + 1
 
 
 def test_the_smallest_excess_is_refused():

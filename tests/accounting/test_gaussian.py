@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting import Filter, make_filter
+from dpflow.accounting.conversions import gaussian_budget
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
@@ -34,9 +35,9 @@ def total(rule: Filter, costs: list[Cost]) -> Tally:
 
 
 def admitted(rule: Filter, cost: Cost) -> int:
-    """Count identical steps until the rule refuses one."""
+    """Count identical steps until the rule refuses one, or give up."""
     tally, count = rule.zero(), 0
-    while rule.admits(tally + rule.price(cost)):
+    while count < 1000 and rule.admits(tally + rule.price(cost)):
         tally, count = tally + rule.price(cost), count + 1
     return count
 
@@ -74,6 +75,13 @@ def test_a_step_that_is_not_gaussian_dp_is_refused(cost):
     with pytest.raises(UnsupportedCost, match=type(cost).__name__) as caught:
         RULE.price(cost)
     assert caught.value.mechanism == type(cost).__name__
+
+
+def test_the_limit_is_the_budget_in_whole_units_rounded_down():
+    """A limit is never one unit more than what the conversion allows."""
+    budget = gaussian_budget(RULE.epsilon, RULE.delta)
+    limit = RULE.limit.amounts[0]
+    assert limit <= budget * UNITS < limit + 1
 
 
 def test_the_smallest_excess_is_refused():

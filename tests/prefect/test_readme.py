@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dpflow import Gaussian
+from dpflow.accounting import make_filter
+from dpflow.accounting.tally import Tally
 from dpflow.cli import main
 from dpflow.ledger.views import accounts
 from dpflow.project import current_project, forget_projects
@@ -59,12 +62,35 @@ def test_the_example_runs_and_again_spends_nothing(folder, monkeypatch, capsys):
 
 def test_the_example_fits_as_often_as_the_text_says(folder):
     """22 Gaussian steps fit the README's policy."""
-    from dpflow import Gaussian
     from dpflow.policy import parse_policy
 
     rule = parse_policy(blocks("yaml")[0]).dataset_filter()
     price = rule.price(Gaussian(sensitivity=1, noise_multiplier=20))
     assert rule.limit.amounts[0] // price.amounts[0] == 22
+
+
+def admitted(theorem, epsilon):
+    """Count the sigma 20 Gaussians that a filter admits, by bisection."""
+    rule = make_filter(theorem, epsilon=epsilon, delta="1e-6")
+    price = rule.price(Gaussian(sensitivity=1, sigma=20)).amounts
+    low, high = 0, 1000
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = rule.admits(Tally(tuple(middle * amount for amount in price)))
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("theorem", ["gaussian", "portfolio", "concentrated", "renyi"])
+def test_the_table_of_filters_is_true(theorem):
+    """The admitted steps of the table are what the filters admit."""
+    (row,) = [
+        line
+        for line in README.splitlines()
+        if line.startswith("| `") and f"`{theorem}`" in line.split("|")[1]
+    ]
+    numbers = [int(text) for text in row.split("|")[3].split("/")]
+    assert numbers == [admitted(theorem, 1), admitted(theorem, 5)]
 
 
 def test_the_guard_without_prefect_runs(folder, monkeypatch, capsys):
