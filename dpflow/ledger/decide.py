@@ -115,15 +115,8 @@ def _released(
             value=row["value"],
             digest=row["digest"],
         )
-    if row["state"] == "claimed":
-        if owners.alive(row["owner"]):
-            return Busy(reservation=row["reservation"], owner=row["owner"])
-        # A new claim says its own cost; the dead one's charge stays held.
-        session.change(
-            "drop_claim",
-            release_key=request.release_key,
-            reservation=row["reservation"],
-        )
+    if row["state"] == "claimed" and owners.alive(row["owner"]):
+        return Busy(reservation=row["reservation"], owner=row["owner"])
     return None
 
 
@@ -288,6 +281,13 @@ def _hold(
         )
         _note_granted(session, account, request.step, amount)
     if request.release_key is not None:
+        for row in session.rows("read_release", release_key=request.release_key):
+            # A dead claim: the new one says its own cost.
+            session.change(
+                "drop_claim",
+                release_key=request.release_key,
+                reservation=row["reservation"],
+            )
         session.change(
             "claim_release",
             release_key=request.release_key,

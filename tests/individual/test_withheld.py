@@ -39,6 +39,8 @@ def logged(value) -> str:
     stream = io.StringIO()
     logger = logging.getLogger(f"canary.{uuid.uuid4()}")
     logger.propagate = False
+    # Other libraries raise the root logger's level.
+    logger.setLevel(logging.WARNING)
     logger.addHandler(logging.StreamHandler(stream))
     logger.warning("%s %r", value, value, extra={"value": value})
     return stream.getvalue()

@@ -172,6 +172,19 @@ def test_a_refused_attempt_does_not_claim(ledger: Ledger, path: Path) -> None:
     assert isinstance(answer, Replayed)
 
 
+def test_a_refused_attempt_leaves_a_dead_claim_alone(
+    ledger: Ledger, path: Path
+) -> None:
+    """Should the dead settle after all, its release is kept."""
+    late = dead_claim(path, "0.1")
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.95", key="week/1")
+    ledger.settle(late, value=VALUE)
+    answer = ledger.reserve(request(ledger, key="week/1"))
+    assert isinstance(answer, Replayed)
+    assert (late, VALUE) == (answer.reservation, answer.value)
+
+
 def test_a_late_settlement_does_not_take_the_key_back(
     ledger: Ledger, path: Path
 ) -> None:
