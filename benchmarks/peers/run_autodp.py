@@ -1,4 +1,4 @@
-"""autodp: composition of mechanisms by their Renyi curves, least epsilon of any order."""
+"""autodp: composition by Renyi curves, the least epsilon of any order."""
 
 from __future__ import annotations
 

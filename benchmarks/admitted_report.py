@@ -1,0 +1,209 @@
+"""The tables that `admitted.py` prints, and its verdicts."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+from workloads import BUDGETS, WORKLOADS
+
+import dpflow
+
+#: Portfolio against the best single filter: this share, or one step fewer.
+SHARE = 0.92
+
+#: What dpflow composes with its own filters, hence no single filter.
+_COMBINED = ("portfolio",)
+_MARKS = {"adaptive": "", "gaussian": "", "order": "\\*", "fixed": "†", "plan": "†"}
+_VALID = ("adaptive", "gaussian", "order")
+
+_LEGEND = """\
+No mark: a filter, valid when the analyst chooses costs adaptively (for Gaussians only,
+loss distributions and ComposeGaussian are that too). \\*: the library takes the best of
+many Renyi orders after the fact, which is no filter (THEOREMS.md L-COR 1); the same
+number is reached by one of its orders fixed in advance, which is one, and so it counts
+as valid below. †: right only if the sequence of steps is fixed in advance. –: the
+library has no such step. "renyi, order tuned": the order that is best for the workload,
+which a policy may name if it knows the workload. Rho of the zCDP filters, slack and
+splits of delta of the peers are chosen as well as possible for each workload."""
+
+Cell = tuple[str, str]
+
+
+@dataclass
+class Row:
+    """A rule's counts.
+
+    Args:
+        peer: Whose it is.
+        rule: What it is called.
+        own: Whether it is dpflow's.
+        valid: What its numbers mean where `validity` does not say.
+        version: The library's version.
+        counts: Steps, by workload and epsilon.
+        validity: What the number means, by workload and epsilon.
+    """
+
+    peer: str
+    rule: str
+    own: bool = False
+    valid: str = "adaptive"
+    version: str = ""
+    counts: dict[Cell, int] = field(default_factory=dict)
+    validity: dict[Cell, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Heading of the row."""
+        return f"{self.peer} {self.rule}"
+
+    def meaning(self, cell: Cell) -> str:
+        """Return what a number of the row means."""
+        return self.validity.get(cell, self.valid)
+
+    def shown(self, cell: Cell) -> str:
+        """Return the entry of a table."""
+        if cell not in self.counts:
+            return "–"
+        return f"{self.counts[cell]}{_MARKS[self.meaning(cell)]}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One comparison of a workload at a budget."""
+
+    cell: Cell
+    text: str
+    missed: bool
+
+
+def _cells() -> Iterator[Cell]:
+    for epsilon, _ in BUDGETS:
+        for workload in WORKLOADS:
+            yield workload.name, epsilon
+
+
+def _best(rows: list[Row], cell: Cell) -> tuple[int, str] | None:
+    found = [(row.counts[cell], row.name) for row in rows if cell in row.counts]
+    return max(found, key=lambda pair: pair[0]) if found else None
+
+
+def best_against_peers(own: list[Row], peers: list[Row]) -> list[Verdict]:
+    """Say where the best single filter is below the best valid peer."""
+    verdicts = []
+    singles = [row for row in own if row.rule not in _COMBINED]
+    for cell in _cells():
+        valid = [row for row in peers if row.meaning(cell) in _VALID]
+        mine, theirs = _best(singles, cell), _best(valid, cell)
+        if mine is None or theirs is None:
+            continue
+        missed = mine[0] < theirs[0]
+        text = f"{mine[0]} ({mine[1]}) against {theirs[0]} ({theirs[1]})"
+        verdicts.append(Verdict(cell, text, missed))
+    return verdicts
+
+
+def portfolio_against_best(own: list[Row]) -> list[Verdict]:
+    """Say where the portfolio is below its share of the best single filter."""
+    verdicts = []
+    singles = [row for row in own if row.rule not in _COMBINED]
+    combined = next((row for row in own if row.rule == "portfolio"), None)
+    for cell in _cells() if combined is not None else ():
+        best = _best(singles, cell)
+        if best is None or combined is None:
+            continue
+        count = combined.counts.get(cell, 0)
+        missed = count < SHARE * best[0] and count < best[0] - 1
+        ratio = f"{count / best[0]:.3f}" if best[0] else "–"
+        text = f"{count} of {best[0]} ({best[1]}): {ratio}"
+        verdicts.append(Verdict(cell, text, missed))
+    return verdicts
+
+
+def plan_against_optimum(plan: Row | None, optimum: list[Row]) -> list[Verdict]:
+    """Say where the plan differs from the optimum."""
+    verdicts = []
+    for cell in _cells() if plan is not None else ():
+        best = [(row.counts[cell], row.rule) for row in optimum if cell in row.counts]
+        if plan is None or cell not in plan.counts or not best:
+            continue
+        count = plan.counts[cell]
+        text = f"{count} of " + " and of ".join(f"{n} ({rule})" for n, rule in best)
+        verdicts.append(Verdict(cell, text, count != max(n for n, _ in best)))
+    return verdicts
+
+
+def _table(rows: list[Row], epsilon: str) -> list[str]:
+    names = [workload.name for workload in WORKLOADS]
+    lines = [
+        "| " + " | ".join(["filter", *names]) + " |",
+        "| " + " | ".join(["---"] + ["---:"] * len(names)) + " |",
+    ]
+    for row in rows:
+        entries = [row.shown((name, epsilon)) for name in names]
+        lines.append("| " + " | ".join([row.name, *entries]) + " |")
+    return lines
+
+
+def _verdict_table(title: str, verdicts: list[Verdict]) -> list[str]:
+    missed = [v for v in verdicts if v.missed]
+    head = f"### {title}: {len(verdicts) - len(missed)} of {len(verdicts)}"
+    lines = [head, "", "| workload | epsilon | | |", "| --- | --- | --- | --- |"]
+    for verdict in verdicts:
+        name, epsilon = verdict.cell
+        mark = "**missed**" if verdict.missed else "reached"
+        lines.append(f"| {name} | {epsilon} | {verdict.text} | {mark} |")
+    return [*lines, ""]
+
+
+def report(
+    own: list[Row],
+    plan: Row | None,
+    peers: list[Row],
+    optimum: list[Row],
+    notices: list[str],
+    sheet: list[str],
+) -> tuple[str, bool]:
+    """Return the whole text, and whether a goal was missed."""
+    used = {row.peer: row.version for row in peers if row.version}
+    versions = [f"dpflow {dpflow.__version__}", f"Python {platform.python_version()}"]
+    versions += [f"{name} {number}" for name, number in sorted(used.items())]
+    versions += [f"{name} {version(name)}" for name in ("numpy", "scipy")]
+    lines = [
+        "# Adaptive steps admitted",
+        "",
+        "Written by `python benchmarks/admitted.py --save docs/admitted.md` on "
+        f"{datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}.",
+        "",
+        f"Versions: {', '.join(versions)}.",
+        "",
+        *(f"- {workload.name}: {workload.meaning}" for workload in WORKLOADS),
+        "",
+        *_LEGEND.splitlines(),
+        "",
+    ]
+    planned = [] if plan is None else [plan]
+    for epsilon, delta in BUDGETS:
+        lines += [f"## Epsilon {epsilon}, delta {delta}", ""]
+        lines += [*_table([*own, *planned, *peers, *optimum], epsilon), ""]
+    verdicts = {
+        "Best single filter is never below the best valid peer": best_against_peers(
+            own, peers
+        ),
+        "Portfolio admits 0.92 of the best single filter, or one step fewer": (
+            portfolio_against_best(own)
+        ),
+        "Plan equals the optimum of a fixed sequence": plan_against_optimum(
+            plan, optimum
+        ),
+    }
+    lines += ["## Verdicts", ""]
+    for title, found in verdicts.items():
+        lines += _verdict_table(title, found)
+    lines += ["## THEOREMS.md section 1, with dpflow's rules (delta 1e-6)", "", *sheet]
+    lines += ["", "## Notices", "", *(f"- {notice}" for notice in notices)]
+    missed = any(v.missed for found in verdicts.values() for v in found)
+    return "\n".join(lines), missed
