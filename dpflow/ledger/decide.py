@@ -281,13 +281,6 @@ def _hold(
         )
         _note_granted(session, account, request.step, amount)
     if request.release_key is not None:
-        for row in session.rows("read_release", release_key=request.release_key):
-            # A dead claim: the new one says its own cost.
-            session.change(
-                "drop_claim",
-                release_key=request.release_key,
-                reservation=row["reservation"],
-            )
         session.change(
             "claim_release",
             release_key=request.release_key,

@@ -192,10 +192,10 @@ class LedgerMachine(RuleBasedStateMachine):
             values = {**fields_of(made), "reservation": name}
             self.check_reserve(worker, Request(**values))
 
-    @rule(worker=WORKER, pick=PICK, fails=st.booleans())
-    def settle(self, worker: int, pick: int, fails: bool) -> None:
-        """Post a charge, with its release or as failed."""
-        name, value = self.any_name(pick), None if fails else f'"{pick}"'
+    @rule(worker=WORKER, pick=PICK, fails=st.booleans(), lost=st.booleans())
+    def settle(self, worker: int, pick: int, fails: bool, lost: bool) -> None:
+        """Post a charge with its release, with none that can be kept, or as failed."""
+        name, value = self.any_name(pick), None if lost or fails else f'"{pick}"'
         how = "failed" if fails else "completed"
         told, _ = outcome(
             lambda: self.workers[worker].settle(name, outcome=how, value=value)

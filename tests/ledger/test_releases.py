@@ -249,6 +249,22 @@ def test_what_cannot_be_replayed_is_charged_each_time(
     assert [(row[0], row[3]) for row in read(path, SQL)] == [("settled", None)]
 
 
+def test_a_release_that_is_made_again_is_claimed_again(
+    ledger: Ledger, path: Path
+) -> None:
+    """At its new cost; others wait for it, and a failure frees the key."""
+    ledger.settle(granted(ledger, "0.1", key="week/1"), value=None)
+    second = granted(ledger, "0.2", key="week/1")
+    assert isinstance(ledger.reserve(request(ledger, "0.2", key="week/1")), Busy)
+    ledger.settle(second, outcome="failed")
+    third = granted(ledger, "0.3", key="week/1")
+    ledger.settle(third, value=VALUE)
+    answer = ledger.reserve(request(ledger, "0.3", key="week/1"))
+    assert isinstance(answer, Replayed)
+    assert third == answer.reservation
+    assert sums(path) == (6 * TENTH, 0)
+
+
 def test_a_second_settlement_does_not_change_a_release(
     ledger: Ledger, path: Path
 ) -> None:

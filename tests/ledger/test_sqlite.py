@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import gc
 import os
 import resource
 import shutil
@@ -854,6 +855,7 @@ def test_reading_the_file_by_hand_loses_nothing(path: Path) -> None:
         say(refusal(lambda: say(granted(ledger, "0.01"))))
         say(refusal(lambda: say(granted(ledger, "0.01"))))
         ledger.close()
+        gc.collect()
         say("end")
 
     code, lines = Child(work).end()
