@@ -17,3 +17,9 @@ def _no_open_projects() -> Iterator[None]:
     # Tests of pure maths need not pay for importing the ledger.
     if "dpflow.project" in sys.modules:
         sys.modules["dpflow.project"].forget_projects()
+
+
+@pytest.fixture(autouse=True)
+def _dpflow_logs():
+    """Let dpflow's own messages through: absl raises the root logger's level."""
+    logging.getLogger("dpflow").setLevel(logging.DEBUG)
