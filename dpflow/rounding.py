@@ -195,6 +195,7 @@ class _Contexts(threading.local):
 
 
 _contexts = _Contexts()
+_evaluating = threading.RLock()
 
 
 def to_real(mp: Any, value: Fraction | int) -> Any:
@@ -224,6 +225,12 @@ def evaluate(expression: Callable[[Any], Any]) -> Fraction:
         ArithmeticError: If the value is not finite, or cancels so badly that even
             320 digits do not settle it.
     """
+    # mpmath keeps constants such as log(2) for the whole process, without a lock.
+    with _evaluating:
+        return _evaluate(expression)
+
+
+def _evaluate(expression: Callable[[Any], Any]) -> Fraction:
     previous: Fraction | None = None
     for digits in _DIGITS:
         context = _contexts.get(digits)
@@ -288,10 +295,8 @@ def _decimal_text(value: Fraction, low: int, high: int) -> str:
 
 
 def number_from_text(text: str) -> Fraction:
-    """Read what `number_text` wrote."""
-    if "/" in text:
-        return Fraction(text)
-    return Fraction(Decimal(text))
+    """Read what `number_text` wrote; anything else is refused as `exact` does."""
+    return exact(text, name="number")
 
 
 def short_up(value: Fraction, digits: int = 4) -> str:

@@ -1,5 +1,6 @@
 """How hypothesis runs in the whole suite, and what every test leaves behind."""
 
+import logging
 import sys
 from collections.abc import Iterator
 
@@ -20,6 +21,6 @@ def _no_open_projects() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _dpflow_logs():
+def _dpflow_logs() -> None:
     """Let dpflow's own messages through: absl raises the root logger's level."""
     logging.getLogger("dpflow").setLevel(logging.DEBUG)

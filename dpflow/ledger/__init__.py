@@ -103,6 +103,8 @@ def sqlite_path(url: str) -> Path:
 
 
 def _owners(path: Path) -> Owners:
+    # All names of one ledger file must share its owners.
+    path = path.resolve()
     return Owners(path.with_name(f"{path.name}.owners"))
 
 

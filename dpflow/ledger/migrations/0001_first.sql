@@ -71,6 +71,10 @@ CREATE TRIGGER entry_no_update BEFORE UPDATE ON entry
 BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 CREATE TRIGGER entry_no_delete BEFORE DELETE ON entry
 BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+-- INSERT OR REPLACE would delete without asking the trigger above.
+CREATE TRIGGER entry_no_replace BEFORE INSERT ON entry
+WHEN EXISTS (SELECT 1 FROM entry WHERE account = NEW.account AND seq = NEW.seq)
+BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 
 -- The state of each charge over all its accounts.
 CREATE TABLE reservation (
