@@ -106,26 +106,30 @@ def own_counts(notices: list[str]) -> list[Row]:
     return found
 
 
-def plan_counts(optimum: list[Row], notices: list[str]) -> Row | None:
+def plan_counts(optimum: list[Row], notices: list[str]) -> list[Row]:
     """Find the longest plan that the budget takes, looking near the optimum first."""
     if "plan" not in FILTERS:
         notices.append("dpflow plan: not registered yet, skipped")
-        return None
-    row = Row("dpflow", "plan", own=True, valid="plan")
+        return []
     near = {cell: n for r in optimum for cell, n in r.counts.items()}
-    for workload in WORKLOADS:
-        for epsilon, delta in BUDGETS:
-            fits = _plan_fits(workload, Fraction(epsilon), Fraction(delta))
-            guess = near.get((workload.name, epsilon))
-            try:
-                row.counts[workload.name, epsilon] = largest(fits, guess)
-            except (UnsupportedCost, ConfigurationError) as error:
-                notices.append(f"dpflow plan, {workload.name}: {error.message}")
-    return row
+    rows = []
+    for name, accountant in (("plan", "pld"), ("plan, accountant renyi", "renyi")):
+        row = Row("dpflow", name, own=True, valid="plan")
+        for workload in WORKLOADS:
+            for epsilon, delta in BUDGETS:
+                budget = Fraction(epsilon), Fraction(delta)
+                fits = _plan_fits(workload, *budget, accountant)
+                guess = near.get((workload.name, epsilon))
+                try:
+                    row.counts[workload.name, epsilon] = largest(fits, guess)
+                except (UnsupportedCost, ConfigurationError) as error:
+                    notices.append(f"dpflow {name}, {workload.name}: {error.message}")
+        rows.append(row)
+    return rows
 
 
 def _plan_fits(
-    workload: Workload, epsilon: Fraction, delta: Fraction
+    workload: Workload, epsilon: Fraction, delta: Fraction, accountant: str
 ) -> Callable[[int], bool]:
     def fits(steps: int) -> bool:
         parts = workload.first(steps)
@@ -135,6 +139,7 @@ def _plan_fits(
                 epsilon=epsilon,
                 delta=delta,
                 steps=[{"cost": cost_of(step), "times": n} for step, n in parts],
+                accountant=accountant,
             )
         except InvalidCost as error:
             if error.high != epsilon:
@@ -159,11 +164,9 @@ def start_peers(
             )
             continue
         for script in peer.scripts:
-            files = [
-                stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
-                for _ in range(2)
-            ]
-            started.append((peer, ask(script, python, *files)))
+            answers = stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
+            errors = stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
+            started.append((peer, ask(script, python, answers, errors)))
     return started
 
 
@@ -204,9 +207,16 @@ def main() -> int:
         peers = peer_rows(questions, notices)
     optimum = [row for row in peers if row.peer == "fixed sequence"]
     peers = [row for row in peers if row.peer != "fixed sequence"]
-    plan = plan_counts(optimum, notices)
+    plans = plan_counts(optimum, notices)
     sheet = lines_of(compare())
-    text, missed = report(own, plan, peers, optimum, notices, sheet)
+    text, missed = report(
+        own=own,
+        plans=plans,
+        peers=peers,
+        optimum=optimum,
+        notices=notices,
+        sheet=sheet,
+    )
     print(text)
     if options.save:
         options.save.parent.mkdir(parents=True, exist_ok=True)

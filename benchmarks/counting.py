@@ -106,7 +106,7 @@ def tuned_order(
     near = {_order(1 + float(low - 1) * ratio ** (k / _FINE)) for k in range(_FINE)}
     first, last = math.ceil(low), math.floor(high)
     near |= {Fraction(n) for n in range(first, min(last, first + 64) + 1)}
-    if high < 20:
+    if high < 20:  # noqa: PLR2004
         near |= {Fraction(n, 10) for n in range(math.ceil(10 * low), int(10 * high))}
     return max(sorted(near | {best}), key=admits)
 

@@ -195,7 +195,7 @@ def lines_of(found: list[tuple[Line, list[int | None]]]) -> list[str]:
         "| --- | ---: | ---: | ---: | ---: | --- |",
     ]
     for line, numbers in found:
-        shown = " | ".join("–" if n is None else str(n) for n in numbers)
+        shown = " | ".join("-" if n is None else str(n) for n in numbers)
         same = list(line.sheet) == numbers
         verdict = "same" if same else f"says {line.sheet}"
         text.append(f"| {line.name} | {shown} | {verdict} |")

@@ -79,10 +79,12 @@ def interpreter(peer: Peer, given: Mapping[str, str], folder: Path) -> str | Non
     if named:
         return named
     try:
-        if importlib.util.find_spec(peer.module) is not None:
-            return sys.executable
+        found = importlib.util.find_spec(peer.module)
     except ModuleNotFoundError:
-        pass  # the parent package is missing
+        found = None  # the parent package is missing
+    # A mere folder of that name has no origin.
+    if found is not None and found.origin is not None:
+        return sys.executable
     own = folder / peer.name / "bin" / "python"
     return str(own) if own.exists() else None
 

@@ -1,4 +1,4 @@
-"""autodp: composition by Renyi curves, the least epsilon of any order."""
+"""autodp: mechanisms composed by their Renyi curves; the best order, found last."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _total(parts: list[tuple[Any, int]]) -> Any:
 
 @lru_cache
 def _rho(epsilon: float, delta: float) -> float:
-    """Return the largest rho whose epsilon at delta fits, by OpenDP itself."""
+    """Return the largest rho whose epsilon at delta, as OpenDP converts it, fits."""
 
     def converted(rho: float) -> float:
         profile = dp.c.make_zCDP_to_approxDP(_by_map(ZCDP, rho)).map(1.0)

@@ -34,6 +34,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.special import gammaln, log_ndtr, ndtr
 
 COARSE = 1e-3
+FINEST = 4e-6
 _WORST = 24  # values of t tried
 
 
@@ -151,12 +152,13 @@ def _settled(workload: Workload, epsilon: float, delta: float, *, worst: bool) -
     interval = min(COARSE, 2.0 ** math.floor(math.log2(narrow / 100)))
     if len(workload.kinds) > 1:
         interval = COARSE / 2
-    found: list[int] = []
-    while len(found) < 2 or (found[-1] != found[-2] and interval > 4e-6):
-        fits = _on_grid(workload, epsilon, delta, interval, worst=worst)
-        found.append(largest(fits, found[-1] if found else None))
+    found = largest(_on_grid(workload, epsilon, delta, interval, worst=worst))
+    before = None
+    while found != before and interval > FINEST:
         interval /= 2
-    return found[-1]
+        fits = _on_grid(workload, epsilon, delta, interval, worst=worst)
+        before, found = found, largest(fits, found)
+    return found
 
 
 def _finer(workload: Workload, epsilon: float, delta: float, *, worst: bool) -> Fits:

@@ -71,7 +71,7 @@ class _Charged(Measurement):
         """Return the cost."""
         return self._cost * ExactNumber(d_in)
 
-    def __call__(self, data: Any) -> Any:
+    def __call__(self, _: Any) -> Any:
         """Return a constant."""
         return 0
 
