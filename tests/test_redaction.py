@@ -11,6 +11,7 @@ import types
 import weakref
 from pathlib import Path
 
+import anyio
 import pytest
 
 from dpflow import Laplace, PureDP, guarded, spend
@@ -149,7 +150,6 @@ async def test_a_cancelled_step_is_charged_and_its_task_is_cancelled(shop):
 
 async def test_a_cancel_scope_still_recognises_its_own_cancellation(shop):
     """Prefect's timeouts are anyio scopes, which look at text and chain."""
-    anyio = pytest.importorskip("anyio")
 
     @guarded(dataset="shop", cost=TENTH)
     async def count():

@@ -50,7 +50,16 @@ class Cost(ABC):
     """
 
     def __init_subclass__(cls) -> None:
-        """Register the class under its name, which journals refer to."""
+        """Register the class under its name, which journals refer to.
+
+        Raises:
+            TypeError: If the name is one of dpflow's own: old journals mean that one.
+        """
+        known = _KINDS.get(cls.__name__)
+        owner = "" if known is None else known.__module__
+        if owner.startswith("dpflow.") and owner != cls.__module__:
+            msg = f"dpflow has a cost named {cls.__name__!r} already; choose another"
+            raise TypeError(msg)
         _KINDS[cls.__name__] = cls
 
     @property

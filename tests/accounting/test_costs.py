@@ -435,3 +435,10 @@ def test_noise_beyond_the_limits_is_refused(cost):
     """A step that would be noisier than a cost may say is refused, not clipped."""
     with pytest.raises(InvalidCost):
         cost.noisier(Fraction(1001, 1000))
+
+
+def test_a_cost_cannot_take_the_name_of_one_of_dpflows_own():
+    """An old journal's PureDP must never be read back as somebody else's class."""
+    with pytest.raises(TypeError, match="has a cost named 'PureDP' already"):
+        type("PureDP", (Cost,), {"__module__": "somebody.elses"})
+    assert cost_from_description(PureDP(epsilon=1).describe()) == PureDP(epsilon=1)
