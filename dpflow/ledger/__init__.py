@@ -47,16 +47,17 @@ def create_ledger(url: str) -> Ledger:
         LedgerUnavailable: If the file cannot be written.
     """
     path = sqlite_path(url)
-    database = SqliteDatabase.create(path)
-    with database.write() as session:
-        session.change(
-            "create_ledger",
-            ledger_id=uuid.uuid4().hex,
-            schema_version=SCHEMA_VERSION,
-            min_writer=MIN_WRITER,
-            release_secret=secrets.token_hex(32),
-            at=now(),
-        )
+    identity = {
+        "ledger_id": uuid.uuid4().hex,
+        "schema_version": SCHEMA_VERSION,
+        "min_writer": MIN_WRITER,
+        "release_secret": secrets.token_hex(32),
+        "at": now(),
+    }
+    # One transaction: a ledger never exists without its identity.
+    database = SqliteDatabase.create(
+        path, lambda session: session.change("create_ledger", **identity)
+    )
     return Ledger(database, _owners(path))
 
 

@@ -81,8 +81,14 @@ class SqliteDatabase:
         _databases.add(self)
 
     @classmethod
-    def create(cls, path: Path) -> SqliteDatabase:
+    def create(
+        cls, path: Path, fill: Callable[[SqliteSession], object] = lambda _: None
+    ) -> SqliteDatabase:
         """Make a new, empty ledger file and its tables.
+
+        Args:
+            path: Where; nothing may be there yet.
+            fill: Writes the first rows, in the transaction that makes the tables.
 
         Raises:
             ConfigurationError: If something is at this place already.
@@ -103,6 +109,7 @@ class SqliteDatabase:
                 # executescript would commit first; the file is ours alone here.
                 for statement in _split(migration):
                     session._connection.execute(statement)  # noqa: SLF001
+            fill(session)
         return database
 
     @contextmanager
