@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache
@@ -65,3 +66,14 @@ def migrations() -> list[str]:
     folder = files("dpflow.ledger").joinpath("migrations")
     names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".sql"))
     return [folder.joinpath(name).read_text("utf-8") for name in names]
+
+
+def split_statements(script: str) -> list[str]:
+    """Split a migration into statements; triggers hold semicolons of their own."""
+    found, current = [], ""
+    for line in script.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            found.append(current)
+            current = ""
+    return found

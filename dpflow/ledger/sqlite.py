@@ -26,7 +26,7 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
-from dpflow.ledger.database import Row, migrations, statements
+from dpflow.ledger.database import Row, migrations, split_statements, statements
 
 _LOCK_SECONDS = 30.0
 _FORK_SECONDS = 5.0
@@ -107,7 +107,7 @@ class SqliteDatabase:
         with database.write() as session:
             for migration in migrations():
                 # executescript would commit first; the file is ours alone here.
-                for statement in _split(migration):
+                for statement in split_statements(migration):
                     session._connection.execute(statement)  # noqa: SLF001
             fill(session)
         return database
@@ -389,14 +389,3 @@ def _set_durable(connection: sqlite3.Connection, path: Path) -> None:
             f"synchronous={level}); put it on a local file system"
         )
         raise LedgerUnavailable(msg, ledger=str(path))
-
-
-def _split(script: str) -> list[str]:
-    """Split a migration into statements; triggers hold semicolons of their own."""
-    found, current = [], ""
-    for line in script.splitlines(keepends=True):
-        current += line
-        if sqlite3.complete_statement(current):
-            found.append(current)
-            current = ""
-    return found
