@@ -67,7 +67,7 @@ class Request:
     body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        datasets = [policy.dataset for policy in self.policies]
+        datasets = self.datasets
         if not datasets or len(set(datasets)) != len(datasets):
             msg = f"a step reads one or more different datasets, got {datasets!r}"
             raise ConfigurationError(msg)
@@ -84,9 +84,14 @@ class Request:
         if self.release_key is not None:
             _check("release_key", self.release_key, _KEY)
 
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets that the step reads."""
+        return [policy.dataset for policy in self.policies]
+
     def fingerprint(self) -> str:
         """Return a digest of everything that must agree when an id is sent again."""
-        datasets = sorted(policy.dataset for policy in self.policies)
+        datasets = sorted(self.datasets)
         parts = [datasets, self.cost.describe(), self.step, self.flow, self.flow_run]
         return digest(canonical([*parts, self.release_key]))
 

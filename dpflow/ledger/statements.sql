@@ -96,19 +96,20 @@ WHERE refused.run = :run AND refused.charged = 1 AND account.kind = 'odometer';
 SELECT amount FROM entry WHERE kind = 'forfeit' AND account = :account;
 
 -- name: read_reservation
-SELECT id, fingerprint, owner, state, accounts, cost, step, release_key, body, at
+SELECT id, fingerprint, owner, state, datasets, accounts, cost, step, release_key, body, at
 FROM reservation WHERE id = :id;
 
 -- name: open_reservations
-SELECT id, fingerprint, owner, state, accounts, cost, step, release_key, body, at
+SELECT id, fingerprint, owner, state, datasets, accounts, cost, step, release_key, body, at
 FROM reservation WHERE state = 'open' ORDER BY at, id;
 
 -- name: open_reservation
 INSERT INTO reservation
-    (id, fingerprint, owner, state, accounts, cost, step, release_key, body, at)
+    (id, fingerprint, owner, state, datasets, accounts, cost, step, release_key, body,
+     at)
 VALUES
-    (:id, :fingerprint, :owner, 'open', :accounts, :cost, :step, :release_key, :body,
-     :at);
+    (:id, :fingerprint, :owner, 'open', :datasets, :accounts, :cost, :step,
+     :release_key, :body, :at);
 
 -- name: close_reservation
 UPDATE reservation SET state = :state WHERE id = :id AND state = 'open';
