@@ -249,7 +249,8 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
     policies = tuple(project.policies.policy_for(name) for name in step.datasets)
     cost = step.price(public)
     versions = [_version(step, policy) for policy in policies]
-    common = [list(step.datasets), versions, step.name]
+    touched = step.touched(public)
+    common = [list(step.datasets), versions, step.name, *filter(None, [touched])]
     key_text = step.key_text(public)
     run = place.flows[0].run if place.flows else None
     parts: list[object] | None = None
@@ -268,6 +269,7 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
         flow=None if flow is None else flow.name,
         flow_run=None if flow is None else flow.run,
         enclosing_runs=tuple(f.run for f in place.flows if f.run is not None),
+        partitions=touched,
         release_key=None if parts is None else project.ledger.release_key(*parts),
         key_text=key_text or "",
         body={**place.facts, "versions": versions},

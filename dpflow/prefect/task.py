@@ -22,7 +22,7 @@ from dpflow.execution import arun, run
 from dpflow.prefect.futures import note_future
 from dpflow.prefect.place import called_by_engine, current_place
 from dpflow.prefect.states import refusal_in, refused_state
-from dpflow.step import CostLike, Step, define_step
+from dpflow.step import CostLike, PartitionsLike, Step, define_step
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,6 +90,7 @@ def dp_task(
     cost: CostLike,
     private: tuple[str, ...] = (),
     release_key: str | None = None,
+    partitions: PartitionsLike | None = None,
     **task_options: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], DPTask[P, R]]:
     """Make a Prefect task of a function that reads private data.
@@ -107,6 +108,8 @@ def dp_task(
             Default: replay within one flow run, for functions that close over no
             variables (what those hold cannot be told apart); others are charged each
             time.
+        partitions: Names of the partitions that it reads, as templates such as
+            "{week}", or a function of its public arguments that returns names.
         **task_options: Every option of `prefect.task`. Retries default to 0: every
             attempt is a charge of its own. `version` is the version of the data,
             where the policy's does not do.
@@ -139,6 +142,7 @@ def dp_task(
             cost=cost,
             private=private,
             release_key=release_key,
+            partitions=partitions,
             version=task_options.get("version"),
             name=task_options.get("name"),
         )
