@@ -25,6 +25,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
+from dpflow.ledger.releases import check_value
 from dpflow.policy import Policy
 from dpflow.project import Project, Unsettled, current_project
 from dpflow.redaction import shown
@@ -272,6 +273,7 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
         partitions=touched,
         release_key=None if parts is None else project.ledger.release_key(*parts),
         key_text=key_text or "",
+        fresh=step.fresh,
         body={**place.facts, "versions": versions},
     )
     return project, request
@@ -328,6 +330,7 @@ def admit(
 ) -> Execution | Replayed:
     """Turn the ledger's positive answer into an execution or a replay."""
     if isinstance(answer, Replayed):
+        check_value(answer.value, answer.digest, request.key_text or request.step)
         logger.info("DP step %r is replayed from its release", request.step)
         return answer
     redact = any(policy.errors == "redact" for policy in request.policies)

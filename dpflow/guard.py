@@ -31,6 +31,7 @@ def guarded(
     private: tuple[str, ...] = (),
     release_key: str | None = None,
     partitions: PartitionsLike | None = None,
+    fresh: bool = False,
     version: str | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -45,6 +46,8 @@ def guarded(
             a second call with the same key replays it at no cost.
         partitions: Names of the partitions that it reads, as templates such as
             "{week}", or a function of its public arguments that returns names.
+        fresh: Draw anew, at a charge of its own, even where a release could be
+            replayed; the new one takes its place.
         version: Version of the data; default: the policy's.
         name: Name of the step in the journal; default: the function's.
 
@@ -68,6 +71,7 @@ def guarded(
             private=private,
             release_key=release_key,
             partitions=partitions,
+            fresh=fresh,
             version=version,
             name=name,
         )

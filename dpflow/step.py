@@ -34,6 +34,7 @@ class Step:
             is ever journaled, keyed or shown.
         release_key: Template over public parameters, under which the output is kept.
         partitions: Which partitions the body reads, of datasets that have some.
+        fresh: Whether every call draws anew, at a charge of its own.
         version: Version of the data, where the policy's does not do.
         replays: Whether a call is told by its public arguments, so that it may be
             replayed within a flow run. Not if the body closes over variables or is a
@@ -49,6 +50,7 @@ class Step:
     private: frozenset[str] = frozenset()
     release_key: str | None = None
     partitions: PartitionsLike | None = None
+    fresh: bool = False
     version: str | None = None
     source: str = ""
     replays: bool = True
@@ -158,6 +160,7 @@ def define_step(
     private: tuple[str, ...] = (),
     release_key: str | None = None,
     partitions: PartitionsLike | None = None,
+    fresh: bool = False,
     version: str | None = None,
     name: str | None = None,
 ) -> Step:
@@ -171,6 +174,8 @@ def define_step(
         release_key: Template over public parameters, such as "revenue/{week}".
         partitions: Names of the partitions it reads, as templates such as "{week}",
             or a function of the public arguments that returns names.
+        fresh: Draw anew, at a charge of its own, even where a release could be
+            replayed; the new one takes its place.
         version: Version of the data; default: the policy's.
         name: Default: the function's name.
 
@@ -200,6 +205,7 @@ def define_step(
         private=_checked_private(title, signature, private),
         release_key=_optional_text(release_key, "release_key"),
         partitions=_checked_partitions(title, partitions),
+        fresh=checked_flag(fresh, "fresh"),
         version=_optional_text(version, "version"),
         source=_source(function),
         replays=not (function.__closure__ or _HIDDEN & set(signature.parameters))
@@ -219,6 +225,18 @@ def checked_text(value: object, name: str) -> str:
     """
     if not isinstance(value, str) or not value:
         msg = f"{name}= takes a text that is not empty, got {value!r}"
+        raise ConfigurationError(msg)
+    return value
+
+
+def checked_flag(value: object, name: str) -> bool:
+    """Return a truth value, or say which keyword is wrong.
+
+    Raises:
+        ConfigurationError: If it is anything else.
+    """
+    if not isinstance(value, bool):
+        msg = f"{name}= takes True or False, got {value!r}"
         raise ConfigurationError(msg)
     return value
 

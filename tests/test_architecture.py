@@ -23,6 +23,7 @@ ROOMS = [
     "policy_yaml",
     "policy_types",
     "policy_fields",
+    "policy_partition",
     "policy_model",
     "policy",
     "config",

@@ -127,7 +127,8 @@ class Ledger:
             row = self._locked_row(session, reservation)
             if row["state"] == "settled":
                 return
-            facts = {"outcome": outcome, **(body or {})}
+            kept = None if value is None else digest(value)
+            facts = {"outcome": outcome, "digest": kept, **(body or {})}
             self._end(session, row, "settle", "settled", facts)
             key = row["release_key"]
             if key is None:
@@ -140,7 +141,7 @@ class Ledger:
                 release_key=key,
                 reservation=reservation,
                 value=value,
-                digest=None if value is None else digest(value),
+                digest=kept,
             )
 
     def void(self, reservation: str, *, reason: str) -> None:

@@ -49,6 +49,7 @@ class Request:
             are divided.
         release_key: Keyed digest under which the output is kept, if it is.
         key_text: The release key for people.
+        fresh: Whether a new draw is wanted, at a new charge, where there is a release.
         body: Further facts for the journal: task run, attempt, version. Never data.
 
     Raises:
@@ -67,6 +68,7 @@ class Request:
     partitions: tuple[str, ...] = ()
     release_key: str | None = None
     key_text: str = ""
+    fresh: bool = False
     body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

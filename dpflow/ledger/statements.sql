@@ -121,9 +121,19 @@ SELECT amount FROM granted WHERE account = :account AND step = :step;
 INSERT INTO granted (account, step, amount) VALUES (:account, :step, :amount)
 ON CONFLICT (account, step) DO UPDATE SET amount = excluded.amount;
 
+-- name: list_releases
+SELECT release_key, key_text, dataset, step, cost, state, digest, at,
+       length(value) AS size
+FROM release ORDER BY at DESC, release_key;
+
+-- name: forget_release
+UPDATE release SET value = NULL
+WHERE release_key = :release_key AND digest = :digest AND state = 'settled'
+  AND value IS NOT NULL;
+
 -- name: read_release
 SELECT release_key, key_text, dataset, step, cost, reservation, owner, state, value,
-       digest, at
+       digest, at, length(value) AS size
 FROM release WHERE release_key = :release_key;
 
 -- name: claim_release

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from prefect import Task
@@ -22,7 +23,13 @@ from dpflow.execution import arun, run
 from dpflow.prefect.futures import note_future
 from dpflow.prefect.place import called_by_engine, current_place
 from dpflow.prefect.states import refusal_in, refused_state
-from dpflow.step import CostLike, PartitionsLike, Step, define_step
+from dpflow.step import (
+    CostLike,
+    PartitionsLike,
+    Step,
+    checked_flag,
+    define_step,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,12 +71,18 @@ class DPTask(Task[P, R]):
             return futures
 
         def with_options(self, **options: Any) -> DPTask[P, R]:
-            """Return the task with other options, guard and declaration kept."""
+            """Return the task with other options, guard and declaration kept.
+
+            `fresh=True` asks for a new draw, at a charge of its own.
+            """
             # Prefect builds a plain Task here; only its class and the step are lost.
+            fresh = checked_flag(options.pop("fresh", self.step.fresh), "fresh")
             task = super().with_options(**options)
             task.__class__ = type(self)
-            task.step = self.step
+            task.step = replace(self.step, fresh=fresh)
             task.task_key = self.task_key
+            if fresh != self.step.fresh:
+                task.fn = _guard(task.step, self.fn.__wrapped__)
             return task
 
 
@@ -91,6 +104,7 @@ def dp_task(
     private: tuple[str, ...] = (),
     release_key: str | None = None,
     partitions: PartitionsLike | None = None,
+    fresh: bool = False,
     **task_options: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], DPTask[P, R]]:
     """Make a Prefect task of a function that reads private data.
@@ -110,6 +124,8 @@ def dp_task(
             time.
         partitions: Names of the partitions that it reads, as templates such as
             "{week}", or a function of its public arguments that returns names.
+        fresh: Draw anew, at a charge of its own, even where a release could be
+            replayed; the new one takes its place.
         **task_options: Every option of `prefect.task`. Retries default to 0: every
             attempt is a charge of its own. `version` is the version of the data,
             where the policy's does not do.
@@ -143,6 +159,7 @@ def dp_task(
             private=private,
             release_key=release_key,
             partitions=partitions,
+            fresh=fresh,
             version=task_options.get("version"),
             name=task_options.get("name"),
         )
