@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar, cast
 
 from dpflow.accounting.costs import Cost
+from dpflow.asking import Place, ask
 from dpflow.exceptions import ConfigurationError
-from dpflow.execution import Execution, Place, admit, arun, ask, run
+from dpflow.execution import Execution, admit, arun, run
 from dpflow.ledger.records import Replayed
 from dpflow.step import CostLike, PartitionsLike, checked_text, define_step
-from dpflow.waiting import reserve
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -132,8 +132,9 @@ def spend(
     defined = define_step(
         block, dataset=dataset, cost=cost, partitions=partitions, name=name
     )
-    project, request = ask(defined, {}, Place.named(flow))
-    execution = admit(project, request, reserve(project, request))
+    place = Place.named(flow)
+    project, request = ask(defined, {}, place)
+    execution = admit(project, request, place)
     if isinstance(execution, Replayed):
         msg = "a block has no release key, so the ledger cannot have replayed it"
         raise TypeError(msg)

@@ -34,6 +34,7 @@ ROOMS = [
     "step",
     "redaction",
     "waiting",
+    "asking",
     "execution",
     "guard",
     "summary",
