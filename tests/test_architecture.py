@@ -79,6 +79,7 @@ LOADERS = {
     "dpflow.accounting.adapters",  # an optional library
     "dpflow.accounting.costs",  # more mechanisms
     "dpflow.accounting.loss_distribution",  # an optional library
+    "dpflow.config",  # Prefect, if one of its blocks holds the ledger's URL
     "dpflow.policy_fields",
 }
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from prefect import Task
+from prefect.assets import Asset
 from prefect.cache_policies import NO_CACHE
-from prefect.tasks import TaskOptions
+from prefect.tasks import MaterializingTask, TaskOptions
 from typing_extensions import Unpack
 
 from dpflow.exceptions import BudgetRefused, ConfigurationError
@@ -35,7 +36,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class DPTask(Task[P, R]):
+class DPTask(MaterializingTask[P, R]):
     """A Prefect task whose body is guarded by the ledger; made by `dp_task`.
 
     Attributes:
@@ -79,9 +80,9 @@ class DPTask(Task[P, R]):
             fresh = checked_flag(options.pop("fresh", self.step.fresh), "fresh")
             task = super().with_options(**options)
             task.__class__ = type(self)
-            task.step = replace(self.step, fresh=fresh)
-            task.task_key = self.task_key
+            task.step, task.task_key = self.step, self.task_key
             if fresh != self.step.fresh:
+                task.step = replace(self.step, fresh=fresh)
                 task.fn = _guard(task.step, self.fn.__wrapped__)
             return task
 
@@ -105,6 +106,7 @@ def dp_task(
     release_key: str | None = None,
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
+    assets: Sequence[str | Asset] = (),
     **task_options: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], DPTask[P, R]]:
     """Make a Prefect task of a function that reads private data.
@@ -126,6 +128,8 @@ def dp_task(
             "{week}", or a function of its public arguments that returns names.
         fresh: Draw anew, at a charge of its own, even where a release could be
             replayed; the new one takes its place.
+        assets: Keys of the Prefect assets that each release materialises, such as
+            "dpflow://cdnow/weekly-revenue", with its cost and guarantee as metadata.
         **task_options: Every option of `prefect.task`. Retries default to 0: every
             attempt is a charge of its own. `version` is the version of the data,
             where the policy's does not do.
@@ -163,7 +167,12 @@ def dp_task(
             version=task_options.get("version"),
             name=task_options.get("name"),
         )
-        task: DPTask[P, R] = DPTask(fn=_guard(step, function), **task_options)
+        task: DPTask[P, R] = DPTask(
+            fn=_guard(step, function),
+            assets=assets,
+            materialized_by="dpflow",
+            **task_options,
+        )
         task.step = step
         return task
 
