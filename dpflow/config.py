@@ -12,7 +12,12 @@ from dpflow.exceptions import ConfigurationError
 
 LEDGER_VARIABLE = "DPFLOW_LEDGER_URL"
 POLICIES_VARIABLE = "DPFLOW_POLICIES"
-_KEYS = ("ledger_url", "policies")
+WITNESS_VARIABLE = "DPFLOW_WITNESS"
+KEY_VARIABLE = "DPFLOW_LEDGER_KEY"
+#: The word that does without a witness.
+NO_WITNESS = "none"
+_KEYS = ("ledger_url", "policies", "witness")
+_KEY_LEAST = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +29,14 @@ class Settings:
             working directory, else the working directory.
         ledger_url: `sqlite:////absolute/path`.
         policies: Folder of the policy files and of `ledger.lock`.
+        witness: Folder of the ledger's witness; "none" waives it, None is the default
+            of the ledger's kind.
     """
 
     root: Path
     ledger_url: str
     policies: Path
+    witness: str | None = None
 
 
 def settings(directory: Path | None = None) -> Settings:
@@ -48,10 +56,12 @@ def settings(directory: Path | None = None) -> Settings:
     table = _table(root / "pyproject.toml")
     ledger = os.environ.get(LEDGER_VARIABLE) or table.get("ledger_url")
     policies = os.environ.get(POLICIES_VARIABLE) or table.get("policies")
+    witness = os.environ.get(WITNESS_VARIABLE) or table.get("witness")
     return Settings(
         root=root,
         ledger_url=_absolute(ledger or "sqlite:///.dpflow/ledger.db", root),
         policies=root / (policies or "policies"),
+        witness=None if witness is None else _witness(witness, root),
     )
 
 
@@ -61,6 +71,28 @@ def project_root(directory: Path) -> Path:
         if (folder / "pyproject.toml").is_file():
             return folder
     return directory
+
+
+def ledger_key() -> bytes | None:
+    """Return the key that signs checkpoints, or None if there is none.
+
+    Raises:
+        ConfigurationError: If it is too short to keep anyone from guessing it.
+    """
+    key = os.environ.get(KEY_VARIABLE)
+    if not key:
+        return None
+    if len(key) < _KEY_LEAST:
+        msg = (
+            f"{KEY_VARIABLE} has {len(key)} characters, at least {_KEY_LEAST} are "
+            "needed. Make one with `openssl rand -hex 32`."
+        )
+        raise ConfigurationError(msg)
+    return key.encode()
+
+
+def _witness(place: str, root: Path) -> str:
+    return place if place == NO_WITNESS or "://" in place else str(root / place)
 
 
 def _absolute(url: str, root: Path) -> str:

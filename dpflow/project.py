@@ -49,7 +49,7 @@ class _Opened:
 
 
 _lock = threading.Lock()
-_ledgers: dict[tuple[str, Path], _Opened] = {}
+_ledgers: dict[tuple[str, Path, str | None], _Opened] = {}
 _policies: dict[Path, tuple[_Signature, PolicySet]] = {}
 
 
@@ -66,10 +66,12 @@ def current_project() -> Project:
     found = settings()
     with _lock:
         policies = _load(found.policies)
-        key = (found.ledger_url, found.policies)
+        key = (found.ledger_url, found.policies, found.witness)
         opened = _ledgers.get(key)
         if opened is None:
-            ledger = open_ledger(found.ledger_url, policies=found.policies)
+            ledger = open_ledger(
+                found.ledger_url, policies=found.policies, witness=found.witness
+            )
             opened = _ledgers[key] = _Opened(ledger)
     return Project(found, opened.ledger, policies, opened.unsettled)
 

@@ -11,6 +11,17 @@ settings.register_profile("dpflow", deadline=None, print_blob=True, derandomize=
 settings.load_profile("dpflow")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _witnesses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the witnesses of all ledgers out of the user's home."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    for name in ("DPFLOW_WITNESS", "DPFLOW_LEDGER_KEY"):
+        patch.delenv(name, raising=False)
+    yield
+    patch.undo()
+
+
 @pytest.fixture(autouse=True)
 def _no_open_projects() -> Iterator[None]:
     """Close the ledgers that a test has opened by way of its working directory."""

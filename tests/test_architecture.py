@@ -48,6 +48,7 @@ ROOMS = [
 PURE = {
     "__future__",
     "abc",
+    "ast",
     "bisect",
     "contextlib",
     "collections",

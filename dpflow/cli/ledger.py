@@ -1,4 +1,4 @@
-"""`dpflow ledger`: make the ledger, say which one it is."""
+"""`dpflow ledger`: make the ledger, say which one it is, look after it."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from dpflow.cli import ledger_audit, ledger_operations
 from dpflow.cli.output import AsJson, plain, say, say_json, short_path
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.config import Settings
+    from dpflow.ledger import Ledger
 
-app = typer.Typer(no_args_is_help=True, help="Make the ledger, or say which one it is.")
+app = typer.Typer(
+    no_args_is_help=True, help="Make the ledger, say which one it is, look after it."
+)
 
 
 @app.command()
@@ -32,7 +36,7 @@ def init(*, as_json: AsJson = False) -> None:
     found = settings()
     path, lock = sqlite_path(found.ledger_url), found.policies / LOCK_NAME
     _refuse_existing(found, path, lock)
-    ledger = create_ledger(found.ledger_url)
+    ledger = create_ledger(found.ledger_url, witness=found.witness)
     try:
         pin_ledger(ledger, found.policies)
     finally:
@@ -41,6 +45,7 @@ def init(*, as_json: AsJson = False) -> None:
         say_json(
             {
                 "ledger": {"id": ledger.id, "place": ledger.place},
+                "witness": _witness_place(ledger),
                 "pin": str(lock),
                 "commit": [str(lock)],
             }
@@ -49,6 +54,7 @@ def init(*, as_json: AsJson = False) -> None:
     say(
         f"Made the ledger {plain(short_path(path))} with id {ledger.id}.",
         f"Pinned its id in {plain(short_path(lock))}.",
+        f"Its witness is {plain(_witness_place(ledger))}.",
         "",
         "Next:",
         f"  1. Commit {plain(short_path(lock))}: any other ledger is then refused.",
@@ -57,6 +63,11 @@ def init(*, as_json: AsJson = False) -> None:
         f"  3. Write a policy for each dataset in {plain(short_path(found.policies))}/ "
         "and run `dpflow policy check`.",
     )
+
+
+def _witness_place(ledger: Ledger) -> str:
+    witness = ledger.watch.witness
+    return "waived" if witness is None else str(witness.path)
 
 
 def _refuse_existing(found: Settings, path: Path, lock: Path) -> None:
@@ -109,6 +120,7 @@ def status(*, as_json: AsJson = False) -> None:
                 "ledger": ledger_facts(ledger),
                 "pin": str(lock),
                 "schema": schema,
+                "witness": _witness_place(ledger),
                 "datasets": sorted(datasets),
                 "open_reservations": counts,
             }
@@ -119,6 +131,7 @@ def status(*, as_json: AsJson = False) -> None:
         f"id                 {ledger.id}",
         f"place              {plain(short_path(ledger.place))}",
         f"pinned by          {plain(short_path(lock))}",
+        f"witness            {plain(_witness_place(ledger))}",
         f"schema             {schema}",
         f"datasets           {', '.join(sorted(datasets)) or 'none charged yet'}",
         f"open reservations  {len(open_ones)}{of_them}",
@@ -144,3 +157,19 @@ def migrate(*, as_json: AsJson = False) -> None:
         say(f"The ledger has schema {after} already; nothing was changed.")
     else:
         say(f"Migrated the ledger from schema {before} to {after}.")
+
+
+for _command in (
+    ledger_audit.verify,
+    ledger_audit.checkpoint,
+    ledger_audit.trust,
+    ledger_audit.reconcile,
+    ledger_operations.backup,
+    ledger_operations.restore,
+    ledger_operations.export,
+    ledger_operations.reservations,
+    ledger_operations.close_reservation,
+    ledger_operations.amend,
+    ledger_operations.import_prior,
+):
+    app.command()(_command)

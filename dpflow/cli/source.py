@@ -17,6 +17,7 @@ from typing import Any
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.cli.output import warn
 from dpflow.config import Settings, settings
 from dpflow.exceptions import PolicyError, UnknownDataset
 from dpflow.ledger import Ledger, open_ledger
@@ -54,19 +55,35 @@ class Standing:
 
 
 @contextmanager
-def project_ledger() -> Iterator[tuple[Settings, Ledger]]:
+def project_ledger(*, quiet: bool = False) -> Iterator[tuple[Settings, Ledger]]:
     """Open the project's ledger for one command.
+
+    Args:
+        quiet: Leave a ledger that forgot charges to the command; else it is warned of.
 
     Raises:
         LedgerError: If it is missing, out of reach or not the pinned one.
         ConfigurationError: If the settings cannot be read.
     """
     found = settings()
-    ledger = open_ledger(found.ledger_url, policies=found.policies)
+    ledger = open_ledger(
+        found.ledger_url, policies=found.policies, witness=found.witness
+    )
     try:
+        if not quiet:
+            _warn_of_rollback(ledger)
         yield found, ledger
     finally:
         ledger.close()
+
+
+def _warn_of_rollback(ledger: Ledger) -> None:
+    """Warn that the numbers shown are too small, because the ledger forgot charges."""
+    with ledger.database.read() as session:
+        epoch = int(session.rows("read_ledger")[0]["epoch"])
+        problem = ledger.watch.problem(session, epoch)
+    if problem is not None:
+        warn(problem)
 
 
 def ledger_facts(ledger: Ledger) -> dict[str, str]:

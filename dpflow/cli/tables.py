@@ -24,6 +24,9 @@ _KIND_STYLES = {
     "void": "yellow",
     "forfeit": "magenta",
     "refuse": "bold red",
+    "amend": "bold magenta",
+    "prior": "bold magenta",
+    "repair": "bold magenta",
 }
 _STATE_STYLES = {"open": "green", "frozen": "bold cyan", "overdrawn": "bold red"}
 

@@ -12,6 +12,7 @@ from dpflow.ledger.database import MIN_WRITER, SCHEMA_VERSION, migrations
 from dpflow.ledger.kernel import Ledger, identity_row
 from dpflow.ledger.owner import Owners
 from dpflow.ledger.sqlite import SqliteDatabase
+from dpflow.ledger.witness import witness_folder
 
 __all__ = [
     "Ledger",
@@ -19,18 +20,23 @@ __all__ = [
     "migrate_ledger",
     "open_ledger",
     "pin_ledger",
+    "pinned_id",
 ]
 
 LOCK_NAME = "ledger.lock"
 
 
-def open_ledger(url: str, *, policies: Path | None = None) -> Ledger:
+def open_ledger(
+    url: str, *, policies: Path | None = None, witness: str | None = None
+) -> Ledger:
     """Open a ledger that exists.
 
     Args:
         url: `sqlite:///path/to/ledger.db` (four slashes for an absolute path).
         policies: Folder whose `ledger.lock` pins the ledger's id. A ledger with
             another id is refused: a fresh one would forget what has been spent.
+        witness: Folder of its witness, which every decision asks; "none" waives it.
+            Default: a folder in the user's state directory.
 
     Raises:
         LedgerMissing: If there is none; it is never made by itself.
@@ -39,20 +45,26 @@ def open_ledger(url: str, *, policies: Path | None = None) -> Ledger:
         ConfigurationError: If the URL or the pin cannot be read.
     """
     path = sqlite_path(url)
-    ledger = Ledger(SqliteDatabase(path), _owners(path))
+    folder = witness_folder(witness, SqliteDatabase.dialect)
+    ledger = Ledger(SqliteDatabase(path), _owners(path), folder)
     if policies is not None:
-        _check_pin(ledger, policies / LOCK_NAME)
+        _check_pin(ledger, policies)
     return ledger
 
 
-def create_ledger(url: str) -> Ledger:
-    """Make a new, empty ledger.
+def create_ledger(url: str, *, witness: str | None = None) -> Ledger:
+    """Make a new, empty ledger, and begin its witness.
+
+    Args:
+        url: As in `open_ledger`.
+        witness: As in `open_ledger`.
 
     Raises:
         ConfigurationError: If there is a file at this place.
         LedgerUnavailable: If the file cannot be written.
     """
     path = sqlite_path(url)
+    folder = witness_folder(witness, SqliteDatabase.dialect)
     identity = {
         "ledger_id": uuid.uuid4().hex,
         "schema_version": SCHEMA_VERSION,
@@ -64,7 +76,10 @@ def create_ledger(url: str) -> Ledger:
     database = SqliteDatabase.create(
         path, lambda session: session.change("create_ledger", **identity)
     )
-    return Ledger(database, _owners(path))
+    ledger = Ledger(database, _owners(path), folder)
+    if ledger.watch.witness is not None:
+        ledger.watch.witness.enrol(0, [])
+    return ledger
 
 
 def migrate_ledger(url: str) -> tuple[int, int]:
@@ -136,12 +151,22 @@ def _owners(path: Path) -> Owners:
     return Owners(path.with_name(f"{path.name}.owners"))
 
 
-def _check_pin(ledger: Ledger, lock: Path) -> None:
+def pinned_id(policies: Path, place: str) -> str:
+    """Return the id of the ledger that a project pins.
+
+    Args:
+        policies: Folder with `ledger.lock`.
+        place: The ledger, for messages.
+
+    Raises:
+        ConfigurationError: If the pin cannot be read.
+    """
+    lock = policies / LOCK_NAME
     try:
-        pinned = lock.read_text("utf-8").strip()
+        return lock.read_text("utf-8").strip()
     except FileNotFoundError:
         msg = (
-            f"there is no {lock}, so nothing says that {ledger.place} is the right "
+            f"there is no {lock}, so nothing says that {place} is the right "
             "ledger. Restore it from version control; for a new project run "
             "`dpflow ledger init`."
         )
@@ -149,6 +174,10 @@ def _check_pin(ledger: Ledger, lock: Path) -> None:
     except OSError as error:
         msg = f"cannot read {lock}: {error.strerror}"
         raise ConfigurationError(msg) from error
+
+
+def _check_pin(ledger: Ledger, policies: Path) -> None:
+    pinned, lock = pinned_id(policies, ledger.place), policies / LOCK_NAME
     if pinned != ledger.id:
         msg = (
             f"{ledger.place} has id {ledger.id}, but {lock} pins {pinned}. A fresh or "

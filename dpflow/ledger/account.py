@@ -15,6 +15,7 @@ from dpflow.accounting.costs import Cost
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter, Odometer, Rule
 from dpflow.exceptions import LedgerCorrupt, UnsupportedCost
+from dpflow.ledger.checkpoints import sign_opening
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.records import canonical, digest
 from dpflow.rounding import number_from_text
@@ -186,6 +187,7 @@ def open_account(
         **names,
     )
     session.change("append_entry", **entry, hash=head)
+    sign_opening(session, account_id, head, entry["at"])
     opened = read_account(session, account_id)
     if opened is None:
         msg = f"account {account_id!r} was opened and is not there"
@@ -201,7 +203,7 @@ def append(
     *,
     settled: Tally,
     held: Tally,
-    reservation: str,
+    reservation: str | None,
     run: str | None,
     body: Mapping[str, Any],
     writer: str,

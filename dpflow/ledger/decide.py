@@ -49,7 +49,7 @@ def decide(
     known = _known(session, request) or _released(session, request, owners)
     if known is not None:
         return known
-    _check_relation(request)
+    check_relation(request)
     accounts = accounts_of(session, request)
     asked = [account.price(request.cost) for account in accounts]
     refusal = _refused(session, request, accounts, asked)
@@ -110,7 +110,7 @@ def _released(
     return None
 
 
-def _check_relation(request: Request) -> None:
+def check_relation(request: Request) -> None:
     """Refuse a cost whose price does not hold under a dataset's relation."""
     allowed = relations_of(request.cost)
     for policy in request.policies:

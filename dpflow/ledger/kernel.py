@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import (
     DpflowError,
     LedgerCorrupt,
+    LedgerError,
     LedgerUnavailable,
     ReservationConflict,
 )
@@ -22,8 +25,15 @@ from dpflow.ledger.account import append, read_account
 from dpflow.ledger.database import SCHEMA_VERSION, Database, Row, Session
 from dpflow.ledger.decide import decide
 from dpflow.ledger.owner import Owners
-from dpflow.ledger.records import Answer, Request, canonical, digest
+from dpflow.ledger.records import Answer, Granted, Request, canonical, digest
+from dpflow.ledger.replay import check_tail
+from dpflow.ledger.watch import Watch
+from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_lines import Line
 from dpflow.ledger.writer import writer
+
+#: Answers, and what the witness is to be told of them.
+_Decided = tuple[list[Answer | DpflowError], list[Line]]
 
 
 class Ledger:
@@ -32,15 +42,23 @@ class Ledger:
     Args:
         database: Where it is kept.
         owners: Who holds what.
+        witness: Folder of the witness; None if it was waived.
     """
 
-    def __init__(self, database: Database, owners: Owners) -> None:
+    def __init__(
+        self, database: Database, owners: Owners, witness: Path | None = None
+    ) -> None:
         self.database = database
         self.owners = owners
         with database.read() as session:
             row = _identity(session, database.place)
         self.id: str = row["ledger_id"]
         self._secret = bytes.fromhex(row["release_secret"])
+        file = None if witness is None else witness / f"{self.id}.witness"
+        self.watch = Watch(
+            database.place, None if file is None else Witness(file, self.id)
+        )
+        self._tail_checked = False
 
     @property
     def place(self) -> str:
@@ -73,6 +91,11 @@ class Ledger:
 
     def reserve_many(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
         """Decide several requests one after another in one transaction."""
+        answers, lines = self._reserve_surely(requests)
+        self._tell(answers, lines)
+        return answers
+
+    def _reserve_surely(self, requests: Sequence[Request]) -> _Decided:
         try:
             return self._reserve_once(requests)
         except LedgerUnavailable as error:
@@ -83,11 +106,49 @@ class Ledger:
             # sending, so asking again either finds the answer or decides anew.
             return self._reserve_once(requests)
 
-    def _reserve_once(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
+    def _reserve_once(self, requests: Sequence[Request]) -> _Decided:
+        with self.transaction(_datasets(requests), guarded=True) as session:
+            answers = [self._decide_or_error(session, r) for r in requests]
+            self.watch.check_granted(session, answers)
+            return answers, self.watch.lines_of(session, answers)
+
+    def _tell(
+        self, answers: Sequence[Answer | DpflowError], lines: Sequence[Line]
+    ) -> None:
+        """Tell the witness of what was granted; a body may start only after that."""
+        try:
+            self.watch.tell(lines)
+        except LedgerError:
+            # No body has started, so what was reserved can be given back.
+            for answer in answers:
+                if isinstance(answer, Granted):
+                    with suppress(DpflowError):
+                        self.void(answer.reservation, reason="not witnessed")
+            raise
+
+    @contextmanager
+    def transaction(
+        self, datasets: Iterable[str], *, guarded: bool = False
+    ) -> Iterator[Session]:
+        """Run a block in one transaction on this ledger, with datasets locked.
+
+        Args:
+            datasets: Those that the block writes to.
+            guarded: Refuse if the ledger forgot a charge, or its journal's end is not
+                what was written.
+
+        Raises:
+            LedgerCorrupt: If another ledger is in its place, or as above.
+        """
         with self.database.write() as session:
-            self._check_identity(session)
-            session.lock(_datasets(requests))
-            return [self._decide_or_error(session, request) for request in requests]
+            epoch = self._check_identity(session)
+            session.lock(datasets)
+            if guarded:
+                if not self._tail_checked:
+                    check_tail(session, self.place)
+                self.watch.check(session, epoch)
+                self._tail_checked = True
+            yield session
 
     def _decide_or_error(
         self, session: Session, request: Request
@@ -124,7 +185,7 @@ class Ledger:
             ReservationConflict: If the charge was voided or forfeited.
         """
         with self.database.write() as session:
-            row = self._locked_row(session, reservation)
+            row = self.locked_row(session, reservation)
             if row["state"] == "settled":
                 return
             facts = {"outcome": outcome, **(body or {})}
@@ -152,7 +213,7 @@ class Ledger:
             ReservationConflict: If another process reserved it, or it has ended.
         """
         with self.database.write() as session:
-            row = self._locked_row(session, reservation)
+            row = self.locked_row(session, reservation)
             if row["owner"] != self.owners.mine():
                 msg = f"reservation {reservation} belongs to another process"
                 raise ReservationConflict(msg, reservation=reservation)
@@ -171,24 +232,30 @@ class Ledger:
             ReservationConflict: If its process still runs, or it has ended.
         """
         with self.database.write() as session:
-            row = self._locked_row(session, reservation)
+            row = self.locked_row(session, reservation)
             if row["state"] == "open" and self.owners.alive(row["owner"]):
                 msg = f"the process that holds reservation {reservation} still runs"
                 raise ReservationConflict(msg, reservation=reservation)
             self._end(session, row, "forfeit", "forfeited", {"because": because})
 
-    def _check_identity(self, session: Session) -> None:
-        """Check that this is still the ledger that was opened, and perhaps pinned."""
-        found = _identity(session, self.place)["ledger_id"]
+    def _check_identity(self, session: Session) -> int:
+        """Check that this is still the ledger that was opened; return its epoch."""
+        row = _identity(session, self.place)
+        found = row["ledger_id"]
         if found != self.id:
             msg = (
                 f"the ledger {self.place} had id {self.id} when it was opened and has "
                 f"{found} now: another ledger was put in its place. Restore the first."
             )
             raise LedgerCorrupt(msg, ledger=self.place)
+        return int(row["epoch"])
 
-    def _locked_row(self, session: Session, reservation: str) -> Row:
-        """Read a reservation, with its datasets kept from other writers."""
+    def locked_row(self, session: Session, reservation: str) -> Row:
+        """Read a reservation, with its datasets kept from other writers.
+
+        Raises:
+            ReservationConflict: If the ledger does not know it.
+        """
         self._check_identity(session)
         rows = session.rows("read_reservation", id=reservation)
         if not rows:

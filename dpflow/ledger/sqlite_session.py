@@ -25,6 +25,10 @@ class SqliteSession:
         """Run a named statement and return how many rows it changed."""
         return self._connection.execute(statements()[statement], values).rowcount
 
+    def copy_to(self, target: sqlite3.Connection) -> None:
+        """Copy the whole ledger, its log included, as this transaction sees it."""
+        self._connection.backup(target)
+
     def run(self, script: str) -> None:
         """Run a migration; `executescript` would commit first."""
         for statement in split_statements(script):

@@ -143,3 +143,80 @@ WHERE release_key = :release_key AND reservation = :reservation;
 -- name: drop_claim
 DELETE FROM release
 WHERE release_key = :release_key AND reservation = :reservation AND state = 'claimed';
+
+-- name: any_reservation
+SELECT id FROM reservation LIMIT 1;
+
+-- name: witnessed_entry
+SELECT seq, hash, amount, settled_after, held_after, run FROM entry
+WHERE account = :account AND reservation = :reservation AND kind = 'reserve';
+
+-- name: hashes_between
+SELECT seq, hash FROM entry
+WHERE account = :account AND seq >= :low AND seq <= :high;
+
+-- name: journal_after
+SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+       at, writer, hash
+FROM entry WHERE account = :account AND seq > :seq ORDER BY seq LIMIT :limit;
+
+-- name: ends_of_reservation
+SELECT account, seq, kind, amount FROM entry
+WHERE account = :account AND reservation = :reservation
+  AND kind IN ('settle', 'void', 'forfeit');
+
+-- name: amendments_of_reservation
+SELECT amount FROM entry
+WHERE account = :account AND reservation = :reservation AND kind = 'amend';
+
+-- name: priors_of_account
+SELECT seq, body FROM entry WHERE account = :account AND kind = 'prior';
+
+-- name: reservations_after
+SELECT id, state, accounts FROM reservation
+WHERE id > :id ORDER BY id LIMIT :limit;
+
+-- name: reservation_posts
+SELECT r.id, r.state, r.accounts,
+       (SELECT count(*) FROM entry s
+        WHERE s.reservation = r.id AND s.kind = 'reserve') AS reserved,
+       count(e.kind) AS ended, min(e.kind) AS first_end, max(e.kind) AS last_end
+FROM reservation r
+LEFT JOIN entry e ON e.reservation = r.id AND e.kind IN ('settle', 'void', 'forfeit')
+WHERE r.id >= :low AND r.id <= :high
+GROUP BY r.id, r.state, r.accounts ORDER BY r.id;
+
+-- name: orphans
+SELECT e.account, e.seq, e.reservation FROM entry e
+WHERE e.kind = 'reserve'
+  AND NOT EXISTS (SELECT 1 FROM reservation r WHERE r.id = e.reservation)
+LIMIT 1;
+
+-- name: term_pins
+SELECT dataset, number, pinned, policy_hash FROM term ORDER BY dataset, number;
+
+-- name: releases_after
+SELECT release_key, state, value, digest FROM release
+WHERE release_key > :release_key ORDER BY release_key LIMIT :limit;
+
+-- name: set_epoch
+UPDATE ledger SET epoch = :epoch WHERE epoch < :epoch;
+
+-- name: add_checkpoint
+INSERT INTO checkpoint (account, seq, hash, signature, at, writer)
+VALUES (:account, :seq, :hash, :signature, :at, :writer)
+ON CONFLICT (account, seq) DO UPDATE
+SET hash = excluded.hash, signature = excluded.signature, at = excluded.at,
+    writer = excluded.writer;
+
+-- name: checkpoints_of_account
+SELECT seq, hash, signature FROM checkpoint WHERE account = :account ORDER BY seq;
+
+-- name: newest_checkpoint
+SELECT seq FROM checkpoint WHERE account = :account ORDER BY seq DESC LIMIT 1;
+
+-- name: count_checkpoints
+SELECT count(*) AS number FROM checkpoint;
+
+-- name: count_entries
+SELECT count(*) AS number FROM entry;

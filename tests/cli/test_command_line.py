@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -162,7 +163,11 @@ def test_a_closed_pipe_is_no_error(busy: Shop) -> None:
         text=True,
         check=False,
         timeout=60,
-        env={"PYTHONPATH": str(dpflow.__path__[0]) + "/..", "PATH": "/usr/bin:/bin"},
+        env={
+            "PYTHONPATH": str(dpflow.__path__[0]) + "/..",
+            "PATH": "/usr/bin:/bin",
+            "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
+        },
     )
     assert (result.returncode, result.stderr) == (0, "")
 

@@ -176,7 +176,7 @@ def audit(path: Path) -> None:
                 assert open_amounts.pop((account, reservation)) == amount
                 kept = [a - b for a, b in zip(kept, amount, strict=True)]
                 ended.setdefault(reservation, set()).add(kind)
-            if kind in {"settle", "forfeit"}:
+            if kind in {"settle", "forfeit", "amend", "prior", "repair"}:
                 spent = [a + b for a, b in zip(spent, amount, strict=True)]
             assert position == number
             assert [spent, kept] == [json.loads(text) for text in after]
