@@ -12,7 +12,10 @@ from dpflow.exceptions import ConfigurationError
 
 LEDGER_VARIABLE = "DPFLOW_LEDGER_URL"
 POLICIES_VARIABLE = "DPFLOW_POLICIES"
-_KEYS = ("ledger_url", "policies")
+PRINCIPAL_VARIABLE = "DPFLOW_PRINCIPAL"
+ENVIRONMENT_VARIABLE = "DPFLOW_ENVIRONMENT"
+_NAME_LENGTH = 200
+_KEYS = ("ledger_url", "policies", "principal", "environment")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +27,16 @@ class Settings:
             working directory, else the working directory.
         ledger_url: `sqlite:////absolute/path`.
         policies: Folder of the policy files and of `ledger.lock`.
+        principal: Who acts, for the journal. None: the operating system's user.
+        environment: What this process runs in, such as "production"; None if nobody
+            said. A ledger that was made for one serves no other.
     """
 
     root: Path
     ledger_url: str
     policies: Path
+    principal: str | None = None
+    environment: str | None = None
 
 
 def settings(directory: Path | None = None) -> Settings:
@@ -52,6 +60,8 @@ def settings(directory: Path | None = None) -> Settings:
         root=root,
         ledger_url=_absolute(ledger or "sqlite:///.dpflow/ledger.db", root),
         policies=root / (policies or "policies"),
+        principal=_name(PRINCIPAL_VARIABLE, table.get("principal")),
+        environment=_name(ENVIRONMENT_VARIABLE, table.get("environment")),
     )
 
 
@@ -61,6 +71,20 @@ def project_root(directory: Path) -> Path:
         if (folder / "pyproject.toml").is_file():
             return folder
     return directory
+
+
+def _name(variable: str, given: str | None) -> str | None:
+    """Return a setting that is a name; the environment variable comes first."""
+    name = os.environ.get(variable) or given
+    if not name:
+        return None
+    if not name.isprintable() or name != name.strip() or len(name) > _NAME_LENGTH:
+        msg = (
+            f"{variable}, or its entry in [tool.dpflow], must be 1 to {_NAME_LENGTH} "
+            f"printable characters without spaces around them, got {name[:60]!r}"
+        )
+        raise ConfigurationError(msg)
+    return name
 
 
 def _absolute(url: str, root: Path) -> str:

@@ -121,7 +121,7 @@ def _open_or_make_ledger(console: Console) -> None:
             f"The ledger is {found.ledger_url}; published weeks cost nothing."
         )
         return
-    ledger = create_ledger(found.ledger_url)
+    ledger = create_ledger(found.ledger_url, environment=found.environment)
     lock = pin_ledger(ledger, found.policies)
     ledger.close()
     console.print(f"A new ledger: {found.ledger_url}, its id pinned in {lock}.")

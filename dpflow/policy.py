@@ -69,6 +69,7 @@ _PARTS: Mapping[str, type[BaseModel]] = {
     "filter": FilterChoice,
     "odometer": OdometerChoice,
     "flows": FlowShare,
+    "lifetime": Budget,
     "on_exhausted": OnExhausted,
 }
 #: Pydantic's kinds of error, in the words of a YAML file.

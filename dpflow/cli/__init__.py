@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import dpflow
-from dpflow.cli import demo, history, ledger, policy, status
+from dpflow.cli import demo, freeze, history, ledger, policy, status
 from dpflow.cli.output import fail, survive_encoding
 from dpflow.exceptions import DpflowError
 
@@ -65,6 +65,8 @@ def _dpflow(
 app.command("status")(status.status)
 app.command("history")(history.history)
 app.command("demo")(demo.demo)
+app.command("freeze")(freeze.freeze)
+app.command("thaw")(freeze.thaw)
 app.add_typer(policy.app, name="policy")
 app.add_typer(ledger.app, name="ledger")
 

@@ -32,7 +32,7 @@ def init(*, as_json: AsJson = False) -> None:
     found = settings()
     path, lock = sqlite_path(found.ledger_url), found.policies / LOCK_NAME
     _refuse_existing(found, path, lock)
-    ledger = create_ledger(found.ledger_url)
+    ledger = create_ledger(found.ledger_url, environment=found.environment)
     try:
         pin_ledger(ledger, found.policies)
     finally:
@@ -65,7 +65,7 @@ def _refuse_existing(found: Settings, path: Path, lock: Path) -> None:
 
     pinned = lock.exists()
     if path.exists():
-        ledger = open_ledger(found.ledger_url)
+        ledger = open_ledger(found.ledger_url, environment=found.environment)
         ledger.close()
         then = (
             "`dpflow status` shows what it holds."
@@ -109,6 +109,7 @@ def status(*, as_json: AsJson = False) -> None:
                 "ledger": ledger_facts(ledger),
                 "pin": str(lock),
                 "schema": schema,
+                "environment": ledger.environment,
                 "datasets": sorted(datasets),
                 "open_reservations": counts,
             }
@@ -120,6 +121,7 @@ def status(*, as_json: AsJson = False) -> None:
         f"place              {plain(short_path(ledger.place))}",
         f"pinned by          {plain(short_path(lock))}",
         f"schema             {schema}",
+        f"environment        {plain(ledger.environment or 'any')}",
         f"datasets           {', '.join(sorted(datasets)) or 'none charged yet'}",
         f"open reservations  {len(open_ones)}{of_them}",
     )

@@ -11,6 +11,7 @@ from dpflow.ledger.account import now
 from dpflow.ledger.database import MIN_WRITER, SCHEMA_VERSION, migrations
 from dpflow.ledger.kernel import Ledger, identity_row
 from dpflow.ledger.owner import Owners
+from dpflow.ledger.records import Conditions
 from dpflow.ledger.sqlite import SqliteDatabase
 
 __all__ = [
@@ -24,29 +25,48 @@ __all__ = [
 LOCK_NAME = "ledger.lock"
 
 
-def open_ledger(url: str, *, policies: Path | None = None) -> Ledger:
+def open_ledger(
+    url: str,
+    *,
+    policies: Path | None = None,
+    environment: str | None = None,
+    conditions: Conditions | None = None,
+) -> Ledger:
     """Open a ledger that exists.
 
     Args:
         url: `sqlite:///path/to/ledger.db` (four slashes for an absolute path).
         policies: Folder whose `ledger.lock` pins the ledger's id. A ledger with
             another id is refused: a fresh one would forget what has been spent.
+        environment: What this process runs in, such as "production". A ledger that was
+            made for one serves no other.
+        conditions: How it decides, and who is recorded. Default: this user.
 
     Raises:
         LedgerMissing: If there is none; it is never made by itself.
         LedgerUnavailable: If it cannot be read and written now.
         LedgerCorrupt: If it is not the ledger that was pinned.
-        ConfigurationError: If the URL or the pin cannot be read.
+        ConfigurationError: If the URL or the pin cannot be read, or the ledger serves
+            another environment.
     """
     path = sqlite_path(url)
-    ledger = Ledger(SqliteDatabase(path), _owners(path))
+    ledger = Ledger(
+        SqliteDatabase(path),
+        _owners(path),
+        environment=environment,
+        conditions=conditions,
+    )
     if policies is not None:
         _check_pin(ledger, policies / LOCK_NAME)
     return ledger
 
 
-def create_ledger(url: str) -> Ledger:
+def create_ledger(url: str, *, environment: str | None = None) -> Ledger:
     """Make a new, empty ledger.
+
+    Args:
+        url: Where, as for `open_ledger`.
+        environment: The only one that it will serve. Default: any.
 
     Raises:
         ConfigurationError: If there is a file at this place.
@@ -59,12 +79,13 @@ def create_ledger(url: str) -> Ledger:
         "min_writer": MIN_WRITER,
         "release_secret": secrets.token_hex(32),
         "at": now(),
+        "environment": environment,
     }
     # One transaction: a ledger never exists without its identity.
     database = SqliteDatabase.create(
         path, lambda session: session.change("create_ledger", **identity)
     )
-    return Ledger(database, _owners(path))
+    return Ledger(database, _owners(path), environment=environment)
 
 
 def migrate_ledger(url: str) -> tuple[int, int]:

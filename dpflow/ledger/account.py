@@ -158,13 +158,14 @@ def open_account(
     rule: Rule,
     halt: str | None,
     writer: str,
+    facts: Mapping[str, Any],
     **names: Any,
 ) -> Account:
     """Open an account with its first entry, in the caller's transaction."""
     zero = rule.zero().to_text()
     rule_text = rule_to_text(rule)
-    body = canonical({"rule": json.loads(rule_text), "halt": halt, **names})
-    entry = _entry(
+    body = canonical({**facts, "rule": json.loads(rule_text), "halt": halt, **names})
+    entry = journal_entry(
         account_id,
         1,
         "open",
@@ -212,7 +213,7 @@ def append(
         LedgerCorrupt: If someone else moved the account within this transaction.
     """
     seq = account.seq + 1
-    entry = _entry(
+    entry = journal_entry(
         account.id,
         seq,
         kind,
@@ -227,9 +228,9 @@ def append(
     head = entry_hash(account.head, entry)
     session.change("append_entry", **entry, hash=head)
     state = account.state
-    if isinstance(account.rule, Filter) and kind != "refuse" and state == "open":
+    if state == "open" and overdraws(account, settled + held):
         # A settlement above its reservation is recorded truthfully.
-        state = "open" if account.rule.admits(settled + held) else "overdrawn"
+        state = "overdrawn"
     moved = session.change(
         "move_account",
         id=account.id,
@@ -245,7 +246,19 @@ def append(
     return replace(account, settled=settled, held=held, seq=seq, head=head, state=state)
 
 
-def _entry(account: str, seq: int, kind: str, **fields: Any) -> dict[str, Any]:
+def overdraws(account: Account, total: Tally) -> bool:
+    """Say whether a new total breaks what the account's filter promised.
+
+    Not where a tightened limit is below what was charged before: that was admitted,
+    and the account only admits nothing more.
+    """
+    grew = not total.fits_within(account.settled + account.held)
+    rule = account.rule
+    return grew and isinstance(rule, Filter) and not rule.admits(total)
+
+
+def journal_entry(account: str, seq: int, kind: str, **fields: Any) -> dict[str, Any]:
+    """Return an entry with its time, ready to be hashed."""
     empty = {"reservation": None, "run": None}
     return {"account": account, "seq": seq, "kind": kind, **empty, "at": now()} | fields
 

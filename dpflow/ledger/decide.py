@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dpflow.accounting.mechanism_costs import relations_of
@@ -20,22 +22,34 @@ from dpflow.ledger.account import (
     now,
 )
 from dpflow.ledger.database import Session
-from dpflow.ledger.gates import accounts_of
+from dpflow.ledger.gates import accounts_of, terms_of
 from dpflow.ledger.owner import Owners
 from dpflow.ledger.records import (
     Answer,
     Busy,
+    Conditions,
     Granted,
     Replayed,
     Request,
     canonical,
 )
 from dpflow.ledger.refusal import Refusal, refusal_error
+from dpflow.ledger.terms import Term, frozen_by
 from dpflow.ledger.writer import writer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """A request with all that is asked for it: each account and the amount."""
+
+    request: Request
+    terms: list[Term]
+    pairs: list[tuple[Account, Tally]]
+    body: dict[str, Any]
+
+
 def decide(
-    session: Session, request: Request, owners: Owners
+    session: Session, request: Request, owners: Owners, conditions: Conditions
 ) -> Answer | BudgetRefused:
     """Decide one request against every account, in the caller's transaction.
 
@@ -50,12 +64,20 @@ def decide(
     if known is not None:
         return known
     _check_relation(request)
-    accounts = accounts_of(session, request)
+    facts = conditions.facts
+    terms = terms_of(session, request, applies=conditions.applies_policies, facts=facts)
+    accounts = accounts_of(session, request, terms, facts)
     asked = [account.price(request.cost) for account in accounts]
-    refusal = _refused(session, request, accounts, asked)
+    case = _Case(
+        request=request,
+        terms=terms,
+        pairs=list(zip(accounts, asked, strict=True)),
+        body=_body(request, terms, facts),
+    )
+    refusal = _refused(session, case)
     if refusal is not None:
         return refusal
-    _hold(session, request, accounts, asked)
+    _hold(session, case)
     return Granted(
         reservation=request.reservation,
         accounts=tuple(account.id for account in accounts),
@@ -87,6 +109,9 @@ def _released(
 ) -> Replayed | Busy | None:
     """Look the release key up: replay it, wait for a live claim, or go on."""
     if request.release_key is None:
+        return None
+    if any(frozen_by(session, dataset) is not None for dataset in request.datasets):
+        # Frozen means that nothing is answered, be it free: the gates refuse.
         return None
     rows = session.rows("read_release", release_key=request.release_key)
     if not rows:
@@ -124,51 +149,51 @@ def _check_relation(request: Request) -> None:
             raise UnsupportedCost(msg, mechanism=request.cost.mechanism)
 
 
-def _refused(
-    session: Session,
-    request: Request,
-    accounts: list[Account],
-    asked: list[Tally],
-) -> BudgetRefused | None:
-    pairs = list(zip(accounts, asked, strict=True))
-    closed = [
-        policy for policy in request.policies if not policy.covers_flow(request.flow)
-    ]
-    halted = _halted(session, request) & {account.id for account in accounts}
+def _refused(session: Session, case: _Case) -> BudgetRefused | None:
+    request, pairs = case.request, case.pairs
+    closed = [t.dataset for t in case.terms if not t.covers_flow(request.flow)]
+    halted = _halted(session, request) & {account.id for account, _ in pairs}
     refusing = [
         (account, amount)
         for account, amount in pairs
         if account.id in halted or not account.admits(amount)
     ]
     if closed:
-        datasets = {policy.dataset for policy in closed}
         refusing = [
             (account, amount)
             for account, amount in pairs
-            if account.kind == "dataset" and account.dataset in datasets
+            if account.kind == "dataset" and account.dataset in closed
         ]
     if not refusing:
         return None
+    # What closes a dataset for everyone is said before what this step lacks.
+    refusing.sort(key=lambda pair: pair[0].state != "frozen")
     account, amount = refusing[0]
+    frozen = account.state == "frozen"
+    never = bool(closed) or frozen
     refusal = Refusal(
         request=request,
         account=account,
         asked=amount,
-        closed=bool(closed),
+        closed=bool(closed) and not frozen,
         halted=account.id in halted,
         run_halted=bool(halted),
-        factor=None if closed or halted else fitting_factor(accounts, request.cost),
+        frozen=frozen_by(session, account.dataset) if frozen else None,
+        factor=None
+        if never or halted
+        else fitting_factor([each for each, _ in pairs], request.cost),
     )
     granted = session.rows("read_granted", account=account.id, step=request.step)
-    exhausted = not closed and any(
+    exhausted = not never and any(
         amount.fits_within(Tally.from_text(row["amount"])) for row in granted
     )
     error = refusal_error(refusal, BudgetExhausted if exhausted else BudgetRefused)
-    body = {**_body(request), **refusal.told(error)}
+    body = {**case.body, **refusal.told(error)}
     _journal_refusal(session, request, account, amount, body)
     for other, other_amount in refusing[1:]:
-        # An odometer halts the flow run even where another gate refused first.
-        if other.kind == "odometer":
+        # An odometer halts the flow run even where another gate refused first; a
+        # frozen one says nothing about the run.
+        if other.kind == "odometer" and other.state != "frozen":
             _journal_refusal(session, request, other, other_amount, body)
     return error
 
@@ -199,27 +224,22 @@ def _journal_refusal(
             session.change("note_refused", run=run, charged=charged, **place)
 
 
-def _hold(
-    session: Session,
-    request: Request,
-    accounts: list[Account],
-    asked: list[Tally],
-) -> None:
-    body = _body(request)
+def _hold(session: Session, case: _Case) -> None:
+    request, body = case.request, case.body
     session.change(
         "open_reservation",
         id=request.reservation,
         fingerprint=request.fingerprint(),
         owner=request.owner,
         datasets=canonical(request.datasets),
-        accounts=canonical([account.id for account in accounts]),
+        accounts=canonical([account.id for account, _ in case.pairs]),
         cost=canonical(request.cost.describe()),
         step=request.step,
         release_key=request.release_key,
         body=canonical(body),
         at=now(),
     )
-    for account, amount in zip(accounts, asked, strict=True):
+    for account, amount in case.pairs:
         append(
             session,
             account,
@@ -266,9 +286,13 @@ def _note_granted(session: Session, account: Account, step: str, amount: Tally) 
         )
 
 
-def _body(request: Request) -> dict[str, Any]:
+def _body(
+    request: Request, terms: list[Term], facts: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
+        **facts,
         **request.body,
+        "policy": {term.dataset: term.policy_hash for term in terms},
         "step": request.step,
         "flow": request.flow,
         "cost": request.cost.describe(),

@@ -2,70 +2,39 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from dpflow.accounting.theorem import Rule
-from dpflow.exceptions import LedgerCorrupt
-from dpflow.ledger.account import Account, open_account, read_account
+from dpflow.ledger.account import Account
 from dpflow.ledger.database import Session
 from dpflow.ledger.records import Request
-from dpflow.ledger.terms import current_term
-from dpflow.ledger.writer import writer
-from dpflow.policy import Policy
-from dpflow.rounding import number_text
+from dpflow.ledger.terms import Term, governing_term, open_gate
+
+#: Kinds of gates that a flow adds, in the order in which they are asked.
+_OF_FLOW = ("flow", "odometer")
 
 
-def accounts_of(session: Session, request: Request) -> list[Account]:
-    """Return every account that must admit the request, opening new ones."""
-    found: list[Account] = []
-    for policy in request.policies:
-        term = current_term(session, policy)
-        # A flow that the policy does not cover gets no account of its own.
-        flow = request.flow if policy.covers_flow(request.flow) else None
-        found += _of_policy(session, policy, term, flow)
-    return found
-
-
-def _of_policy(
-    session: Session, policy: Policy, term: int, flow: str | None
-) -> list[Account]:
-    """Return the accounts that a step of a flow is charged to, opening new ones."""
-    base = f"{policy.dataset}#{term}"
-    wanted: list[tuple[str, str, str, Rule, Fraction | None]]
-    wanted = [(base, "dataset", "", policy.dataset_filter(), None)]
-    if flow is not None:
-        share, odometer = policy.flow_filter(flow), policy.flow_odometer(flow)
-        if share is not None:
-            wanted.append((f"{base}/flow/{flow}", "flow", flow, share, None))
-        if odometer is not None:
-            place, halt = f"{base}/odometer/{flow}", policy.halt_at(flow)
-            wanted.append((place, "odometer", flow, odometer, halt))
+def terms_of(
+    session: Session, request: Request, *, applies: bool, facts: Mapping[str, Any]
+) -> list[Term]:
+    """Return the term of each dataset that a request reads."""
     return [
-        _checked(read_account(session, account_id), rule, halt)
-        or open_account(
-            session,
-            account_id,
-            rule=rule,
-            halt=None if halt is None else number_text(halt),
-            writer=writer(),
-            dataset=policy.dataset,
-            term=term,
-            kind=kind,
-            name=name,
-        )
-        for account_id, kind, name, rule, halt in wanted
+        governing_term(session, policy, applies=applies, facts=facts)
+        for policy in request.policies
     ]
 
 
-def _checked(
-    account: Account | None, rule: Rule, halt: Fraction | None
-) -> Account | None:
-    """Check an account's gate against the term, whose policy is the file's."""
-    if account is not None and (account.rule, account.halt) != (rule, halt):
-        msg = (
-            f"the gate of account {account.id!r} is not the one that its term pinned. "
-            "Someone edited the ledger, or it is damaged: restore a backup before any "
-            "further step."
-        )
-        raise LedgerCorrupt(msg)
-    return account
+def accounts_of(
+    session: Session, request: Request, terms: Sequence[Term], facts: Mapping[str, Any]
+) -> list[Account]:
+    """Return every account that must admit the request, opening new ones."""
+    found: list[Account | None] = []
+    for term in terms:
+        told = {**facts, "policy": term.policy_hash}
+        found.append(open_gate(session, term, "dataset", "", told))
+        # A flow that the policy does not cover gets no account of its own.
+        if request.flow is not None and term.covers_flow(request.flow):
+            found += [
+                open_gate(session, term, kind, request.flow, told) for kind in _OF_FLOW
+            ]
+    return [account for account in found if account is not None]

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import (
+    ConfigurationError,
     DpflowError,
     LedgerCorrupt,
     LedgerUnavailable,
@@ -22,7 +24,8 @@ from dpflow.ledger.account import append, read_account
 from dpflow.ledger.database import SCHEMA_VERSION, Database, Row, Session
 from dpflow.ledger.decide import decide
 from dpflow.ledger.owner import Owners
-from dpflow.ledger.records import Answer, Request, canonical, digest
+from dpflow.ledger.provenance import provenance
+from dpflow.ledger.records import Answer, Conditions, Request, canonical, digest
 from dpflow.ledger.writer import writer
 
 
@@ -32,13 +35,29 @@ class Ledger:
     Args:
         database: Where it is kept.
         owners: Who holds what.
+        environment: What this process runs in; None if nobody said.
+        conditions: How requests are decided.
+
+    Raises:
+        ConfigurationError: If the ledger serves another environment.
     """
 
-    def __init__(self, database: Database, owners: Owners) -> None:
+    def __init__(
+        self,
+        database: Database,
+        owners: Owners,
+        *,
+        environment: str | None = None,
+        conditions: Conditions | None = None,
+    ) -> None:
         self.database = database
         self.owners = owners
+        self.conditions = conditions or Conditions(facts=provenance())
         with database.read() as session:
             row = _identity(session, database.place)
+            serves = session.rows("read_environment")[0]["environment"]
+        self.environment: str | None = serves
+        _check_environment(database.place, serves, environment)
         self.id: str = row["ledger_id"]
         self._secret = bytes.fromhex(row["release_secret"])
 
@@ -83,10 +102,16 @@ class Ledger:
             # sending, so asking again either finds the answer or decides anew.
             return self._reserve_once(requests)
 
-    def _reserve_once(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
+    @contextmanager
+    def writing(self, datasets: Iterable[str]) -> Iterator[Session]:
+        """Run a block in one transaction that no other writer of these overlaps."""
         with self.database.write() as session:
             self._check_identity(session)
-            session.lock(_datasets(requests))
+            session.lock(sorted(set(datasets)))
+            yield session
+
+    def _reserve_once(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
+        with self.writing(d for r in requests for d in r.datasets) as session:
             return [self._decide_or_error(session, request) for request in requests]
 
     def _decide_or_error(
@@ -95,7 +120,9 @@ class Ledger:
         """Decide one request; an error leaves no trace of it in the transaction."""
         session.change("savepoint")
         try:
-            answer: Answer | DpflowError = decide(session, request, self.owners)
+            answer: Answer | DpflowError = decide(
+                session, request, self.owners, self.conditions
+            )
         except (LedgerUnavailable, LedgerCorrupt):
             raise
         except DpflowError as error:
@@ -211,7 +238,7 @@ class Ledger:
         if session.change("close_reservation", id=reservation, state=state) != 1:
             msg = f"reservation {reservation} is {row['state']} already"
             raise ReservationConflict(msg, reservation=reservation)
-        body = {**json.loads(row["body"]), **facts}
+        body = {**json.loads(row["body"]), **self.conditions.facts, **facts}
         for account_id in json.loads(row["accounts"]):
             account = read_account(session, account_id)
             held = session.rows(
@@ -241,8 +268,16 @@ class Ledger:
         self.database.close()
 
 
-def _datasets(requests: Sequence[Request]) -> list[str]:
-    return sorted({name for request in requests for name in request.datasets})
+def _check_environment(place: str, serves: str | None, runs: str | None) -> None:
+    """Refuse a ledger that was made for another environment than this one."""
+    if serves is not None and serves != runs:
+        this = "says none" if runs is None else f"says {runs!r}"
+        msg = (
+            f"the ledger {place} serves the environment {serves!r}, and this run "
+            f"{this}. Set DPFLOW_ENVIRONMENT={serves} if that is what it is, or "
+            "DPFLOW_LEDGER_URL to the ledger of its own environment."
+        )
+        raise ConfigurationError(msg)
 
 
 def identity_row(session: Session, place: str) -> Row:

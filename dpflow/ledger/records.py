@@ -103,6 +103,20 @@ def _check(name: str, text: object, pattern: re.Pattern[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """How a ledger decides, whatever is asked.
+
+    Attributes:
+        applies_policies: Whether the first step applies its policy by itself. If not,
+            someone has to run `dpflow policy apply`.
+        facts: Who decides, with which code (`dpflow.ledger.provenance`).
+    """
+
+    applies_policies: bool = True
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
     """The answer that lets a step run: its worst case is held on every account."""
 
@@ -202,6 +216,33 @@ class Usage:
     seq: int
     kind: str
     used_fraction: float
-    step: str
+    step: str | None
     release_key: str | None
     at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermView:
+    """One term of a dataset as people read it.
+
+    Attributes:
+        opened: The budget that the term was opened with; it counts towards the
+            lifetime, for whoever tightens it may have seen outputs.
+        budget: The budget now.
+        charged: Whether anything was charged; a term without a charge counts nothing.
+        lifetime: What all terms together may lose, as this term's copy says.
+        frozen: What the freeze says, if the dataset is frozen in this term.
+    """
+
+    number: int
+    unit: str
+    relation: str
+    opened: Mapping[str, str]
+    budget: Mapping[str, str]
+    charged: bool
+    lifetime: Mapping[str, str] | None
+    officers: tuple[str, ...]
+    because: str
+    opened_at: str
+    opened_by: str
+    frozen: Mapping[str, Any] | None = None

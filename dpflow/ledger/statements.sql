@@ -13,18 +13,35 @@ RELEASE SAVEPOINT request;
 -- name: read_ledger
 SELECT ledger_id, schema_version, min_writer, epoch, release_secret FROM ledger;
 
+-- name: read_environment
+SELECT environment FROM ledger;
+
 -- name: create_ledger
 INSERT INTO ledger
-    (one, ledger_id, schema_version, min_writer, epoch, release_secret, created_at)
-VALUES (1, :ledger_id, :schema_version, :min_writer, 0, :release_secret, :at);
+    (one, ledger_id, schema_version, min_writer, epoch, release_secret, created_at,
+     environment)
+VALUES
+    (1, :ledger_id, :schema_version, :min_writer, 0, :release_secret, :at,
+     :environment);
 
 -- name: newest_term
-SELECT number, pinned, policy_hash FROM term
-WHERE dataset = :dataset ORDER BY number DESC LIMIT 1;
+SELECT dataset, number, pinned, declared, policy_hash, opened_at, opened_by, because
+FROM term WHERE dataset = :dataset ORDER BY number DESC LIMIT 1;
+
+-- name: list_terms
+SELECT dataset, number, pinned, declared, policy_hash, opened_at, opened_by, because
+FROM term WHERE dataset = :dataset ORDER BY number;
 
 -- name: open_term
-INSERT INTO term (dataset, number, pinned, policy_hash, opened_at, opened_by, because)
-VALUES (:dataset, :number, :pinned, :policy_hash, :at, :writer, :because);
+INSERT INTO term
+    (dataset, number, pinned, declared, policy_hash, opened_at, opened_by, because)
+VALUES
+    (:dataset, :number, :pinned, :declared, :policy_hash, :at, :writer, :because);
+
+-- name: tighten_term
+UPDATE term
+SET pinned = :pinned, declared = :declared, policy_hash = :policy_hash
+WHERE dataset = :dataset AND number = :number;
 
 -- name: read_account
 SELECT id, dataset, term, kind, name, rule, halt, settled, held, seq, head, state
@@ -45,6 +62,11 @@ UPDATE account
 SET settled = :settled, held = :held, seq = :seq, head = :head, state = :state
 WHERE id = :id AND seq = :seq - 1;
 
+-- name: mark_account
+UPDATE account
+SET rule = :rule, halt = :halt, state = :state, seq = :seq, head = :head
+WHERE id = :id AND seq = :seq - 1;
+
 -- name: append_entry
 INSERT INTO entry
     (account, seq, kind, reservation, amount, settled_after, held_after, run, body,
@@ -57,6 +79,16 @@ VALUES
 SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
        at, writer, hash
 FROM entry WHERE account = :account AND seq = :seq;
+
+-- name: entries_by_kind
+SELECT kind, COUNT(*) AS entries FROM entry WHERE account = :account GROUP BY kind;
+
+-- name: newest_of_kind
+SELECT body, settled_after, held_after, at FROM entry
+WHERE account = :account AND kind = :kind ORDER BY seq DESC LIMIT 1;
+
+-- name: bodies_of_kind
+SELECT body FROM entry WHERE account = :account AND kind = :kind;
 
 -- name: reserved_amount
 SELECT amount, run, body FROM entry

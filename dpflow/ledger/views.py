@@ -11,7 +11,14 @@ from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.account import Account, account_from_row, remainder
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.kernel import Ledger
-from dpflow.ledger.records import AccountView, Entry, OpenReservation, Usage
+from dpflow.ledger.lifetime import term_views
+from dpflow.ledger.records import (
+    AccountView,
+    Entry,
+    OpenReservation,
+    TermView,
+    Usage,
+)
 from dpflow.rounding import number_text
 
 
@@ -27,6 +34,12 @@ def accounts(ledger: Ledger, dataset: str | None = None) -> list[AccountView]:
             _view(account, dead.get(account.id, []), _closed(session, account))
             for account in found
         ]
+
+
+def terms(ledger: Ledger, dataset: str) -> list[TermView]:
+    """Return the terms of a dataset, oldest first."""
+    with ledger.database.read() as session:
+        return list(term_views(session, dataset))
 
 
 def history(
@@ -79,8 +92,8 @@ def usage(ledger: Ledger, dataset: str) -> list[Usage]:
                 seq=row["seq"],
                 kind=row["kind"],
                 used_fraction=rule.used_fraction(used),
-                step=body["step"],
-                release_key=body["release_key"],
+                step=body.get("step"),
+                release_key=body.get("release_key"),
                 at=row["at"],
             )
         )
