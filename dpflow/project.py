@@ -21,6 +21,7 @@ class Unsettled:
 
     outcome: str
     body: Mapping[str, Any]
+    reported: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ ROOMS = [
     "waiting",
     "asking",
     "execution",
+    "iterations",
     "guard",
     "summary",
     "plots",

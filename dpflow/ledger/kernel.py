@@ -11,14 +11,18 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpflow.accounting.costs import cost_from_description
 from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Odometer, Outcome
 from dpflow.exceptions import (
     DpflowError,
+    InvalidCost,
     LedgerCorrupt,
     LedgerUnavailable,
     ReservationConflict,
+    UnsupportedCost,
 )
-from dpflow.ledger.account import append, read_account
+from dpflow.ledger.account import Account, append, read_account
 from dpflow.ledger.database import SCHEMA_VERSION, Database, Row, Session
 from dpflow.ledger.decide import decide
 from dpflow.ledger.owner import Owners
@@ -111,14 +115,19 @@ class Ledger:
         outcome: str = "completed",
         value: str | None = None,
         body: Mapping[str, Any] | None = None,
+        reported: Outcome | None = None,
     ) -> None:
         """Post a charge and, in the same transaction, keep the step's release.
+
+        A step that reports how it came out is charged what its accounts' theorems
+        allow for that, and never more than was reserved; any other, in full.
 
         Args:
             reservation: The id that was granted.
             outcome: "completed", or "failed": an error is an output and costs as much.
             value: The encoded output; None keeps nothing to replay.
             body: Further facts for the journal.
+            reported: Number of sub-steps that ran, or cell of the mechanism's output.
 
         Raises:
             ReservationConflict: If the charge was voided or forfeited.
@@ -129,6 +138,8 @@ class Ledger:
                 return
             kept = None if value is None else digest(value)
             facts = {"outcome": outcome, "digest": kept, **(body or {})}
+            if reported is not None:
+                facts["reported"] = reported
             self._end(session, row, "settle", "settled", facts)
             key = row["release_key"]
             if key is None:
@@ -222,12 +233,15 @@ class Ledger:
                 msg = f"account {account_id!r} lacks reservation {reservation}"
                 raise LedgerCorrupt(msg, ledger=self.place)
             amount = Tally.from_text(held[0]["amount"])
-            gain = account.rule.zero() if kind == "void" else amount
+            posted = amount
+            if kind == "settle":
+                posted = _realised(account, row, amount, facts.get("reported"))
+            gain = account.rule.zero() if kind == "void" else posted
             append(
                 session,
                 account,
                 kind,
-                amount,
+                posted,
                 settled=account.settled + gain,
                 held=account.held - amount,
                 reservation=reservation,
@@ -240,6 +254,26 @@ class Ledger:
         """Close the ledger's files; open reservations of this process are forfeited."""
         self.owners.close()
         self.database.close()
+
+
+def _realised(
+    account: Account, row: Row, reserved: Tally, reported: Outcome | None
+) -> Tally:
+    """Return what a settled charge posts: all of it, unless the theorem gives back."""
+    if reported is None:
+        return reserved
+    cost, rule = cost_from_description(json.loads(row["cost"])), account.rule
+    try:
+        if account.price(cost) != reserved:
+            # Reserved for more than one unit at once, or by an older solver.
+            return reserved
+        if isinstance(rule, Odometer) and account.halt is None:
+            realised = rule.charge_realised(cost, reported)
+        else:
+            realised = rule.price_realised(cost, reported)
+    except (InvalidCost, UnsupportedCost):
+        return reserved
+    return realised if realised.fits_within(reserved) else reserved
 
 
 def _datasets(requests: Sequence[Request]) -> list[str]:
