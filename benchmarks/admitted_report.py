@@ -26,12 +26,12 @@ _VALID = ("adaptive", "gaussian", "order")
 _LEGEND = """\
 No mark: a filter, valid when the analyst chooses costs adaptively (for Gaussians only,
 loss distributions and ComposeGaussian are that too). \\*: the library takes the best of
-many Renyi orders after the fact, which is no filter (THEOREMS.md L-COR 1); the same
-number is reached by one of its orders fixed in advance, which is one, and so it counts
-as valid below. †: right only if the sequence of steps is fixed in advance. -: the
-library has no such step. "renyi, order tuned": the order that is best for the workload,
-which a policy may name if it knows the workload. Rho of the zCDP filters, slack and
-splits of delta of the peers are chosen as well as possible for each workload.
+many Renyi orders after the fact, which is no filter (derivations/renyi.md#some-order);
+the same number is reached by one of its orders fixed in advance, which is one, and so
+it counts as valid below. †: right only if the sequence of steps is fixed in advance.
+-: the library has no such step. "renyi, order tuned": the order that is best for the
+workload, which a policy may name if it knows the workload. Rho of the zCDP filters,
+slack and splits of delta of the peers are chosen as well as possible for each workload.
 
 "fixed sequence optimum" takes an exponential mechanism as what it is, its range in the
 worst position at each step, which the analyst may choose by the outputs so far: that is
@@ -226,7 +226,7 @@ def report(
     lines += ["## Verdicts", ""]
     for title, found in verdicts.items():
         lines += _verdict_table(title, found)
-    lines += ["## THEOREMS.md section 1, with dpflow's rules (delta 1e-6)", "", *sheet]
+    lines += ["## Known numbers, with dpflow's rules (delta 1e-6)", "", *sheet]
     lines += ["", "## Notices", "", *(f"- {notice}" for notice in notices)]
     missed = any(v.missed for found in verdicts.values() for v in found)
     return "\n".join(lines), missed

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from dpflow.execution import release
     from dpflow.guard import guarded, spend
+    from dpflow.ledger.codec_declared import releasable
     from dpflow.policy import Policy, load_policies, load_policy
     from dpflow.prefect.flow import dp_flow
     from dpflow.prefect.task import dp_task, private_task
@@ -86,6 +87,7 @@ _PLACES = {
     "load_policies": "dpflow.policy",
     "load_policy": "dpflow.policy",
     "private_task": "dpflow.prefect.task",
+    "releasable": "dpflow.ledger.codec_declared",
     "release": "dpflow.execution",
     "spend": "dpflow.guard",
 }
@@ -126,6 +128,7 @@ __all__ = [
     "load_policies",
     "load_policy",
     "private_task",
+    "releasable",
     "release",
     "spend",
 ]

@@ -23,6 +23,7 @@ ROOMS = [
     "policy_yaml",
     "policy_types",
     "policy_fields",
+    "policy_partition",
     "policy_model",
     "policy",
     "config",
@@ -33,6 +34,7 @@ ROOMS = [
     "step",
     "redaction",
     "waiting",
+    "asking",
     "execution",
     "guard",
     "summary",
@@ -77,6 +79,7 @@ LOADERS = {
     "dpflow.accounting.adapters",  # an optional library
     "dpflow.accounting.costs",  # more mechanisms
     "dpflow.accounting.loss_distribution",  # an optional library
+    "dpflow.config",  # Prefect, if one of its blocks holds the ledger's URL
     "dpflow.policy_fields",
 }
 

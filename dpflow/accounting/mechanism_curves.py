@@ -124,7 +124,7 @@ def _(cost: DiscreteGaussian) -> Fraction:
 
 @gdp_mu_squared.register
 def _(cost: PoissonSampledGaussian) -> Fraction:
-    """Refused: the central-limit value is optimistic (THEOREMS.md N-1)."""
+    """Refused: the CLT is optimistic (docs/derivations/notions.md#sampled-gaussian)."""
     raise refuse(cost, "Gaussian DP", _SAMPLED_HINT)
 
 

@@ -125,3 +125,22 @@ def status(*, as_json: AsJson = False) -> None:
     )
     if forfeited:
         say("", FORFEITED)
+
+
+@app.command()
+def migrate(*, as_json: AsJson = False) -> None:
+    """Bring the ledger to the schema of this dpflow; older ones then refuse it.
+
+    Nothing in the journal changes. Back the ledger up first, and upgrade every
+    worker: one that runs an older dpflow is refused from then on.
+    """
+    from dpflow.config import settings
+    from dpflow.ledger import migrate_ledger
+
+    before, after = migrate_ledger(settings().ledger_url)
+    if as_json:
+        say_json({"schema": {"before": before, "after": after}})
+    elif before == after:
+        say(f"The ledger has schema {after} already; nothing was changed.")
+    else:
+        say(f"Migrated the ledger from schema {before} to {after}.")

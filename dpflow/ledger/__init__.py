@@ -8,12 +8,18 @@ from pathlib import Path
 
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.account import now
-from dpflow.ledger.database import MIN_WRITER, SCHEMA_VERSION
-from dpflow.ledger.kernel import Ledger
+from dpflow.ledger.database import MIN_WRITER, SCHEMA_VERSION, migrations
+from dpflow.ledger.kernel import Ledger, identity_row
 from dpflow.ledger.owner import Owners
 from dpflow.ledger.sqlite import SqliteDatabase
 
-__all__ = ["Ledger", "create_ledger", "open_ledger", "pin_ledger"]
+__all__ = [
+    "Ledger",
+    "create_ledger",
+    "migrate_ledger",
+    "open_ledger",
+    "pin_ledger",
+]
 
 LOCK_NAME = "ledger.lock"
 
@@ -59,6 +65,27 @@ def create_ledger(url: str) -> Ledger:
         path, lambda session: session.change("create_ledger", **identity)
     )
     return Ledger(database, _owners(path))
+
+
+def migrate_ledger(url: str) -> tuple[int, int]:
+    """Bring a ledger to this version's schema; nothing in its journal changes.
+
+    Returns:
+        The schema before and after.
+
+    Raises:
+        LedgerUnavailable: If it cannot be written, or was made by a newer dpflow.
+        LedgerCorrupt: If it would not be consistent afterwards; it stays as it was.
+    """
+    database = SqliteDatabase(sqlite_path(url))
+    try:
+        with database.read() as session:
+            before = int(identity_row(session, database.place)["schema_version"])
+        scripts = migrations(database.dialect)
+        database.migrate([text for step, text in scripts.items() if step > before])
+    finally:
+        database.close()
+    return before, SCHEMA_VERSION
 
 
 def pin_ledger(ledger: Ledger, policies: Path) -> Path:

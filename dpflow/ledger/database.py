@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib.resources import files
 from typing import Any, Protocol
 
 #: Version of the newest migration, and the oldest code that may write after it.
-SCHEMA_VERSION = 1
-MIN_WRITER = 1
+SCHEMA_VERSION = 2
+MIN_WRITER = 2
 
 Row = Mapping[str, Any]
 
 
 class Session(Protocol):
     """One open transaction."""
+
+    def lock(self, datasets: Iterable[str]) -> None:
+        """Keep other writers from these datasets until the transaction ends."""
 
     def rows(self, statement: str, **values: object) -> list[Row]:
         """Run a named statement and return its rows."""
@@ -36,15 +39,22 @@ class Database(Protocol):
 
     #: The place, for messages.
     place: str
+    #: Which folder of migrations it takes.
+    dialect: str
 
     def write(self) -> AbstractContextManager[Session]:
-        """Run a block in one transaction that no other writer overlaps.
+        """Run a block in one transaction.
+
+        No other writer overlaps it on the datasets that the block locks.
 
         The block's writes are durable when the manager returns without an error.
         """
 
     def read(self) -> AbstractContextManager[Session]:
         """Run a block that reads one consistent state."""
+
+    def migrate(self, scripts: Iterable[str]) -> None:
+        """Run migrations in one transaction that nothing else overlaps."""
 
     def close(self) -> None:
         """Close what is open; a later call opens it again."""
@@ -61,11 +71,15 @@ def statements() -> dict[str, str]:
 
 
 @cache
-def migrations() -> list[str]:
-    """Return the migrations in order; the position is the schema version."""
-    folder = files("dpflow.ledger").joinpath("migrations")
-    names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".sql"))
-    return [folder.joinpath(name).read_text("utf-8") for name in names]
+def migrations(dialect: str) -> dict[int, str]:
+    """Return the migrations of a kind of database, by the schema they lead to."""
+    folder = files("dpflow.ledger").joinpath("migrations", dialect)
+    scripts = {
+        int(item.name.partition("_")[0]): item.read_text("utf-8")
+        for item in folder.iterdir()
+        if item.name.endswith(".sql")
+    }
+    return dict(sorted(scripts.items()))
 
 
 def split_statements(script: str) -> list[str]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import socket
-from fractions import Fraction
-from functools import cache
 from typing import Any
 
 from dpflow.accounting.mechanism_costs import relations_of
 from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Rule
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
-    LedgerCorrupt,
-    PolicyChanged,
     ReservationConflict,
     UnsupportedCost,
 )
@@ -25,10 +18,9 @@ from dpflow.ledger.account import (
     append,
     fitting_factor,
     now,
-    open_account,
-    read_account,
 )
 from dpflow.ledger.database import Session
+from dpflow.ledger.gates import accounts_of
 from dpflow.ledger.owner import Owners
 from dpflow.ledger.records import (
     Answer,
@@ -37,11 +29,9 @@ from dpflow.ledger.records import (
     Replayed,
     Request,
     canonical,
-    digest,
 )
 from dpflow.ledger.refusal import Refusal, refusal_error
-from dpflow.policy import Policy
-from dpflow.rounding import number_text
+from dpflow.ledger.writer import writer
 
 
 def decide(
@@ -60,7 +50,7 @@ def decide(
     if known is not None:
         return known
     _check_relation(request)
-    accounts = _accounts(session, request)
+    accounts = accounts_of(session, request)
     asked = [account.price(request.cost) for account in accounts]
     refusal = _refused(session, request, accounts, asked)
     if refusal is not None:
@@ -102,7 +92,8 @@ def _released(
     if not rows:
         return None
     row = rows[0]
-    if row["state"] == "settled" and row["value"] is not None:
+    replayable = row["state"] == "settled" and row["value"] is not None
+    if replayable and not request.fresh:
         if row["cost"] != canonical(request.cost.describe()):
             msg = (
                 f"release {row['key_text']!r} of step {row['step']!r} was made at "
@@ -132,44 +123,6 @@ def _check_relation(request: Request) -> None:
                 "for that relation."
             )
             raise UnsupportedCost(msg, mechanism=request.cost.mechanism)
-
-
-def _accounts(session: Session, request: Request) -> list[Account]:
-    found: list[Account] = []
-    for policy in request.policies:
-        term = _term(session, policy)
-        # A flow that the policy does not cover gets no account of its own.
-        flow = request.flow if policy.covers_flow(request.flow) else None
-        found += _accounts_of(session, policy, term, flow)
-    return found
-
-
-def _term(session: Session, policy: Policy) -> int:
-    """Return the dataset's term; the first decision opens it by itself."""
-    text = canonical(policy.pinned())
-    rows = session.rows("newest_term", dataset=policy.dataset)
-    if rows and rows[0]["pinned"] == text:
-        return int(rows[0]["number"])
-    newest = int(rows[0]["number"]) if rows else 0
-    if rows and not _unspent(session, policy.dataset, newest):
-        differences = policy.differences(json.loads(rows[0]["pinned"]))
-        msg = (
-            f"the policy of dataset {policy.dataset!r} was edited after its first "
-            f"charge: {'; '.join(differences)}. The ledger's copy governs: undo "
-            "the edit. The step did not run."
-        )
-        raise PolicyChanged(msg, dataset=policy.dataset, differences=differences)
-    session.change(
-        "open_term",
-        dataset=policy.dataset,
-        number=newest + 1,
-        pinned=text,
-        policy_hash=digest(text),
-        at=now(),
-        writer=writer(),
-        because="first decision" if not rows else "nothing was charged before",
-    )
-    return newest + 1
 
 
 def _refused(
@@ -259,6 +212,7 @@ def _hold(
         id=request.reservation,
         fingerprint=request.fingerprint(),
         owner=request.owner,
+        datasets=canonical(request.datasets),
         accounts=canonical([account.id for account in accounts]),
         cost=canonical(request.cost.describe()),
         step=request.step,
@@ -285,66 +239,13 @@ def _hold(
             "claim_release",
             release_key=request.release_key,
             key_text=request.key_text,
-            dataset=",".join(policy.dataset for policy in request.policies),
+            dataset=",".join(request.datasets),
             step=request.step,
             cost=canonical(request.cost.describe()),
             reservation=request.reservation,
             owner=request.owner,
             at=now(),
         )
-
-
-def _accounts_of(
-    session: Session, policy: Policy, term: int, flow: str | None
-) -> list[Account]:
-    """Return the accounts that a step of a flow is charged to, opening new ones."""
-    base = f"{policy.dataset}#{term}"
-    wanted: list[tuple[str, str, str, Rule, Fraction | None]]
-    wanted = [(base, "dataset", "", policy.dataset_filter(), None)]
-    if flow is not None:
-        share, odometer = policy.flow_filter(flow), policy.flow_odometer(flow)
-        if share is not None:
-            wanted.append((f"{base}/flow/{flow}", "flow", flow, share, None))
-        if odometer is not None:
-            place, halt = f"{base}/odometer/{flow}", policy.halt_at(flow)
-            wanted.append((place, "odometer", flow, odometer, halt))
-    return [
-        _checked(read_account(session, account_id), rule, halt)
-        or open_account(
-            session,
-            account_id,
-            rule=rule,
-            halt=None if halt is None else number_text(halt),
-            writer=writer(),
-            dataset=policy.dataset,
-            term=term,
-            kind=kind,
-            name=name,
-        )
-        for account_id, kind, name, rule, halt in wanted
-    ]
-
-
-def _checked(
-    account: Account | None, rule: Rule, halt: Fraction | None
-) -> Account | None:
-    """Check an account's gate against the term, whose policy is the file's."""
-    if account is not None and (account.rule, account.halt) != (rule, halt):
-        msg = (
-            f"the gate of account {account.id!r} is not the one that its term pinned. "
-            "Someone edited the ledger, or it is damaged: restore a backup before any "
-            "further step."
-        )
-        raise LedgerCorrupt(msg)
-    return account
-
-
-def _unspent(session: Session, dataset: str, term: int) -> bool:
-    """Say whether a term has charged nothing, so that leaving it costs nothing."""
-    account = read_account(session, f"{dataset}#{term}")
-    if account is None:
-        return True
-    return account.settled == account.held == account.rule.zero()
 
 
 def _halted(session: Session, request: Request) -> set[str]:
@@ -374,13 +275,3 @@ def _body(request: Request) -> dict[str, Any]:
         "cost": request.cost.describe(),
         "release_key": request.key_text or None,
     }
-
-
-@cache
-def writer() -> str:
-    """Return who writes: the operating-system user and the host."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"

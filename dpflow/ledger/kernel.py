@@ -20,9 +20,10 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.account import append, read_account
 from dpflow.ledger.database import SCHEMA_VERSION, Database, Row, Session
-from dpflow.ledger.decide import decide, writer
+from dpflow.ledger.decide import decide
 from dpflow.ledger.owner import Owners
 from dpflow.ledger.records import Answer, Request, canonical, digest
+from dpflow.ledger.writer import writer
 
 
 class Ledger:
@@ -85,6 +86,7 @@ class Ledger:
     def _reserve_once(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
         with self.database.write() as session:
             self._check_identity(session)
+            session.lock(_datasets(requests))
             return [self._decide_or_error(session, request) for request in requests]
 
     def _decide_or_error(
@@ -122,11 +124,11 @@ class Ledger:
             ReservationConflict: If the charge was voided or forfeited.
         """
         with self.database.write() as session:
-            self._check_identity(session)
-            row = self._row(session, reservation)
+            row = self._locked_row(session, reservation)
             if row["state"] == "settled":
                 return
-            facts = {"outcome": outcome, **(body or {})}
+            kept = None if value is None else digest(value)
+            facts = {"outcome": outcome, "digest": kept, **(body or {})}
             self._end(session, row, "settle", "settled", facts)
             key = row["release_key"]
             if key is None:
@@ -139,7 +141,7 @@ class Ledger:
                 release_key=key,
                 reservation=reservation,
                 value=value,
-                digest=None if value is None else digest(value),
+                digest=kept,
             )
 
     def void(self, reservation: str, *, reason: str) -> None:
@@ -151,8 +153,7 @@ class Ledger:
             ReservationConflict: If another process reserved it, or it has ended.
         """
         with self.database.write() as session:
-            self._check_identity(session)
-            row = self._row(session, reservation)
+            row = self._locked_row(session, reservation)
             if row["owner"] != self.owners.mine():
                 msg = f"reservation {reservation} belongs to another process"
                 raise ReservationConflict(msg, reservation=reservation)
@@ -171,8 +172,7 @@ class Ledger:
             ReservationConflict: If its process still runs, or it has ended.
         """
         with self.database.write() as session:
-            self._check_identity(session)
-            row = self._row(session, reservation)
+            row = self._locked_row(session, reservation)
             if row["state"] == "open" and self.owners.alive(row["owner"]):
                 msg = f"the process that holds reservation {reservation} still runs"
                 raise ReservationConflict(msg, reservation=reservation)
@@ -188,12 +188,16 @@ class Ledger:
             )
             raise LedgerCorrupt(msg, ledger=self.place)
 
-    def _row(self, session: Session, reservation: str) -> Row:
+    def _locked_row(self, session: Session, reservation: str) -> Row:
+        """Read a reservation, with its datasets kept from other writers."""
+        self._check_identity(session)
         rows = session.rows("read_reservation", id=reservation)
         if not rows:
             msg = f"the ledger {self.place} knows no reservation {reservation}"
             raise ReservationConflict(msg, reservation=reservation)
-        return rows[0]
+        # Written once; what else the row says may change until the lock is held.
+        session.lock(json.loads(rows[0]["datasets"] or "[]"))
+        return session.rows("read_reservation", id=reservation)[0]
 
     def _end(
         self,
@@ -238,7 +242,17 @@ class Ledger:
         self.database.close()
 
 
-def _identity(session: Session, place: str) -> Row:
+def _datasets(requests: Sequence[Request]) -> list[str]:
+    return sorted({name for request in requests for name in request.datasets})
+
+
+def identity_row(session: Session, place: str) -> Row:
+    """Return the row that says which ledger this is, whatever its schema.
+
+    Raises:
+        LedgerCorrupt: If there is none.
+        LedgerUnavailable: If only a newer dpflow may write to it.
+    """
     rows = session.rows("read_ledger")
     if len(rows) != 1:
         msg = f"{place} is no ledger: its identity row is missing"
@@ -248,6 +262,17 @@ def _identity(session: Session, place: str) -> Row:
         msg = (
             f"the ledger {place} needs a dpflow that writes schema "
             f"{row['min_writer']}; this one writes {SCHEMA_VERSION}. Upgrade dpflow."
+        )
+        raise LedgerUnavailable(msg, ledger=place)
+    return row
+
+
+def _identity(session: Session, place: str) -> Row:
+    row = identity_row(session, place)
+    if row["schema_version"] < SCHEMA_VERSION:
+        msg = (
+            f"the ledger {place} has schema {row['schema_version']}, this dpflow needs "
+            f"{SCHEMA_VERSION}. Back it up and run `dpflow ledger migrate`."
         )
         raise LedgerUnavailable(msg, ledger=place)
     return row

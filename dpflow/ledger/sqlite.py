@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
@@ -26,7 +26,8 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
-from dpflow.ledger.database import Row, migrations, split_statements, statements
+from dpflow.ledger.database import migrations
+from dpflow.ledger.sqlite_session import SqliteSession
 
 _LOCK_SECONDS = 30.0
 _FORK_SECONDS = 5.0
@@ -35,21 +36,6 @@ _SLEEP_SECONDS = (0.0005, 0.02)
 
 #: Device and inode.
 _FileId = tuple[int, int]
-
-
-class SqliteSession:
-    """One open transaction on a SQLite connection."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def rows(self, statement: str, **values: object) -> list[Row]:
-        """Run a named statement and return its rows."""
-        return self._connection.execute(statements()[statement], values).fetchall()
-
-    def change(self, statement: str, **values: object) -> int:
-        """Run a named statement and return how many rows it changed."""
-        return self._connection.execute(statements()[statement], values).rowcount
 
 
 class SqliteDatabase:
@@ -61,6 +47,8 @@ class SqliteDatabase:
         path: The file. It must exist; `create` makes one.
         lock_seconds: How long to wait for other writers.
     """
+
+    dialect = "sqlite"
 
     def __init__(self, path: Path, *, lock_seconds: float = _LOCK_SECONDS) -> None:
         # The working directory may change while the ledger is in use.
@@ -105,12 +93,27 @@ class SqliteDatabase:
             raise cls._unavailable(path, error) from error
         database = cls(path)
         with database.write() as session:
-            for migration in migrations():
-                # executescript would commit first; the file is ours alone here.
-                for statement in split_statements(migration):
-                    session._connection.execute(statement)  # noqa: SLF001
+            for script in migrations("sqlite").values():
+                session.run(script)
             fill(session)
         return database
+
+    def migrate(self, scripts: Iterable[str]) -> None:
+        """Run migrations in one transaction under the ledger's lock.
+
+        Raises:
+            LedgerCorrupt: If a row would refer to one that is not there.
+        """
+        with self._turn(self._lock_seconds):
+            try:
+                # A table that others refer to is replaced; outside a transaction only.
+                self._open().execute("PRAGMA foreign_keys = OFF")
+                with self.write() as session:
+                    for script in scripts:
+                        session.run(script)
+                    session.check_references()
+            finally:
+                self._drop()
 
     @contextmanager
     def write(self) -> Iterator[SqliteSession]:

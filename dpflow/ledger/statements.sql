@@ -96,19 +96,20 @@ WHERE refused.run = :run AND refused.charged = 1 AND account.kind = 'odometer';
 SELECT amount FROM entry WHERE kind = 'forfeit' AND account = :account;
 
 -- name: read_reservation
-SELECT id, fingerprint, owner, state, accounts, cost, step, release_key, body, at
+SELECT id, fingerprint, owner, state, datasets, accounts, cost, step, release_key, body, at
 FROM reservation WHERE id = :id;
 
 -- name: open_reservations
-SELECT id, fingerprint, owner, state, accounts, cost, step, release_key, body, at
+SELECT id, fingerprint, owner, state, datasets, accounts, cost, step, release_key, body, at
 FROM reservation WHERE state = 'open' ORDER BY at, id;
 
 -- name: open_reservation
 INSERT INTO reservation
-    (id, fingerprint, owner, state, accounts, cost, step, release_key, body, at)
+    (id, fingerprint, owner, state, datasets, accounts, cost, step, release_key, body,
+     at)
 VALUES
-    (:id, :fingerprint, :owner, 'open', :accounts, :cost, :step, :release_key, :body,
-     :at);
+    (:id, :fingerprint, :owner, 'open', :datasets, :accounts, :cost, :step,
+     :release_key, :body, :at);
 
 -- name: close_reservation
 UPDATE reservation SET state = :state WHERE id = :id AND state = 'open';
@@ -120,9 +121,19 @@ SELECT amount FROM granted WHERE account = :account AND step = :step;
 INSERT INTO granted (account, step, amount) VALUES (:account, :step, :amount)
 ON CONFLICT (account, step) DO UPDATE SET amount = excluded.amount;
 
+-- name: list_releases
+SELECT release_key, key_text, dataset, step, cost, state, digest, at,
+       length(value) AS size
+FROM release ORDER BY at DESC, release_key;
+
+-- name: forget_release
+UPDATE release SET value = NULL
+WHERE release_key = :release_key AND digest = :digest AND state = 'settled'
+  AND value IS NOT NULL;
+
 -- name: read_release
 SELECT release_key, key_text, dataset, step, cost, reservation, owner, state, value,
-       digest, at
+       digest, at, length(value) AS size
 FROM release WHERE release_key = :release_key;
 
 -- name: claim_release

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dpflow.ledger.database import SCHEMA_VERSION
 from tests.cli.support import Shop, run, run_fine, run_json
 
 # ledger init
@@ -97,7 +98,7 @@ def test_status_says_which_ledger_it_is(shop: Shop) -> None:
     shop.charge()
     data = run_json("ledger", "status")
     assert str(shop.root / ".dpflow" / "ledger.db") == data["ledger"]["place"]
-    assert (data["schema"], data["datasets"]) == (1, ["cdnow"])
+    assert (data["schema"], data["datasets"]) == (SCHEMA_VERSION, ["cdnow"])
     text = run_fine("ledger", "status")
     assert data["ledger"]["id"] in text
     assert ".dpflow/ledger.db" in text
@@ -114,3 +115,12 @@ def test_status_counts_open_reservations(shop: Shop) -> None:
     assert "open reservations  2 (1 running, 1 forfeited)" in text
     assert "It stays charged in full" in text
     ledger.close()
+
+
+def test_migrating_a_current_ledger_says_that_there_is_nothing_to_do(
+    shop: Shop,
+) -> None:
+    """The command is safe to repeat."""
+    shop.charge()
+    data = run_json("ledger", "migrate")
+    assert data == {"schema": {"before": SCHEMA_VERSION, "after": SCHEMA_VERSION}}

@@ -1,0 +1,38 @@
+"""One open transaction on a SQLite connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+from dpflow.ledger.database import Row, split_statements, statements
+
+
+class SqliteSession:
+    """Runs the ledger's statements inside one transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def lock(self, datasets: Iterable[str]) -> None:
+        """Do nothing: the transaction holds the whole file."""
+
+    def rows(self, statement: str, **values: object) -> list[Row]:
+        """Run a named statement and return its rows."""
+        return self._connection.execute(statements()[statement], values).fetchall()
+
+    def change(self, statement: str, **values: object) -> int:
+        """Run a named statement and return how many rows it changed."""
+        return self._connection.execute(statements()[statement], values).rowcount
+
+    def run(self, script: str) -> None:
+        """Run a migration; `executescript` would commit first."""
+        for statement in split_statements(script):
+            self._connection.execute(statement)
+
+    def check_references(self) -> None:
+        """Raise if a row refers to one that is not there."""
+        broken = self._connection.execute("PRAGMA foreign_key_check").fetchall()
+        if broken:
+            msg = f"FOREIGN KEY constraint failed in table {broken[0][0]}"
+            raise sqlite3.IntegrityError(msg)
