@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import dpflow
-from dpflow.cli import demo, history, ledger, policy, releases, status
+from dpflow.cli import demo, history, ledger, policy, releases, resume, status
 from dpflow.cli.output import fail, survive_encoding
 from dpflow.exceptions import DpflowError
 
@@ -65,6 +65,7 @@ def _dpflow(
 app.command("status")(status.status)
 app.command("history")(history.history)
 app.command("demo")(demo.demo)
+app.command("resume")(resume.resume)
 app.add_typer(policy.app, name="policy")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(releases.app, name="releases")

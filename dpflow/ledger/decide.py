@@ -274,4 +274,6 @@ def _body(request: Request) -> dict[str, Any]:
         "flow": request.flow,
         "cost": request.cost.describe(),
         "release_key": request.key_text or None,
+        "datasets": request.datasets,
+        "partitions": list(request.partitions),
     }

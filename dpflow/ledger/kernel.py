@@ -108,6 +108,23 @@ class Ledger:
         session.change("release_savepoint")
         return answer
 
+    def would_answer(self, request: Request) -> Answer | DpflowError:
+        """Say how a request would be decided now; nothing is kept of it."""
+        with self.database.write() as session:
+            self._check_identity(session)
+            session.lock(_datasets([request]))
+            session.change("savepoint")
+            answer: Answer | DpflowError
+            try:
+                answer = decide(session, request, self.owners)
+            except (LedgerUnavailable, LedgerCorrupt):
+                raise
+            except DpflowError as error:
+                answer = error
+            session.change("rollback_to_savepoint")
+            session.change("release_savepoint")
+            return answer
+
     def settle(
         self,
         reservation: str,

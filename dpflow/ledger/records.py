@@ -193,6 +193,17 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalView:
+    """One refusal: the gate, and what the journal keeps of it in `body`."""
+
+    dataset: str
+    account: str
+    run: str | None
+    body: Mapping[str, Any]
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenReservation:
     """A charge that nobody has settled."""
 

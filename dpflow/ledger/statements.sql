@@ -71,6 +71,12 @@ WHERE (:dataset IS NULL
   AND account IN (SELECT id FROM account WHERE kind = :kind OR :kind IS NULL)
 ORDER BY at DESC, account, seq DESC LIMIT :limit;
 
+-- name: refusals
+SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset
+FROM entry JOIN account ON account.id = entry.account
+WHERE entry.kind = 'refuse' ORDER BY entry.at DESC, entry.account, entry.seq DESC
+LIMIT :limit;
+
 -- name: journal_of_account
 SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
        at, writer, hash
