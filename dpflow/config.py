@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import tomllib
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ PRINCIPAL_VARIABLE = "DPFLOW_PRINCIPAL"
 ENVIRONMENT_VARIABLE = "DPFLOW_ENVIRONMENT"
 _NAME_LENGTH = 200
 _KEYS = ("ledger_url", "policies", "principal", "environment")
+#: What stands before the name of a Prefect block that holds the URL.
+BLOCK_PREFIX = "prefect-block:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,7 @@ class Settings:
     Attributes:
         root: The project's root: the folder of the nearest pyproject.toml above the
             working directory, else the working directory.
-        ledger_url: `sqlite:////absolute/path`.
+        ledger_url: `sqlite:////absolute/path`, also where a Prefect block named it.
         policies: Folder of the policy files and of `ledger.lock`.
         principal: Who acts, for the journal. None: the operating system's user.
         environment: What this process runs in, such as "production"; None if nobody
@@ -87,7 +91,25 @@ def _name(variable: str, given: str | None) -> str | None:
     return name
 
 
+@cache
+def _block_url(name: str) -> str:
+    """Ask Prefect for the URL that a block holds; once per process."""
+    try:
+        # By name: Prefect is imported for this only.
+        url = import_module("dpflow.prefect.blocks").ledger_url(name)
+    except Exception as error:
+        msg = (
+            f"the ledger's URL is in the Prefect block dpflow-ledger/{name}, which "
+            f"cannot be loaded ({type(error).__name__}: {error}). Save it with "
+            f'DpflowLedger(url=...).save("{name}"), or check PREFECT_API_URL.'
+        )
+        raise ConfigurationError(msg) from error
+    return str(url)
+
+
 def _absolute(url: str, root: Path) -> str:
+    if url.startswith(BLOCK_PREFIX):
+        url = _block_url(url.removeprefix(BLOCK_PREFIX))
     prefix = "sqlite:///"
     if not url.startswith(prefix):
         return url

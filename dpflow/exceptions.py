@@ -56,8 +56,13 @@ class DpflowError(Exception):
         raise AttributeError(msg)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by message and details, so that subclasses need no care."""
-        return _rebuild, (type(self), self.message, self.details)
+        """Pickle by message and details, so that subclasses need no care.
+
+        Notes (`add_note`) travel along.
+        """
+        notes = getattr(self, "__notes__", ())
+        state = {"__notes__": list(notes)} if notes else None
+        return _rebuild, (type(self), self.message, self.details), state
 
 
 def _rebuild(

@@ -234,11 +234,12 @@ class FlowShare(Record):
 class OnExhausted(Record):
     """What happens when a budget is exhausted."""
 
-    flow: Literal["halt"] = Field(
+    flow: Literal["halt", "skip"] = Field(
         default="halt",
         title="Flow",
-        description="The rest of the flow run does not run.",
-        examples=["halt"],
+        description="halt: the rest of the flow run does not run, and it ends as "
+        "BudgetExhausted. skip: only what needs the refused step does not run.",
+        examples=["halt", "skip"],
     )
     schedule: Literal["pause", "keep"] = Field(
         default="keep",

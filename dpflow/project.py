@@ -23,6 +23,7 @@ class Unsettled:
 
     outcome: str
     body: Mapping[str, Any]
+    reported: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True)

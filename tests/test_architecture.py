@@ -24,6 +24,7 @@ ROOMS = [
     "policy_types",
     "policy_fields",
     "policy_copy",
+    "policy_partition",
     "policy_model",
     "policy",
     "policy_changes",
@@ -35,7 +36,9 @@ ROOMS = [
     "step",
     "redaction",
     "waiting",
+    "asking",
     "execution",
+    "iterations",
     "guard",
     "summary",
     "plots",
@@ -79,6 +82,7 @@ LOADERS = {
     "dpflow.accounting.adapters",  # an optional library
     "dpflow.accounting.costs",  # more mechanisms
     "dpflow.accounting.loss_distribution",  # an optional library
+    "dpflow.config",  # Prefect, if one of its blocks holds the ledger's URL
     "dpflow.policy_fields",
 }
 

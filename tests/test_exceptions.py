@@ -133,6 +133,21 @@ def test_an_error_arrives_with_its_type_message_and_numbers(
 
 @every_class
 @every_route
+def test_notes_travel_with_an_error(kind, route):
+    """What `add_note` said arrives too, and the original keeps its own."""
+    error = kind("asked 1/3: wait.", asked="1/3")
+    assert not hasattr(route(error), "__notes__")
+    error.add_note("in step 'train'")
+    error.add_note("of flow 'weekly'")
+    arrived = route(route(error))
+    assert arrived.__notes__ == ["in step 'train'", "of flow 'weekly'"]
+    assert (type(arrived), arrived.details) == (kind, {"asked": "1/3"})
+    arrived.add_note("mine")
+    assert error.__notes__ == ["in step 'train'", "of flow 'weekly'"]
+
+
+@every_class
+@every_route
 def test_a_bare_error_arrives_too(kind, route):
     """An error that was raised without a message or details travels as well."""
     arrived = route(kind())

@@ -12,7 +12,16 @@ import typer
 from typer.core import TyperGroup
 
 import dpflow
-from dpflow.cli import demo, freeze, history, ledger, policy, status
+from dpflow.cli import (
+    demo,
+    freeze,
+    history,
+    ledger,
+    policy,
+    releases,
+    resume,
+    status,
+)
 from dpflow.cli.output import fail, survive_encoding
 from dpflow.exceptions import DpflowError
 
@@ -67,8 +76,10 @@ app.command("history")(history.history)
 app.command("demo")(demo.demo)
 app.command("freeze")(freeze.freeze)
 app.command("thaw")(freeze.thaw)
+app.command("resume")(resume.resume)
 app.add_typer(policy.app, name="policy")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(releases.app, name="releases")
 
 
 def main() -> None:

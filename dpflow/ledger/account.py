@@ -13,7 +13,13 @@ from typing import Any
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.accounting.theorem import (
+    Filter,
+    Odometer,
+    Rule,
+    lower_thresholds,
+    solved_thresholds,
+)
 from dpflow.exceptions import LedgerCorrupt, UnsupportedCost
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.records import canonical, digest
@@ -83,17 +89,28 @@ def remainder(limit: Tally, used: Tally) -> Tally:
 
 @lru_cache(maxsize=512)
 def rule_from_text(text: str) -> Rule:
-    """Make the rule of an account from the numbers pinned for it."""
+    """Make the rule of an account from the numbers pinned for it.
+
+    A threshold is the pinned or the newly solved one, whichever is lower: a later
+    solver cannot raise what an account was opened with.
+    """
     pinned = json.loads(text)
-    if pinned.pop("role") == "filter":
-        return make_filter(**pinned)
-    return make_odometer(**pinned)
+    thresholds = pinned.pop("thresholds", None)
+    if pinned.pop("role") != "filter":
+        return make_odometer(**pinned)
+    rule = make_filter(**pinned)
+    if thresholds is not None:
+        lower_thresholds(rule, thresholds)
+    return rule
 
 
 def rule_to_text(rule: Rule) -> str:
-    """Write a rule's numbers, derived ones included, in canonical form."""
-    role = "filter" if isinstance(rule, Filter) else "odometer"
-    return canonical({"role": role, **rule.parameters()})
+    """Write a rule's numbers in canonical form, with derived ones and thresholds."""
+    if not isinstance(rule, Filter):
+        return canonical({"role": "odometer", **rule.parameters()})
+    thresholds = solved_thresholds(rule)
+    solved = {} if thresholds is None else {"thresholds": thresholds}
+    return canonical({"role": "filter", **rule.parameters(), **solved})
 
 
 def read_account(session: Session, account_id: str) -> Account | None:

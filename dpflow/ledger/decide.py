@@ -117,7 +117,8 @@ def _released(
     if not rows:
         return None
     row = rows[0]
-    if row["state"] == "settled" and row["value"] is not None:
+    replayable = row["state"] == "settled" and row["value"] is not None
+    if replayable and not request.fresh:
         if row["cost"] != canonical(request.cost.describe()):
             msg = (
                 f"release {row['key_text']!r} of step {row['step']!r} was made at "
@@ -297,4 +298,6 @@ def _body(
         "flow": request.flow,
         "cost": request.cost.describe(),
         "release_key": request.key_text or None,
+        "datasets": request.datasets,
+        "partitions": list(request.partitions),
     }

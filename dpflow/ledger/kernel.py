@@ -12,15 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from dpflow.accounting.costs import cost_from_description
 from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Odometer, Outcome
 from dpflow.exceptions import (
     ConfigurationError,
     DpflowError,
+    InvalidCost,
     LedgerCorrupt,
     LedgerUnavailable,
     ReservationConflict,
+    UnsupportedCost,
 )
-from dpflow.ledger.account import append, read_account
+from dpflow.ledger.account import Account, append, read_account
 from dpflow.ledger.database import SCHEMA_VERSION, Database, Row, Session
 from dpflow.ledger.decide import decide
 from dpflow.ledger.owner import Owners
@@ -131,6 +135,15 @@ class Ledger:
         session.change("release_savepoint")
         return answer
 
+    def would_answer(self, request: Request) -> Answer | DpflowError:
+        """Say how a request would be decided now; nothing is kept of it."""
+        with self.writing(request.datasets) as session:
+            session.change("savepoint")
+            answer = self._decide_or_error(session, request)
+            session.change("rollback_to_savepoint")
+            session.change("release_savepoint")
+        return answer
+
     def settle(
         self,
         reservation: str,
@@ -138,14 +151,19 @@ class Ledger:
         outcome: str = "completed",
         value: str | None = None,
         body: Mapping[str, Any] | None = None,
+        reported: Outcome | None = None,
     ) -> None:
         """Post a charge and, in the same transaction, keep the step's release.
+
+        A step that reports how it came out is charged what its accounts' theorems
+        allow for that, and never more than was reserved; any other, in full.
 
         Args:
             reservation: The id that was granted.
             outcome: "completed", or "failed": an error is an output and costs as much.
             value: The encoded output; None keeps nothing to replay.
             body: Further facts for the journal.
+            reported: Number of sub-steps that ran, or cell of the mechanism's output.
 
         Raises:
             ReservationConflict: If the charge was voided or forfeited.
@@ -154,7 +172,10 @@ class Ledger:
             row = self._locked_row(session, reservation)
             if row["state"] == "settled":
                 return
-            facts = {"outcome": outcome, **(body or {})}
+            kept = None if value is None else digest(value)
+            facts = {"outcome": outcome, "digest": kept, **(body or {})}
+            if reported is not None:
+                facts["reported"] = reported
             self._end(session, row, "settle", "settled", facts)
             key = row["release_key"]
             if key is None:
@@ -167,7 +188,7 @@ class Ledger:
                 release_key=key,
                 reservation=reservation,
                 value=value,
-                digest=None if value is None else digest(value),
+                digest=kept,
             )
 
     def void(self, reservation: str, *, reason: str) -> None:
@@ -248,12 +269,15 @@ class Ledger:
                 msg = f"account {account_id!r} lacks reservation {reservation}"
                 raise LedgerCorrupt(msg, ledger=self.place)
             amount = Tally.from_text(held[0]["amount"])
-            gain = account.rule.zero() if kind == "void" else amount
+            posted = amount
+            if kind == "settle":
+                posted = _realised(account, row, amount, facts.get("reported"))
+            gain = account.rule.zero() if kind == "void" else posted
             append(
                 session,
                 account,
                 kind,
-                amount,
+                posted,
                 settled=account.settled + gain,
                 held=account.held - amount,
                 reservation=reservation,
@@ -278,6 +302,26 @@ def _check_environment(place: str, serves: str | None, runs: str | None) -> None
             "DPFLOW_LEDGER_URL to the ledger of its own environment."
         )
         raise ConfigurationError(msg)
+
+
+def _realised(
+    account: Account, row: Row, reserved: Tally, reported: Outcome | None
+) -> Tally:
+    """Return what a settled charge posts: all of it, unless the theorem gives back."""
+    if reported is None:
+        return reserved
+    cost, rule = cost_from_description(json.loads(row["cost"])), account.rule
+    try:
+        if account.price(cost) != reserved:
+            # Reserved for more than one unit at once, or by an older solver.
+            return reserved
+        if isinstance(rule, Odometer) and account.halt is None:
+            realised = rule.charge_realised(cost, reported)
+        else:
+            realised = rule.price_realised(cost, reported)
+    except (InvalidCost, UnsupportedCost):
+        return reserved
+    return realised if realised.fits_within(reserved) else reserved
 
 
 def identity_row(session: Session, place: str) -> Row:

@@ -45,8 +45,11 @@ class Request:
         flow: The flow whose share and odometer are charged, if any.
         flow_run: The run of that flow; an odometer's halt holds for all of it.
         enclosing_runs: All flow runs around the step, to find their refusals by.
+        partitions: Names of the partitions that the step reads, of the datasets that
+            are divided.
         release_key: Keyed digest under which the output is kept, if it is.
         key_text: The release key for people.
+        fresh: Whether a new draw is wanted, at a new charge, where there is a release.
         body: Further facts for the journal: task run, attempt, version. Never data.
 
     Raises:
@@ -62,8 +65,10 @@ class Request:
     flow: str | None = None
     flow_run: str | None = None
     enclosing_runs: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
     release_key: str | None = None
     key_text: str = ""
+    fresh: bool = False
     body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,6 +82,11 @@ class Request:
         _check("key_text", self.key_text, _TEXT)
         for run in self.enclosing_runs:
             _check("enclosing_runs", run, _NAME)
+        for partition in self.partitions:
+            _check("partitions", partition, _ID)
+        if len(set(self.partitions)) != len(self.partitions):
+            msg = f"a step names each partition once, got {self.partitions!r:.80}"
+            raise ConfigurationError(msg)
         if self.flow is not None:
             _check("flow", self.flow, _NAME)
         if self.flow_run is not None:
@@ -93,7 +103,7 @@ class Request:
         """Return a digest of everything that must agree when an id is sent again."""
         datasets = sorted(self.datasets)
         parts = [datasets, self.cost.describe(), self.step, self.flow, self.flow_run]
-        return digest(canonical([*parts, self.release_key]))
+        return digest(canonical([*parts, self.release_key, *self.partitions]))
 
 
 def _check(name: str, text: object, pattern: re.Pattern[str]) -> None:
@@ -194,6 +204,17 @@ class Entry:
     body: Mapping[str, Any]
     at: str
     writer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalView:
+    """One refusal: the gate, and what the journal keeps of it in `body`."""
+
+    dataset: str
+    account: str
+    run: str | None
+    body: Mapping[str, Any]
+    at: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

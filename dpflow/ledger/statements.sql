@@ -103,6 +103,12 @@ WHERE (:dataset IS NULL
   AND account IN (SELECT id FROM account WHERE kind = :kind OR :kind IS NULL)
 ORDER BY at DESC, account, seq DESC LIMIT :limit;
 
+-- name: refusals
+SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset
+FROM entry JOIN account ON account.id = entry.account
+WHERE entry.kind = 'refuse' ORDER BY entry.at DESC, entry.account, entry.seq DESC
+LIMIT :limit;
+
 -- name: journal_of_account
 SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
        at, writer, hash
@@ -153,9 +159,19 @@ SELECT amount FROM granted WHERE account = :account AND step = :step;
 INSERT INTO granted (account, step, amount) VALUES (:account, :step, :amount)
 ON CONFLICT (account, step) DO UPDATE SET amount = excluded.amount;
 
+-- name: list_releases
+SELECT release_key, key_text, dataset, step, cost, state, digest, at,
+       length(value) AS size
+FROM release ORDER BY at DESC, release_key;
+
+-- name: forget_release
+UPDATE release SET value = NULL
+WHERE release_key = :release_key AND digest = :digest AND state = 'settled'
+  AND value IS NOT NULL;
+
 -- name: read_release
 SELECT release_key, key_text, dataset, step, cost, reservation, owner, state, value,
-       digest, at
+       digest, at, length(value) AS size
 FROM release WHERE release_key = :release_key;
 
 -- name: claim_release

@@ -16,6 +16,7 @@ from dpflow.ledger.records import (
     AccountView,
     Entry,
     OpenReservation,
+    RefusalView,
     TermView,
     Usage,
 )
@@ -134,6 +135,31 @@ def refusal_of_run(ledger: Ledger, flow_run: str) -> BudgetRefused | None:
         details["dataset"] = body["dataset"]
         return kind[body["refusal"]](body["message"], flow_run=flow_run, **details)
     return None
+
+
+def refusals(
+    ledger: Ledger, *, dataset: str | None = None, limit: int = 1000
+) -> list[RefusalView]:
+    """Return the refusals, newest first.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: Only those of this dataset's gates.
+        limit: Read at most so many.
+    """
+    with ledger.database.read() as session:
+        rows = session.rows("refusals", limit=limit)
+    found = [
+        RefusalView(
+            dataset=row["dataset"],
+            account=row["account"],
+            run=row["run"],
+            body=json.loads(row["body"]),
+            at=row["at"],
+        )
+        for row in rows
+    ]
+    return [item for item in found if dataset in (None, item.dataset)]
 
 
 def _held_by_the_dead(ledger: Ledger, session: Session) -> dict[str, list[Tally]]:
