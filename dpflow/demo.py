@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 _KILLED = "active_customers in a worker that is killed"
 _WORKER = f"""
-import time
+import logging, time
+logging.getLogger("dpflow").setLevel("ERROR")  # the demo has said it
 from dpflow import Gaussian, spend
 with spend(dataset="cdnow", flow="weekly-report", step={_KILLED!r},
            cost=Gaussian(sensitivity=1, noise_multiplier=21)):

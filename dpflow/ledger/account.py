@@ -141,6 +141,26 @@ def read_account(session: Session, account_id: str) -> Account | None:
     return account_from_row(row)
 
 
+def check_reserve(row: Row) -> None:
+    """Check the entry that holds a charge by its hash; a void gives back its amount.
+
+    Args:
+        row: The entry, and the hash of the one before it as `previous`.
+
+    Raises:
+        LedgerCorrupt: If the entry is not what was hashed when it was written.
+    """
+    kept = {key: row[key] for key in row.keys() if key != "previous"}  # noqa: SIM118
+    whole = _hash_again(row["previous"] or "", kept) == row["hash"]
+    if not whole or row["kind"] != "reserve":
+        msg = (
+            f"the journal entry {row['seq']} of account {row['account']!r} is not what "
+            "was written. Someone edited the ledger, or it is damaged: restore a "
+            "backup before any further step."
+        )
+        raise LedgerCorrupt(msg)
+
+
 def account_from_row(row: Row) -> Account:
     """Build an account from its row."""
     return Account(

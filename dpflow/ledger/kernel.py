@@ -24,7 +24,8 @@ from dpflow.exceptions import (
     ReservationConflict,
     UnsupportedCost,
 )
-from dpflow.ledger.account import Account, append, read_account
+from dpflow.ledger.account import Account, append, check_reserve, read_account
+from dpflow.ledger.damage import readable
 from dpflow.ledger.database import SCHEMA_VERSION, Database, Row, Session
 from dpflow.ledger.decide import decide
 from dpflow.ledger.owner import Owners
@@ -57,13 +58,13 @@ class Ledger:
         self.database = database
         self.owners = owners
         self.conditions = conditions or Conditions(facts=provenance())
-        with database.read() as session:
+        with database.read() as session, readable(database.place):
             row = _identity(session, database.place)
             serves = session.rows("read_environment")[0]["environment"]
+            self._secret = bytes.fromhex(row["release_secret"])
         self.environment: str | None = serves
         _check_environment(database.place, serves, environment)
         self.id: str = row["ledger_id"]
-        self._secret = bytes.fromhex(row["release_secret"])
 
     @property
     def place(self) -> str:
@@ -107,9 +108,14 @@ class Ledger:
             return self._reserve_once(requests)
 
     @contextmanager
+    def _write(self) -> Iterator[Session]:
+        with self.database.write() as session, readable(self.place):
+            yield session
+
+    @contextmanager
     def writing(self, datasets: Iterable[str]) -> Iterator[Session]:
         """Run a block in one transaction that no other writer of these overlaps."""
-        with self.database.write() as session:
+        with self._write() as session:
             self._check_identity(session)
             session.lock(sorted(set(datasets)))
             yield session
@@ -167,16 +173,33 @@ class Ledger:
 
         Raises:
             ReservationConflict: If the charge was voided or forfeited.
+            LedgerUnavailable: If the ledger did not answer; the charge stays held.
         """
-        with self.database.write() as session:
+        facts: dict[str, Any] = {"outcome": outcome, **(body or {})}
+        if reported is not None:
+            facts["reported"] = reported
+        try:
+            self._settle_once(reservation, outcome, value, facts)
+        except LedgerUnavailable as error:
+            if "waited" in error.details:
+                raise
+            # A failed commit may have been one: asking again finds the charge settled,
+            # or settles it.
+            self._settle_once(reservation, outcome, value, facts)
+
+    def _settle_once(
+        self,
+        reservation: str,
+        outcome: str,
+        value: str | None,
+        facts: Mapping[str, Any],
+    ) -> None:
+        with self._write() as session:
             row = self._locked_row(session, reservation)
             if row["state"] == "settled":
                 return
             kept = None if value is None else digest(value)
-            facts = {"outcome": outcome, "digest": kept, **(body or {})}
-            if reported is not None:
-                facts["reported"] = reported
-            self._end(session, row, "settle", "settled", facts)
+            self._end(session, row, "settle", "settled", {"digest": kept, **facts})
             key = row["release_key"]
             if key is None:
                 return
@@ -199,7 +222,7 @@ class Ledger:
         Raises:
             ReservationConflict: If another process reserved it, or it has ended.
         """
-        with self.database.write() as session:
+        with self._write() as session:
             row = self._locked_row(session, reservation)
             if row["owner"] != self.owners.mine():
                 msg = f"reservation {reservation} belongs to another process"
@@ -218,7 +241,7 @@ class Ledger:
         Raises:
             ReservationConflict: If its process still runs, or it has ended.
         """
-        with self.database.write() as session:
+        with self._write() as session:
             row = self._locked_row(session, reservation)
             if row["state"] == "open" and self.owners.alive(row["owner"]):
                 msg = f"the process that holds reservation {reservation} still runs"
@@ -268,6 +291,7 @@ class Ledger:
             if account is None or len(held) != 1:
                 msg = f"account {account_id!r} lacks reservation {reservation}"
                 raise LedgerCorrupt(msg, ledger=self.place)
+            check_reserve(held[0])
             amount = Tally.from_text(held[0]["amount"])
             posted = amount
             if kind == "settle":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
+from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.database import Row, split_statements, statements
 
 
@@ -18,8 +19,20 @@ class SqliteSession:
         """Do nothing: the transaction holds the whole file."""
 
     def rows(self, statement: str, **values: object) -> list[Row]:
-        """Run a named statement and return its rows."""
-        return self._connection.execute(statements()[statement], values).fetchall()
+        """Run a named statement and return its rows.
+
+        Raises:
+            LedgerCorrupt: If a row is not one that was asked for.
+        """
+        found = self._connection.execute(statements()[statement], values).fetchall()
+        # Where pages are out of order, SQLite's search ends at some other row and does
+        # not look at its key again. A column that bears a parameter's name equals it.
+        keys = values.keys() & (set(found[0].keys()) if found else set())
+        for row in found:
+            if any(values[key] not in (None, row[key]) for key in keys):
+                msg = f"the ledger is damaged: it answered {statement} with another row"
+                raise LedgerCorrupt(msg)
+        return found
 
     def change(self, statement: str, **values: object) -> int:
         """Run a named statement and return how many rows it changed."""

@@ -1,5 +1,8 @@
 -- Every statement of the ledger, by name. Parameters are :named; the adapter of each
 -- database rewrites them. Nothing else in dpflow holds SQL (migrations apart).
+-- A result column that bears the name of a parameter must equal it, unless it is NULL.
+-- Times are labels and clocks jump: entries are ordered by their account's sequence, and
+-- those of several accounts by the latest label up to each (`since`).
 
 -- name: savepoint
 SAVEPOINT request;
@@ -91,22 +94,29 @@ WHERE account = :account AND kind = :kind ORDER BY seq DESC LIMIT 1;
 SELECT body FROM entry WHERE account = :account AND kind = :kind;
 
 -- name: reserved_amount
-SELECT amount, run, body FROM entry
+SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+       at, writer, hash,
+       (SELECT before.hash FROM entry AS before
+        WHERE before.account = entry.account AND before.seq = entry.seq - 1) AS previous
+FROM entry
 WHERE account = :account AND reservation = :reservation AND kind = 'reserve';
 
 -- name: history
-SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
-       at, writer, hash
-FROM entry
-WHERE (:dataset IS NULL
-       OR account IN (SELECT id FROM account WHERE dataset = :dataset))
-  AND account IN (SELECT id FROM account WHERE kind = :kind OR :kind IS NULL)
-ORDER BY at DESC, account, seq DESC LIMIT :limit;
+SELECT entry.account, entry.seq, entry.kind, entry.reservation, entry.amount,
+       entry.settled_after, entry.held_after, entry.run, entry.body, entry.at,
+       entry.writer, entry.hash,
+       max(entry.at) OVER (PARTITION BY entry.account ORDER BY entry.seq) AS since
+FROM account
+JOIN entry ON entry.account = account.id AND entry.seq > account.seq - :limit
+WHERE (:dataset IS NULL OR account.dataset = :dataset)
+  AND (:account_kind IS NULL OR account.kind = :account_kind)
+ORDER BY since DESC, entry.account, entry.seq DESC LIMIT :limit;
 
 -- name: refusals
-SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset
+SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset,
+       max(entry.at) OVER (PARTITION BY entry.account ORDER BY entry.seq) AS since
 FROM entry JOIN account ON account.id = entry.account
-WHERE entry.kind = 'refuse' ORDER BY entry.at DESC, entry.account, entry.seq DESC
+WHERE entry.kind = 'refuse' ORDER BY since DESC, entry.account, entry.seq DESC
 LIMIT :limit;
 
 -- name: journal_of_account
@@ -119,11 +129,12 @@ INSERT INTO refused (run, account, seq, charged)
 VALUES (:run, :account, :seq, :charged);
 
 -- name: refusals_of_run
-SELECT entry.account, entry.body, account.dataset
+SELECT entry.account, entry.body, account.dataset,
+       max(entry.at) OVER (PARTITION BY entry.account ORDER BY entry.seq) AS since
 FROM refused
 JOIN entry ON entry.account = refused.account AND entry.seq = refused.seq
 JOIN account ON account.id = entry.account
-WHERE refused.run = :run ORDER BY entry.at, entry.account, entry.seq;
+WHERE refused.run = :run ORDER BY since, entry.account, entry.seq;
 
 -- name: halting_accounts
 SELECT DISTINCT refused.account FROM refused

@@ -59,7 +59,7 @@ def history(
         limit: At most so many.
     """
     with ledger.database.read() as session:
-        rows = session.rows("history", dataset=dataset, kind=kind, limit=limit)
+        rows = session.rows("history", dataset=dataset, account_kind=kind, limit=limit)
         known = {
             row["id"]: account_from_row(row)
             for row in session.rows("list_accounts", dataset=dataset)

@@ -345,8 +345,10 @@ def test_an_error_at_every_statement(
             assert isinstance(ledger.reserve(asked), Granted)
             ledger.settle(asked.reservation)
             watch.check(asked.reservation, ["granted", "settled"])
+    passing = once and kind is sqlite3.OperationalError
     expected = LedgerUnavailable if kind is sqlite3.OperationalError else LedgerCorrupt
-    assert {"none", expected.__name__} == ends
+    # Reserving and settling ask once more, so an error that passes stops neither.
+    assert ends == ({"none"} if passing else {"none", expected.__name__})
     ledger.close()
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from dpflow import PureDP
 from dpflow.accounting.costs import Cost
+from dpflow.exceptions import DpflowError
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.owner import Owners
 from dpflow.ledger.records import Granted, Request
@@ -189,6 +190,43 @@ def audit(path: Path) -> None:
     assert ended == {}
     assert read(path, "PRAGMA integrity_check") == [("ok",)]
     assert read(path, "PRAGMA foreign_key_check") == []
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """Return the name of the error that a call raises."""
+    try:
+        call()
+    except DpflowError as error:
+        return type(error).__name__
+    return "none"
+
+
+def fill(ledger: Ledger, say: Callable[[str], object]) -> str:
+    """Reserve and settle until an error; say what was acknowledged."""
+    for _ in range(2000):
+        try:
+            reservation = granted(ledger, "1e-6")
+            say(f"reserved {reservation}")
+            ledger.settle(reservation)
+            say(f"settled {reservation}")
+        except DpflowError as error:
+            return type(error).__name__
+    return "none"
+
+
+def check_acknowledged(path: Path, told: list[str]) -> None:
+    """Everything acknowledged is kept, and at most one charge besides."""
+    audit(path)
+    kept = dict(read(path, "SELECT id, state FROM reservation"))
+    said = {"reserved": set[str](), "settled": set[str]()}
+    for line in told:
+        word, reservation = line.split()
+        said[word].add(reservation)
+    assert said["reserved"] <= kept.keys()
+    assert all(kept[reservation] == "settled" for reservation in said["settled"])
+    assert len(kept.keys() - said["reserved"]) <= 1
+    settled = [name for name, state in kept.items() if state == "settled"]
+    assert len(set(settled) - said["settled"]) <= 1
 
 
 class FaultyDatabase(SqliteDatabase):
