@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ class Settings:
     Attributes:
         root: The project's root: the folder of the nearest pyproject.toml above the
             working directory, else the working directory.
-        ledger_url: `sqlite:////absolute/path`.
+        ledger_url: `sqlite:////absolute/path` or `postgresql://...`; may hold a
+            password, so that it is never shown.
         policies: Folder of the policy files and of `ledger.lock`.
     """
 
     root: Path
-    ledger_url: str
+    ledger_url: str = field(repr=False)
     policies: Path
 
 

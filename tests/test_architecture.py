@@ -248,7 +248,16 @@ def test_prefect_is_imported_in_its_room_only():
     )
 
 
-HEAVY = {"prefect", "numpy", "pandas", "opendp", "matplotlib", "scipy", "mpmath"}
+HEAVY = {
+    "prefect",
+    "psycopg",
+    "numpy",
+    "pandas",
+    "opendp",
+    "matplotlib",
+    "scipy",
+    "mpmath",
+}
 LOADED = """
 import json, sys
 import importlib

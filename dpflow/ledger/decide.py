@@ -21,7 +21,7 @@ from dpflow.ledger.account import (
 )
 from dpflow.ledger.database import Session
 from dpflow.ledger.gates import accounts_of
-from dpflow.ledger.owner import Owners
+from dpflow.ledger.owner import Liveness
 from dpflow.ledger.records import (
     Answer,
     Busy,
@@ -35,7 +35,7 @@ from dpflow.ledger.writer import writer
 
 
 def decide(
-    session: Session, request: Request, owners: Owners
+    session: Session, request: Request, owners: Liveness
 ) -> Answer | BudgetRefused:
     """Decide one request against every account, in the caller's transaction.
 
@@ -46,6 +46,7 @@ def decide(
         DpflowError: For a request that cannot be decided. The caller rolls back to
             where the request began, so that it leaves no trace.
     """
+    announce(session, request)
     known = _known(session, request) or _released(session, request, owners)
     if known is not None:
         return known
@@ -60,6 +61,17 @@ def decide(
         reservation=request.reservation,
         accounts=tuple(account.id for account in accounts),
     )
+
+
+def announce(session: Session, request: Request) -> None:
+    """Say what the decision will ask first, all of which may be answered at once."""
+    session.soon("read_reservation", id=request.reservation)
+    if request.release_key is not None:
+        session.soon("read_release", release_key=request.release_key)
+    for dataset in request.datasets:
+        session.soon("newest_term", dataset=dataset)
+    if request.flow_run is not None:
+        session.soon("halting_accounts", run=request.flow_run)
 
 
 def _known(session: Session, request: Request) -> Granted | None:
@@ -83,7 +95,7 @@ def _known(session: Session, request: Request) -> Granted | None:
 
 
 def _released(
-    session: Session, request: Request, owners: Owners
+    session: Session, request: Request, owners: Liveness
 ) -> Replayed | Busy | None:
     """Look the release key up: replay it, wait for a live claim, or go on."""
     if request.release_key is None:
@@ -159,10 +171,8 @@ def _refused(
         run_halted=bool(halted),
         factor=None if closed or halted else fitting_factor(accounts, request.cost),
     )
-    granted = session.rows("read_granted", account=account.id, step=request.step)
-    exhausted = not closed and any(
-        amount.fits_within(Tally.from_text(row["amount"])) for row in granted
-    )
+    granted = _granted(session, account, request.step)
+    exhausted = not closed and granted is not None and amount.fits_within(granted)
     error = refusal_error(refusal, BudgetExhausted if exhausted else BudgetRefused)
     body = {**_body(request), **refusal.told(error)}
     _journal_refusal(session, request, account, amount, body)
@@ -196,7 +206,7 @@ def _journal_refusal(
         if run is not None:
             charged = int(run == request.flow_run)
             place = {"account": refused.id, "seq": refused.seq}
-            session.change("note_refused", run=run, charged=charged, **place)
+            session.post("note_refused", run=run, charged=charged, **place)
 
 
 def _hold(
@@ -206,7 +216,8 @@ def _hold(
     asked: list[Tally],
 ) -> None:
     body = _body(request)
-    session.change(
+    granted = [_granted(session, account, request.step) for account in accounts]
+    session.post(
         "open_reservation",
         id=request.reservation,
         fingerprint=request.fingerprint(),
@@ -219,7 +230,7 @@ def _hold(
         body=canonical(body),
         at=now(),
     )
-    for account, amount in zip(accounts, asked, strict=True):
+    for account, amount, highest in zip(accounts, asked, granted, strict=True):
         append(
             session,
             account,
@@ -232,9 +243,16 @@ def _hold(
             body=body,
             writer=writer(),
         )
-        _note_granted(session, account, request.step, amount)
+        if highest is None or not amount.fits_within(highest):
+            higher = amount if highest is None else highest.highest(amount)
+            session.post(
+                "note_granted",
+                account=account.id,
+                step=request.step,
+                amount=higher.to_text(),
+            )
     if request.release_key is not None:
-        session.change(
+        session.post(
             "claim_release",
             release_key=request.release_key,
             key_text=request.key_text,
@@ -255,15 +273,10 @@ def _halted(session: Session, request: Request) -> set[str]:
     return {row["account"] for row in rows}
 
 
-def _note_granted(session: Session, account: Account, step: str, amount: Tally) -> None:
+def _granted(session: Session, account: Account, step: str) -> Tally | None:
+    """Return the most that a step was ever granted on an account."""
     rows = session.rows("read_granted", account=account.id, step=step)
-    highest = amount
-    for row in rows:
-        highest = highest.highest(Tally.from_text(row["amount"]))
-    if not rows or highest.to_text() != rows[0]["amount"]:
-        session.change(
-            "note_granted", account=account.id, step=step, amount=highest.to_text()
-        )
+    return Tally.from_text(rows[0]["amount"]) if rows else None
 
 
 def _body(request: Request) -> dict[str, Any]:

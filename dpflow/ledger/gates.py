@@ -6,8 +6,14 @@ from fractions import Fraction
 
 from dpflow.accounting.theorem import Rule
 from dpflow.exceptions import LedgerCorrupt
-from dpflow.ledger.account import Account, open_account, read_account
+from dpflow.ledger.account import (
+    Account,
+    announce_account,
+    open_account,
+    read_account,
+)
 from dpflow.ledger.database import Session
+from dpflow.ledger.policy_rules import rules_of
 from dpflow.ledger.records import Request
 from dpflow.ledger.terms import current_term
 from dpflow.ledger.writer import writer
@@ -22,24 +28,27 @@ def accounts_of(session: Session, request: Request) -> list[Account]:
         term = current_term(session, policy)
         # A flow that the policy does not cover gets no account of its own.
         flow = request.flow if policy.covers_flow(request.flow) else None
-        found += _of_policy(session, policy, term, flow)
+        found += _of_policy(session, policy, term, flow, request.step)
     return found
 
 
 def _of_policy(
-    session: Session, policy: Policy, term: int, flow: str | None
+    session: Session, policy: Policy, term: int, flow: str | None, step: str
 ) -> list[Account]:
     """Return the accounts that a step of a flow is charged to, opening new ones."""
     base = f"{policy.dataset}#{term}"
+    rules = rules_of(policy)
     wanted: list[tuple[str, str, str, Rule, Fraction | None]]
-    wanted = [(base, "dataset", "", policy.dataset_filter(), None)]
+    wanted = [(base, "dataset", "", rules.dataset, None)]
     if flow is not None:
-        share, odometer = policy.flow_filter(flow), policy.flow_odometer(flow)
+        share, odometer, halt = rules.flow(flow)
         if share is not None:
             wanted.append((f"{base}/flow/{flow}", "flow", flow, share, None))
         if odometer is not None:
-            place, halt = f"{base}/odometer/{flow}", policy.halt_at(flow)
-            wanted.append((place, "odometer", flow, odometer, halt))
+            wanted.append((f"{base}/odometer/{flow}", "odometer", flow, odometer, halt))
+    for account_id, *_ in wanted:
+        announce_account(session, account_id)
+        session.soon("read_granted", account=account_id, step=step)
     return [
         _checked(read_account(session, account_id), rule, halt)
         or open_account(

@@ -18,10 +18,11 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReservationConflict,
 )
-from dpflow.ledger.account import append, read_account
+from dpflow.ledger.account import announce_account, append, read_account
+from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.database import SCHEMA_VERSION, Database, Row, Session
-from dpflow.ledger.decide import decide
-from dpflow.ledger.owner import Owners
+from dpflow.ledger.decide import announce, decide
+from dpflow.ledger.owner import Liveness
 from dpflow.ledger.records import Answer, Request, canonical, digest
 from dpflow.ledger.writer import writer
 
@@ -34,13 +35,14 @@ class Ledger:
         owners: Who holds what.
     """
 
-    def __init__(self, database: Database, owners: Owners) -> None:
+    def __init__(self, database: Database, owners: Liveness) -> None:
         self.database = database
         self.owners = owners
         with database.read() as session:
             row = _identity(session, database.place)
         self.id: str = row["ledger_id"]
-        self._secret = bytes.fromhex(row["release_secret"])
+        self._secret: bytes | None = None
+        self._combiner = Combiner(self.reserve_many)
 
     @property
     def place(self) -> str:
@@ -51,8 +53,12 @@ class Ledger:
         """Return the keyed digest of what identifies a release.
 
         The key is the ledger's own secret, so that a digest does not tell what it
-        was made of to anyone who lacks the ledger.
+        was made of to anyone who lacks the ledger. Who only reads may not have it.
         """
+        if self._secret is None:
+            with self.database.read() as session:
+                (row,) = session.rows("read_secret")
+            self._secret = bytes.fromhex(row["release_secret"])
         text = canonical(list(parts)).encode()
         return hmac.new(self._secret, text, "sha256").hexdigest()
 
@@ -66,7 +72,7 @@ class Ledger:
             ReservationConflict: If the id or the release key means something else.
             LedgerUnavailable: If the ledger did not answer; the step may not run.
         """
-        answer = self.reserve_many([request])[0]
+        answer = self._combiner.ask(request)
         if isinstance(answer, DpflowError):
             raise answer
         return answer
@@ -85,8 +91,10 @@ class Ledger:
 
     def _reserve_once(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
         with self.database.write() as session:
-            self._check_identity(session)
             session.lock(_datasets(requests))
+            for request in requests:
+                announce(session, request)
+            self._check_identity(session)
             return [self._decide_or_error(session, request) for request in requests]
 
     def _decide_or_error(
@@ -123,16 +131,27 @@ class Ledger:
         Raises:
             ReservationConflict: If the charge was voided or forfeited.
         """
+        facts = {**(body or {}), "outcome": outcome}
+        try:
+            self._settle_once(reservation, facts, value)
+        except LedgerUnavailable as error:
+            if "waited" in error.details:
+                raise
+            # Should the first have come through after all, this changes nothing.
+            self._settle_once(reservation, facts, value)
+
+    def _settle_once(
+        self, reservation: str, facts: Mapping[str, Any], value: str | None
+    ) -> None:
         with self.database.write() as session:
             row = self._locked_row(session, reservation)
             if row["state"] == "settled":
                 return
-            facts = {"outcome": outcome, **(body or {})}
             self._end(session, row, "settle", "settled", facts)
             key = row["release_key"]
             if key is None:
                 return
-            if outcome != "completed":
+            if facts["outcome"] != "completed":
                 session.change("drop_claim", release_key=key, reservation=reservation)
                 return
             session.change(
@@ -189,6 +208,7 @@ class Ledger:
 
     def _locked_row(self, session: Session, reservation: str) -> Row:
         """Read a reservation, with its datasets kept from other writers."""
+        session.soon("read_reservation", id=reservation)
         self._check_identity(session)
         rows = session.rows("read_reservation", id=reservation)
         if not rows:
@@ -207,16 +227,25 @@ class Ledger:
         facts: Mapping[str, Any],
     ) -> None:
         """End a charge on all its accounts."""
-        reservation = row["id"]
-        if session.change("close_reservation", id=reservation, state=state) != 1:
+        reservation, accounts = row["id"], json.loads(row["accounts"])
+        if row["state"] != "open":
             msg = f"reservation {reservation} is {row['state']} already"
             raise ReservationConflict(msg, reservation=reservation)
         body = {**json.loads(row["body"]), **facts}
-        for account_id in json.loads(row["accounts"]):
-            account = read_account(session, account_id)
-            held = session.rows(
-                "reserved_amount", account=account_id, reservation=reservation
+        for account_id in accounts:
+            announce_account(session, account_id)
+            session.soon("reserved_amount", account=account_id, reservation=reservation)
+        charges = [
+            (
+                read_account(session, account_id),
+                session.rows(
+                    "reserved_amount", account=account_id, reservation=reservation
+                ),
             )
+            for account_id in accounts
+        ]
+        session.post("close_reservation", id=reservation, state=state)
+        for account_id, (account, held) in zip(accounts, charges, strict=True):
             if account is None or len(held) != 1:
                 msg = f"account {account_id!r} lacks reservation {reservation}"
                 raise LedgerCorrupt(msg, ledger=self.place)

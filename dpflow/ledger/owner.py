@@ -15,8 +15,22 @@ import re
 import threading
 import uuid
 from pathlib import Path
+from typing import Protocol
 
 _PATTERN = re.compile(r"[0-9a-f]{32}")
+
+
+class Liveness(Protocol):
+    """Who this process is for a ledger, and which others still live."""
+
+    def mine(self) -> str:
+        """Return this process's owner name, taking its lock at the first call."""
+
+    def alive(self, owner: str) -> bool:
+        """Say whether the process behind an owner name still runs."""
+
+    def close(self) -> None:
+        """Give up this process's name; its open reservations become forfeited."""
 
 
 class _Here:

@@ -11,7 +11,10 @@ ROLLBACK TO SAVEPOINT request;
 RELEASE SAVEPOINT request;
 
 -- name: read_ledger
-SELECT ledger_id, schema_version, min_writer, epoch, release_secret FROM ledger;
+SELECT ledger_id, schema_version, min_writer, epoch FROM ledger;
+
+-- name: read_secret
+SELECT release_secret FROM ledger;
 
 -- name: create_ledger
 INSERT INTO ledger
@@ -32,7 +35,7 @@ FROM account WHERE id = :id;
 
 -- name: list_accounts
 SELECT id, dataset, term, kind, name, rule, halt, settled, held, seq, head, state
-FROM account WHERE :dataset IS NULL OR dataset = :dataset ORDER BY id;
+FROM account WHERE CAST(:dataset AS TEXT) IS NULL OR dataset = :dataset ORDER BY id;
 
 -- name: open_account
 INSERT INTO account
@@ -53,10 +56,10 @@ VALUES
     (:account, :seq, :kind, :reservation, :amount, :settled_after, :held_after, :run,
      :body, :at, :writer, :hash);
 
--- name: read_entry
+-- name: newest_entries
 SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
        at, writer, hash
-FROM entry WHERE account = :account AND seq = :seq;
+FROM entry WHERE account = :account ORDER BY seq DESC LIMIT 2;
 
 -- name: reserved_amount
 SELECT amount, run, body FROM entry
@@ -66,9 +69,9 @@ WHERE account = :account AND reservation = :reservation AND kind = 'reserve';
 SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
        at, writer, hash
 FROM entry
-WHERE (:dataset IS NULL
+WHERE (CAST(:dataset AS TEXT) IS NULL
        OR account IN (SELECT id FROM account WHERE dataset = :dataset))
-  AND account IN (SELECT id FROM account WHERE kind = :kind OR :kind IS NULL)
+  AND account IN (SELECT id FROM account WHERE kind = :kind OR CAST(:kind AS TEXT) IS NULL)
 ORDER BY at DESC, account, seq DESC LIMIT :limit;
 
 -- name: journal_of_account

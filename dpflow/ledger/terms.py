@@ -7,14 +7,15 @@ import json
 from dpflow.exceptions import PolicyChanged
 from dpflow.ledger.account import now, read_account
 from dpflow.ledger.database import Session
-from dpflow.ledger.records import canonical, digest
+from dpflow.ledger.policy_rules import rules_of
+from dpflow.ledger.records import digest
 from dpflow.ledger.writer import writer
 from dpflow.policy import Policy
 
 
 def current_term(session: Session, policy: Policy) -> int:
     """Return the dataset's term; the first decision opens it by itself."""
-    text = canonical(policy.pinned())
+    text = rules_of(policy).pinned_text
     rows = session.rows("newest_term", dataset=policy.dataset)
     if rows and rows[0]["pinned"] == text:
         return int(rows[0]["number"])
@@ -27,7 +28,7 @@ def current_term(session: Session, policy: Policy) -> int:
             "the edit. The step did not run."
         )
         raise PolicyChanged(msg, dataset=policy.dataset, differences=differences)
-    session.change(
+    session.post(
         "open_term",
         dataset=policy.dataset,
         number=newest + 1,
