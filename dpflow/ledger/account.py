@@ -20,7 +20,7 @@ from dpflow.accounting.theorem import (
     lower_thresholds,
     solved_thresholds,
 )
-from dpflow.exceptions import LedgerCorrupt, UnsupportedCost
+from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.records import canonical, digest
 from dpflow.rounding import number_from_text
@@ -49,6 +49,11 @@ class Account:
     seq: int
     head: str
     state: str
+
+    @property
+    def partition(self) -> str:
+        """The partition that this account belongs to; empty if to none."""
+        return partition_of(self.id)
 
     def price(self, cost: Cost) -> Tally:
         """Return what a step asks of this account, rounded up.
@@ -79,6 +84,14 @@ class Account:
         if not isinstance(self.rule, Filter) or self.rule.limit is None:
             return None
         return remainder(self.rule.limit, self.settled + self.held)
+
+
+def partition_of(account_id: str) -> str:
+    """Return the partition that an account's id speaks of; empty if of none."""
+    _, _, place = account_id.partition("#")
+    _, kind, rest = (*place.split("/", 2), "", "")[:3]
+    # Neither terms nor partitions have a slash in their name.
+    return rest.partition("/")[0] if kind == "partition" else ""
 
 
 def remainder(limit: Tally, used: Tally) -> Tally:
@@ -283,35 +296,3 @@ def journal_entry(account: str, seq: int, kind: str, **fields: Any) -> dict[str,
 def now() -> str:
     """Return the time as a label; nothing is ever decided by it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def fitting_factor(accounts: list[Account], cost: Cost) -> Fraction | None:
-    """Return by how much the noise must grow for every gate to admit the step.
-
-    Args:
-        accounts: The accounts that the step asks.
-        cost: The step as it was asked for.
-
-    Returns:
-        A factor within about 1 % of the smallest, or None if none up to 1e6 fits.
-    """
-
-    def fits(factor: Fraction) -> bool:
-        try:
-            smaller = cost.noisier(factor)
-            return all(account.admits(account.price(smaller)) for account in accounts)
-        except (ValueError, UnsupportedCost):
-            return False
-
-    low, high = Fraction(1), Fraction(2)
-    while not fits(high):
-        low, high = high, high * 4
-        if high > 10**6:
-            return None
-    while high / low > Fraction(101, 100):
-        middle = (low + high) / 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    # Three digits, upwards, unless a cost may not say so much: what is shown must fit.
-    step = Fraction(10) ** (len(str(int(high))) - 3)
-    rounded = -(-high // step) * step
-    return rounded if fits(rounded) else high

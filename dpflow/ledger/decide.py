@@ -18,11 +18,10 @@ from dpflow.exceptions import (
 from dpflow.ledger.account import (
     Account,
     append,
-    fitting_factor,
     now,
 )
 from dpflow.ledger.database import Session
-from dpflow.ledger.gates import accounts_of, terms_of
+from dpflow.ledger.gates import Gate, fitting_factor, gates_of, terms_of
 from dpflow.ledger.owner import Owners
 from dpflow.ledger.records import (
     Answer,
@@ -44,6 +43,7 @@ class _Case:
 
     request: Request
     terms: list[Term]
+    gates: list[Gate]
     pairs: list[tuple[Account, Tally]]
     body: dict[str, Any]
 
@@ -66,12 +66,12 @@ def decide(
     _check_relation(request)
     facts = conditions.facts
     terms = terms_of(session, request, applies=conditions.applies_policies, facts=facts)
-    accounts = accounts_of(session, request, terms, facts)
-    asked = [account.price(request.cost) for account in accounts]
+    gates = gates_of(session, request, terms, facts)
     case = _Case(
         request=request,
         terms=terms,
-        pairs=list(zip(accounts, asked, strict=True)),
+        gates=gates,
+        pairs=[(gate.account, gate.price(request.cost)) for gate in gates],
         body=_body(request, terms, facts),
     )
     refusal = _refused(session, case)
@@ -80,7 +80,7 @@ def decide(
     _hold(session, case)
     return Granted(
         reservation=request.reservation,
-        accounts=tuple(account.id for account in accounts),
+        accounts=tuple(gate.account.id for gate in gates),
     )
 
 
@@ -139,7 +139,7 @@ def _released(
 def _check_relation(request: Request) -> None:
     """Refuse a cost whose price does not hold under a dataset's relation."""
     allowed = relations_of(request.cost)
-    for policy in request.policies:
+    for policy in (*request.policies, *request.populations):
         if policy.relation not in allowed:
             holds = " and ".join(allowed) or "no relation"
             msg = (
@@ -180,9 +180,7 @@ def _refused(session: Session, case: _Case) -> BudgetRefused | None:
         halted=account.id in halted,
         run_halted=bool(halted),
         frozen=frozen_by(session, account.dataset) if frozen else None,
-        factor=None
-        if never or halted
-        else fitting_factor([each for each, _ in pairs], request.cost),
+        factor=None if never or halted else fitting_factor(case.gates, request.cost),
     )
     granted = session.rows("read_granted", account=account.id, step=request.step)
     exhausted = not never and any(
@@ -232,7 +230,7 @@ def _hold(session: Session, case: _Case) -> None:
         id=request.reservation,
         fingerprint=request.fingerprint(),
         owner=request.owner,
-        datasets=canonical(request.datasets),
+        datasets=canonical(request.locked),
         accounts=canonical([account.id for account, _ in case.pairs]),
         cost=canonical(request.cost.describe()),
         step=request.step,

@@ -115,7 +115,7 @@ class Ledger:
             yield session
 
     def _reserve_once(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
-        with self.writing(d for r in requests for d in r.datasets) as session:
+        with self.writing(d for r in requests for d in r.locked) as session:
             return [self._decide_or_error(session, request) for request in requests]
 
     def _decide_or_error(
@@ -137,7 +137,7 @@ class Ledger:
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Say how a request would be decided now; nothing is kept of it."""
-        with self.writing(request.datasets) as session:
+        with self.writing(request.locked) as session:
             session.change("savepoint")
             answer = self._decide_or_error(session, request)
             session.change("rollback_to_savepoint")

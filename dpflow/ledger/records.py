@@ -40,6 +40,7 @@ class Request:
         reservation: A fresh uuid of this execution of the body, made before sending.
         owner: The process that asks (`dpflow.ledger.owner`).
         policies: One per dataset that the step reads; all admit it or none.
+        populations: One per population that any of these datasets belongs to.
         cost: The step's worst case.
         step: Name of the step.
         flow: The flow whose share and odometer are charged, if any.
@@ -62,6 +63,7 @@ class Request:
     policies: tuple[Policy, ...]
     cost: Cost
     step: str
+    populations: tuple[Policy, ...] = ()
     flow: str | None = None
     flow_run: str | None = None
     enclosing_runs: tuple[str, ...] = ()
@@ -98,6 +100,11 @@ class Request:
     def datasets(self) -> list[str]:
         """The datasets that the step reads."""
         return [policy.dataset for policy in self.policies]
+
+    @property
+    def locked(self) -> list[str]:
+        """Everything that nobody else may change while the step is decided."""
+        return sorted({*self.datasets, *(each.dataset for each in self.populations)})
 
     def fingerprint(self) -> str:
         """Return a digest of everything that must agree when an id is sent again."""
