@@ -20,10 +20,12 @@ from dpflow.ledger.account import (
     append,
     now,
 )
+from dpflow.ledger.alerts import new_alerts
 from dpflow.ledger.database import Session
 from dpflow.ledger.gates import Gate, fitting_factor, gates_of, terms_of
 from dpflow.ledger.owner import Owners
 from dpflow.ledger.records import (
+    Alert,
     Answer,
     Busy,
     Conditions,
@@ -81,6 +83,7 @@ def decide(
     return Granted(
         reservation=request.reservation,
         accounts=tuple(gate.account.id for gate in gates),
+        alerts=_alerts(session, case),
     )
 
 
@@ -264,6 +267,16 @@ def _hold(session: Session, case: _Case) -> None:
             owner=request.owner,
             at=now(),
         )
+
+
+def _alerts(session: Session, case: _Case) -> tuple[Alert, ...]:
+    policies = (*case.request.policies, *case.request.populations)
+    by_name = {policy.dataset: policy for policy in policies}
+    return tuple(
+        alert
+        for account, amount in case.pairs
+        for alert in new_alerts(session, by_name[account.dataset], account, amount)
+    )
 
 
 def _halted(session: Session, request: Request) -> set[str]:

@@ -134,11 +134,27 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """A threshold of a policy that an account has reached for the first time."""
+
+    dataset: str
+    account: str
+    threshold: str
+    used_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """The answer that lets a step run: its worst case is held on every account."""
+    """The answer that lets a step run: its worst case is held on every account.
+
+    Attributes:
+        alerts: Thresholds that were reached with it; not told again if the same id is
+            sent again.
+    """
 
     reservation: str
     accounts: tuple[str, ...]
+    alerts: tuple[Alert, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,6 +169,10 @@ UPDATE release SET value = NULL
 WHERE release_key = :release_key AND digest = :digest AND state = 'settled'
   AND value IS NOT NULL;
 
+-- name: note_alert
+INSERT INTO alert (account, threshold, at) VALUES (:account, :threshold, :at)
+ON CONFLICT (account, threshold) DO NOTHING;
+
 -- name: read_release
 SELECT release_key, key_text, dataset, step, cost, reservation, owner, state, value,
        digest, at, length(value) AS size
