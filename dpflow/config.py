@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import tomllib
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,12 @@ from dpflow.exceptions import ConfigurationError
 
 LEDGER_VARIABLE = "DPFLOW_LEDGER_URL"
 POLICIES_VARIABLE = "DPFLOW_POLICIES"
-_KEYS = ("ledger_url", "policies")
+PRINCIPAL_VARIABLE = "DPFLOW_PRINCIPAL"
+ENVIRONMENT_VARIABLE = "DPFLOW_ENVIRONMENT"
+_NAME_LENGTH = 200
+_KEYS = ("ledger_url", "policies", "principal", "environment")
+#: What stands before the name of a Prefect block that holds the URL.
+BLOCK_PREFIX = "prefect-block:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +29,19 @@ class Settings:
     Attributes:
         root: The project's root: the folder of the nearest pyproject.toml above the
             working directory, else the working directory.
-        ledger_url: `sqlite:////absolute/path` or `postgresql://...`; may hold a
-            password, so that it is never shown.
+        ledger_url: `sqlite:////absolute/path` or `postgresql://...`, also where a
+            Prefect block named it; may hold a password, so that it is never shown.
         policies: Folder of the policy files and of `ledger.lock`.
+        principal: Who acts, for the journal. None: the operating system's user.
+        environment: What this process runs in, such as "production"; None if nobody
+            said. A ledger that was made for one serves no other.
     """
 
     root: Path
     ledger_url: str = field(repr=False)
     policies: Path
+    principal: str | None = None
+    environment: str | None = None
 
 
 def settings(directory: Path | None = None) -> Settings:
@@ -53,6 +65,8 @@ def settings(directory: Path | None = None) -> Settings:
         root=root,
         ledger_url=_absolute(ledger or "sqlite:///.dpflow/ledger.db", root),
         policies=root / (policies or "policies"),
+        principal=_name(PRINCIPAL_VARIABLE, table.get("principal")),
+        environment=_name(ENVIRONMENT_VARIABLE, table.get("environment")),
     )
 
 
@@ -64,7 +78,39 @@ def project_root(directory: Path) -> Path:
     return directory
 
 
+def _name(variable: str, given: str | None) -> str | None:
+    """Return a setting that is a name; the environment variable comes first."""
+    name = os.environ.get(variable) or given
+    if not name:
+        return None
+    if not name.isprintable() or name != name.strip() or len(name) > _NAME_LENGTH:
+        msg = (
+            f"{variable}, or its entry in [tool.dpflow], must be 1 to {_NAME_LENGTH} "
+            f"printable characters without spaces around them, got {name[:60]!r}"
+        )
+        raise ConfigurationError(msg)
+    return name
+
+
+@cache
+def _block_url(name: str) -> str:
+    """Ask Prefect for the URL that a block holds; once per process."""
+    try:
+        # By name: Prefect is imported for this only.
+        url = import_module("dpflow.prefect.blocks").ledger_url(name)
+    except Exception as error:
+        msg = (
+            f"the ledger's URL is in the Prefect block dpflow-ledger/{name}, which "
+            f"cannot be loaded ({type(error).__name__}: {error}). Save it with "
+            f'DpflowLedger(url=...).save("{name}"), or check PREFECT_API_URL.'
+        )
+        raise ConfigurationError(msg) from error
+    return str(url)
+
+
 def _absolute(url: str, root: Path) -> str:
+    if url.startswith(BLOCK_PREFIX):
+        url = _block_url(url.removeprefix(BLOCK_PREFIX))
     prefix = "sqlite:///"
     if not url.startswith(prefix):
         return url

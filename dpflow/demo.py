@@ -122,9 +122,9 @@ def _has_examples(folder: Path) -> bool:
 def _open_or_make_ledger(console: Console) -> None:
     found = settings()
     try:
-        ledger = open_ledger(found.ledger_url)
+        ledger = open_ledger(found.ledger_url, environment=found.environment)
     except LedgerMissing:
-        ledger = create_ledger(found.ledger_url)
+        ledger = create_ledger(found.ledger_url, environment=found.environment)
     else:
         ledger.close()
         console.print(f"The ledger is {ledger.place}; published weeks cost nothing.")

@@ -32,7 +32,7 @@ def init(*, as_json: AsJson = False) -> None:
     found = settings()
     lock = found.policies / LOCK_NAME
     _refuse_existing(found, lock)
-    ledger = create_ledger(found.ledger_url)
+    ledger = create_ledger(found.ledger_url, environment=found.environment)
     try:
         pin_ledger(ledger, found.policies)
     finally:
@@ -73,7 +73,7 @@ def _refuse_existing(found: Settings, lock: Path) -> None:
 
     pinned, place = lock.exists(), database_at(found.ledger_url).place
     try:
-        ledger = open_ledger(found.ledger_url)
+        ledger = open_ledger(found.ledger_url, environment=found.environment)
     except LedgerMissing:
         pass
     else:
@@ -120,6 +120,7 @@ def status(*, as_json: AsJson = False) -> None:
                 "ledger": ledger_facts(ledger),
                 "pin": str(lock),
                 "schema": schema,
+                "environment": ledger.environment,
                 "datasets": sorted(datasets),
                 "open_reservations": counts,
             }
@@ -131,6 +132,7 @@ def status(*, as_json: AsJson = False) -> None:
         f"place              {plain(short_path(ledger.place))}",
         f"pinned by          {plain(short_path(lock))}",
         f"schema             {schema}",
+        f"environment        {plain(ledger.environment or 'any')}",
         f"datasets           {', '.join(sorted(datasets)) or 'none charged yet'}",
         f"open reservations  {len(open_ones)}{of_them}",
     )

@@ -24,6 +24,9 @@ _KIND_STYLES = {
     "void": "yellow",
     "forfeit": "magenta",
     "refuse": "bold red",
+    "tighten": "bold",
+    "freeze": "bold cyan",
+    "thaw": "bold",
 }
 _STATE_STYLES = {"open": "green", "frozen": "bold cyan", "overdrawn": "bold red"}
 

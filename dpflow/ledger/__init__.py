@@ -20,6 +20,7 @@ from dpflow.ledger.database import (
 )
 from dpflow.ledger.kernel import Ledger, identity_row
 from dpflow.ledger.owner import Liveness, Owners
+from dpflow.ledger.records import Conditions
 from dpflow.ledger.sqlite import SqliteDatabase
 
 if TYPE_CHECKING:
@@ -40,7 +41,13 @@ __all__ = [
 LOCK_NAME = "ledger.lock"
 
 
-def open_ledger(url: str, *, policies: Path | None = None) -> Ledger:
+def open_ledger(
+    url: str,
+    *,
+    policies: Path | None = None,
+    environment: str | None = None,
+    conditions: Conditions | None = None,
+) -> Ledger:
     """Open a ledger that exists.
 
     Args:
@@ -48,22 +55,32 @@ def open_ledger(url: str, *, policies: Path | None = None) -> Ledger:
             `postgresql://user:password@host/database`.
         policies: Folder whose `ledger.lock` pins the ledger's id. A ledger with
             another id is refused: a fresh one would forget what has been spent.
+        environment: What this process runs in, such as "production". A ledger that was
+            made for one serves no other.
+        conditions: How it decides, and who is recorded. Default: this user.
 
     Raises:
         LedgerMissing: If there is none; it is never made by itself.
         LedgerUnavailable: If it cannot be read and written now.
         LedgerCorrupt: If it is not the ledger that was pinned.
-        ConfigurationError: If the URL or the pin cannot be read.
+        ConfigurationError: If the URL or the pin cannot be read, or the ledger serves
+            another environment.
     """
     database = database_at(url)
-    ledger = Ledger(database, _owners(database))
+    ledger = Ledger(
+        database, _owners(database), environment=environment, conditions=conditions
+    )
     if policies is not None:
         _check_pin(ledger, policies / LOCK_NAME)
     return ledger
 
 
-def create_ledger(url: str) -> Ledger:
+def create_ledger(url: str, *, environment: str | None = None) -> Ledger:
     """Make a new, empty ledger.
+
+    Args:
+        url: Where, as for `open_ledger`.
+        environment: The only one that it will serve. Default: any.
 
     Raises:
         ConfigurationError: If there is something at this place.
@@ -75,6 +92,7 @@ def create_ledger(url: str) -> Ledger:
         "min_writer": MIN_WRITER,
         "release_secret": secrets.token_hex(32),
         "at": now(),
+        "environment": environment,
     }
 
     def fill(session: Session) -> None:
@@ -82,7 +100,7 @@ def create_ledger(url: str) -> Ledger:
         session.post("create_ledger", **identity)
 
     database = _created(url, fill)
-    return Ledger(database, _owners(database))
+    return Ledger(database, _owners(database), environment=environment)
 
 
 def migrate_ledger(url: str) -> tuple[int, int]:

@@ -11,8 +11,8 @@ from importlib.resources import files
 from typing import Any, Protocol
 
 #: Version of the newest migration, and the oldest code that may write after it.
-SCHEMA_VERSION = 2
-MIN_WRITER = 2
+SCHEMA_VERSION = 4
+MIN_WRITER = 4
 
 Row = Mapping[str, Any]
 
@@ -86,6 +86,7 @@ _ASIDE = {
     "savepoint",
     "release_savepoint",
     "open_term",
+    "note_alert",
     "note_granted",
     "note_refused",
     "open_reservation",

@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from dpflow.accounting.costs import cost_from_description
 from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Odometer, Outcome
 from dpflow.exceptions import (
+    ConfigurationError,
     DpflowError,
+    InvalidCost,
     LedgerCorrupt,
     LedgerUnavailable,
     ReservationConflict,
+    UnsupportedCost,
 )
-from dpflow.ledger.account import announce_account, append, read_account
+from dpflow.ledger.account import Account, announce_account, append, read_account
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.database import SCHEMA_VERSION, Database, Row, Session
 from dpflow.ledger.decide import announce, decide
 from dpflow.ledger.owner import Liveness
-from dpflow.ledger.records import Answer, Request, canonical, digest
+from dpflow.ledger.provenance import provenance
+from dpflow.ledger.records import Answer, Conditions, Request, canonical, digest
 from dpflow.ledger.writer import writer
 
 
@@ -33,13 +40,29 @@ class Ledger:
     Args:
         database: Where it is kept.
         owners: Who holds what.
+        environment: What this process runs in; None if nobody said.
+        conditions: How requests are decided.
+
+    Raises:
+        ConfigurationError: If the ledger serves another environment.
     """
 
-    def __init__(self, database: Database, owners: Liveness) -> None:
+    def __init__(
+        self,
+        database: Database,
+        owners: Liveness,
+        *,
+        environment: str | None = None,
+        conditions: Conditions | None = None,
+    ) -> None:
         self.database = database
         self.owners = owners
+        self.conditions = conditions or Conditions(facts=provenance())
         with database.read() as session:
             row = _identity(session, database.place)
+            serves = session.rows("read_environment")[0]["environment"]
+        self.environment: str | None = serves
+        _check_environment(database.place, serves, environment)
         self.id: str = row["ledger_id"]
         self._secret: bytes | None = None
         self._combiner = Combiner(self.reserve_many)
@@ -89,12 +112,26 @@ class Ledger:
             # sending, so asking again either finds the answer or decides anew.
             return self._reserve_once(requests)
 
-    def _reserve_once(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
+    @contextmanager
+    def writing(
+        self, datasets: Iterable[str], *, asked: Sequence[Request] = ()
+    ) -> Iterator[Session]:
+        """Run a block in one transaction that no other writer of these overlaps.
+
+        Args:
+            datasets: What nobody else may change meanwhile.
+            asked: Requests that the block decides; what they need is read in one trip.
+        """
         with self.database.write() as session:
-            session.lock(_datasets(requests))
-            for request in requests:
+            session.lock(sorted(set(datasets)))
+            for request in asked:
                 announce(session, request)
             self._check_identity(session)
+            yield session
+
+    def _reserve_once(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
+        locked = {name for request in requests for name in request.locked}
+        with self.writing(locked, asked=requests) as session:
             return [self._decide_or_error(session, request) for request in requests]
 
     def _decide_or_error(
@@ -103,13 +140,24 @@ class Ledger:
         """Decide one request; an error leaves no trace of it in the transaction."""
         session.change("savepoint")
         try:
-            answer: Answer | DpflowError = decide(session, request, self.owners)
+            answer: Answer | DpflowError = decide(
+                session, request, self.owners, self.conditions
+            )
         except (LedgerUnavailable, LedgerCorrupt):
             raise
         except DpflowError as error:
             session.change("rollback_to_savepoint")
             answer = error
         session.change("release_savepoint")
+        return answer
+
+    def would_answer(self, request: Request) -> Answer | DpflowError:
+        """Say how a request would be decided now; nothing is kept of it."""
+        with self.writing(request.locked) as session:
+            session.change("savepoint")
+            answer = self._decide_or_error(session, request)
+            session.change("rollback_to_savepoint")
+            session.change("release_savepoint")
         return answer
 
     def settle(
@@ -119,19 +167,27 @@ class Ledger:
         outcome: str = "completed",
         value: str | None = None,
         body: Mapping[str, Any] | None = None,
+        reported: Outcome | None = None,
     ) -> None:
         """Post a charge and, in the same transaction, keep the step's release.
+
+        A step that reports how it came out is charged what its accounts' theorems
+        allow for that, and never more than was reserved; any other, in full.
 
         Args:
             reservation: The id that was granted.
             outcome: "completed", or "failed": an error is an output and costs as much.
             value: The encoded output; None keeps nothing to replay.
             body: Further facts for the journal.
+            reported: Number of sub-steps that ran, or cell of the mechanism's output.
 
         Raises:
             ReservationConflict: If the charge was voided or forfeited.
         """
-        facts = {**(body or {}), "outcome": outcome}
+        kept = None if value is None else digest(value)
+        facts: dict[str, Any] = {"outcome": outcome, "digest": kept, **(body or {})}
+        if reported is not None:
+            facts["reported"] = reported
         try:
             self._settle_once(reservation, facts, value)
         except LedgerUnavailable as error:
@@ -159,7 +215,7 @@ class Ledger:
                 release_key=key,
                 reservation=reservation,
                 value=value,
-                digest=None if value is None else digest(value),
+                digest=facts["digest"],
             )
 
     def void(self, reservation: str, *, reason: str) -> None:
@@ -231,7 +287,7 @@ class Ledger:
         if row["state"] != "open":
             msg = f"reservation {reservation} is {row['state']} already"
             raise ReservationConflict(msg, reservation=reservation)
-        body = {**json.loads(row["body"]), **facts}
+        body = {**json.loads(row["body"]), **self.conditions.facts, **facts}
         for account_id in accounts:
             announce_account(session, account_id)
             session.soon("reserved_amount", account=account_id, reservation=reservation)
@@ -250,12 +306,15 @@ class Ledger:
                 msg = f"account {account_id!r} lacks reservation {reservation}"
                 raise LedgerCorrupt(msg, ledger=self.place)
             amount = Tally.from_text(held[0]["amount"])
-            gain = account.rule.zero() if kind == "void" else amount
+            posted = amount
+            if kind == "settle":
+                posted = _realised(account, row, amount, facts.get("reported"))
+            gain = account.rule.zero() if kind == "void" else posted
             append(
                 session,
                 account,
                 kind,
-                amount,
+                posted,
                 settled=account.settled + gain,
                 held=account.held - amount,
                 reservation=reservation,
@@ -270,8 +329,36 @@ class Ledger:
         self.database.close()
 
 
-def _datasets(requests: Sequence[Request]) -> list[str]:
-    return sorted({name for request in requests for name in request.datasets})
+def _check_environment(place: str, serves: str | None, runs: str | None) -> None:
+    """Refuse a ledger that was made for another environment than this one."""
+    if serves is not None and serves != runs:
+        this = "says none" if runs is None else f"says {runs!r}"
+        msg = (
+            f"the ledger {place} serves the environment {serves!r}, and this run "
+            f"{this}. Set DPFLOW_ENVIRONMENT={serves} if that is what it is, or "
+            "DPFLOW_LEDGER_URL to the ledger of its own environment."
+        )
+        raise ConfigurationError(msg)
+
+
+def _realised(
+    account: Account, row: Row, reserved: Tally, reported: Outcome | None
+) -> Tally:
+    """Return what a settled charge posts: all of it, unless the theorem gives back."""
+    if reported is None:
+        return reserved
+    cost, rule = cost_from_description(json.loads(row["cost"])), account.rule
+    try:
+        if account.price(cost) != reserved:
+            # Reserved for more than one unit at once, or by an older solver.
+            return reserved
+        if isinstance(rule, Odometer) and account.halt is None:
+            realised = rule.charge_realised(cost, reported)
+        else:
+            realised = rule.price_realised(cost, reported)
+    except (InvalidCost, UnsupportedCost):
+        return reserved
+    return realised if realised.fits_within(reserved) else reserved
 
 
 def identity_row(session: Session, place: str) -> Row:

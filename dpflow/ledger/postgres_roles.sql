@@ -38,9 +38,11 @@ GRANT USAGE ON SCHEMA dpflow TO dpflow_officer, dpflow_worker, dpflow_reader;
 
 -- The reader: neither the releases' values nor the secret of their keys.
 GRANT SELECT ON dpflow.server, dpflow.term, dpflow.account, dpflow.entry,
-    dpflow.reservation, dpflow.refused, dpflow.granted, dpflow.checkpoint
+    dpflow.reservation, dpflow.refused, dpflow.granted, dpflow.checkpoint,
+    dpflow.alert
     TO dpflow_reader, dpflow_worker, dpflow_officer;
-GRANT SELECT (one, ledger_id, schema_version, min_writer, epoch, created_at)
+GRANT SELECT (one, ledger_id, schema_version, min_writer, epoch, created_at,
+              environment)
     ON dpflow.ledger TO dpflow_reader;
 GRANT SELECT (release_key, key_text, dataset, step, cost, reservation, owner, state,
               digest, at)
@@ -51,7 +53,7 @@ GRANT SELECT (release_key, key_text, dataset, step, cost, reservation, owner, st
 GRANT SELECT ON dpflow.ledger, dpflow.release, dpflow.lockable
     TO dpflow_worker, dpflow_officer;
 GRANT INSERT ON dpflow.account, dpflow.entry, dpflow.reservation, dpflow.refused,
-    dpflow.granted, dpflow.release
+    dpflow.granted, dpflow.release, dpflow.alert
     TO dpflow_worker, dpflow_officer;
 GRANT INSERT (name), UPDATE (turn) ON dpflow.lockable TO dpflow_worker, dpflow_officer;
 GRANT UPDATE (settled, held, seq, head, state) ON dpflow.account
@@ -65,6 +67,7 @@ GRANT DELETE ON dpflow.release TO dpflow_worker, dpflow_officer;
 
 -- The officer: also terms, the numbers of an account that is tightened, checkpoints.
 GRANT INSERT ON dpflow.term, dpflow.checkpoint TO dpflow_officer;
+GRANT UPDATE (pinned, declared, policy_hash) ON dpflow.term TO dpflow_officer;
 GRANT UPDATE (rule, halt) ON dpflow.account TO dpflow_officer;
 GRANT UPDATE (epoch) ON dpflow.ledger TO dpflow_officer;
 

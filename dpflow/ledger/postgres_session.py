@@ -24,6 +24,7 @@ _SPOILED_BY: dict[str, dict[str, str]] = {
     "open_account": {"read_account": "id"},
     "move_account": {"read_account": "id"},
     "append_entry": {"newest_entries": "account", "reserved_amount": "account"},
+    "note_alert": {},
     "note_granted": {"read_granted": "account"},
     "note_refused": {"halting_accounts": "run"},
     "open_reservation": {"read_reservation": "id"},

@@ -16,18 +16,35 @@ SELECT ledger_id, schema_version, min_writer, epoch FROM ledger;
 -- name: read_secret
 SELECT release_secret FROM ledger;
 
+-- name: read_environment
+SELECT environment FROM ledger;
+
 -- name: create_ledger
 INSERT INTO ledger
-    (one, ledger_id, schema_version, min_writer, epoch, release_secret, created_at)
-VALUES (1, :ledger_id, :schema_version, :min_writer, 0, :release_secret, :at);
+    (one, ledger_id, schema_version, min_writer, epoch, release_secret, created_at,
+     environment)
+VALUES
+    (1, :ledger_id, :schema_version, :min_writer, 0, :release_secret, :at,
+     :environment);
 
 -- name: newest_term
-SELECT number, pinned, policy_hash FROM term
-WHERE dataset = :dataset ORDER BY number DESC LIMIT 1;
+SELECT dataset, number, pinned, declared, policy_hash, opened_at, opened_by, because
+FROM term WHERE dataset = :dataset ORDER BY number DESC LIMIT 1;
+
+-- name: list_terms
+SELECT dataset, number, pinned, declared, policy_hash, opened_at, opened_by, because
+FROM term WHERE dataset = :dataset ORDER BY number;
 
 -- name: open_term
-INSERT INTO term (dataset, number, pinned, policy_hash, opened_at, opened_by, because)
-VALUES (:dataset, :number, :pinned, :policy_hash, :at, :writer, :because);
+INSERT INTO term
+    (dataset, number, pinned, declared, policy_hash, opened_at, opened_by, because)
+VALUES
+    (:dataset, :number, :pinned, :declared, :policy_hash, :at, :writer, :because);
+
+-- name: tighten_term
+UPDATE term
+SET pinned = :pinned, declared = :declared, policy_hash = :policy_hash
+WHERE dataset = :dataset AND number = :number;
 
 -- name: read_account
 SELECT id, dataset, term, kind, name, rule, halt, settled, held, seq, head, state
@@ -48,6 +65,11 @@ UPDATE account
 SET settled = :settled, held = :held, seq = :seq, head = :head, state = :state
 WHERE id = :id AND seq = :seq - 1;
 
+-- name: mark_account
+UPDATE account
+SET rule = :rule, halt = :halt, state = :state, seq = :seq, head = :head
+WHERE id = :id AND seq = :seq - 1;
+
 -- name: append_entry
 INSERT INTO entry
     (account, seq, kind, reservation, amount, settled_after, held_after, run, body,
@@ -56,10 +78,25 @@ VALUES
     (:account, :seq, :kind, :reservation, :amount, :settled_after, :held_after, :run,
      :body, :at, :writer, :hash);
 
+-- name: read_entry
+SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+       at, writer, hash
+FROM entry WHERE account = :account AND seq = :seq;
+
 -- name: newest_entries
 SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
        at, writer, hash
 FROM entry WHERE account = :account ORDER BY seq DESC LIMIT 2;
+
+-- name: entries_by_kind
+SELECT kind, COUNT(*) AS entries FROM entry WHERE account = :account GROUP BY kind;
+
+-- name: newest_of_kind
+SELECT body, settled_after, held_after, at FROM entry
+WHERE account = :account AND kind = :kind ORDER BY seq DESC LIMIT 1;
+
+-- name: bodies_of_kind
+SELECT body FROM entry WHERE account = :account AND kind = :kind;
 
 -- name: reserved_amount
 SELECT amount, run, body FROM entry
@@ -73,6 +110,12 @@ WHERE (CAST(:dataset AS TEXT) IS NULL
        OR account IN (SELECT id FROM account WHERE dataset = :dataset))
   AND account IN (SELECT id FROM account WHERE kind = :kind OR CAST(:kind AS TEXT) IS NULL)
 ORDER BY at DESC, account, seq DESC LIMIT :limit;
+
+-- name: refusals
+SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset
+FROM entry JOIN account ON account.id = entry.account
+WHERE entry.kind = 'refuse' ORDER BY entry.at DESC, entry.account, entry.seq DESC
+LIMIT :limit;
 
 -- name: journal_of_account
 SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
@@ -124,9 +167,23 @@ SELECT amount FROM granted WHERE account = :account AND step = :step;
 INSERT INTO granted (account, step, amount) VALUES (:account, :step, :amount)
 ON CONFLICT (account, step) DO UPDATE SET amount = excluded.amount;
 
+-- name: list_releases
+SELECT release_key, key_text, dataset, step, cost, state, digest, at,
+       length(value) AS size
+FROM release ORDER BY at DESC, release_key;
+
+-- name: forget_release
+UPDATE release SET value = NULL
+WHERE release_key = :release_key AND digest = :digest AND state = 'settled'
+  AND value IS NOT NULL;
+
+-- name: note_alert
+INSERT INTO alert (account, threshold, at) VALUES (:account, :threshold, :at)
+ON CONFLICT (account, threshold) DO NOTHING;
+
 -- name: read_release
 SELECT release_key, key_text, dataset, step, cost, reservation, owner, state, value,
-       digest, at
+       digest, at, length(value) AS size
 FROM release WHERE release_key = :release_key;
 
 -- name: claim_release

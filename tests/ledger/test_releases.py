@@ -11,6 +11,7 @@ import pytest
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReservationConflict
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.records import Busy, Replayed
+from dpflow.ledger.views import history
 from tests.ledger.support import (
     Child,
     Gate,
@@ -285,3 +286,25 @@ def test_a_batch_claims_a_key_once(ledger: Ledger, path: Place) -> None:
     names = [type(answer).__name__ for answer in (first, second, third)]
     assert names == ["Granted", "Busy", "Granted"]
     assert sums(path) == (0, 2 * TENTH)
+
+
+def test_a_fresh_draw_is_charged_and_takes_the_releases_place(
+    ledger: Ledger, path: Place
+) -> None:
+    """The old value is replayed to nobody any more."""
+    ledger.settle(granted(ledger, key="week/1"), value=VALUE)
+    again = request(ledger, key="week/1", fresh=True)
+    ledger.reserve(again)
+    assert sums(path) == (TENTH, TENTH)
+    ledger.settle(again.reservation, value='"new"')
+    replay = ledger.reserve(request(ledger, key="week/1"))
+    assert isinstance(replay, Replayed)
+    assert replay.value == '"new"'
+    assert sums(path) == (2 * TENTH, 0)
+
+
+def test_the_journal_keeps_the_digest_of_a_release(ledger: Ledger) -> None:
+    """So that a value can be told from another after it was forgotten."""
+    ledger.settle(granted(ledger, key="week/1"), value=VALUE)
+    (entry,) = [entry for entry in history(ledger) if entry.kind == "settle"]
+    assert entry.body["digest"] == hashlib.sha256(VALUE.encode()).hexdigest()

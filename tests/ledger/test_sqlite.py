@@ -172,6 +172,7 @@ def test_an_error_in_a_block_leaves_nothing(
 
 TERM = {
     "pinned": "{}",
+    "declared": None,
     "policy_hash": "0" * 64,
     "at": "now",
     "writer": "me",
