@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -29,7 +29,8 @@ class Settings:
     Attributes:
         root: The project's root: the folder of the nearest pyproject.toml above the
             working directory, else the working directory.
-        ledger_url: `sqlite:////absolute/path`, also where a Prefect block named it.
+        ledger_url: `sqlite:////absolute/path` or `postgresql://...`, also where a
+            Prefect block named it; may hold a password, so that it is never shown.
         policies: Folder of the policy files and of `ledger.lock`.
         principal: Who acts, for the journal. None: the operating system's user.
         environment: What this process runs in, such as "production"; None if nobody
@@ -37,7 +38,7 @@ class Settings:
     """
 
     root: Path
-    ledger_url: str
+    ledger_url: str = field(repr=False)
     policies: Path
     principal: str | None = None
     environment: str | None = None

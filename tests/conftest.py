@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -24,3 +25,23 @@ def _no_open_projects() -> Iterator[None]:
 def _dpflow_logs() -> None:
     """Let dpflow's own messages through: absl raises the root logger's level."""
     logging.getLogger("dpflow").setLevel(logging.DEBUG)
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """Give the URL of an empty PostgreSQL database."""
+    # Only the tests that need the server start it.
+    from tests.postgres import server
+
+    url = server().new_database()
+    yield url
+    server().drop(url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Give a place for a ledger: a file, or the URL of an empty database."""
+    if request.param == "sqlite":
+        return tmp_path / "ledger.db"
+    url: str = request.getfixturevalue("postgres_url")
+    return url

@@ -25,7 +25,9 @@ ROOMS = [
     "policy_fields",
     "policy_copy",
     "policy_partition",
+    "policy_limits",
     "policy_model",
+    "policy_population",
     "policy",
     "policy_changes",
     "config",
@@ -254,7 +256,16 @@ def test_prefect_is_imported_in_its_room_only():
     )
 
 
-HEAVY = {"prefect", "numpy", "pandas", "opendp", "matplotlib", "scipy", "mpmath"}
+HEAVY = {
+    "prefect",
+    "psycopg",
+    "numpy",
+    "pandas",
+    "opendp",
+    "matplotlib",
+    "scipy",
+    "mpmath",
+}
 LOADED = """
 import json, sys
 import importlib

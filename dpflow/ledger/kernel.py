@@ -12,24 +12,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dpflow.accounting.costs import cost_from_description
 from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Odometer, Outcome
+from dpflow.accounting.theorem import Outcome
 from dpflow.exceptions import (
     ConfigurationError,
     DpflowError,
-    InvalidCost,
     LedgerCorrupt,
     LedgerUnavailable,
     ReservationConflict,
-    UnsupportedCost,
 )
-from dpflow.ledger.account import Account, append, check_reserve, read_account
+from dpflow.ledger.account import (
+    announce_account,
+    append,
+    check_reserve,
+    read_account,
+)
+from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import readable
 from dpflow.ledger.database import SCHEMA_VERSION, Database, Row, Session
-from dpflow.ledger.decide import decide
-from dpflow.ledger.owner import Owners
+from dpflow.ledger.decide import announce, decide
+from dpflow.ledger.owner import Liveness
 from dpflow.ledger.provenance import provenance
+from dpflow.ledger.realised import realised
 from dpflow.ledger.records import Answer, Conditions, Request, canonical, digest
 from dpflow.ledger.writer import writer
 
@@ -50,7 +54,7 @@ class Ledger:
     def __init__(
         self,
         database: Database,
-        owners: Owners,
+        owners: Liveness,
         *,
         environment: str | None = None,
         conditions: Conditions | None = None,
@@ -61,10 +65,11 @@ class Ledger:
         with database.read() as session, readable(database.place):
             row = _identity(session, database.place)
             serves = session.rows("read_environment")[0]["environment"]
-            self._secret = bytes.fromhex(row["release_secret"])
-        self.environment: str | None = serves
+            self.environment: str | None = serves
         _check_environment(database.place, serves, environment)
         self.id: str = row["ledger_id"]
+        self._secret: bytes | None = None
+        self._combiner = Combiner(self.reserve_many)
 
     @property
     def place(self) -> str:
@@ -75,8 +80,12 @@ class Ledger:
         """Return the keyed digest of what identifies a release.
 
         The key is the ledger's own secret, so that a digest does not tell what it
-        was made of to anyone who lacks the ledger.
+        was made of to anyone who lacks the ledger. Who only reads may not have it.
         """
+        if self._secret is None:
+            with self.database.read() as session:
+                (row,) = session.rows("read_secret")
+            self._secret = bytes.fromhex(row["release_secret"])
         text = canonical(list(parts)).encode()
         return hmac.new(self._secret, text, "sha256").hexdigest()
 
@@ -90,7 +99,7 @@ class Ledger:
             ReservationConflict: If the id or the release key means something else.
             LedgerUnavailable: If the ledger did not answer; the step may not run.
         """
-        answer = self.reserve_many([request])[0]
+        answer = self._combiner.ask(request)
         if isinstance(answer, DpflowError):
             raise answer
         return answer
@@ -113,15 +122,25 @@ class Ledger:
             yield session
 
     @contextmanager
-    def writing(self, datasets: Iterable[str]) -> Iterator[Session]:
-        """Run a block in one transaction that no other writer of these overlaps."""
+    def writing(
+        self, datasets: Iterable[str], *, asked: Sequence[Request] = ()
+    ) -> Iterator[Session]:
+        """Run a block in one transaction that no other writer of these overlaps.
+
+        Args:
+            datasets: What nobody else may change meanwhile.
+            asked: Requests that the block decides; what they need is read in one trip.
+        """
         with self._write() as session:
-            self._check_identity(session)
             session.lock(sorted(set(datasets)))
+            for request in asked:
+                announce(session, request)
+            self._check_identity(session)
             yield session
 
     def _reserve_once(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
-        with self.writing(d for r in requests for d in r.datasets) as session:
+        locked = {name for request in requests for name in request.locked}
+        with self.writing(locked, asked=requests) as session:
             return [self._decide_or_error(session, request) for request in requests]
 
     def _decide_or_error(
@@ -143,7 +162,7 @@ class Ledger:
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Say how a request would be decided now; nothing is kept of it."""
-        with self.writing(request.datasets) as session:
+        with self.writing(request.locked) as session:
             session.change("savepoint")
             answer = self._decide_or_error(session, request)
             session.change("rollback_to_savepoint")
@@ -175,35 +194,30 @@ class Ledger:
             ReservationConflict: If the charge was voided or forfeited.
             LedgerUnavailable: If the ledger did not answer; the charge stays held.
         """
-        facts: dict[str, Any] = {"outcome": outcome, **(body or {})}
+        kept = None if value is None else digest(value)
+        facts: dict[str, Any] = {"outcome": outcome, "digest": kept, **(body or {})}
         if reported is not None:
             facts["reported"] = reported
         try:
-            self._settle_once(reservation, outcome, value, facts)
+            self._settle_once(reservation, facts, value)
         except LedgerUnavailable as error:
             if "waited" in error.details:
                 raise
-            # A failed commit may have been one: asking again finds the charge settled,
-            # or settles it.
-            self._settle_once(reservation, outcome, value, facts)
+            # Should the first have come through after all, this changes nothing.
+            self._settle_once(reservation, facts, value)
 
     def _settle_once(
-        self,
-        reservation: str,
-        outcome: str,
-        value: str | None,
-        facts: Mapping[str, Any],
+        self, reservation: str, facts: Mapping[str, Any], value: str | None
     ) -> None:
         with self._write() as session:
             row = self._locked_row(session, reservation)
             if row["state"] == "settled":
                 return
-            kept = None if value is None else digest(value)
-            self._end(session, row, "settle", "settled", {"digest": kept, **facts})
+            self._end(session, row, "settle", "settled", facts)
             key = row["release_key"]
             if key is None:
                 return
-            if outcome != "completed":
+            if facts["outcome"] != "completed":
                 session.change("drop_claim", release_key=key, reservation=reservation)
                 return
             session.change(
@@ -211,7 +225,7 @@ class Ledger:
                 release_key=key,
                 reservation=reservation,
                 value=value,
-                digest=kept,
+                digest=facts["digest"],
             )
 
     def void(self, reservation: str, *, reason: str) -> None:
@@ -260,6 +274,7 @@ class Ledger:
 
     def _locked_row(self, session: Session, reservation: str) -> Row:
         """Read a reservation, with its datasets kept from other writers."""
+        session.soon("read_reservation", id=reservation)
         self._check_identity(session)
         rows = session.rows("read_reservation", id=reservation)
         if not rows:
@@ -278,16 +293,25 @@ class Ledger:
         facts: Mapping[str, Any],
     ) -> None:
         """End a charge on all its accounts."""
-        reservation = row["id"]
-        if session.change("close_reservation", id=reservation, state=state) != 1:
+        reservation, accounts = row["id"], json.loads(row["accounts"])
+        if row["state"] != "open":
             msg = f"reservation {reservation} is {row['state']} already"
             raise ReservationConflict(msg, reservation=reservation)
         body = {**json.loads(row["body"]), **self.conditions.facts, **facts}
-        for account_id in json.loads(row["accounts"]):
-            account = read_account(session, account_id)
-            held = session.rows(
-                "reserved_amount", account=account_id, reservation=reservation
+        for account_id in accounts:
+            announce_account(session, account_id)
+            session.soon("reserved_amount", account=account_id, reservation=reservation)
+        charges = [
+            (
+                read_account(session, account_id),
+                session.rows(
+                    "reserved_amount", account=account_id, reservation=reservation
+                ),
             )
+            for account_id in accounts
+        ]
+        session.post("close_reservation", id=reservation, state=state)
+        for account_id, (account, held) in zip(accounts, charges, strict=True):
             if account is None or len(held) != 1:
                 msg = f"account {account_id!r} lacks reservation {reservation}"
                 raise LedgerCorrupt(msg, ledger=self.place)
@@ -295,7 +319,7 @@ class Ledger:
             amount = Tally.from_text(held[0]["amount"])
             posted = amount
             if kind == "settle":
-                posted = _realised(account, row, amount, facts.get("reported"))
+                posted = realised(account, row, amount, facts.get("reported"))
             gain = account.rule.zero() if kind == "void" else posted
             append(
                 session,
@@ -326,26 +350,6 @@ def _check_environment(place: str, serves: str | None, runs: str | None) -> None
             "DPFLOW_LEDGER_URL to the ledger of its own environment."
         )
         raise ConfigurationError(msg)
-
-
-def _realised(
-    account: Account, row: Row, reserved: Tally, reported: Outcome | None
-) -> Tally:
-    """Return what a settled charge posts: all of it, unless the theorem gives back."""
-    if reported is None:
-        return reserved
-    cost, rule = cost_from_description(json.loads(row["cost"])), account.rule
-    try:
-        if account.price(cost) != reserved:
-            # Reserved for more than one unit at once, or by an older solver.
-            return reserved
-        if isinstance(rule, Odometer) and account.halt is None:
-            realised = rule.charge_realised(cost, reported)
-        else:
-            realised = rule.price_realised(cost, reported)
-    except (InvalidCost, UnsupportedCost):
-        return reserved
-    return realised if realised.fits_within(reserved) else reserved
 
 
 def identity_row(session: Session, place: str) -> Row:

@@ -17,10 +17,24 @@ import uuid
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 _PATTERN = re.compile(r"[0-9a-f]{32}")
 #: At most so many files are looked at when a process takes its name.
 _SWEEP = 1000
+
+
+class Liveness(Protocol):
+    """Who this process is for a ledger, and which others still live."""
+
+    def mine(self) -> str:
+        """Return this process's owner name, taking its lock at the first call."""
+
+    def alive(self, owner: str) -> bool:
+        """Say whether the process behind an owner name still runs."""
+
+    def close(self) -> None:
+        """Give up this process's name; its open reservations become forfeited."""
 
 
 class _Here:

@@ -14,7 +14,10 @@ ROLLBACK TO SAVEPOINT request;
 RELEASE SAVEPOINT request;
 
 -- name: read_ledger
-SELECT ledger_id, schema_version, min_writer, epoch, release_secret FROM ledger;
+SELECT ledger_id, schema_version, min_writer, epoch FROM ledger;
+
+-- name: read_secret
+SELECT release_secret FROM ledger;
 
 -- name: read_environment
 SELECT environment FROM ledger;
@@ -52,7 +55,7 @@ FROM account WHERE id = :id;
 
 -- name: list_accounts
 SELECT id, dataset, term, kind, name, rule, halt, settled, held, seq, head, state
-FROM account WHERE :dataset IS NULL OR dataset = :dataset ORDER BY id;
+FROM account WHERE CAST(:dataset AS TEXT) IS NULL OR dataset = :dataset ORDER BY id;
 
 -- name: open_account
 INSERT INTO account
@@ -83,6 +86,11 @@ SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, 
        at, writer, hash
 FROM entry WHERE account = :account AND seq = :seq;
 
+-- name: newest_entries
+SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+       at, writer, hash
+FROM entry WHERE account = :account ORDER BY seq DESC LIMIT 2;
+
 -- name: entries_by_kind
 SELECT kind, COUNT(*) AS entries FROM entry WHERE account = :account GROUP BY kind;
 
@@ -108,8 +116,8 @@ SELECT entry.account, entry.seq, entry.kind, entry.reservation, entry.amount,
        max(entry.at) OVER (PARTITION BY entry.account ORDER BY entry.seq) AS since
 FROM account
 JOIN entry ON entry.account = account.id AND entry.seq > account.seq - :limit
-WHERE (:dataset IS NULL OR account.dataset = :dataset)
-  AND (:account_kind IS NULL OR account.kind = :account_kind)
+WHERE (CAST(:dataset AS TEXT) IS NULL OR account.dataset = :dataset)
+  AND (CAST(:account_kind AS TEXT) IS NULL OR account.kind = :account_kind)
 ORDER BY since DESC, entry.account, entry.seq DESC LIMIT :limit;
 
 -- name: refusals
@@ -179,6 +187,10 @@ FROM release ORDER BY at DESC, release_key;
 UPDATE release SET value = NULL
 WHERE release_key = :release_key AND digest = :digest AND state = 'settled'
   AND value IS NOT NULL;
+
+-- name: note_alert
+INSERT INTO alert (account, threshold, at) VALUES (:account, :threshold, :at)
+ON CONFLICT (account, threshold) DO NOTHING;
 
 -- name: read_release
 SELECT release_key, key_text, dataset, step, cost, reservation, owner, state, value,
