@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,14 @@ LEDGER_VARIABLE = "DPFLOW_LEDGER_URL"
 POLICIES_VARIABLE = "DPFLOW_POLICIES"
 WITNESS_VARIABLE = "DPFLOW_WITNESS"
 KEY_VARIABLE = "DPFLOW_LEDGER_KEY"
+PRINCIPAL_VARIABLE = "DPFLOW_PRINCIPAL"
+ENVIRONMENT_VARIABLE = "DPFLOW_ENVIRONMENT"
 #: The word that does without a witness.
 NO_WITNESS = "none"
-_KEYS = ("ledger_url", "policies", "witness")
+#: What stands before the name of a Prefect block that holds the URL.
+BLOCK_PREFIX = "prefect-block:"
+_NAME_LENGTH = 200
+_KEYS = ("ledger_url", "policies", "witness", "principal", "environment")
 _KEY_LEAST = 32
 
 
@@ -27,16 +34,22 @@ class Settings:
     Attributes:
         root: The project's root: the folder of the nearest pyproject.toml above the
             working directory, else the working directory.
-        ledger_url: `sqlite:////absolute/path`.
+        ledger_url: `sqlite:////absolute/path` or `postgresql://...`, also where a
+            Prefect block named it; may hold a password, so that it is never shown.
         policies: Folder of the policy files and of `ledger.lock`.
         witness: Folder of the ledger's witness; "none" waives it, None is the default
             of the ledger's kind.
+        principal: Who acts, for the journal. None: the operating system's user.
+        environment: What this process runs in, such as "production"; None if nobody
+            said. A ledger that was made for one serves no other.
     """
 
     root: Path
-    ledger_url: str
+    ledger_url: str = field(repr=False)
     policies: Path
     witness: str | None = None
+    principal: str | None = None
+    environment: str | None = None
 
 
 def settings(directory: Path | None = None) -> Settings:
@@ -62,6 +75,8 @@ def settings(directory: Path | None = None) -> Settings:
         ledger_url=_absolute(ledger or "sqlite:///.dpflow/ledger.db", root),
         policies=root / (policies or "policies"),
         witness=None if witness is None else _witness(witness, root),
+        principal=_name(PRINCIPAL_VARIABLE, table.get("principal")),
+        environment=_name(ENVIRONMENT_VARIABLE, table.get("environment")),
     )
 
 
@@ -95,7 +110,39 @@ def _witness(place: str, root: Path) -> str:
     return place if place == NO_WITNESS or "://" in place else str(root / place)
 
 
+def _name(variable: str, given: str | None) -> str | None:
+    """Return a setting that is a name; the environment variable comes first."""
+    name = os.environ.get(variable) or given
+    if not name:
+        return None
+    if not name.isprintable() or name != name.strip() or len(name) > _NAME_LENGTH:
+        msg = (
+            f"{variable}, or its entry in [tool.dpflow], must be 1 to {_NAME_LENGTH} "
+            f"printable characters without spaces around them, got {name[:60]!r}"
+        )
+        raise ConfigurationError(msg)
+    return name
+
+
+@cache
+def _block_url(name: str) -> str:
+    """Ask Prefect for the URL that a block holds; once per process."""
+    try:
+        # By name: Prefect is imported for this only.
+        url = import_module("dpflow.prefect.blocks").ledger_url(name)
+    except Exception as error:
+        msg = (
+            f"the ledger's URL is in the Prefect block dpflow-ledger/{name}, which "
+            f"cannot be loaded ({type(error).__name__}: {error}). Save it with "
+            f'DpflowLedger(url=...).save("{name}"), or check PREFECT_API_URL.'
+        )
+        raise ConfigurationError(msg) from error
+    return str(url)
+
+
 def _absolute(url: str, root: Path) -> str:
+    if url.startswith(BLOCK_PREFIX):
+        url = _block_url(url.removeprefix(BLOCK_PREFIX))
     prefix = "sqlite:///"
     if not url.startswith(prefix):
         return url

@@ -9,7 +9,8 @@ cross process pools and Prefect's result storage), and ends with what to do next
     ├── ConfigurationError      settings missing, contradictory or unreadable
     ├── PolicyError             a policy file that cannot be used
     │   ├── UnknownDataset      no policy governs this dataset
-    │   └── PolicyChanged       the file differs from what the ledger has pinned
+    │   ├── PolicyChanged       the file differs from what the ledger has applied
+    │   └── PolicyNotApplied    the ledger has no copy yet, or will not apply this one
     ├── BudgetRefused           the ledger's answer when a gate does not admit a step
     │   └── BudgetExhausted     a cost this step was granted before no longer fits
     ├── LedgerError
@@ -57,8 +58,13 @@ class DpflowError(Exception):
         raise AttributeError(msg)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by message and details, so that subclasses need no care."""
-        return _rebuild, (type(self), self.message, self.details)
+        """Pickle by message and details, so that subclasses need no care.
+
+        Notes (`add_note`) travel along.
+        """
+        notes = getattr(self, "__notes__", ())
+        state = {"__notes__": list(notes)} if notes else None
+        return _rebuild, (type(self), self.message, self.details), state
 
 
 def _rebuild(
@@ -96,9 +102,19 @@ class UnknownDataset(PolicyError):
 
 
 class PolicyChanged(PolicyError):
-    """A policy file that differs from what the ledger pinned at the first charge."""
+    """A policy file that differs from the copy that the ledger has applied."""
 
     detail_names = ("file", "line", "hint", "dataset", "differences")
+
+
+class PolicyNotApplied(PolicyError):
+    """A policy that nobody has applied, or that may not be applied as asked.
+
+    Where the lifetime forbids it, `total` is what all terms would add up to and
+    `lifetime` what they may; both map epsilon and delta to decimal text.
+    """
+
+    detail_names = ("file", "line", "hint", "dataset", "total", "lifetime")
 
 
 class BudgetRefused(DpflowError):

@@ -8,70 +8,34 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
 from dpflow.accounting.costs import Cost
+from dpflow.accounting.theorem import Settling
+from dpflow.asking import Place, ask
 from dpflow.exceptions import (
-    ConfigurationError,
+    BudgetExhausted,
+    BudgetRefused,
     DpflowError,
-    LedgerUnavailable,
     ReleaseError,
 )
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
-from dpflow.policy import Policy
-from dpflow.project import Project, Unsettled, current_project
+from dpflow.ledger.records import digest as text_digest
+from dpflow.ledger.releases import check_value
+from dpflow.project import Project, Unsettled
 from dpflow.redaction import shown
-from dpflow.step import Step, checked_text
+from dpflow.step import Step
 from dpflow.waiting import areserve, reserve
 
 logger = logging.getLogger("dpflow")
 
 _LATER = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnclosingFlow:
-    """A flow around a step.
-
-    Attributes:
-        name: Name of the flow, as policies name it.
-        run: Id of its run, where there are runs.
-    """
-
-    name: str
-    run: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a step runs.
-
-    Attributes:
-        flows: The enclosing flows, nearest first. A release without a key of its own
-            is replayed within the nearest one's run.
-        facts: Further facts for the journal, such as the task run's id.
-    """
-
-    flows: tuple[EnclosingFlow, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def named(cls, flow: str | None) -> Place:
-        """Return the place of a step outside Prefect, in a flow of this name.
-
-        Raises:
-            ConfigurationError: If the name is no text.
-        """
-        if flow is None:
-            return cls()
-        return cls(flows=(EnclosingFlow(name=checked_text(flow, "flow")),))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +49,9 @@ class Execution:
         error: What the outside may see of the error that ended the body, if one did.
         error_type: Name of that error's type.
         ended: Whether the body has ended.
+        reported: How the step came out: the sub-steps that ran, or the cell of its
+            mechanism's output. None charges it in full.
+        place: Where the step runs.
     """
 
     project: Project
@@ -94,6 +61,8 @@ class Execution:
     error: BaseException | None = None
     error_type: str = ""
     ended: bool = False
+    reported: int | str | None = None
+    place: Place = field(default_factory=Place)
     _drawing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -135,6 +104,32 @@ class Execution:
             noisy = draw(self.cost, value)
             self.noise = "opendp"
         return noisy
+
+    def report(self, outcome: int | str) -> None:
+        """Say how the step came out, so that only this is charged.
+
+        Args:
+            outcome: The number of sub-steps that ran, or the cell of the mechanism's
+                own output, before any post-processing.
+
+        Raises:
+            ReleaseError: If the step has ended, reported before, or declared a cost
+                that is the same whatever comes out.
+            InvalidCost: If its cost knows no such outcome.
+        """
+        step = self.request.step
+        if self.ended or self.reported is not None:
+            when = "had ended" if self.ended else "had reported its outcome"
+            msg = f"report() was called after step {step!r} {when}"
+            raise ReleaseError(msg)
+        if not isinstance(self.cost, Settling):
+            msg = (
+                f"step {step!r} declared {self.cost!r}, which costs the same whatever "
+                "comes out; declare EarlyStopping, SparseVector or OutputDP"
+            )
+            raise ReleaseError(msg)
+        self.cost.realised(outcome)
+        self.reported = outcome
 
     @contextmanager
     def charged(self) -> Iterator[None]:
@@ -192,14 +187,22 @@ class Execution:
 
     def _post(self, outcome: str, text: str | None, body: Mapping[str, Any]) -> None:
         project, reservation = self.project, self.request.reservation
+        # An error is an output of its own: it may have come from any sub-step.
+        reported = self.reported if outcome == "completed" else None
         try:
-            project.ledger.settle(reservation, outcome=outcome, value=text, body=body)
+            project.ledger.settle(
+                reservation, outcome=outcome, value=text, body=body, reported=reported
+            )
         except BaseException as error:
             # So that this process does not wait for itself when it asks again.
-            project.unsettled[reservation] = Unsettled(outcome=outcome, body=body)
+            late = Unsettled(outcome=outcome, body=body, reported=reported)
+            project.unsettled[reservation] = late
             if not isinstance(error, DpflowError):
                 raise
             self._warn(f"it stays charged in full and unsettled: {error.message}")
+        else:
+            digest = None if text is None else text_digest(text)
+            self.place.tell("settled", self.request, outcome=outcome, digest=digest)
 
     def _warn(self, text: str) -> None:
         message = f"DP step {self.request.step!r}: {text}"
@@ -209,6 +212,26 @@ class Execution:
 
 #: The execution whose body is running in this context.
 _current: ContextVar[Execution | None] = ContextVar("dpflow_execution", default=None)
+
+
+def current_execution(asked_by: str) -> Execution:
+    """Return the execution whose body is running in this context.
+
+    Args:
+        asked_by: What needs it, for the message.
+
+    Raises:
+        ReleaseError: Outside the body of a DP step.
+    """
+    execution = _current.get()
+    if execution is None:
+        msg = (
+            f"{asked_by} was called outside the body of a DP step, so nothing pays for "
+            "it. Call it in a function under @dp_task or @guarded, in the same thread, "
+            "or inside spend(...)."
+        )
+        raise ReleaseError(msg)
+    return execution
 
 
 def release(value: Any) -> Any:
@@ -228,108 +251,59 @@ def release(value: Any) -> Any:
         ... def customers(week):
         ...     return release(count(week))
     """
-    execution = _current.get()
-    if execution is None:
-        msg = (
-            "release() was called outside the body of a DP step, so nothing pays for "
-            "it. Call it in a function under @dp_task or @guarded, in the same thread, "
-            "or use spend(...).release."
-        )
-        raise ReleaseError(msg)
-    return execution.release(value)
+    return current_execution("release()").release(value)
 
 
-def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, Request]:
-    """Resolve the policies, price the cost and make the request.
+def admit(project: Project, request: Request, place: Place) -> Execution | Replayed:
+    """Reserve a step's worst case, or find its release.
 
     Raises:
-        DpflowError: If anything declared is wrong; nothing was charged.
+        BudgetRefused: If a gate does not admit the step.
+        DpflowError: If the request cannot be decided; the step may not run.
     """
-    project = current_project()
-    policies = tuple(project.policies.policy_for(name) for name in step.datasets)
-    cost = step.price(public)
-    versions = [_version(step, policy) for policy in policies]
-    common = [list(step.datasets), versions, step.name]
-    key_text = step.key_text(public)
-    run = place.flows[0].run if place.flows else None
-    parts: list[object] | None = None
-    if key_text is not None:
-        parts = ["named", *common, key_text]
-    elif run is not None and step.replays:
-        what = [step.source, cost.describe(), _encoded(step, public)]
-        parts = ["run", *common, run, *what]
-    flow = _charged_flow(policies, place)
-    request = Request(
-        reservation=uuid.uuid4().hex,
-        owner=_owner(project),
-        policies=policies,
-        cost=cost,
-        step=step.name,
-        flow=None if flow is None else flow.name,
-        flow_run=None if flow is None else flow.run,
-        enclosing_runs=tuple(f.run for f in place.flows if f.run is not None),
-        release_key=None if parts is None else project.ledger.release_key(*parts),
-        key_text=key_text or "",
-        body={**place.facts, "versions": versions},
-    )
-    return project, request
-
-
-def _owner(project: Project) -> str:
     try:
-        return project.ledger.owners.mine()
-    except OSError as error:
-        place = project.ledger.place
-        msg = f"cannot write beside the ledger {place}: {error.strerror}"
-        raise LedgerUnavailable(msg, ledger=place) from error
+        answer = reserve(project, request)
+    except BudgetRefused as refusal:
+        _tell_refusal(refusal, request, place)
+        raise
+    return _admitted(project, request, answer, place)
 
 
-def _version(step: Step, policy: Policy) -> str:
-    """Return the data's version; with private arguments it must be said."""
-    said = "version" in policy.model_fields_set
-    if step.private and step.release_key is None and step.version is None and not said:
-        msg = (
-            f"step {step.name!r} takes private data as an argument, so a replay could "
-            "serve one version's answer for another. Say version= on the task or "
-            f"version: in the policy of {policy.dataset!r}, or give a release_key."
-        )
-        raise ConfigurationError(msg)
-    return step.version or policy.version
+async def aadmit(
+    project: Project, request: Request, place: Place
+) -> Execution | Replayed:
+    """Reserve as `admit` does, without blocking the event loop."""
+    try:
+        answer = await areserve(project, request)
+    except BudgetRefused as refusal:
+        _tell_refusal(refusal, request, place)
+        raise
+    return _admitted(project, request, answer, place)
 
 
-def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
-    """Encode the public arguments, which identify a release within a flow run."""
-    found = {}
-    for name, value in public.items():
-        try:
-            found[name] = encode(value)
-        except ReleaseError as error:
-            msg = (
-                f"argument {name!r} of step {step.name!r} cannot identify a release "
-                f"({error.message}). Mark it private=({name!r},), or give a "
-                "release_key over the other arguments."
-            )
-            raise ConfigurationError(msg) from error
-    return found
+def _tell_refusal(refusal: BudgetRefused, request: Request, place: Place) -> None:
+    kind = "exhausted" if isinstance(refusal, BudgetExhausted) else "refused"
+    names = ("dataset", "gate", "theorem", "asked", "left", "fits")
+    details = {name: refusal.details.get(name) for name in names}
+    place.tell(kind, request, message=refusal.message, **details)
 
 
-def _charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | None:
-    """Return the nearest enclosing flow that a policy names, else the root flow."""
-    for flow in place.flows:
-        if any(flow.name in policy.flows for policy in policies):
-            return flow
-    return place.flows[-1] if place.flows else None
-
-
-def admit(
-    project: Project, request: Request, answer: Granted | Replayed
+def _admitted(
+    project: Project, request: Request, answer: Granted | Replayed, place: Place
 ) -> Execution | Replayed:
     """Turn the ledger's positive answer into an execution or a replay."""
     if isinstance(answer, Replayed):
+        check_value(answer.value, answer.digest, request.key_text or request.step)
         logger.info("DP step %r is replayed from its release", request.step)
+        place.tell("replayed", request, digest=answer.digest)
         return answer
     redact = any(policy.errors == "redact" for policy in request.policies)
-    return Execution(project=project, request=request, redact=redact)
+    place.tell("reserved", request)
+    for alert in answer.alerts:
+        told = f"{float(alert.threshold):.0%} of the budget of {alert.account} is used"
+        logger.warning("%s, after step %r", told, request.step)
+        place.tell("alert", request, message=told, **asdict(alert))
+    return Execution(project=project, request=request, redact=redact, place=place)
 
 
 def run(
@@ -341,7 +315,7 @@ def run(
 ) -> Any:
     """Run a step's body under the guard, or replay its release."""
     project, request = ask(step, step.bind(args, kwargs), place)
-    admitted = admit(project, request, reserve(project, request))
+    admitted = admit(project, request, place)
     if isinstance(admitted, Replayed):
         return decode(admitted.value)
     value: Any = None
@@ -366,7 +340,7 @@ async def arun(
     does, shortly: nothing can cancel it.
     """
     project, request = ask(step, step.bind(args, kwargs), place)
-    admitted = admit(project, request, await areserve(project, request))
+    admitted = await aadmit(project, request, place)
     if isinstance(admitted, Replayed):
         return decode(admitted.value)
     value: Any = None

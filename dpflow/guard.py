@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar, cast
 
 from dpflow.accounting.costs import Cost
+from dpflow.asking import Place, ask
 from dpflow.exceptions import ConfigurationError
-from dpflow.execution import Execution, Place, admit, arun, ask, run
+from dpflow.execution import Execution, admit, arun, run
 from dpflow.ledger.records import Replayed
-from dpflow.step import CostLike, checked_text, define_step
-from dpflow.waiting import reserve
+from dpflow.step import CostLike, PartitionsLike, checked_text, define_step
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,6 +30,8 @@ def guarded(
     flow: str | None = None,
     private: tuple[str, ...] = (),
     release_key: str | None = None,
+    partitions: PartitionsLike | None = None,
+    fresh: bool = False,
     version: str | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -42,6 +44,10 @@ def guarded(
         private: Names of parameters that hold private data.
         release_key: Template over public parameters under which the output is kept;
             a second call with the same key replays it at no cost.
+        partitions: Names of the partitions that it reads, as templates such as
+            "{week}", or a function of its public arguments that returns names.
+        fresh: Draw anew, at a charge of its own, even where a release could be
+            replayed; the new one takes its place.
         version: Version of the data; default: the policy's.
         name: Name of the step in the journal; default: the function's.
 
@@ -64,6 +70,8 @@ def guarded(
             cost=cost,
             private=private,
             release_key=release_key,
+            partitions=partitions,
+            fresh=fresh,
             version=version,
             name=name,
         )
@@ -90,6 +98,7 @@ def spend(
     cost: Cost,
     step: str,
     flow: str | None = None,
+    partitions: PartitionsLike | None = None,
 ) -> Iterator[Execution]:
     """Guard a block of code that reads private data.
 
@@ -98,6 +107,7 @@ def spend(
         cost: Its worst case.
         step: Name of the step in the journal.
         flow: Name of the flow whose share and odometer are charged.
+        partitions: Names of the partitions that it reads.
 
     Yields:
         The execution, whose `release` draws the declared noise.
@@ -119,9 +129,12 @@ def spend(
         """Stand for the block, which has no arguments."""
 
     name = checked_text(step, "step")
-    defined = define_step(block, dataset=dataset, cost=cost, name=name)
-    project, request = ask(defined, {}, Place.named(flow))
-    execution = admit(project, request, reserve(project, request))
+    defined = define_step(
+        block, dataset=dataset, cost=cost, partitions=partitions, name=name
+    )
+    place = Place.named(flow)
+    project, request = ask(defined, {}, place)
+    execution = admit(project, request, place)
     if isinstance(execution, Replayed):
         msg = "a block has no release key, so the ledger cannot have replayed it"
         raise TypeError(msg)

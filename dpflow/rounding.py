@@ -27,6 +27,7 @@ from dpflow.exceptions import InvalidCost
 Number = int | float | str | Decimal | Fraction
 
 #: One unit of a tally is 10**-36: small enough for the square of an epsilon of 1e-15.
+#: A decision compares whole units: a cost that is no multiple of one is a unit higher.
 UNITS = 10**36
 
 #: Limits on what a cost or a budget may say. Beyond them a number is a typing error.

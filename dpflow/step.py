@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ _HIDDEN = frozenset({"self", "cls"})
 
 #: A cost, or a function of the step's public arguments that returns one.
 CostLike = Cost | Callable[..., Cost]
+#: Names of partitions: templates over public parameters, or a function of the public
+#: arguments that returns names.
+PartitionsLike = str | Sequence[str] | Callable[..., Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,8 @@ class Step:
         private: Parameters that hold private data; nothing derived from their values
             is ever journaled, keyed or shown.
         release_key: Template over public parameters, under which the output is kept.
+        partitions: Which partitions the body reads, of datasets that have some.
+        fresh: Whether every call draws anew, at a charge of its own.
         version: Version of the data, where the policy's does not do.
         replays: Whether a call is told by its public arguments, so that it may be
             replayed within a flow run. Not if the body closes over variables or is a
@@ -44,6 +49,8 @@ class Step:
     signature: inspect.Signature
     private: frozenset[str] = frozenset()
     release_key: str | None = None
+    partitions: PartitionsLike | None = None
+    fresh: bool = False
     version: str | None = None
     source: str = ""
     replays: bool = True
@@ -64,15 +71,7 @@ class Step:
         """
         if isinstance(self.cost, Cost):
             return self.cost
-        try:
-            cost = self.cost(**self._arguments_of(self.cost, public))
-        except Exception as error:
-            msg = (
-                f"the cost function of step {self.name!r} raised "
-                f"{type(error).__name__}: {error}. It must return a cost for every "
-                "public argument. The step did not run."
-            )
-            raise ConfigurationError(msg) from error
+        cost = self._asked("cost", self.cost, public)
         if not isinstance(cost, Cost):
             msg = (
                 f"the cost function of step {self.name!r} returned {cost!r}; it must "
@@ -81,8 +80,50 @@ class Step:
             raise ConfigurationError(msg)
         return cost
 
+    def touched(self, public: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the names of the partitions that the body reads.
+
+        Raises:
+            ConfigurationError: If they are not texts, or one is named twice.
+        """
+        if self.partitions is None:
+            return ()
+        if isinstance(self.partitions, str):
+            found = [self._filled("partitions", self.partitions, public)]
+        elif callable(self.partitions):
+            found = self._asked("partitions", self.partitions, public)
+        else:
+            found = [
+                self._filled("partitions", item, public) for item in self.partitions
+            ]
+        names = found if isinstance(found, list | tuple) else None
+        if not names or not all(isinstance(name, str) and name for name in names):
+            msg = (
+                f"the partitions of step {self.name!r} must be one or more names, got "
+                f"{found!r:.80}. The step did not run."
+            )
+            raise ConfigurationError(msg)
+        if len(set(names)) != len(names):
+            msg = f"step {self.name!r} names a partition twice: {names!r:.80}"
+            raise ConfigurationError(msg)
+        return tuple(names)
+
+    def _asked(
+        self, what: str, function: Callable[..., Any], public: Mapping[str, Any]
+    ) -> Any:
+        """Call a function of the public arguments."""
+        try:
+            return function(**self._arguments_of(function, public))
+        except Exception as error:
+            msg = (
+                f"the {what} function of step {self.name!r} raised "
+                f"{type(error).__name__}: {error}. It must have an answer for every "
+                "public argument. The step did not run."
+            )
+            raise ConfigurationError(msg) from error
+
     def _arguments_of(
-        self, function: Callable[..., Cost], public: Mapping[str, Any]
+        self, function: Callable[..., Any], public: Mapping[str, Any]
     ) -> dict[str, Any]:
         parameters = inspect.signature(function).parameters.values()
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
@@ -97,13 +138,16 @@ class Step:
         """
         if self.release_key is None:
             return None
+        return self._filled("release_key", self.release_key, public)
+
+    def _filled(self, keyword: str, template: str, public: Mapping[str, Any]) -> str:
+        """Fill a template with the public arguments."""
         try:
-            return self.release_key.format(**public)
+            return template.format(**public)
         except Exception as error:
             msg = (
-                f"release_key {self.release_key!r} of step {self.name!r} does not fit "
-                f"its arguments ({type(error).__name__}: {error}). The step did not "
-                "run."
+                f"{keyword} {template!r} of step {self.name!r} does not fit its "
+                f"arguments ({type(error).__name__}: {error}). The step did not run."
             )
             raise ConfigurationError(msg) from error
 
@@ -115,6 +159,8 @@ def define_step(
     cost: CostLike,
     private: tuple[str, ...] = (),
     release_key: str | None = None,
+    partitions: PartitionsLike | None = None,
+    fresh: bool = False,
     version: str | None = None,
     name: str | None = None,
 ) -> Step:
@@ -126,6 +172,10 @@ def define_step(
         cost: Its worst case, or a function of its public arguments.
         private: Names of parameters that hold private data.
         release_key: Template over public parameters, such as "revenue/{week}".
+        partitions: Names of the partitions it reads, as templates such as "{week}",
+            or a function of the public arguments that returns names.
+        fresh: Draw anew, at a charge of its own, even where a release could be
+            replayed; the new one takes its place.
         version: Version of the data; default: the policy's.
         name: Default: the function's name.
 
@@ -154,13 +204,16 @@ def define_step(
         signature=signature,
         private=_checked_private(title, signature, private),
         release_key=_optional_text(release_key, "release_key"),
+        partitions=_checked_partitions(title, partitions),
+        fresh=checked_flag(fresh, "fresh"),
         version=_optional_text(version, "version"),
         source=_source(function),
         replays=not (function.__closure__ or _HIDDEN & set(signature.parameters))
         if inspect.isfunction(function)
         else False,
     )
-    _check_template(step)
+    for keyword, template in _templates(step):
+        _check_template(step, keyword, template)
     return step
 
 
@@ -172,6 +225,18 @@ def checked_text(value: object, name: str) -> str:
     """
     if not isinstance(value, str) or not value:
         msg = f"{name}= takes a text that is not empty, got {value!r}"
+        raise ConfigurationError(msg)
+    return value
+
+
+def checked_flag(value: object, name: str) -> bool:
+    """Return a truth value, or say which keyword is wrong.
+
+    Raises:
+        ConfigurationError: If it is anything else.
+    """
+    if not isinstance(value, bool):
+        msg = f"{name}= takes True or False, got {value!r}"
         raise ConfigurationError(msg)
     return value
 
@@ -222,23 +287,43 @@ def _checked_private(
     return frozenset(names)
 
 
-def _check_template(step: Step) -> None:
-    """Check that a release key speaks of public parameters only."""
-    if step.release_key is None:
-        return
+def _checked_partitions(title: str, partitions: object) -> PartitionsLike | None:
+    if partitions is None or callable(partitions):
+        return partitions
+    found = [partitions] if isinstance(partitions, str) else partitions
+    if isinstance(found, list | tuple) and found:
+        return tuple(checked_text(item, "partitions") for item in found)
+    msg = (
+        f"step {title!r} takes partitions= as names, templates such as '{{week}}', or "
+        f"a function of its public arguments, got {partitions!r}"
+    )
+    raise ConfigurationError(msg)
+
+
+def _templates(step: Step) -> Iterator[tuple[str, str]]:
+    """Yield the templates of a step, each with its keyword."""
+    if step.release_key is not None:
+        yield "release_key", step.release_key
+    if step.partitions is not None and not callable(step.partitions):
+        for template in step.partitions:
+            yield "partitions", template
+
+
+def _check_template(step: Step, keyword: str, template: str) -> None:
+    """Check that a template speaks of public parameters only."""
     hidden = step.private | _HIDDEN
     public = [name for name in step.signature.parameters if name not in hidden]
     try:
-        fields = list(_fields(step.release_key))
+        fields = list(_fields(template))
     except ValueError as error:
-        msg = f"release_key {step.release_key!r} of step {step.name!r}: {error}"
+        msg = f"{keyword} {template!r} of step {step.name!r}: {error}"
         raise ConfigurationError(msg) from error
     for field in fields:
         root = field.split(".")[0].split("[")[0]
         if root not in public:
             msg = (
-                f"release_key {step.release_key!r} of step {step.name!r} speaks of "
-                f"{field!r}; it may use only the public parameters: "
+                f"{keyword} {template!r} of step {step.name!r} speaks of {field!r}; it "
+                "may use only the public parameters: "
                 f"{', '.join(public) or 'there are none'}"
             )
             raise ConfigurationError(msg)

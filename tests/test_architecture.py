@@ -23,8 +23,13 @@ ROOMS = [
     "policy_yaml",
     "policy_types",
     "policy_fields",
+    "policy_copy",
+    "policy_partition",
+    "policy_limits",
     "policy_model",
+    "policy_population",
     "policy",
+    "policy_changes",
     "config",
     "individual",
     "mechanisms",
@@ -33,7 +38,9 @@ ROOMS = [
     "step",
     "redaction",
     "waiting",
+    "asking",
     "execution",
+    "iterations",
     "guard",
     "summary",
     "plots",
@@ -78,6 +85,7 @@ LOADERS = {
     "dpflow.accounting.adapters",  # an optional library
     "dpflow.accounting.costs",  # more mechanisms
     "dpflow.accounting.loss_distribution",  # an optional library
+    "dpflow.config",  # Prefect, if one of its blocks holds the ledger's URL
     "dpflow.policy_fields",
 }
 
@@ -249,7 +257,16 @@ def test_prefect_is_imported_in_its_room_only():
     )
 
 
-HEAVY = {"prefect", "numpy", "pandas", "opendp", "matplotlib", "scipy", "mpmath"}
+HEAVY = {
+    "prefect",
+    "psycopg",
+    "numpy",
+    "pandas",
+    "opendp",
+    "matplotlib",
+    "scipy",
+    "mpmath",
+}
 LOADED = """
 import json, sys
 import importlib

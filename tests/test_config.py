@@ -7,9 +7,11 @@ import os
 import pytest
 
 from dpflow.config import (
+    ENVIRONMENT_VARIABLE,
     KEY_VARIABLE,
     LEDGER_VARIABLE,
     POLICIES_VARIABLE,
+    PRINCIPAL_VARIABLE,
     WITNESS_VARIABLE,
     Settings,
     ledger_key,
@@ -25,6 +27,8 @@ def folder(tmp_path, monkeypatch):
     """Return an empty project, with no settings from outside."""
     monkeypatch.delenv(LEDGER_VARIABLE, raising=False)
     monkeypatch.delenv(POLICIES_VARIABLE, raising=False)
+    monkeypatch.delenv(PRINCIPAL_VARIABLE, raising=False)
+    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
     tmp_path.joinpath("pyproject.toml").touch()
     return tmp_path
 
@@ -97,6 +101,26 @@ def test_the_environment_comes_before_pyproject(folder, monkeypatch):
     assert str(found.policies) == "/var/policies"
     monkeypatch.setenv(LEDGER_VARIABLE, "postgresql://host/db")
     assert settings(folder).ledger_url == "postgresql://host/db"
+
+
+def test_who_acts_and_where_may_be_said(folder, monkeypatch):
+    """Nobody and nowhere unless it is; the variables come first."""
+    assert (settings(folder).principal, settings(folder).environment) == (None, None)
+    write(folder, '[tool.dpflow]\nprincipal = "robot"\nenvironment = "test"\n')
+    found = settings(folder)
+    assert (found.principal, found.environment) == ("robot", "test")
+    monkeypatch.setenv(PRINCIPAL_VARIABLE, "ann")
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "production")
+    found = settings(folder)
+    assert (found.principal, found.environment) == ("ann", "production")
+
+
+@pytest.mark.parametrize("name", [" ann", "ann\n", "a\tb", "a" * 201])
+def test_a_name_that_reads_like_another_is_refused(folder, monkeypatch, name):
+    """The journal and the officers' check take it by the letter."""
+    monkeypatch.setenv(PRINCIPAL_VARIABLE, name)
+    with pytest.raises(ConfigurationError, match=PRINCIPAL_VARIABLE):
+        settings(folder)
 
 
 def test_an_empty_variable_is_no_setting(folder, monkeypatch):

@@ -24,6 +24,7 @@ from dpflow.exceptions import (
     LedgerError,
     PolicyChanged,
     PolicyError,
+    PolicyNotApplied,
     ReservationConflict,
     UnknownDataset,
     UnsupportedCost,
@@ -95,6 +96,7 @@ def test_every_class_is_public_documented_and_caught_by_the_root(kind):
         (UnsupportedCost, TypeError),
         (UnknownDataset, PolicyError),
         (PolicyChanged, PolicyError),
+        (PolicyNotApplied, PolicyError),
         (BudgetExhausted, BudgetRefused),
         (ReservationConflict, LedgerError),
     ],
@@ -127,6 +129,21 @@ def test_an_error_arrives_with_its_type_message_and_numbers(
     assert {name: getattr(arrived, name) for name in NUMBERS} == NUMBERS
     assert type(arrived.decimal) is Decimal
     assert str(arrived.decimal) == "0.10"
+
+
+@every_class
+@every_route
+def test_notes_travel_with_an_error(kind, route):
+    """What `add_note` said arrives too, and the original keeps its own."""
+    error = kind("asked 1/3: wait.", asked="1/3")
+    assert not hasattr(route(error), "__notes__")
+    error.add_note("in step 'train'")
+    error.add_note("of flow 'weekly'")
+    arrived = route(route(error))
+    assert arrived.__notes__ == ["in step 'train'", "of flow 'weekly'"]
+    assert (type(arrived), arrived.details) == (kind, {"asked": "1/3"})
+    arrived.add_note("mine")
+    assert error.__notes__ == ["in step 'train'", "of flow 'weekly'"]
 
 
 @every_class

@@ -15,6 +15,7 @@ import pytest
 
 from dpflow import Gaussian, PureDP, guarded, release, spend
 from dpflow.accounting import costs
+from dpflow.asking import EnclosingFlow, Place
 from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
@@ -22,7 +23,7 @@ from dpflow.exceptions import (
     DPStepFailed,
     ReleaseError,
 )
-from dpflow.execution import EnclosingFlow, Place, arun, run
+from dpflow.execution import arun, run
 from dpflow.mechanisms.noise import sampler_for
 from dpflow.step import define_step
 from tests.projects import (

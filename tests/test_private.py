@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from dpflow import guarded
-from dpflow.execution import EnclosingFlow, Place, run
+from dpflow.asking import EnclosingFlow, Place
+from dpflow.execution import run
 from dpflow.step import define_step
 from tests.projects import TENTH, caught, ledger_bytes, make_project, rows, spent
 

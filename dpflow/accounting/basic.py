@@ -26,7 +26,7 @@ class BasicFilter(ThresholdFilter):
     """Admit while the epsilons sum to at most epsilon and the deltas to at most delta.
 
     Source: Rogers, Roth, Ullman, Vadhan 2016 (arXiv 1605.08294v1) Thm 3.6, with
-    delta_g in place of its misprint delta'_g (THEOREMS.md R-3.6, E-4).
+    delta_g in place of a misprint: docs/derivations/composition.md#basic-filter.
 
     Assumes: each step is (epsilon_i, delta_i)-DP given the outputs before it; costs
     may be chosen adaptively.
@@ -66,11 +66,12 @@ class BasicOdometer(Odometer):
     """Read the sum of the epsilons; undefined once the deltas exceed delta.
 
     Source: Rogers, Roth, Ullman, Vadhan 2016 (arXiv 1605.08294v1) Thm 3.6, at
-    delta_g = 0: without deltas the bound holds on every path (THEOREMS.md R-3.6).
+    delta_g = 0: without deltas the bound holds on every path. Proof:
+    docs/derivations/composition.md#basic-odometer.
 
     Assumes: the loss of each step exceeds epsilon_i with probability at most delta_i,
     given the outputs before it. That is probabilistic DP; (epsilon, delta)-DP is not
-    enough (E-3). One-sided; two-sided where no step has a delta.
+    enough. One-sided; two-sided where no step has a delta.
 
     Rounding: prices and readings up; decimals are exact.
 

@@ -27,7 +27,8 @@ class ConcentratedFilter(ThresholdFilter):
     """Admit while the rhos fit the rho that (epsilon, delta_loss) allows.
 
     Source: Whitehouse, Ramdas, Rogers, Wu 2023 (arXiv 2203.05481v3) Thm 1, for
-    approximate zCDP; conversions as in `conversions.concentrated_budget`.
+    approximate zCDP; conversions as in `conversions.concentrated_budget`. Proof:
+    docs/derivations/composition.md#concentrated-filter.
 
     Assumes: each step is delta_i-approximately rho_i-zCDP given the outputs before
     it; the split of delta is fixed in advance.

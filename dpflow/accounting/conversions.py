@@ -15,19 +15,35 @@ from dpflow.rounding import bound_above, bound_below, to_fraction, to_real
 _SEARCH_LOW, _SEARCH_HIGH, _SEARCH_POINTS = -7, 17, 240
 _FIRST_STEP = Fraction(1, 10**14)
 
+#: So many standard deviations away, the tail of a Gaussian is below this number; nobody
+#: can ask for such a delta, and exact digits of e.g. 1e-217147240951 would be millions.
+_FAR, NEGLIGIBLE_DELTA = 100, Fraction(1, 10**2171)
+
 
 def gaussian_delta(epsilon: Fraction, mu: Fraction) -> Fraction:
     """Return the delta of mu-GDP at epsilon, rounded up.
 
-    Source: Dong, Roth, Su 2022 (arXiv 1905.02383v3) Cor. 2.13; THEOREMS.md N-1.
+    Source: Dong, Roth, Su 2022 (arXiv 1905.02383v3) Cor. 2.13.
 
     Assumes: epsilon >= 0 and mu > 0.
 
-    Rounding: up by a relative 1e-30.
+    Rounding: up by a relative 1e-30, and never below `NEGLIGIBLE_DELTA`.
 
     Checked by: tests/accounting/test_conversions.py.
     """
-    return bound_above(lambda mp: _gaussian_delta(mp, epsilon, to_real(mp, mu)))
+    if is_far(epsilon, mu**2):
+        return NEGLIGIBLE_DELTA
+    value = bound_above(lambda mp: _gaussian_delta(mp, epsilon, to_real(mp, mu)))
+    return max(value, NEGLIGIBLE_DELTA)
+
+
+def is_far(epsilon: Fraction, mu_squared: Fraction) -> bool:
+    """Say whether the delta of mu-GDP at epsilon is below `NEGLIGIBLE_DELTA`.
+
+    It is at most Phi(-x) < exp(-x**2 / 2) / 2, where x = epsilon / mu - mu / 2.
+    """
+    room = epsilon - mu_squared / 2
+    return room > 0 and room**2 > _FAR**2 * mu_squared
 
 
 def _gaussian_delta(mp: Any, epsilon: Fraction, mu: Any) -> Any:
@@ -41,7 +57,8 @@ def _gaussian_delta(mp: Any, epsilon: Fraction, mu: Any) -> Any:
 def gaussian_budget(epsilon: Fraction, delta: Fraction) -> Fraction:
     """Return the largest mu**2 that is (epsilon, delta)-DP, rounded down.
 
-    Source: THEOREMS.md N-1 and 5.4; the root of `gaussian_delta`, increasing in mu.
+    Source: docs/derivations/notions.md#budget-of-a-target; the root of
+    `gaussian_delta`, increasing in mu.
 
     Assumes: epsilon > 0 and 0 < delta < 1.
 
@@ -75,7 +92,8 @@ def renyi_epsilon_allowed(
     """Return how much Renyi divergence of one order (epsilon, delta)-DP allows.
 
     Source: tight: Canonne, Kamath, Steinke 2020 (arXiv 2004.00010v2) Prop. 12, solved
-    for the divergence; classic: Mironov 2017 Prop. 3. THEOREMS.md 5.1.
+    for the divergence; classic: Mironov 2017 Prop. 3.
+    docs/derivations/notions.md#renyi-to-dp.
 
     Assumes: order > 1, delta > 0; the divergence bounds the whole transcript.
 
@@ -105,7 +123,8 @@ def concentrated_budget(
 
     Source: tight: the best order of Canonne, Kamath, Steinke 2020 (arXiv
     2004.00010v2) Prop. 12; classic: Bun, Steinke 2016 (arXiv 1605.02065v1) Prop. 1.3.
-    THEOREMS.md 5.1 and 5.4. All orders hold at once, so the best may be taken.
+    All orders hold at once, so the best may be taken:
+    docs/derivations/notions.md#budget-of-a-target.
 
     Assumes: epsilon > 0 and 0 < delta < 1.
 

@@ -8,9 +8,10 @@ never removed and never change their meaning, for journals refer to them by name
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
@@ -42,6 +43,26 @@ _MORE_KINDS = (
 )
 
 
+_Noisier = Callable[[Any, Any], "Cost"]
+
+
+def _never_quieter(own: _Noisier) -> _Noisier:
+    """Make a cost's `noisier` refuse a factor that would take noise away."""
+
+    @wraps(own)
+    def noisier(cost: Cost, factor: Any) -> Cost:
+        number = exact(factor, name="factor")
+        if number < 1:
+            msg = (
+                f"a step is made noisier by a factor of at least 1, got "
+                f"{number_text(number)}. For less noise, declare another cost."
+            )
+            raise InvalidCost(msg, name="factor", value=number_text(number), low=1)
+        return own(cost, number)
+
+    return noisier
+
+
 class Cost(ABC):
     """Base of all costs; use one of its subclasses.
 
@@ -61,6 +82,8 @@ class Cost(ABC):
             msg = f"dpflow has a cost named {cls.__name__!r} already; choose another"
             raise TypeError(msg)
         _KINDS[cls.__name__] = cls
+        if "noisier" in vars(cls):
+            setattr(cls, "noisier", _never_quieter(vars(cls)["noisier"]))  # noqa: B010
 
     @property
     def mechanism(self) -> str:
@@ -85,7 +108,8 @@ class Cost(ABC):
         """Return the same step with its noise made `factor` times larger.
 
         Raises:
-            InvalidCost: If the noise would be larger than a cost may say.
+            InvalidCost: If the factor is below 1, or the noise would be larger than a
+                cost may say.
         """
 
     def _set(self, **values: Fraction) -> None:

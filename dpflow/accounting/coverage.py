@@ -102,7 +102,13 @@ _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
 _DEFINITION = "By definition."
 _PLANNED = "Composed with the whole plan by its accountant: see `plan`."
 _AS_PURE = "As (epsilon, 0)-DP."
-_AS_APPROX = "As (epsilon, delta)-DP: THEOREMS R-LEM 2.3, first half."
+_AS_APPROX = "As (epsilon, delta)-DP: derivations/notions.md#probabilistic-dp."
+_TANH = "epsilon tanh(epsilon / 2): derivations/notions.md#pure-to-concentrated."
+_TANH_DELTA = (
+    "epsilon tanh(epsilon / 2) and delta: "
+    "derivations/notions.md#approximate-to-concentrated."
+)
+_QUANTILE = "-2 Phi^-1(1 / (1 + e^epsilon)): derivations/notions.md#pure-to-gaussian."
 _WORST_CELL = "As its worst cell: Hartmann et al. 2022, Lemma 4."
 _BLACKWELL = "As N(0, 1) against N(mu, 1): Dong, Roth, Su 2022, Thm 2.10."
 _ONE_ORDER = "By definition, for its order and those below."
@@ -110,11 +116,11 @@ _ONE_ORDER = "By definition, for its order and those below."
 _SOURCES: dict[tuple[Callable[..., Any], str], str] = {
     (approx_dp, "PureDP"): _DEFINITION,
     (approx_dp, "ApproxDP"): _DEFINITION,
-    (approx_dp, "ProbabilisticDP"): "THEOREMS R-LEM 2.3, first half.",
+    (approx_dp, "ProbabilisticDP"): "derivations/notions.md#probabilistic-dp.",
     (approx_dp, "Laplace"): "Dwork, McSherry, Nissim, Smith 2006, Prop. 1.",
     (approx_zcdp, "Gaussian"): "Bun, Steinke 2016 (arXiv 1605.02065v1) Prop. 1.6.",
-    (approx_zcdp, "PureDP"): "epsilon tanh(epsilon / 2), THEOREMS 5.2.",
-    (approx_zcdp, "ApproxDP"): "epsilon tanh(epsilon / 2) and delta, THEOREMS W-2.",
+    (approx_zcdp, "PureDP"): _TANH,
+    (approx_zcdp, "ApproxDP"): _TANH_DELTA,
     (approx_zcdp, "ProbabilisticDP"): _AS_APPROX,
     (approx_zcdp, "Laplace"): "epsilon + exp(-epsilon) - 1, arXiv 2510.25746.",
     (approx_zcdp, "ZCDP"): _DEFINITION,
@@ -123,7 +129,7 @@ _SOURCES: dict[tuple[Callable[..., Any], str], str] = {
     (probabilistic_dp, "ProbabilisticDP"): _DEFINITION,
     (gdp_mu_squared, "Gaussian"): "Dong, Roth, Su 2022 (arXiv 1905.02383v3) Thm 2.7.",
     (gdp_mu_squared, "GaussianDP"): _DEFINITION,
-    (gdp_mu_squared, "PureDP"): "-2 Phi^-1(1 / (1 + e^epsilon)), THEOREMS N-1.",
+    (gdp_mu_squared, "PureDP"): _QUANTILE,
     (gdp_mu_squared, "Laplace"): _AS_PURE,
     (_renyi, "Gaussian"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
     (_renyi, "Laplace"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",

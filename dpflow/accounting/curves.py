@@ -71,9 +71,10 @@ def approx_zcdp(cost: Cost) -> tuple[Fraction, Fraction]:
     """Return (rho, delta): the step is delta-approximately rho-zCDP.
 
     Source: Gaussian: Bun, Steinke 2016 (arXiv 1605.02065v1) Prop. 1.6. (epsilon, 0)-DP:
-    rho = epsilon tanh(epsilon / 2), THEOREMS.md 5.2 (tight, attained by randomized
-    response). Laplace: rho = epsilon + exp(-epsilon) - 1, arXiv 2510.25746.
-    (epsilon, delta)-DP: the same rho after removing mass delta, THEOREMS.md W-2.
+    rho = epsilon tanh(epsilon / 2), docs/derivations/notions.md#pure-to-concentrated
+    (tight, attained by randomized response). Laplace: rho = epsilon + exp(-epsilon) -
+    1, arXiv 2510.25746. (epsilon, delta)-DP: the same rho after removing mass delta,
+    docs/derivations/notions.md#approximate-to-concentrated.
 
     Assumes: the declared sensitivity holds in the norm of the mechanism.
 
@@ -133,8 +134,9 @@ def gdp_mu_squared(cost: Cost) -> Fraction:
     """Return mu**2: the step is mu-Gaussian differentially private.
 
     Source: Gaussian: Dong, Roth, Su 2022 (arXiv 1905.02383v3) Thm 2.7.
-    (epsilon, 0)-DP: mu = -2 Phi^-1(1 / (1 + e^epsilon)), THEOREMS.md N-1.
-    Laplace is charged as (epsilon, 0)-DP: its Renyi or zCDP rate is no GDP bound.
+    (epsilon, 0)-DP: mu = -2 Phi^-1(1 / (1 + e^epsilon)),
+    docs/derivations/notions.md#pure-to-gaussian. Laplace is charged as (epsilon, 0)-DP:
+    its Renyi or zCDP rate is no GDP bound.
 
     Assumes: the declared sensitivity holds in the norm of the mechanism.
 

@@ -109,10 +109,10 @@ def _pld(parts: Parts, delta: Fraction) -> Fraction:
     # Needs scipy, which takes long to import.
     from dpflow.accounting.loss_distribution import (  # noqa: PLC0415
         grid_epsilon,
-        has_curve,
+        needs_grid,
     )
 
-    plain = tuple((cost, n) for cost, n in parts if not has_curve(cost))
+    plain = tuple((cost, n) for cost, n in parts if not needs_grid(cost))
     if len(plain) == len(parts) and FixedSequence.of(parts).is_small:
         return fixed_epsilon(parts, delta)
     return grid_epsilon(parts, delta)
@@ -147,9 +147,10 @@ def lemma_11(
 ) -> tuple[Fraction, ...]:
     """Return the epsilon of each stop; the delta of the whole is the sum of `deltas`.
 
-    Source: Hartmann, Bindschaedler, Bentkamp, West 2022, Lemma 11 (THEOREMS.md H-LEM
-    11): outputs that end at stop i are (E_i, delta_i)-subset DP because the steps up
-    to there are, and subset guarantees over a partition add up (Lemma 6).
+    Source: Hartmann, Bindschaedler, Bentkamp, West 2022, Lemma 11: outputs that end at
+    stop i are (E_i, delta_i)-subset DP because the steps up to there are, and subset
+    guarantees over a partition add up (Lemma 6). Proof:
+    docs/derivations/output.md#early-stopping.
 
     Assumes: steps and stops are fixed in advance; whether to stop is a function of
     released outputs. An end between two stops counts as the later one.
@@ -180,8 +181,9 @@ def theorem_15(
 ) -> Fraction:
     """Return the smallest delta for given epsilons of the stops, rounded up.
 
-    Source: Hartmann et al., Theorem 15, by the recursion of THEOREMS.md H-THM 15: in
-    the tree of randomized responses, a node of probability P under one dataset and Q
+    Source: Hartmann et al., Theorem 15, by the recursion of
+    docs/derivations/output.md#optimal-delta-of-stops: in the tree of randomized
+    responses, a node of probability P under one dataset and Q
     under the other contributes max(P - e^E Q if it is a stop, what its children
     contribute). Divided by P, a node is known by its depth and its loss log(P / Q), so
     the tree has few nodes where epsilons repeat: O(k^2) if all are equal.

@@ -23,8 +23,9 @@ from dpflow.rounding import (
 class GaussianFilter(ThresholdFilter):
     """Admit while the squared mus fit the mu**2 that (epsilon, delta) allows.
 
-    Source: Smith, Thakurta 2022 (arXiv 2210.17520); THEOREMS.md N-1. No loss against
-    composition of a fixed sequence of Gaussians.
+    Source: Smith, Thakurta 2022 (arXiv 2210.17520); proof:
+    docs/derivations/composition.md#gaussian-filter. No loss against composition of a
+    fixed sequence of Gaussians.
 
     Assumes: each step is mu_i-GDP given the outputs before it. Not for subsampled
     Gaussians (the CLT value is optimistic) and not for steps with a delta.

@@ -150,9 +150,9 @@ class IndividualFilter(ThresholdFilter):
     charged here directly costs everybody its worst case.
 
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Thm 2.1, Alg. 1 and Thm 2.2;
-    gaussian: Koskela, Tobaben, Honkela 2022 (arXiv 2209.15596). THEOREMS.md 2.3, N-1.
-    With direct steps mixed in, every person's costs still sum to at most B on every
-    path, which is all that Thm 2.1 asks.
+    gaussian: Koskela, Tobaben, Honkela 2022 (arXiv 2209.15596). Proof:
+    docs/derivations/individual.md#individual-filter. With direct steps mixed in, every
+    person's costs still sum to at most B on every path, which is all that Thm 2.1 asks.
 
     Assumes: neighbours add or remove one person's record (or null it), not replace it;
     a person's cost depends on their own record and on outputs released before, on
@@ -252,9 +252,10 @@ class IndividualOdometer(Odometer):
     sum (`PrivateTally.own_reading`), it bounds that person's own loss and may be told
     to them and to nobody else.
 
-    Source: THEOREMS.md 4.3, Ville's inequality for the supermartingale
-    exp((order - 1)(L - R)) of one person's add-or-remove pair, where R sums that
-    person's costs. In the gaussian measure R = order * sum of mu**2 / 2.
+    Source: docs/derivations/individual.md#individual-odometer, Ville's inequality for
+    the supermartingale exp((order - 1)(L - R)) of one person's add-or-remove pair,
+    where R sums that person's costs. In the gaussian measure R = order * sum of mu**2
+    / 2.
 
     Assumes: a person's cost depends on their own record and on outputs released
     before; the order is fixed in advance. One-sided: halve delta for |L|. The bound
@@ -337,7 +338,8 @@ def windows_divergence(costs: Iterable[Number], *, window: Number) -> Fraction:
     step that would overfill the one before.
 
     Assumes: the number of windows was fixed in advance; a number chosen from the
-    outputs is not covered (THEOREMS.md E-11), so no policy can name this rule.
+    outputs is not covered (docs/derivations/individual.md#windows), so no policy can
+    name this rule.
 
     Rounding: none, exact.
 

@@ -141,7 +141,7 @@ class GaussianDP(Cost):
 
 @approx_dp.register
 def _(cost: ProbabilisticDP) -> tuple[Fraction, Fraction]:
-    # THEOREMS.md R-LEM 2.3, the half that is true.
+    # The half that is true: docs/derivations/notions.md#probabilistic-dp.
     return cost.epsilon, cost.delta
 
 
@@ -225,7 +225,8 @@ def probabilistic_dp(cost: Cost) -> tuple[Fraction, Fraction]:
     """Return (epsilon, delta): the loss exceeds epsilon with probability <= delta.
 
     Source: Definition; an (epsilon, 0)-DP step has no larger loss at all. An
-    (epsilon, delta)-DP step with delta > 0 may (THEOREMS.md E-1, E-3).
+    (epsilon, delta)-DP step with delta > 0 may:
+    docs/derivations/notions.md#dp-is-not-probabilistic.
 
     Assumes: nothing beyond the cost's own declaration.
 

@@ -4,9 +4,9 @@ Every (epsilon, delta)-DP step is a randomized response after post-processing, a
 Gaussians add up to one Gaussian. So a fixed sequence of both has finitely many losses
 of randomized responses, each smeared by one Gaussian: no grid, no truncation.
 
-Never use these functions on parameters that were chosen adaptively (THEOREMS.md N-2).
-They are for sequences fixed in advance, and for stopping those early through
-`early_stopping`.
+Never use these functions on parameters that were chosen adaptively
+(docs/derivations/fixed.md#natural-filter). They are for sequences fixed in advance, and
+for stopping those early through `early_stopping`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 from mpmath.ctx_mp import MPContext
 
 from dpflow.accounting.composed_costs import Composed
+from dpflow.accounting.conversions import NEGLIGIBLE_DELTA, is_far
 from dpflow.accounting.costs import Cost, Gaussian
 from dpflow.accounting.curves import approx_dp
 from dpflow.accounting.notion_costs import GaussianDP
@@ -117,12 +118,13 @@ def fixed_delta(parts: Parts, epsilon: Fraction) -> Fraction:
     Source: Kairouz, Oh, Viswanath 2015 (arXiv 1311.0776v4) Thm 3.3 and its
     heterogeneous form, Murtagh, Vadhan 2016 (arXiv 1507.03113v3) Thm 1.5; with
     Gaussians, the hockey-stick divergence of the product, conditioned on the responses
-    (THEOREMS.md N-1, H-TABLE 1).
+    (docs/derivations/fixed.md#fixed-sequences).
 
     Assumes: the costs are fixed in advance; mechanisms and order may adapt.
     Attained by randomized responses and Gaussians.
 
-    Rounding: up by a relative 1e-30.
+    Rounding: up by a relative 1e-30; never below `conversions.NEGLIGIBLE_DELTA` where
+    Gaussians are alone or with pure steps.
 
     Checked by: tests/accounting/test_optimal.py.
 
@@ -134,6 +136,12 @@ def fixed_delta(parts: Parts, epsilon: Fraction) -> Fraction:
 
 
 def _delta(sequence: FixedSequence, epsilon: Fraction, floor: float) -> Fraction:
+    highest = sum((loss * count for loss, count in sequence.responses), Fraction(0))
+    gaussian = sequence.mu_squared and not sequence.lost
+    # With all responses at their highest, so far out that no digit matters.
+    if gaussian and is_far(epsilon - highest, sequence.mu_squared):
+        return NEGLIGIBLE_DELTA
+
     def value(mp: Any) -> Any:
         lost, eps = _lost(mp, sequence.lost), to_real(mp, epsilon)
         return lost + (1 - lost) * _divergence(mp, sequence, eps, floor)
@@ -366,7 +374,7 @@ def shortest_improvable(epsilon: Fraction, delta: Fraction) -> int:
 
     Source: Hartmann et al., Table 1: the first lattice point of Kairouz, Oh, Viswanath
     2015 Thm 3.3 below k * epsilon needs (1 - e^(-2 epsilon)) (1 + e^-epsilon)^-k
-    <= delta (THEOREMS.md H-TABLE 1).
+    <= delta (docs/derivations/fixed.md#shortest-improvable).
 
     Assumes: (epsilon, 0)-DP steps. Off the lattice tiny gains exist for every k.
 

@@ -2,7 +2,8 @@
 
 The worst cell is reserved before a step runs; the cell of its output is reported when
 it settles. Which part of the worst case comes back is the theorem's business
-(`Rule.price_realised`). Delta never comes back with a cell (THEOREMS.md 6.2).
+(`Rule.price_realised`). Delta never comes back with a cell
+(docs/derivations/output.md#delta-stays-spent).
 
 The cell must be read from the mechanism's own output, before any post-processing, and
 that output counts as released.
@@ -86,7 +87,7 @@ class OutputDP(OutcomeCost):
     For all neighbours and all sets S of outputs: P(M(D) in S) <= delta + sum over cells
     p of e^epsilon(p) P(M(D') in S and p). There is one delta for the whole mechanism.
 
-    Source: Hartmann et al. 2022, Def 2 (THEOREMS.md H-DEF 2).
+    Source: Hartmann et al. 2022, Def 2; docs/derivations/output.md#output-dp.
 
     Args:
         cells: The epsilon of each cell, by name; zero where the outputs of a cell
@@ -202,12 +203,12 @@ class ProposeTestRelease(OutcomeCost):
     answer (the two shifted discretizations of the interquartile range): 2 epsilon
     without, 3 epsilon with an answer, and 2 delta - delta^2.
 
-    Source: Dwork, Lei 2009; Hartmann et al. 2022, Sec 4.2 and Lemma 10 (THEOREMS.md
-    H-DEF 9, H-LEM 10). Two tries lose up to 2 delta - delta^2 under H-DEF 9; a single
-    delta would be wrong there (tests/adversaries/test_output.py).
+    Source: Dwork, Lei 2009; Hartmann et al. 2022, Def 9 and Lemma 10. Two tries lose up
+    to 2 delta - delta^2; the single delta of the lemma is wrong:
+    docs/derivations/output.md#two-tries.
 
-    Assumes: the noise of test and answer is that of H-DEF 9 at (epsilon, delta); a
-    proposal depends on data through released outputs only.
+    Assumes: the conditions of docs/derivations/output.md#propose-test-release at
+    (epsilon, delta); a proposal depends on data through released outputs only.
 
     Args:
         epsilon: Epsilon of the test; the answer's noise has the same.

@@ -24,7 +24,7 @@ class OutputFilter(ThresholdFilter):
     """Admit while realised epsilons and the new worst case fit epsilon, deltas delta.
 
     Source: Hartmann, Bindschaedler, Bentkamp, West 2022, Thm 7 (verified in Lean by its
-    authors) and Def 19; THEOREMS.md H-ALG 1, 6.2.
+    authors) and Def 19; docs/derivations/output.md#composition-by-cells.
 
     Assumes: each step is (cells, epsilon by cell, delta)-ODP given the outputs before
     it; mechanisms and parameters may be chosen adaptively. The worst cell is reserved

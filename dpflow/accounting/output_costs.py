@@ -64,8 +64,9 @@ class EarlyStopping(Cost):
     an accountant: then the stop is a cell with an epsilon of its own, and `delta` is
     spent whatever the stop.
 
-    Source: Hartmann et al. 2022, Sec 5 (THEOREMS.md H-LEM 11, H-THM 15). The outcome is
-    the number of sub-steps that ran; between two stops it counts as the later one.
+    Source: Hartmann et al. 2022, Sec 5; docs/derivations/output.md#early-stopping and
+    docs/derivations/output.md#optimal-delta-of-stops. The outcome is the number of
+    sub-steps that ran; between two stops it counts as the later one.
 
     Assumes: each sub-step is as declared, given the outputs before it; nothing outside
     of the sub-steps reads private data; whether to stop depends on released outputs.
@@ -265,8 +266,9 @@ class SparseVector(OutcomeCost):
     queries move the same way). It ends after `positives` positive answers. An output
     with k of them costs epsilon_threshold + (k / positives) epsilon_answers.
 
-    Source: Lyu, Su, Li 2017, Alg 1; cells: Hartmann et al. 2022, Lemma 8 (THEOREMS.md
-    H-LEM 8). The outcome is the number of positive answers.
+    Source: Lyu, Su, Li 2017, Alg 1; cells: Hartmann et al. 2022, Lemma 8;
+    docs/derivations/output.md#sparse-vector. The outcome is the number of positive
+    answers.
 
     Assumes: the threshold's noise is never drawn again; answers are yes or no, numeric
     ones need a budget of their own; ending early depends on released answers only.

@@ -51,7 +51,8 @@ _Rule = TypeVar("_Rule", bound=Rule)
 class PortfolioFilter(Filter):
     """Admit while at least one member admits all steps so far and the new one.
 
-    Source: THEOREMS.md 4.1. Split the transcripts by a member that admits them
+    Source: docs/derivations/portfolio.md#union-rule.
+    Split the transcripts by a member that admits them
     entirely. On its part the interaction is the one that this member alone would have
     allowed, whose probabilities exceed e**epsilon times the neighbour's by at most
     its own delta. The parts add up to the sum of the members' deltas. Refunded

@@ -47,8 +47,9 @@ class RenyiFilter(ThresholdFilter):
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193v4) Thm 3.1 and Lecuyer 2021 (arXiv
     2103.01379v2) Thm 1: no loss against a sequence fixed in advance. Conversions:
     `conversions.renyi_epsilon_allowed`; they apply to the whole transcript. The rule
-    "some order still has room" over several orders is no filter (THEOREMS.md L-COR
-    1); give `orders` for the valid way to use several.
+    "some order still has room" over several orders is no filter
+    (docs/derivations/renyi.md#some-order); give `orders` for the valid way to use
+    several.
 
     Assumes: each step has a finite Renyi divergence of the order given the outputs
     before it (no delta of its own); the order is fixed in advance.
@@ -117,8 +118,8 @@ class RenyiFilter(ThresholdFilter):
 class RenyiOdometer(Odometer):
     """Read R(order) + log(1 / delta) / (order - 1), valid at every stopping time.
 
-    Source: THEOREMS.md 4.3: exp((order - 1)(L - R)) is a supermartingale; Ville's
-    inequality bounds it over all times at once.
+    Source: docs/derivations/renyi.md#ville-odometer: exp((order - 1)(L - R)) is a
+    supermartingale; Ville's inequality bounds it over all times at once.
 
     Assumes: each step has a finite Renyi divergence of the order, given the outputs
     before it (no delta of its own); the order is fixed in advance. One-sided.
@@ -202,7 +203,10 @@ def readable_order(excess: Fraction) -> Fraction:
 def best_order(
     epsilon: Fraction, delta: Fraction, *, conversion: str = "tight"
 ) -> Fraction:
-    """Return a readable order that admits most concentrated steps (alpha* of 5.4)."""
+    """Return a readable order that admits most concentrated steps.
+
+    See docs/derivations/notions.md#budget-of-a-target.
+    """
 
     def per_rho(mp: Any, log_excess: Any) -> Any:
         alpha = 1 + mp.exp(log_excess)

@@ -33,7 +33,8 @@ class RenyiDoublingOdometer(Odometer):
     / (a - 1), with n orders; the reading is the smallest e(f) + log(2 n f**2 / delta)
     / (a - 1) over the orders, f being the first filter that fits. The union over f
     costs sum 1 / (2 f**2) = 0.8225 of delta. It is read as a bound on the loss: the
-    paper's "(e(f), delta)-DP" has no meaning for a random f (THEOREMS.md L-2).
+    paper's "(e(f), delta)-DP" has no meaning for a random f
+    (docs/derivations/renyi.md#doubling-odometer).
 
     Assumes: each step has finite Renyi divergences of all the orders given the
     outputs before it; the orders are fixed in advance. One-sided. Never below the

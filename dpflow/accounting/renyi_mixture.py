@@ -6,7 +6,8 @@ supermartingale of mean at most 1, where L is the loss and R(a) the sum of the s
 divergences. So is their weighted mean N, and one inequality about N covers all orders.
 
 Filter, conversion "tight": if (1 - exp(epsilon - L))_+ <= delta N for every L, its
-mean, which is the delta at epsilon, is at most delta (THEOREMS.md 4.2).
+mean, which is the delta at epsilon, is at most delta
+(docs/derivations/renyi.md#mixture-rule).
 
 Filter, conversion "classic": if N >= 1/delta wherever L >= epsilon, which it is as
 soon as it is at L = epsilon, Markov's inequality bounds the probability of L > epsilon
@@ -14,7 +15,8 @@ by delta. That is stronger than (epsilon, delta)-DP and admits less. With a sing
 order the two are the tight and the classic conversion of that order.
 
 Odometer: Ville's inequality bounds by delta the probability that N, or N of any single
-order at its share w(a) delta, ever reaches 1/delta (THEOREMS.md 4.3).
+order at its share w(a) delta, ever reaches 1/delta
+(docs/derivations/renyi.md#ville-odometer).
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ _SHARE_STEPS, _SHARE_POWERS = 20, 10
 class RenyiMixtureFilter(Filter):
     """Admit while a weighted mean over several orders certifies (epsilon, delta).
 
-    Source: THEOREMS.md 4.2 and the module's docstring. It replaces the invalid "some
-    order still has room" of Lecuyer 2021 (arXiv 2103.01379v2) Cor. 1.
+    Source: docs/derivations/renyi.md#mixture-rule. It replaces the invalid "some order
+    still has room" of Lecuyer 2021 (arXiv 2103.01379v2) Cor. 1.
 
     Assumes: each step has finite Renyi divergences of all the orders given the
     outputs before it; orders and weights are fixed in advance.
@@ -192,7 +194,8 @@ class _SeveralOrders(Odometer):
 class RenyiGridOdometer(_SeveralOrders):
     """Read the smallest R(a) + log(1 / (w(a) delta)) / (a - 1) over the orders.
 
-    Source: THEOREMS.md 4.3: Ville's inequality for each order, at its share of delta.
+    Source: docs/derivations/renyi.md#ville-odometer: Ville's inequality for each order,
+    at its share of delta.
 
     Assumes: each step has finite Renyi divergences of all the orders given the
     outputs before it; orders and weights are fixed in advance. One-sided.
@@ -215,9 +218,9 @@ class RenyiGridOdometer(_SeveralOrders):
 class RenyiMixtureOdometer(_SeveralOrders):
     """Read the U at which the weighted mean over the orders reaches 1 / delta.
 
-    Source: THEOREMS.md 4.3: Ville's inequality for the weighted mean. U solves
-    sum over a of w(a) exp((a - 1)(U - R(a))) = 1 / delta, which is never above the
-    reading of the grid.
+    Source: docs/derivations/renyi.md#ville-odometer: Ville's inequality for the
+    weighted mean. U solves sum over a of w(a) exp((a - 1)(U - R(a))) = 1 / delta, which
+    is never above the reading of the grid.
 
     Assumes: as `RenyiGridOdometer`.
 

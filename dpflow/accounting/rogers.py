@@ -49,9 +49,10 @@ class RogersFilter(Filter):
     """Admit while drift + sqrt(2 (V + b)(1 + log(V/b + 1)/2) log(2/delta)) <= epsilon.
 
     Source: Rogers, Roth, Ullman, Vadhan 2016 (arXiv 1605.08294v1) Thm 5.1, with
-    log(2/delta) inside the root (THEOREMS.md R-5.1, E-2). V sums epsilon_i**2, the
-    drift sums epsilon_i (exp(epsilon_i) - 1) / 2, b = epsilon**2/(28.04 log(1/delta)).
-    `whitehouse` admits more; this one is for comparison.
+    log(2/delta) inside the root: docs/derivations/composition.md#rogers-filter. V sums
+    epsilon_i**2, the drift sums epsilon_i (exp(epsilon_i) - 1) / 2, and b is
+    epsilon**2 / (28.04 log(1/delta)). `whitehouse` admits more; this one is for
+    comparison.
 
     Assumes: each step is (epsilon_i, delta_i)-DP given the outputs before it. Half of
     delta is for the deltas of steps. 0 < delta < 1/e.
@@ -117,9 +118,11 @@ class RogersOdometer(Odometer):
 
     Source: Rogers, Roth, Ullman, Vadhan 2016 (arXiv 1605.08294v1) Lemma 6.4. With
     `people` instead of `beta`, Thm 6.5: a union over beta = 1/n**2, 2/n**2, 4/n**2, ...
-    below 1, repaired to count all of them (THEOREMS.md R-6.5, E-5). V and the drift as
-    in the `rogers` filter; the deltas of steps are added to the drift
-    (`time_uniform` says why). `mixture` reads less; this one is for comparison.
+    below 1, repaired to count all of them
+    (docs/derivations/composition.md#union-of-betas). V and the drift as in the `rogers`
+    filter; the deltas of steps are added to the drift
+    (docs/derivations/time-uniform.md#deltas-of-steps). `mixture` reads less; this one
+    is for comparison.
 
     Assumes: each step is (epsilon_i, 0)-DP, or (epsilon_i, delta_i)-probabilistic DP,
     given the outputs before it. Half of delta is for the deltas of steps. 0 < delta <

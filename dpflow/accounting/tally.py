@@ -18,12 +18,16 @@ class Tally:
             plain counts for components that count steps.
 
     Raises:
-        ValueError: If an amount is not a non-negative `int`.
+        ValueError: If the amounts are no tuple, or one is not a non-negative `int`.
     """
 
     amounts: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        # A list could be changed after a decision, and has no hash.
+        if not isinstance(self.amounts, tuple):
+            msg = f"a tally's amounts are a tuple, got {type(self.amounts).__name__}"
+            raise ValueError(msg)  # noqa: TRY004
         for amount in self.amounts:
             # `type is int`: a bool, a float or a numpy integer that wraps is no tally.
             if type(amount) is not int or amount < 0:
@@ -62,8 +66,16 @@ class Tally:
 
     @classmethod
     def from_text(cls, text: str) -> Tally:
-        """Read what `to_text` wrote."""
-        return cls(tuple(json.loads(text)))
+        """Read what `to_text` wrote.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        amounts = json.loads(text)
+        if not isinstance(amounts, list):
+            msg = f"a tally is stored as a list of integers, got {text[:40]!r}"
+            raise ValueError(msg)  # noqa: TRY004
+        return cls(tuple(amounts))
 
     def _check_same_length(self, other: Tally) -> None:
         if len(self.amounts) != len(other.amounts):

@@ -68,7 +68,8 @@ class Rule(ABC):
     Attributes:
         theorem: Name in policies.
         components: Names of the tally's components, in order.
-        settlements: Which settlements the theorem allows (DESIGN section 2).
+        settlements: Which settlements the theorem allows, of "full", "steps" and
+            "outcome" (docs/derivations/ledger.md#settlement).
         relations: The neighbouring relations under which the theorem holds.
         prices_substeps: Whether a cost with `substeps` (a step and how often it runs
             at most) is priced as that many steps, which is right for every fully
@@ -189,6 +190,12 @@ class Filter(Rule):
 class ThresholdFilter(Filter):
     """A filter whose budget is one threshold per component.
 
+    Amounts and thresholds are whole numbers of the unit 1e-36 (`rounding.UNITS`; a plan
+    counts executions). A cost is rounded up to the unit and a threshold down, so a sum
+    that equals the budget is admitted if its costs are multiples of the unit: every
+    decimal of at most 36 places is. Ten times 0.1 fit a budget of 1; three times 1/3
+    exceed it by two units.
+
     Args:
         thresholds: Exact limits of the components in units, rounded down.
     """
@@ -196,7 +203,10 @@ class ThresholdFilter(Filter):
     thresholds: tuple[int, ...]
 
     def admits(self, tally: Tally) -> bool:
-        """Say whether every component is at most its threshold; equality admits."""
+        """Say whether every component is at most its threshold.
+
+        Equality, in whole units, admits.
+        """
         return tally.fits_within(Tally(self.thresholds))
 
     @property
@@ -210,6 +220,33 @@ class ThresholdFilter(Filter):
             share_used(amount, threshold)
             for amount, threshold in zip(tally.amounts, self.thresholds, strict=True)
         )
+
+
+def solved_thresholds(rule: Rule) -> list[Any] | None:
+    """Return the thresholds that were solved for a rule, or for its members."""
+    if isinstance(rule, ThresholdFilter):
+        return list(rule.thresholds)
+    members = getattr(rule, "members", None)
+    return None if members is None else [solved_thresholds(rule) for rule in members]
+
+
+def lower_thresholds(rule: Rule, pinned: list[Any]) -> None:
+    """Lower a new rule's thresholds to pinned ones; none is ever raised.
+
+    Args:
+        rule: Made from pinned parameters, perhaps by another solver.
+        pinned: What `solved_thresholds` returned when the parameters were pinned.
+
+    Raises:
+        ValueError: If they are thresholds of another rule.
+    """
+    if isinstance(rule, ThresholdFilter):
+        pairs = zip(rule.thresholds, pinned, strict=True)
+        rule.thresholds = tuple(min(solved, int(kept)) for solved, kept in pairs)
+        return
+    for member, own in zip(getattr(rule, "members", ()), pinned, strict=True):
+        if own is not None:
+            lower_thresholds(member, own)
 
 
 def share_used(amount: int, threshold: int) -> float:

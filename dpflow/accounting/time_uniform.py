@@ -2,22 +2,11 @@
 
 All three bound the loss L by a drift plus a boundary w(V) that a martingale of
 variance process V crosses at any time with probability at most delta_loss. They differ
-in the boundary alone.
+in the boundary alone (docs/derivations/time-uniform.md).
 
-Why a step with a delta adds it to the drift [derived here]: let P and Q be the laws of
-an (epsilon, delta)-probabilistic DP step on two neighbours. Drop from P the event that
-the loss exceeds epsilon, of mass a <= delta. Q gives it at most a exp(-epsilon), and
-gives {loss < -epsilon} at most delta. So on the rest the loss, clipped at -epsilon, has
-E exp(-loss) >= 1 - a exp(-epsilon) - delta, and since exp(-x) lies below its chord on
-[-epsilon, epsilon], E loss <= epsilon (m - a) with m = tanh(epsilon/2) +
-delta/sinh(epsilon). The chord of exp(t x) then gives for every t >= 0
-
-    E exp(t loss) <= cosh(t epsilon) + m sinh(t epsilon)
-                  <= exp(t delta) exp(t (1 + t) epsilon tanh(epsilon/2)),
-
-the bound of an (epsilon, 0)-DP step with delta more drift. Without the term the
-published odometers fail: a step that is certain to lose epsilon, and whose delta is
-1 - exp(-epsilon), passes them with probability one.
+A step with a delta adds it to the drift: without the term the published odometers fail
+with probability one for a step that is certain to lose epsilon and whose delta is
+1 - exp(-epsilon) (docs/derivations/time-uniform.md#deltas-of-steps).
 """
 
 from __future__ import annotations
@@ -137,8 +126,8 @@ class LinearOdometer(TimeUniformOdometer):
     """Read drift + (t V + 2 log(1 / delta_loss) / t) / 2, where t tunes it at a target.
 
     Source: Whitehouse, Ramdas, Rogers, Wu 2023 (arXiv 2203.05481v3) Thm 3 (i); t is
-    sqrt(2 log(1 / delta_loss) / target) (THEOREMS.md W-3). At V = target it reads what
-    the `whitehouse` filter allows.
+    sqrt(2 log(1 / delta_loss) / target). At V = target it reads what the `whitehouse`
+    filter allows: docs/derivations/time-uniform.md#linear-odometer.
 
     Assumes: each step is (epsilon_i, 0)-DP, (epsilon_i, delta_i)-probabilistic DP, or
     in the form "concentrated" rho_i-zCDP, given the outputs before it; the constants
@@ -199,11 +188,12 @@ class MixtureOdometer(TimeUniformOdometer):
     """Read drift + sqrt(2 (V + rho) log(1 + sqrt((V + rho) / rho) / (2 delta_loss))).
 
     Source: Whitehouse, Ramdas, Rogers, Wu 2023 (arXiv 2203.05481v3) Thm 3 (ii), with
-    the drift that the poster lost (THEOREMS.md W-3); the boundary is the normal mixture
-    of Howard, Ramdas, McAuliffe, Sekhon 2021 (arXiv 1810.08240), one-sided. Two-sided,
-    on |L|: log(sqrt((V + rho) / rho) / delta_loss) in the form "pure", where the loss
-    is centred at its mean. A concentrated step has no such centre, so there each side
-    gets half of delta_loss, which is 1 + inside the logarithm.
+    the drift that the poster lost: docs/derivations/time-uniform.md#mixture-odometer.
+    The boundary is the normal mixture of Howard, Ramdas, McAuliffe, Sekhon 2021 (arXiv
+    1810.08240), one-sided. Two-sided, on |L|: log(sqrt((V + rho) / rho) / delta_loss)
+    in the form "pure", where the loss is centred at its mean. A concentrated step has
+    no such centre, so there each side gets half of delta_loss, which is 1 + inside the
+    logarithm: docs/derivations/time-uniform.md#two-sided-mixture.
 
     Assumes: as `linear`; two-sided, no step has a delta.
 
@@ -276,9 +266,10 @@ class StitchedOdometer(TimeUniformOdometer):
     """Read drift + 1.7 sqrt(W (log log(2 W / v0) + 0.72 log(5.2 / delta_loss))).
 
     Source: Whitehouse, Ramdas, Rogers, Wu 2023 (arXiv 2203.05481v3) Thm 3 (iii), with
-    the drift that the poster lost (THEOREMS.md W-3); Howard, Ramdas, McAuliffe, Sekhon
-    2021 (arXiv 1810.08240) eq. (11). W is max(V, v0): the boundary of its first epoch
-    is a line that holds from zero on, so the reading is defined below v0 too.
+    the drift that the poster lost: docs/derivations/time-uniform.md#stitched-odometer.
+    The boundary is that of Howard, Ramdas, McAuliffe, Sekhon 2021 (arXiv 1810.08240)
+    eq. (11). W is max(V, v0): the boundary of its first epoch is a line that holds from
+    zero on, so the reading is defined below v0 too.
 
     Assumes: as `linear`. v0 is a constant, not the first step's epsilon squared.
 
@@ -360,8 +351,9 @@ def tuned_variance(epsilon: Fraction, width: float) -> Fraction:
 def _tuned_rho(epsilon: Fraction, tail: float) -> Fraction:
     """Return a rho near the best at the V where the reading is epsilon.
 
-    Source: THEOREMS.md W-3 (ii): rho = V / (2 l + log(1 + 2 l)), l = log(1 / tail),
-    where tail is 2 delta_loss, or delta_loss for two sides.
+    Source: docs/derivations/time-uniform.md#mixture-odometer: rho = V / (2 l +
+    log(1 + 2 l)), l = log(1 / tail), where tail is 2 delta_loss, or delta_loss for two
+    sides.
     """
     log = max(-math.log(tail), 0.5)
     share = 1 / (2 * log + math.log1p(2 * log))

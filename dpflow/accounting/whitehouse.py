@@ -28,10 +28,11 @@ class WhitehouseFilter(ThresholdFilter):
     """Admit while V/2 + sqrt(2 V log(1 / delta_loss)) is at most epsilon.
 
     Source: Whitehouse, Ramdas, Rogers, Wu 2023 (arXiv 2203.05481v3) Thm 2, with a halt
-    on strict excess only (THEOREMS.md W-2). V sums epsilon_i**2. With `drift: tanh`, V
-    is 2 R and R sums epsilon_i tanh(epsilon_i / 2): the same proof with the exact
-    concentrated rate of an (epsilon_i, 0)-DP step. A step that is known as
-    concentrated only (a Gaussian) enters by Thm 1 of the paper, at V = 2 rho.
+    on strict excess only: docs/derivations/composition.md#whitehouse-filter. V sums
+    epsilon_i**2. With `drift: tanh`, V is 2 R and R sums epsilon_i tanh(epsilon_i / 2):
+    the same proof with the exact concentrated rate of an (epsilon_i, 0)-DP step. A step
+    that is known as concentrated only (a Gaussian) enters by Thm 1 of the paper, at
+    V = 2 rho.
 
     Assumes: each step is (epsilon_i, delta_i)-DP given the outputs before it, or
     delta_i-approximately rho_i-zCDP; the split of delta is fixed in advance.

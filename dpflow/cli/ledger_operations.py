@@ -237,6 +237,10 @@ def import_prior(
         Path,
         typer.Option("--evidence", help="What proves it; its sha256 is kept."),
     ],
+    partition: Annotated[
+        list[str] | None,
+        typer.Option("--partition", help="Part of a divided dataset; repeat it."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Charge what was spent on a dataset before dpflow; this cannot be undone.
@@ -251,8 +255,17 @@ def import_prior(
 
     read, proof = cost_from_text(cost), _sha256(evidence)
     with project_ledger(quiet=True) as (found, ledger):
-        policy = load_policies(found.policies).policy_for(dataset)
-        charges = charge(ledger, policy, read, because=because, evidence=proof)
+        policies = load_policies(found.policies)
+        policy = policies.policy_for(dataset)
+        charges = charge(
+            ledger,
+            policy,
+            read,
+            because=because,
+            evidence=proof,
+            populations=policies.populations_of([policy]),
+            partitions=tuple(partition or ()),
+        )
     facts = {"dataset": dataset, "evidence_sha256": proof}
     _say_charges(charges, read, facts, as_json=as_json)
 

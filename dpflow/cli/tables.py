@@ -27,6 +27,9 @@ _KIND_STYLES = {
     "amend": "bold magenta",
     "prior": "bold magenta",
     "repair": "bold magenta",
+    "tighten": "bold",
+    "freeze": "bold cyan",
+    "thaw": "bold",
 }
 _STATE_STYLES = {"open": "green", "frozen": "bold cyan", "overdrawn": "bold red"}
 

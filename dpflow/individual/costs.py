@@ -78,7 +78,8 @@ def gaussian_costs(bound: IndividualBound, squares: Floats, *, sigma: Number) ->
     """Return what a sum with Gaussian noise costs each person.
 
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193), order * norm**2 / (2 sigma**2);
-    gaussian: mu**2 = norm**2 / sigma**2. THEOREMS.md 2.3, N-1.
+    gaussian: mu**2 = norm**2 / sigma**2. Proof:
+    docs/derivations/individual.md#individual-filter.
 
     Assumes: the step releases the sum of rows over those who take part, plus Gaussian
     noise of standard deviation `sigma` per coordinate.
@@ -106,8 +107,8 @@ def sampled_gaussian_costs(
     norm is needed. The sample is drawn afresh and kept secret, its size included.
 
     Source: Mironov, Talwar, Zhang 2019 (arXiv 1908.10530) for whole orders;
-    THEOREMS.md N-6. Between whole orders (order - 1) * divergence is convex, so it is
-    interpolated. Never more than without sampling.
+    docs/derivations/notions.md#poisson-sampling. Between whole orders (order - 1) *
+    divergence is convex, so it is interpolated. Never more than without sampling.
 
     Assumes: each person is sampled with probability `rate`, independently; rate and
     sigma are fixed before the draw.

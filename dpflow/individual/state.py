@@ -30,7 +30,8 @@ class PrivateMask(Withheld):
     """Who takes part in one step, usable on arrays and never shown.
 
     Source: the active set S_t of Feldman, Zrnic 2021 (arXiv 2008.11193) Alg. 1. Its
-    members and its size are private (THEOREMS.md 2.3, 6.7): do not divide by its size.
+    members and its size are private (docs/derivations/individual.md#individual-filter):
+    do not divide by its size.
     """
 
     __slots__ = ("_active",)
@@ -91,7 +92,7 @@ class PrivateTally(Withheld):
 
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Alg. 1: whoever the step does not
     fit is left out before it runs, is charged nothing, and may return for a cheaper
-    step. THEOREMS.md 2.3.
+    step. docs/derivations/individual.md#individual-filter.
 
     Assumes: `bound` is reserved in the ledger, in full and for this tally alone; the
     costs of a person depend on their record and on outputs released before.

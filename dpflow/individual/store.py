@@ -58,7 +58,7 @@ class PersonStore(Withheld):
     open it again. The file is private data and belongs beside the data; its size tells
     how many people there are, and the time that a step takes may tell more.
 
-    Source: DESIGN section 4's protocol (reserve, settle, forfeit, witness).
+    Source: the ledger's protocol: docs/derivations/ledger.md#reservations.
 
     Checked by: tests/individual/test_store.py, test_store_crash.py.
 

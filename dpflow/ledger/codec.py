@@ -10,6 +10,8 @@ themselves. Everything else is an object with the key "$type":
     int, float, str          huge ints (hex), NaN and infinities, lone surrogates
     date, datetime, timedelta, timezone, ZoneInfo, Decimal, Fraction
     numpy.*, pandas.*        in `codec_frames`
+    polars.*                 in `codec_polars`
+    declared                 dataclasses and pydantic models, in `codec_declared`
 
 Canonical means: one value, one text, whatever the order in which a set or a dict was
 filled. So dicts come back with their keys sorted.
@@ -20,7 +22,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import sys
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -30,6 +31,7 @@ from typing import Any, NoReturn, cast
 from zoneinfo import ZoneInfo
 
 from dpflow.exceptions import ReleaseError
+from dpflow.ledger import codec_foreign
 
 #: Longest text that a ledger row holds, in characters (all of them ASCII).
 MAX_TEXT = 16 * 2**20
@@ -249,15 +251,11 @@ def _pack_fraction(packer: Packer, value: Fraction) -> object:
 
 
 def _pack_foreign(packer: Packer, value: object) -> object:
-    """Pack what numpy or pandas made; nobody else's types can be stored."""
-    # A value of theirs exists only if they are imported.
-    if "numpy" in sys.modules:
-        from dpflow.ledger import codec_frames  # noqa: PLC0415
-
-        tree = codec_frames.pack(packer, value)
-        if tree is not None:
-            return tree
-    raise unstorable(value, _hint(value))
+    """Pack what a library made or its author declared; nothing else can be stored."""
+    tree = codec_foreign.pack(packer, value)
+    if tree is None:
+        raise unstorable(value, _hint(value))
+    return tree
 
 
 def _hint(value: object) -> str:
@@ -268,7 +266,10 @@ def _hint(value: object) -> str:
             return f"convert it to a plain {plain.__name__} first"
     if isinstance(value, tzinfo):
         return "use datetime.timezone or zoneinfo.ZoneInfo"
-    return "return numbers, text, dates, lists, dicts, numpy arrays or pandas frames"
+    return (
+        "return numbers, text, dates, lists, dicts, numpy arrays, pandas or polars "
+        "frames, or put @releasable on its dataclass or pydantic model"
+    )
 
 
 _PACKERS: dict[type, Callable[[Packer, Any], object]] = {
@@ -339,12 +340,7 @@ def _unpack(tree: Any, depth: int) -> Any:
     if TYPE_KEY not in tree:
         return {key: unpack(item) for key, item in tree.items()}
     name = member(tree, TYPE_KEY, str)
-    if name.startswith(("numpy.", "pandas.")):
-        from dpflow.ledger import codec_frames  # noqa: PLC0415
-
-        handler = codec_frames.UNPACKERS.get(name)
-    else:
-        handler = _UNPACKERS.get(name)
+    handler = codec_foreign.unpacker(name) or _UNPACKERS.get(name)
     if handler is None:
         msg = (
             f"a stored release has the unknown type {name[:40]!r}; "

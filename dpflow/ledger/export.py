@@ -39,7 +39,7 @@ def journal_rows(ledger: Ledger) -> Iterator[dict[str, Any]]:
             size = min(_PAGE, account["seq"] - seq)
             with ledger.database.read() as session:
                 rows = session.rows(
-                    "journal_after", account=account["id"], seq=seq, limit=size
+                    "journal_after", account=account["id"], above=seq, limit=size
                 )
             if not rows:
                 return

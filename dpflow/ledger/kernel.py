@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Outcome
 from dpflow.exceptions import (
     DpflowError,
     LedgerCorrupt,
@@ -21,11 +22,28 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReservationConflict,
 )
-from dpflow.ledger.account import append, read_account
-from dpflow.ledger.database import SCHEMA_VERSION, Database, Row, Session
-from dpflow.ledger.decide import decide
-from dpflow.ledger.owner import Owners
-from dpflow.ledger.records import Answer, Granted, Request, canonical, digest
+from dpflow.ledger.account import (
+    announce_account,
+    append,
+    check_reserve,
+    read_account,
+)
+from dpflow.ledger.combiner import Combiner
+from dpflow.ledger.damage import readable
+from dpflow.ledger.database import Database, Row, Session
+from dpflow.ledger.decide import announce, decide
+from dpflow.ledger.identity import check_environment, check_same, current_identity
+from dpflow.ledger.owner import Liveness
+from dpflow.ledger.provenance import provenance
+from dpflow.ledger.realised import realised
+from dpflow.ledger.records import (
+    Answer,
+    Conditions,
+    Granted,
+    Request,
+    canonical,
+    digest,
+)
 from dpflow.ledger.replay import check_tail
 from dpflow.ledger.watch import Watch
 from dpflow.ledger.witness import Witness
@@ -43,22 +61,38 @@ class Ledger:
         database: Where it is kept.
         owners: Who holds what.
         witness: Folder of the witness; None if it was waived.
+        environment: What this process runs in; None if nobody said.
+        conditions: How requests are decided.
+
+    Raises:
+        ConfigurationError: If the ledger serves another environment.
     """
 
     def __init__(
-        self, database: Database, owners: Owners, witness: Path | None = None
+        self,
+        database: Database,
+        owners: Liveness,
+        witness: Path | None = None,
+        *,
+        environment: str | None = None,
+        conditions: Conditions | None = None,
     ) -> None:
         self.database = database
         self.owners = owners
-        with database.read() as session:
-            row = _identity(session, database.place)
+        self.conditions = conditions or Conditions(facts=provenance())
+        with database.read() as session, readable(database.place):
+            row = current_identity(session, database.place)
+            serves = session.rows("read_environment")[0]["environment"]
+            self.environment: str | None = serves
+        check_environment(database.place, serves, environment)
         self.id: str = row["ledger_id"]
-        self._secret = bytes.fromhex(row["release_secret"])
+        self._secret: bytes | None = None
         file = None if witness is None else witness / f"{self.id}.witness"
         self.watch = Watch(
             database.place, None if file is None else Witness(file, self.id)
         )
         self._tail_checked = False
+        self._combiner = Combiner(self.reserve_many)
 
     @property
     def place(self) -> str:
@@ -69,8 +103,12 @@ class Ledger:
         """Return the keyed digest of what identifies a release.
 
         The key is the ledger's own secret, so that a digest does not tell what it
-        was made of to anyone who lacks the ledger.
+        was made of to anyone who lacks the ledger. Who only reads may not have it.
         """
+        if self._secret is None:
+            with self.database.read() as session:
+                (row,) = session.rows("read_secret")
+            self._secret = bytes.fromhex(row["release_secret"])
         text = canonical(list(parts)).encode()
         return hmac.new(self._secret, text, "sha256").hexdigest()
 
@@ -84,7 +122,7 @@ class Ledger:
             ReservationConflict: If the id or the release key means something else.
             LedgerUnavailable: If the ledger did not answer; the step may not run.
         """
-        answer = self.reserve_many([request])[0]
+        answer = self._combiner.ask(request)
         if isinstance(answer, DpflowError):
             raise answer
         return answer
@@ -107,7 +145,8 @@ class Ledger:
             return self._reserve_once(requests)
 
     def _reserve_once(self, requests: Sequence[Request]) -> _Decided:
-        with self.transaction(_datasets(requests), guarded=True) as session:
+        locked = {name for request in requests for name in request.locked}
+        with self.writing(locked, asked=requests, guarded=True) as session:
             answers = [self._decide_or_error(session, r) for r in requests]
             self.watch.check_granted(session, answers)
             return answers, self.watch.lines_of(session, answers)
@@ -127,22 +166,34 @@ class Ledger:
             raise
 
     @contextmanager
-    def transaction(
-        self, datasets: Iterable[str], *, guarded: bool = False
+    def _write(self) -> Iterator[Session]:
+        with self.database.write() as session, readable(self.place):
+            yield session
+
+    @contextmanager
+    def writing(
+        self,
+        datasets: Iterable[str],
+        *,
+        asked: Sequence[Request] = (),
+        guarded: bool = False,
     ) -> Iterator[Session]:
-        """Run a block in one transaction on this ledger, with datasets locked.
+        """Run a block in one transaction that no other writer of these overlaps.
 
         Args:
-            datasets: Those that the block writes to.
+            datasets: What nobody else may change meanwhile.
+            asked: Requests that the block decides; what they need is read in one trip.
             guarded: Refuse if the ledger forgot a charge, or its journal's end is not
                 what was written.
 
         Raises:
             LedgerCorrupt: If another ledger is in its place, or as above.
         """
-        with self.database.write() as session:
+        with self._write() as session:
+            session.lock(sorted(set(datasets)))
+            for request in asked:
+                announce(session, request)
             epoch = self._check_identity(session)
-            session.lock(datasets)
             if guarded:
                 if not self._tail_checked:
                     check_tail(session, self.place)
@@ -156,13 +207,24 @@ class Ledger:
         """Decide one request; an error leaves no trace of it in the transaction."""
         session.change("savepoint")
         try:
-            answer: Answer | DpflowError = decide(session, request, self.owners)
+            answer: Answer | DpflowError = decide(
+                session, request, self.owners, self.conditions
+            )
         except (LedgerUnavailable, LedgerCorrupt):
             raise
         except DpflowError as error:
             session.change("rollback_to_savepoint")
             answer = error
         session.change("release_savepoint")
+        return answer
+
+    def would_answer(self, request: Request) -> Answer | DpflowError:
+        """Say how a request would be decided now; nothing is kept of it."""
+        with self.writing(request.locked) as session:
+            session.change("savepoint")
+            answer = self._decide_or_error(session, request)
+            session.change("rollback_to_savepoint")
+            session.change("release_savepoint")
         return answer
 
     def settle(
@@ -172,28 +234,48 @@ class Ledger:
         outcome: str = "completed",
         value: str | None = None,
         body: Mapping[str, Any] | None = None,
+        reported: Outcome | None = None,
     ) -> None:
         """Post a charge and, in the same transaction, keep the step's release.
+
+        A step that reports how it came out is charged what its accounts' theorems
+        allow for that, and never more than was reserved; any other, in full.
 
         Args:
             reservation: The id that was granted.
             outcome: "completed", or "failed": an error is an output and costs as much.
             value: The encoded output; None keeps nothing to replay.
             body: Further facts for the journal.
+            reported: Number of sub-steps that ran, or cell of the mechanism's output.
 
         Raises:
             ReservationConflict: If the charge was voided or forfeited.
+            LedgerUnavailable: If the ledger did not answer; the charge stays held.
         """
-        with self.database.write() as session:
+        kept = None if value is None else digest(value)
+        facts: dict[str, Any] = {"outcome": outcome, "digest": kept, **(body or {})}
+        if reported is not None:
+            facts["reported"] = reported
+        try:
+            self._settle_once(reservation, facts, value)
+        except LedgerUnavailable as error:
+            if "waited" in error.details:
+                raise
+            # Should the first have come through after all, this changes nothing.
+            self._settle_once(reservation, facts, value)
+
+    def _settle_once(
+        self, reservation: str, facts: Mapping[str, Any], value: str | None
+    ) -> None:
+        with self._write() as session:
             row = self.locked_row(session, reservation)
             if row["state"] == "settled":
                 return
-            facts = {"outcome": outcome, **(body or {})}
             self._end(session, row, "settle", "settled", facts)
             key = row["release_key"]
             if key is None:
                 return
-            if outcome != "completed":
+            if facts["outcome"] != "completed":
                 session.change("drop_claim", release_key=key, reservation=reservation)
                 return
             session.change(
@@ -201,7 +283,7 @@ class Ledger:
                 release_key=key,
                 reservation=reservation,
                 value=value,
-                digest=None if value is None else digest(value),
+                digest=facts["digest"],
             )
 
     def void(self, reservation: str, *, reason: str) -> None:
@@ -212,7 +294,7 @@ class Ledger:
         Raises:
             ReservationConflict: If another process reserved it, or it has ended.
         """
-        with self.database.write() as session:
+        with self._write() as session:
             row = self.locked_row(session, reservation)
             if row["owner"] != self.owners.mine():
                 msg = f"reservation {reservation} belongs to another process"
@@ -231,7 +313,7 @@ class Ledger:
         Raises:
             ReservationConflict: If its process still runs, or it has ended.
         """
-        with self.database.write() as session:
+        with self._write() as session:
             row = self.locked_row(session, reservation)
             if row["state"] == "open" and self.owners.alive(row["owner"]):
                 msg = f"the process that holds reservation {reservation} still runs"
@@ -240,15 +322,7 @@ class Ledger:
 
     def _check_identity(self, session: Session) -> int:
         """Check that this is still the ledger that was opened; return its epoch."""
-        row = _identity(session, self.place)
-        found = row["ledger_id"]
-        if found != self.id:
-            msg = (
-                f"the ledger {self.place} had id {self.id} when it was opened and has "
-                f"{found} now: another ledger was put in its place. Restore the first."
-            )
-            raise LedgerCorrupt(msg, ledger=self.place)
-        return int(row["epoch"])
+        return check_same(session, self.place, self.id)
 
     def locked_row(self, session: Session, reservation: str) -> Row:
         """Read a reservation, with its datasets kept from other writers.
@@ -256,6 +330,7 @@ class Ledger:
         Raises:
             ReservationConflict: If the ledger does not know it.
         """
+        session.soon("read_reservation", id=reservation)
         self._check_identity(session)
         rows = session.rows("read_reservation", id=reservation)
         if not rows:
@@ -274,26 +349,39 @@ class Ledger:
         facts: Mapping[str, Any],
     ) -> None:
         """End a charge on all its accounts."""
-        reservation = row["id"]
-        if session.change("close_reservation", id=reservation, state=state) != 1:
+        reservation, accounts = row["id"], json.loads(row["accounts"])
+        if row["state"] != "open":
             msg = f"reservation {reservation} is {row['state']} already"
             raise ReservationConflict(msg, reservation=reservation)
-        body = {**json.loads(row["body"]), **facts}
-        for account_id in json.loads(row["accounts"]):
-            account = read_account(session, account_id)
-            held = session.rows(
-                "reserved_amount", account=account_id, reservation=reservation
+        body = {**json.loads(row["body"]), **self.conditions.facts, **facts}
+        for account_id in accounts:
+            announce_account(session, account_id)
+            session.soon("reserved_amount", account=account_id, reservation=reservation)
+        charges = [
+            (
+                read_account(session, account_id),
+                session.rows(
+                    "reserved_amount", account=account_id, reservation=reservation
+                ),
             )
+            for account_id in accounts
+        ]
+        session.post("close_reservation", id=reservation, state=state)
+        for account_id, (account, held) in zip(accounts, charges, strict=True):
             if account is None or len(held) != 1:
                 msg = f"account {account_id!r} lacks reservation {reservation}"
                 raise LedgerCorrupt(msg, ledger=self.place)
+            check_reserve(held[0])
             amount = Tally.from_text(held[0]["amount"])
-            gain = account.rule.zero() if kind == "void" else amount
+            posted = amount
+            if kind == "settle":
+                posted = realised(account, row, amount, facts.get("reported"))
+            gain = account.rule.zero() if kind == "void" else posted
             append(
                 session,
                 account,
                 kind,
-                amount,
+                posted,
                 settled=account.settled + gain,
                 held=account.held - amount,
                 reservation=reservation,
@@ -306,39 +394,3 @@ class Ledger:
         """Close the ledger's files; open reservations of this process are forfeited."""
         self.owners.close()
         self.database.close()
-
-
-def _datasets(requests: Sequence[Request]) -> list[str]:
-    return sorted({name for request in requests for name in request.datasets})
-
-
-def identity_row(session: Session, place: str) -> Row:
-    """Return the row that says which ledger this is, whatever its schema.
-
-    Raises:
-        LedgerCorrupt: If there is none.
-        LedgerUnavailable: If only a newer dpflow may write to it.
-    """
-    rows = session.rows("read_ledger")
-    if len(rows) != 1:
-        msg = f"{place} is no ledger: its identity row is missing"
-        raise LedgerCorrupt(msg, ledger=place)
-    row = rows[0]
-    if row["min_writer"] > SCHEMA_VERSION:
-        msg = (
-            f"the ledger {place} needs a dpflow that writes schema "
-            f"{row['min_writer']}; this one writes {SCHEMA_VERSION}. Upgrade dpflow."
-        )
-        raise LedgerUnavailable(msg, ledger=place)
-    return row
-
-
-def _identity(session: Session, place: str) -> Row:
-    row = identity_row(session, place)
-    if row["schema_version"] < SCHEMA_VERSION:
-        msg = (
-            f"the ledger {place} has schema {row['schema_version']}, this dpflow needs "
-            f"{SCHEMA_VERSION}. Back it up and run `dpflow ledger migrate`."
-        )
-        raise LedgerUnavailable(msg, ledger=place)
-    return row

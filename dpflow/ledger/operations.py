@@ -14,7 +14,7 @@ from dpflow.exceptions import ConfigurationError, LedgerCorrupt, ReservationConf
 from dpflow.ledger.account import Account, append, read_account, remainder
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.decide import check_relation
-from dpflow.ledger.gates import accounts_of
+from dpflow.ledger.gates import gates_of, terms_of
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.records import Request
 from dpflow.ledger.watch import line_of
@@ -53,7 +53,7 @@ def amend(
         ReservationConflict: If that is no more than was charged: nothing is lowered.
         UnsupportedCost: If the theorem of an account has no price for the cost.
     """
-    with ledger.transaction((), guarded=True) as session:
+    with ledger.writing((), guarded=True) as session:
         row = ledger.locked_row(session, reservation)
         body = {
             **json.loads(row["body"]),
@@ -87,7 +87,14 @@ def amend(
 
 
 def import_prior(
-    ledger: Ledger, policy: Policy, cost: Cost, *, because: str, evidence: str
+    ledger: Ledger,
+    policy: Policy,
+    cost: Cost,
+    *,
+    because: str,
+    evidence: str,
+    populations: tuple[Policy, ...] = (),
+    partitions: tuple[str, ...] = (),
 ) -> list[Charge]:
     """Charge what was spent on a dataset before dpflow governed it; irreversible.
 
@@ -97,9 +104,12 @@ def import_prior(
         cost: All that was spent; `Composed` and `Repeated` hold several steps.
         because: What it was, for the journal.
         evidence: The sha256 of what proves it.
+        populations: Of the population that the dataset belongs to.
+        partitions: Which parts of a divided dataset it was spent on.
 
     Raises:
-        ConfigurationError: If this evidence was charged before.
+        ConfigurationError: If this evidence was charged before, or the parts are not
+            said.
         UnsupportedCost: If the theorem has no price for the cost.
         PolicyChanged: If the policy file differs from what the ledger pinned.
     """
@@ -107,6 +117,8 @@ def import_prior(
         reservation=uuid.uuid4().hex,
         owner="operator",
         policies=(policy,),
+        populations=populations,
+        partitions=partitions,
         cost=cost,
         step="spent before dpflow",
     )
@@ -119,15 +131,22 @@ def import_prior(
         "flow": None,
         "release_key": None,
     }
-    with ledger.transaction(request.datasets, guarded=True) as session:
-        accounts = accounts_of(session, request)
-        for account in accounts:
-            _check_new_evidence(session, account, evidence)
-        amounts = [account.price(cost) for account in accounts]
-        moved = [
-            (_post(session, account, "prior", amount, body), amount)
-            for account, amount in zip(accounts, amounts, strict=True)
-        ]
+    conditions = ledger.conditions
+    body = {**conditions.facts, **body}
+    with ledger.writing(request.locked, guarded=True) as session:
+        terms = terms_of(
+            session,
+            request,
+            applies=conditions.applies_policies,
+            facts=conditions.facts,
+        )
+        gates = gates_of(session, request, terms, conditions.facts)
+        for gate in gates:
+            _check_new_evidence(session, gate.account, evidence)
+        moved = []
+        for gate in gates:
+            amount = gate.price(cost)
+            moved.append((_post(session, gate.account, "prior", amount, body), amount))
     return _told(ledger, moved)
 
 

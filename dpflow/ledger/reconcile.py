@@ -7,23 +7,27 @@ which outputs those charges stand for stays unknown.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dpflow.accounting.costs import PureDP
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
-from dpflow.ledger.account import Account, append, read_account, remainder
+from dpflow.ledger.account import (
+    Account,
+    append,
+    partition_of,
+    read_account,
+    remainder,
+)
 from dpflow.ledger.database import Session
-from dpflow.ledger.gates import accounts_of
 from dpflow.ledger.kernel import Ledger
-from dpflow.ledger.records import Request
+from dpflow.ledger.terms import gate_place, governing_term, open_gate
 from dpflow.ledger.watch import heads, missing
 from dpflow.ledger.witness import Witness
 from dpflow.ledger.witness_lines import HEAD, Line
 from dpflow.ledger.writer import writer
 from dpflow.policy import Policy
+from dpflow.policy_population import PREFIX
 
 _LISTED = 100
 
@@ -119,7 +123,7 @@ def reconcile(
     known_epoch = 0 if witness is None else witness.epoch
     datasets = {_dataset(line.account) for line in lines}
     losses: list[Loss] = []
-    with ledger.transaction(sorted(datasets)) as session:
+    with ledger.writing(sorted(datasets)) as session:
         epoch = int(session.rows("read_ledger")[0]["epoch"])
         whole = witness is None or witness.whole
         for account_id, (every, gone) in _by_account(session, lines).items():
@@ -239,19 +243,14 @@ def _opened(
     session: Session, account_id: str, policies: Mapping[str, Policy]
 ) -> Account:
     """Open an account again that the ledger lacks."""
-    dataset, kind, name = _parts(account_id)
+    dataset = _dataset(account_id)
     policy = policies.get(dataset)
     if policy is not None:
-        request = Request(
-            reservation=uuid.uuid4().hex,
-            owner="reconcile",
-            policies=(policy,),
-            cost=PureDP(epsilon=1),
-            step="ledger reconcile",
-            flow=name if kind else None,
-        )
-        for account in accounts_of(session, request):
-            if account.id == account_id:
+        term = governing_term(session, policy, applies=True, facts={})
+        kind, name, partition = _parts(account_id, policy)
+        if gate_place(term, kind, name, partition) == account_id:
+            account = open_gate(session, term, kind, name, {}, partition=partition)
+            if account is not None:
                 return account
     msg = (
         f"the ledger lacks account {account_id!r}, and no policy makes it. Put the "
@@ -260,16 +259,22 @@ def _opened(
     raise ConfigurationError(msg)
 
 
-def _parts(account_id: str) -> tuple[str, str, str]:
-    """Return dataset, kind and name of an account; kind and name may be empty."""
-    dataset, _, rest = account_id.partition("#")
-    _, _, rest = rest.partition("/")
-    kind, _, name = rest.partition("/")
-    return dataset, kind, name
+def _parts(account_id: str, policy: Policy) -> tuple[str, str, str]:
+    """Return kind, name and partition of an account, as its id tells them."""
+    place = account_id.partition("#")[2].partition("/")[2]
+    partition = partition_of(account_id)
+    if partition:
+        place = place.removeprefix(f"partition/{partition}").removeprefix("/")
+        if not place:
+            return "partition", partition, ""
+    kind, _, name = place.partition("/")
+    if not kind:
+        kind = "population" if policy.dataset.startswith(PREFIX) else "dataset"
+    return kind, name, partition
 
 
 def _dataset(account_id: str) -> str:
-    return _parts(account_id)[0]
+    return account_id.partition("#")[0]
 
 
 def _loss(

@@ -20,11 +20,14 @@ _NAME = re.compile(r"[^\0\ud800-\udfff]{1,400}")
 _TEXT = re.compile(r"[^\0\ud800-\udfff]*")
 
 
+_encoder = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+)
+
+
 def canonical(data: object) -> str:
     """Write JSON-able data in one canonical form."""
-    return json.dumps(
-        data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
+    return _encoder.encode(data)
 
 
 def digest(text: str) -> str:
@@ -40,13 +43,17 @@ class Request:
         reservation: A fresh uuid of this execution of the body, made before sending.
         owner: The process that asks (`dpflow.ledger.owner`).
         policies: One per dataset that the step reads; all admit it or none.
+        populations: One per population that any of these datasets belongs to.
         cost: The step's worst case.
         step: Name of the step.
         flow: The flow whose share and odometer are charged, if any.
         flow_run: The run of that flow; an odometer's halt holds for all of it.
         enclosing_runs: All flow runs around the step, to find their refusals by.
+        partitions: Names of the partitions that the step reads, of the datasets that
+            are divided.
         release_key: Keyed digest under which the output is kept, if it is.
         key_text: The release key for people.
+        fresh: Whether a new draw is wanted, at a new charge, where there is a release.
         body: Further facts for the journal: task run, attempt, version. Never data.
 
     Raises:
@@ -59,11 +66,14 @@ class Request:
     policies: tuple[Policy, ...]
     cost: Cost
     step: str
+    populations: tuple[Policy, ...] = ()
     flow: str | None = None
     flow_run: str | None = None
     enclosing_runs: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
     release_key: str | None = None
     key_text: str = ""
+    fresh: bool = False
     body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,6 +87,11 @@ class Request:
         _check("key_text", self.key_text, _TEXT)
         for run in self.enclosing_runs:
             _check("enclosing_runs", run, _NAME)
+        for partition in self.partitions:
+            _check("partitions", partition, _ID)
+        if len(set(self.partitions)) != len(self.partitions):
+            msg = f"a step names each partition once, got {self.partitions!r:.80}"
+            raise ConfigurationError(msg)
         if self.flow is not None:
             _check("flow", self.flow, _NAME)
         if self.flow_run is not None:
@@ -89,11 +104,16 @@ class Request:
         """The datasets that the step reads."""
         return [policy.dataset for policy in self.policies]
 
+    @property
+    def locked(self) -> list[str]:
+        """Everything that nobody else may change while the step is decided."""
+        return sorted({*self.datasets, *(each.dataset for each in self.populations)})
+
     def fingerprint(self) -> str:
         """Return a digest of everything that must agree when an id is sent again."""
         datasets = sorted(self.datasets)
         parts = [datasets, self.cost.describe(), self.step, self.flow, self.flow_run]
-        return digest(canonical([*parts, self.release_key]))
+        return digest(canonical([*parts, self.release_key, *self.partitions]))
 
 
 def _check(name: str, text: object, pattern: re.Pattern[str]) -> None:
@@ -103,11 +123,41 @@ def _check(name: str, text: object, pattern: re.Pattern[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """How a ledger decides, whatever is asked.
+
+    Attributes:
+        applies_policies: Whether the first step applies its policy by itself. If not,
+            someone has to run `dpflow policy apply`.
+        facts: Who decides, with which code (`dpflow.ledger.provenance`).
+    """
+
+    applies_policies: bool = True
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """A threshold of a policy that an account has reached for the first time."""
+
+    dataset: str
+    account: str
+    threshold: str
+    used_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """The answer that lets a step run: its worst case is held on every account."""
+    """The answer that lets a step run: its worst case is held on every account.
+
+    Attributes:
+        alerts: Thresholds that were reached with it; not told again if the same id is
+            sent again.
+    """
 
     reservation: str
     accounts: tuple[str, ...]
+    alerts: tuple[Alert, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +233,17 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalView:
+    """One refusal: the gate, and what the journal keeps of it in `body`."""
+
+    dataset: str
+    account: str
+    run: str | None
+    body: Mapping[str, Any]
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenReservation:
     """A charge that nobody has settled."""
 
@@ -202,6 +263,33 @@ class Usage:
     seq: int
     kind: str
     used_fraction: float
-    step: str
+    step: str | None
     release_key: str | None
     at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermView:
+    """One term of a dataset as people read it.
+
+    Attributes:
+        opened: The budget that the term was opened with; it counts towards the
+            lifetime, for whoever tightens it may have seen outputs.
+        budget: The budget now.
+        charged: Whether anything was charged; a term without a charge counts nothing.
+        lifetime: What all terms together may lose, as this term's copy says.
+        frozen: What the freeze says, if the dataset is frozen in this term.
+    """
+
+    number: int
+    unit: str
+    relation: str
+    opened: Mapping[str, str]
+    budget: Mapping[str, str]
+    charged: bool
+    lifetime: Mapping[str, str] | None
+    officers: tuple[str, ...]
+    because: str
+    opened_at: str
+    opened_by: str
+    frozen: Mapping[str, Any] | None = None

@@ -309,7 +309,7 @@ def check_tail(session: Session, place: str) -> None:
         account, last = row["id"], row["seq"]
         replay = replay_from(session, account, max(last - share, 0))
         tail = session.rows(
-            "journal_after", account=account, seq=replay.seq, limit=share + 1
+            "journal_after", account=account, above=replay.seq, limit=share + 1
         )
         bad = replay.feed(tail)
         problem = f"entry {bad[0]}: {bad[1]}" if bad else replay.end(row)

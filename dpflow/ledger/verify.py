@@ -116,7 +116,7 @@ def verify(
 
 def sign_heads(ledger: Ledger, key: bytes, accounts: Sequence[Row]) -> None:
     """Sign the newest entry of each account, as it was when it was verified."""
-    with ledger.transaction({row["dataset"] for row in accounts}) as session:
+    with ledger.writing({row["dataset"] for row in accounts}) as session:
         for row in accounts:
             sign(
                 session,
@@ -189,7 +189,7 @@ def _posts_told(session: Session) -> tuple[int, int]:
     known: dict[str, list[str]] = {}
     total = 0
     number, low = 0, ""
-    while rows := session.rows("reservations_after", id=low, limit=_PAGE):
+    while rows := session.rows("reservations_after", above=low, limit=_PAGE):
         for row in rows:
             name, text, end = row["id"], row["accounts"], _ENDS[row["state"]]
             accounts = known.get(text)
@@ -213,7 +213,7 @@ def _bad_reservations(ledger: Ledger) -> Iterator[Finding]:
     low = ""
     while True:
         with ledger.database.read() as session:
-            page = session.rows("reservations_after", id=low, limit=_PAGE)
+            page = session.rows("reservations_after", above=low, limit=_PAGE)
             if not page:
                 return
             low, high = page[0]["id"], page[-1]["id"]
@@ -243,7 +243,7 @@ def _check_releases(ledger: Ledger, report: Report) -> Iterator[Finding]:
     place = ""
     while True:
         with ledger.database.read() as session:
-            rows = session.rows("releases_after", release_key=place, limit=_RELEASES)
+            rows = session.rows("releases_after", above=place, limit=_RELEASES)
         if not rows:
             return
         report.releases += len(rows)

@@ -99,7 +99,7 @@ class AccountCheck:
             size = min(_PAGE, last - replay.seq)
             with self._database.read() as session:
                 rows = session.rows(
-                    "journal_after", account=account, seq=replay.seq, limit=size
+                    "journal_after", account=account, above=replay.seq, limit=size
                 )
             if not rows:
                 return replay.seq + 1, "it is missing"

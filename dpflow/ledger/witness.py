@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpflow.config import NO_WITNESS
+from dpflow.config import NO_WITNESS, WITNESS_VARIABLE
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerCorrupt,
@@ -348,13 +348,15 @@ def witness_folder(setting: str | None, dialect: str) -> Path | None:
     """Return the folder of a ledger's witness; None if it is waived.
 
     Args:
-        setting: A folder, "none", or None for the default of the kind of database.
+        setting: A folder or "none"; None for DPFLOW_WITNESS, else the default of the
+            kind of database.
         dialect: That kind.
 
     Raises:
         ConfigurationError: If no default would protect the ledger, or the setting
             names no folder.
     """
+    setting = setting or os.environ.get(WITNESS_VARIABLE)
     if setting == NO_WITNESS:
         return None
     if setting is not None and "://" not in setting:

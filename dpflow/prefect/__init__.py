@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from dpflow.prefect.blocks import DpflowLedger
 from dpflow.prefect.flow import dp_flow
 from dpflow.prefect.task import DPTask, dp_task, private_task
 
-__all__ = ["DPTask", "dp_flow", "dp_task", "private_task"]
+__all__ = ["DPTask", "DpflowLedger", "dp_flow", "dp_task", "private_task"]

@@ -11,7 +11,10 @@ from uuid import UUID
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext, TaskRunContext
 
-from dpflow.execution import EnclosingFlow, Place
+from dpflow.asking import EnclosingFlow, Notice, Place
+from dpflow.prefect.artifacts import publish_progress
+from dpflow.prefect.assets import describe_assets
+from dpflow.prefect.events import announce
 
 logger = logging.getLogger("dpflow")
 
@@ -25,6 +28,14 @@ def called_by_engine(function: Callable[..., Any]) -> bool:
     return context is not None and context.task.fn is function
 
 
+def _listen(notice: Notice) -> None:
+    if notice.kind == "progress":
+        publish_progress(notice)
+    else:
+        describe_assets(notice)
+        announce(notice)
+
+
 def current_place() -> Place:
     """Return the enclosing flows, nearest first, and the ids of this task run."""
     facts = {}
@@ -34,13 +45,14 @@ def current_place() -> Place:
         facts["attempt"] = str(task.task_run.run_count)
     flow = FlowRunContext.get()
     if flow is None or flow.flow_run is None:
-        return Place(facts=facts)
+        return Place(facts=facts, listener=_listen)
     run = flow.flow_run
     if run.deployment_id is not None:
         facts["deployment"] = str(run.deployment_id)
     name = flow.flow.name if flow.flow is not None else _flow_name(run.flow_id)
     nearest = EnclosingFlow(name=name, run=str(run.id))
-    return Place(flows=(nearest, *_parents(run.parent_task_run_id)), facts=facts)
+    flows = (nearest, *_parents(run.parent_task_run_id))
+    return Place(flows=flows, facts=facts, listener=_listen)
 
 
 @lru_cache(maxsize=1024)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from prefect import Task
+from prefect.assets import Asset
 from prefect.cache_policies import NO_CACHE
-from prefect.tasks import TaskOptions
+from prefect.tasks import MaterializingTask, TaskOptions
 from typing_extensions import Unpack
 
 from dpflow.exceptions import BudgetRefused, ConfigurationError
@@ -22,13 +24,19 @@ from dpflow.execution import arun, run
 from dpflow.prefect.futures import note_future
 from dpflow.prefect.place import called_by_engine, current_place
 from dpflow.prefect.states import refusal_in, refused_state
-from dpflow.step import CostLike, Step, define_step
+from dpflow.step import (
+    CostLike,
+    PartitionsLike,
+    Step,
+    checked_flag,
+    define_step,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class DPTask(Task[P, R]):
+class DPTask(MaterializingTask[P, R]):
     """A Prefect task whose body is guarded by the ledger; made by `dp_task`.
 
     Attributes:
@@ -64,12 +72,18 @@ class DPTask(Task[P, R]):
             return futures
 
         def with_options(self, **options: Any) -> DPTask[P, R]:
-            """Return the task with other options, guard and declaration kept."""
+            """Return the task with other options, guard and declaration kept.
+
+            `fresh=True` asks for a new draw, at a charge of its own.
+            """
             # Prefect builds a plain Task here; only its class and the step are lost.
+            fresh = checked_flag(options.pop("fresh", self.step.fresh), "fresh")
             task = super().with_options(**options)
             task.__class__ = type(self)
-            task.step = self.step
-            task.task_key = self.task_key
+            task.step, task.task_key = self.step, self.task_key
+            if fresh != self.step.fresh:
+                task.step = replace(self.step, fresh=fresh)
+                task.fn = _guard(task.step, self.fn.__wrapped__)
             return task
 
 
@@ -90,6 +104,9 @@ def dp_task(
     cost: CostLike,
     private: tuple[str, ...] = (),
     release_key: str | None = None,
+    partitions: PartitionsLike | None = None,
+    fresh: bool = False,
+    assets: Sequence[str | Asset] = (),
     **task_options: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], DPTask[P, R]]:
     """Make a Prefect task of a function that reads private data.
@@ -107,6 +124,12 @@ def dp_task(
             Default: replay within one flow run, for functions that close over no
             variables (what those hold cannot be told apart); others are charged each
             time.
+        partitions: Names of the partitions that it reads, as templates such as
+            "{week}", or a function of its public arguments that returns names.
+        fresh: Draw anew, at a charge of its own, even where a release could be
+            replayed; the new one takes its place.
+        assets: Keys of the Prefect assets that each release materialises, such as
+            "dpflow://cdnow/weekly-revenue", with its cost and guarantee as metadata.
         **task_options: Every option of `prefect.task`. Retries default to 0: every
             attempt is a charge of its own. `version` is the version of the data,
             where the policy's does not do.
@@ -139,10 +162,17 @@ def dp_task(
             cost=cost,
             private=private,
             release_key=release_key,
+            partitions=partitions,
+            fresh=fresh,
             version=task_options.get("version"),
             name=task_options.get("name"),
         )
-        task: DPTask[P, R] = DPTask(fn=_guard(step, function), **task_options)
+        task: DPTask[P, R] = DPTask(
+            fn=_guard(step, function),
+            assets=assets,
+            materialized_by="dpflow",
+            **task_options,
+        )
         task.step = step
         return task
 

@@ -69,6 +69,15 @@ def test_deltas_are_a_budget_of_their_own():
     assert not without.admits(without.price(ApproxDP(epsilon="1e-9", delta="1e-35")))
 
 
+def test_equality_admits_in_whole_units():
+    """Ten tenths fill one exactly; thirds are no multiples of the unit and round up."""
+    rule = make_filter("basic", epsilon=1)
+    tenth, third = rule.price(PureDP(epsilon="0.1")), rule.price(PureDP(epsilon="1/3"))
+    assert rule.admits(Tally(tuple(10 * amount for amount in tenth.amounts)))
+    assert (3 * third.amounts[0] - UNITS, tenth.amounts[0]) == (2, UNITS // 10)
+    assert not rule.admits(Tally(tuple(3 * amount for amount in third.amounts)))
+
+
 def test_the_smallest_excess_is_refused():
     """One unit above a full budget is refused, in either component."""
     full = Tally((UNITS, UNITS // 10**6))

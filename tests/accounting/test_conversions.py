@@ -16,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpflow.accounting.conversions import (
+    NEGLIGIBLE_DELTA,
     concentrated_budget,
     gaussian_budget,
     gaussian_delta,
     maximiser,
     renyi_epsilon_allowed,
 )
+from dpflow.rounding import DELTA_LOW
 
 BITS = 700
 CLOSE = Fraction(1, 10**9)
@@ -135,6 +137,32 @@ def test_gaussian_delta_is_rounded_up(epsilon, distance):
         truth = normal_delta(epsilon, to_arb(mu))
         assert truth <= to_arb(above)
         assert to_arb(above) <= truth * (1 + arb(10) ** -25)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "mu"),
+    [("1000", "0.001"), ("1", "0.009"), ("1e4", "1e-300"), ("1e-12", "1e-14")],
+)
+def test_a_delta_far_out_is_small_and_has_few_digits(epsilon, mu):
+    """Where the exact delta would have billions of digits, it is rounded up to one."""
+    above = gaussian_delta(Fraction(epsilon), Fraction(mu))
+    assert above == NEGLIGIBLE_DELTA < DELTA_LOW
+    # log delta <= log Phi(-x) < -x**2 / 2, in whole numbers.
+    distance = Fraction(epsilon) / Fraction(mu) - Fraction(mu) / 2
+    assert distance**2 / 2 > 2171 * Fraction("2.302586")
+
+
+def test_where_far_begins_the_delta_does_not_jump_down():
+    """Just before that place the delta is met to its digits, and is no larger."""
+    near, far = Fraction("0.9999"), Fraction("1.0001")
+    mu = Fraction("0.01")
+    before = gaussian_delta(near * 100 * mu + mu**2 / 2, mu)
+    after = gaussian_delta(far * 100 * mu + mu**2 / 2, mu)
+    assert after == NEGLIGIBLE_DELTA
+    with flint.ctx.workprec(4000 * 4):
+        truth = normal_delta(near * 100 * mu + mu**2 / 2, to_arb(mu))
+        assert truth <= to_arb(before)
+        assert truth * arb(10) ** 10 > to_arb(after) * arb(10) ** -10
 
 
 @pytest.mark.parametrize(

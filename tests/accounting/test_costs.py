@@ -19,6 +19,7 @@ import dpflow
 from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting import costs as costs_module
 from dpflow.accounting.costs import Cost, cost_from_description
+from dpflow.accounting.coverage import EXAMPLES
 from dpflow.accounting.curves import (
     approx_dp,
     approx_zcdp,
@@ -435,6 +436,37 @@ def test_noise_beyond_the_limits_is_refused(cost):
     """A step that would be noisier than a cost may say is refused, not clipped."""
     with pytest.raises(InvalidCost):
         cost.noisier(Fraction(1001, 1000))
+
+
+@pytest.mark.parametrize("cost", EXAMPLES, ids=repr)
+@pytest.mark.parametrize(
+    "factor", [Fraction(1, 2), "0.999", 0, -2, Fraction(10**30 - 1, 10**30)], ids=str
+)
+def test_less_noise_is_no_more_noise(cost, factor):
+    """A factor below 1 would make a step cheaper to ask for and dearer to run."""
+    with pytest.raises(InvalidCost, match="at least 1, got") as caught:
+        cost.noisier(factor)
+    assert (caught.value.name, caught.value.low) == ("factor", 1)
+
+
+@pytest.mark.parametrize("factor", [True, "much", float("nan"), None], ids=str)
+def test_noise_grows_by_a_number(factor):
+    """What is no number is no factor, and a decimal is read exactly."""
+    with pytest.raises(InvalidCost, match="factor must be a finite number"):
+        PureDP(epsilon=1).noisier(factor)
+    assert PureDP(epsilon=3).noisier(1.2) == PureDP(epsilon="2.5")
+
+
+def test_a_cost_of_ones_own_refuses_less_noise_too():
+    """The check is the base's: a class that somebody writes need not know of it."""
+
+    class OwnStep(Cost):
+        def noisier(self, factor):
+            return self, factor
+
+    assert OwnStep().noisier("1.5")[1] == Fraction(3, 2)
+    with pytest.raises(InvalidCost, match="at least 1"):
+        OwnStep().noisier("0.5")
 
 
 def test_a_cost_cannot_take_the_name_of_one_of_dpflows_own():

@@ -136,7 +136,7 @@ LOSSES = [
 
 @pytest.mark.parametrize(("cost", "expected"), LOSSES)
 def test_only_a_declared_bound_on_the_loss_counts_as_one(cost, expected):
-    """(epsilon, delta)-DP with a delta is not probabilistic DP (E-1, E-3)."""
+    """(epsilon, delta)-DP with a delta is not probabilistic DP."""
     if expected is None:
         with pytest.raises(UnsupportedCost, match="Declare"):
             probabilistic_dp(cost)

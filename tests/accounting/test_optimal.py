@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpflow.accounting.composed_costs import Composed, Repeated
+from dpflow.accounting.conversions import NEGLIGIBLE_DELTA
 from dpflow.accounting.costs import ZCDP, ApproxDP, Cost, Gaussian, PureDP
 from dpflow.accounting.notion_costs import GaussianDP
 from dpflow.accounting.optimal import (
@@ -230,7 +231,7 @@ def test_table_1_is_where_the_lattice_starts() -> None:
     [(TENTH, 10, 1), (TENTH, 108, 5), (TWENTY, 22, 1), (TWENTY, 416, 5)],
 )
 def test_the_optimum_of_the_comparison(cost: Cost, count: int, epsilon: int) -> None:
-    """The non-adaptive optimum of THEOREMS.md section 1 is reached, not passed."""
+    """The non-adaptive optimum of docs/admitted.md is reached, not passed."""
     assert fixed_epsilon(((cost, count),), MILLIONTH) <= epsilon
     assert fixed_epsilon(((cost, count + 1),), MILLIONTH) > epsilon
 
@@ -246,6 +247,16 @@ def test_normal_form_counts_each_step_once() -> None:
         without_substeps(parts)
     )
     assert FixedSequence.of(parts) == FixedSequence.of(((TENTH, 3), (TWENTY, 11)))
+
+
+def test_a_delta_far_out_is_rounded_up_to_few_digits() -> None:
+    """Gaussians alone or with pure steps get an answer where delta is 1e-10**11."""
+    far = ((Gaussian(sensitivity=1, sigma=1000), 1),)
+    more = (*far, (PureDP(epsilon=1), 40))
+    for parts in (far, more):
+        assert fixed_delta(parts, Fraction(1000)) == NEGLIGIBLE_DELTA
+    lossy = (*far, (ApproxDP(epsilon=1, delta="1e-9"), 2))
+    assert fixed_delta(lossy, Fraction(1000)) >= 1 - (1 - Fraction("1e-9")) ** 2
 
 
 def test_what_cannot_be_composed_is_refused() -> None:

@@ -34,7 +34,7 @@ def admitted(rule, cost) -> int:
 
 
 def allowed(epsilon, delta, order, *, tight=True):
-    """Return the allowed divergence, written as in the theorem sheet 5.1."""
+    """Return the allowed divergence, written another way."""
     e, d, a = real(epsilon), real(delta), real(order)
     if not tight:
         return e - MP.log(1 / d) / (a - 1)

@@ -34,7 +34,7 @@ def real(value: Fraction | int):
 
 
 def mixture(orders, weights, tally: Tally, loss):
-    """Return the weighted mean N at a loss, exactly as in the sheet 4.2."""
+    """Return the weighted mean N at a loss, term by term."""
     return MP.fsum(
         real(w) * MP.exp((real(a) - 1) * (loss - real(Fraction(r, UNITS))))
         for a, w, r in zip(orders, weights, tally.amounts, strict=True)

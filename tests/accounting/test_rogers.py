@@ -96,14 +96,14 @@ def test_the_bound_of_the_filter_is_the_stated_one(epsilon, delta, steps, stated
 
 @pytest.mark.parametrize(("epsilon", "count"), [(1, 1), (5, 34)])
 def test_the_number_of_admitted_steps_is_the_stated_one(epsilon, count):
-    """THEOREMS.md section 1: steps of 0.1 that fit at delta = 1e-6."""
+    """Steps of 0.1 that fit at delta = 1e-6: docs/admitted.md, known numbers."""
     rule = make_filter("rogers", epsilon=epsilon, delta="1e-6")
     assert rule.admits(tally_of(rule, (count, "0.1")))
     assert not rule.admits(tally_of(rule, (count + 1, "0.1")))
 
 
 def test_the_constant_of_the_filter_is_eight_times_a_root():
-    """28.04 is 8 y with 2 + log(1 + y) = y, rounded down (THEOREMS.md R-5.1)."""
+    """28.04 is 8 y with 2 + log(1 + y) = y, rounded down."""
     y = MP.findroot(lambda y: 2 + MP.log(1 + y) - y, 3.5)
     assert abs(8 * y - real("28.0419319663430669359889954571")) < real("1e-25")
 
@@ -216,7 +216,7 @@ PEOPLE_VECTORS = [
 
 @pytest.mark.parametrize(("people", "steps", "stated"), PEOPLE_VECTORS)
 def test_the_repair_reads_a_little_more_than_the_print(people, steps, stated):
-    """Counting every point of the union costs less than 0.1 percent (E-5)."""
+    """Counting every point of the union costs less than 0.1 percent."""
     odometer = make_odometer("rogers", delta="1e-6", people=people)
     reading = odometer.read(tally_of(odometer, (steps, "0.1")))
     drift, variance = steps * true_drift("0.1"), Fraction(steps, 100)

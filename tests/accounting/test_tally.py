@@ -51,6 +51,15 @@ def test_only_whole_numbers_that_are_not_negative_make_a_tally(amount, place):
     assert repr(amount) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "vector", [[1], [], {1: 2}, {1}, "12", b"12", 5, None, np.array([1]), range(3)]
+)
+def test_only_a_tuple_makes_a_tally(vector):
+    """What could be changed, or is no vector at all, is refused and named."""
+    with pytest.raises(ValueError, match=f"tuple, got {type(vector).__name__}"):
+        Tally(vector)
+
+
 @given(tallies, tallies, tallies)
 def test_addition_is_associative_and_commutative(first, second, third):
     """Charges may arrive in any order and any grouping."""
@@ -153,14 +162,20 @@ def test_text_survives_a_round_trip_and_is_canonical(vector):
         '["1"]',
         '"12"',
         '{"1":1}',
+        "{}",
+        '""',
+        "0",
+        "false",
         "[[1]]",
         "[null]",
     ],
 )
 def test_a_damaged_text_is_no_tally(text):
     """A damaged row raises and is never read as a smaller tally."""
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises(ValueError, match=r".") as caught:
         Tally.from_text(text)
+    if text in {"{}", '""', "null", "5"}:
+        assert f"stored as a list of integers, got {text!r}" in str(caught.value)
 
 
 @given(tallies)

@@ -48,25 +48,25 @@ def ball(value: Fraction | float | str) -> arb:
 
 
 def linear(v, y, delta) -> arb:
-    """Return the boundary of W-3 (i)."""
+    """Return the linear boundary."""
     log = -ball(delta).log()
     return (2 * log / ball(y)).sqrt() * ball(v) / 2 + (2 * log * ball(y)).sqrt() / 2
 
 
 def mixture(v, rho, delta) -> arb:
-    """Return the one-sided boundary of W-3 (ii)."""
+    """Return the one-sided boundary of the mixture."""
     ratio = ((ball(v) + ball(rho)) / ball(rho)).sqrt()
     return (2 * (ball(v) + ball(rho)) * (1 + ratio / (2 * ball(delta))).log()).sqrt()
 
 
 def mixture_two(v, rho, delta) -> arb:
-    """Return the two-sided boundary of W-3 (ii)."""
+    """Return the two-sided boundary of the mixture."""
     ratio = ((ball(v) + ball(rho)) / ball(rho)).sqrt()
     return (2 * (ball(v) + ball(rho)) * (ratio / ball(delta)).log()).sqrt()
 
 
 def stitched(v, v0, delta) -> arb:
-    """Return the boundary of W-3 (iii), at max(v, v0)."""
+    """Return the stitched boundary, at max(v, v0)."""
     spread = ball(max(Fraction(v), Fraction(v0)))
     tail = ball("0.72") * (ball("5.2") / ball(delta)).log()
     return ball("1.7") * (spread * ((2 * spread / ball(v0)).log().log() + tail)).sqrt()

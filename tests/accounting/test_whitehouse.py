@@ -97,7 +97,7 @@ COUNTS = [
 
 @pytest.mark.parametrize(("drift", "epsilon", "cost", "count"), COUNTS)
 def test_the_number_of_admitted_steps_is_the_stated_one(drift, epsilon, cost, count):
-    """THEOREMS.md section 1 and W-2 say how many equal steps fit at delta = 1e-6."""
+    """How many equal steps fit at delta = 1e-6: docs/admitted.md, known numbers."""
     rule = make_filter("whitehouse", epsilon=epsilon, delta="1e-6", drift=drift)
     assert admitted(rule, cost) == count
 

@@ -142,12 +142,15 @@ class RefundsDelta(WhitehouseFilter):
 
 
 def test_a_filter_that_looks_after_running_fails_the_audit():
-    """Admission must include the step that asks (THEOREMS.md W-2)."""
+    """Admission must include the step that asks at its worst case."""
     wrong = LooksAfterRunning(epsilon=3, delta="0.01")
     assert true_delta(wrong, Fraction("0.6")) > 0.02
 
 
 def test_a_filter_that_refunds_delta_fails_the_audit():
-    """A step's delta is paid whatever its output was (THEOREMS.md 6.2)."""
+    """A step's delta is paid whatever its output was.
+
+    See docs/derivations/output.md#delta-stays-spent.
+    """
     wrong = RefundsDelta(epsilon=2, delta="0.05", delta_loss="0.02")
     assert true_delta(wrong, Fraction("0.25"), "0.01") > 0.05

@@ -1,7 +1,8 @@
 """Adversaries that branch: what may run next depends on what came out before.
 
-L-COR 1 ("some order still has room") and unions without a split of delta fail the
-audit; single orders, unions with a split, the mixture and the portfolio pass it.
+"Some order still has room" (docs/derivations/renyi.md#some-order) and unions without a
+split of delta fail the audit; single orders, unions with a split, the mixture and the
+portfolio pass it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.adversaries.branching_trees import (
 
 
 def some_order_has_room(epsilon, delta, orders) -> Admits:
-    """Return the mistake of L-COR 1: each order at the whole delta, any will do."""
+    """Return a mistake: each order at the whole delta, any will do."""
     budgets = {a: real(renyi_epsilon_allowed(epsilon, delta, a)) for a in orders}
 
     def admits(path: Sequence[Mechanism]) -> bool:
@@ -43,7 +44,7 @@ def some_order_has_room(epsilon, delta, orders) -> Admits:
 
 
 ONE, MILLIONTH = Fraction(1), Fraction("1e-6")
-#: The counterexample of the sheet: + leads to a pair that order 128 has room for, - to
+#: The counterexample: + leads to a pair that order 128 has room for, - to
 #: one that order 16 has room for.
 SHEET = Tree(
     response("0.02"),
@@ -99,7 +100,7 @@ def test_the_branching_adversary_stays_below_delta():
 
 
 def test_the_same_adversary_breaks_the_wrong_rule():
-    """Its own choice of pairs exceeds delta by a third, as in the sheet."""
+    """Its own choice of pairs exceeds delta by a third, as in the fixed tree."""
     wrong = some_order_has_room(ONE, MILLIONTH, ORDERS)
     assert realised(wrong, ONE, MILLIONTH, FIRSTS, LOSSES) > 1.3
 

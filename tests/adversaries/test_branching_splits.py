@@ -1,7 +1,8 @@
 """Adversaries that trade epsilon against delta along the path.
 
-The natural filter (N-2) and a floating split of delta (4.5) fail; every filter that
-lets deltas of steps through keeps its promise under the same strategy.
+The natural filter (docs/derivations/fixed.md#natural-filter) and a floating split of
+delta fail; every filter that lets deltas of steps through keeps its promise under the
+same strategy.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from tests.adversaries.branching_trees import (
 )
 
 ONE = Fraction(1)
-# ---- N-2: the natural filter -------------------------------------------------------
+# ---- the natural filter ------------------------------------------------------------
 
 HALF, LONGER = Fraction("0.5"), Fraction("0.6")
 
 
 def natural(epsilon, delta) -> Admits:
-    """Return the mistake of N-2: the optimal composition of what ran, as if fixed."""
+    """Return a mistake: the optimal composition of what ran, as if fixed."""
 
     def admits(path: Sequence[Mechanism]) -> bool:
         ends = [(MP.mpf(1), MP.mpf(1))]
@@ -85,7 +86,7 @@ SPLIT_RULES = [
 
 
 def natural_tree(admits: Admits, first: Fraction, epsilon, delta) -> Tree:
-    """Return the tree of N-2 with steps as large as the rule admits."""
+    """Return the tree of the natural filter, its steps as large as the rule admits."""
     start = response(first)
     after = {}
     more = largest(lambda e: admits((start, response(e))), Fraction(epsilon))
@@ -114,7 +115,7 @@ def test_steps_with_and_without_delta_by_branch(theorem, options):
 
 
 def floating_split(epsilon, delta, order) -> Admits:
-    """Return the mistake of 4.5: delta of the divergence plus the steps' deltas."""
+    """Return a mistake: delta of the divergence so far plus the steps' deltas."""
 
     def admits(path: Sequence[Mechanism]) -> bool:
         a = real(order)

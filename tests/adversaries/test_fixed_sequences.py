@@ -238,7 +238,7 @@ def test_uncounted_crashes_are_caught() -> None:
 
 
 def test_the_natural_filter_is_caught_and_a_plan_is_not() -> None:
-    """Choosing which costs run by outputs breaks the composed bound (N-2)."""
+    """Choosing which costs run by outputs breaks the composed bound."""
     target = Fraction(1)
     first, second = approx("0.5"), approx("0.6")
     claimed = float(fixed_delta(((first, 1), (second, 1)), target))

@@ -3,7 +3,7 @@
 A step publishes one bit that is 1 with probability s(offset + sum of theta_i over those
 who take part), where s is the logistic function. One person moves the log-odds by at
 most theta_i whatever the others do, so the step costs them at most
-order * theta_i**2 / 8 (bounded range; THEOREMS.md 5.2). The adversary chooses offset
+order * theta_i**2 / 8 (bounded range). The adversary chooses offset
 and thetas from the bits so far. The law of the whole transcript is enumerated with and
 without each person, and the divergence compared with the bound: no sampling. Whoever is
 absent has theta 0.

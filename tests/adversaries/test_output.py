@@ -59,7 +59,10 @@ def response(epsilon: str, cells: str = "one") -> Finite:
 
 
 def revealing(delta: str) -> Finite:
-    """Return M of THEOREMS.md 6.2: publish the data with probability delta."""
+    """Publish the data with probability delta, else say none.
+
+    See docs/derivations/output.md#delta-stays-spent.
+    """
     size = float(delta)
     cost = OutputDP({"none": 0, "all": 0}, delta=delta)
     return Finite(
@@ -247,7 +250,7 @@ def test_sparse_vector_reaches_lemma_8(
 
 
 def ptr_worlds(epsilon: float, delta: float) -> list[list[tuple[float, float, str]]]:
-    """Return extreme PTR functions of H-DEF 9 as (P, Q, kind) of their outputs.
+    """Return extreme PTR functions as (P, Q, kind) of their outputs.
 
     Good proposals answer within e^(2 epsilon) on both datasets; wrong ones answer
     something only this dataset can answer, with probability at most delta.
@@ -275,7 +278,10 @@ def ptr_worlds(epsilon: float, delta: float) -> list[list[tuple[float, float, st
 
 
 def test_two_tries_lose_more_than_one_delta() -> None:
-    """H-LEM 10 with a single delta is false under H-DEF 9; 2 delta - delta^2 is met."""
+    """Lemma 10 with a single delta is false; 2 delta - delta^2 is met.
+
+    See docs/derivations/output.md#two-tries.
+    """
     epsilon, delta = 0.2, 0.01
     cost = ProposeTestRelease(epsilon="0.2", delta="0.01", tries=2)
     guarantee = cost.output_dp()

@@ -1,7 +1,7 @@
 """The stopping-time adversary, played out exactly.
 
 It runs the same step again and again and stops the first time that the loss exceeds
-what the odometer reads (Rogers et al. Alg 5; THEOREMS.md R-6.1). The recursion over
+what the odometer reads (Rogers et al. Thm 6.1, Alg 5). The recursion over
 (steps, times that the loss went up) gives the probability that it ever succeeds,
 without sampling.
 
@@ -214,7 +214,7 @@ def test_no_shipped_odometer_is_crossed_more_often_than_delta(
 
 
 def test_the_stated_values_of_the_concentrated_form():
-    """Mixture and stitched at epsilon = 1/2, delta = 0.05 (THEOREMS.md W-3)."""
+    """Mixture and stitched at epsilon = 1/2 and delta = 0.05."""
     step, found = PureDP(epsilon="0.5"), []
     for name, options in (("mixture", {"rho": 1}), ("stitched", {"v0": "0.25"})):
         odometer = make_odometer(name, delta="0.05", **options)
@@ -382,7 +382,7 @@ def test_published_odometers_fail_for_probabilistic_steps():
 
 
 def test_steps_that_are_only_approximately_private_break_a_loss_odometer():
-    """An (epsilon, delta)-DP pair loses more than epsilon 10.5 delta often (E-1, E-3).
+    """An (epsilon, delta)-DP pair loses more than epsilon 10.5 delta often.
 
     So every odometer that reads a loss must refuse the step; here is the pair and what
     the printed Lemma 2.3 would claim about it.

@@ -1,0 +1,178 @@
+"""What a step asks of the ledger, and where it runs."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpflow.exceptions import ConfigurationError, LedgerUnavailable, ReleaseError
+from dpflow.ledger.codec import encode
+from dpflow.ledger.records import Request
+from dpflow.policy import Policy
+from dpflow.policy_population import PREFIX
+from dpflow.project import Project, current_project
+from dpflow.step import Step, checked_text
+
+logger = logging.getLogger("dpflow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnclosingFlow:
+    """A flow around a step.
+
+    Attributes:
+        name: Name of the flow, as policies name it.
+        run: Id of its run, where there are runs.
+    """
+
+    name: str
+    run: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """What became of a step's request; told after the ledger has committed it.
+
+    Attributes:
+        kind: "reserved", "replayed", "settled", "refused" or "exhausted".
+        details: JSON-able facts of this kind; never data.
+    """
+
+    kind: str
+    request: Request
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a step runs.
+
+    Attributes:
+        flows: The enclosing flows, nearest first. A release without a key of its own
+            is replayed within the nearest one's run.
+        facts: Further facts for the journal, such as the task run's id.
+        listener: Who is told what became of a step; it decides nothing.
+    """
+
+    flows: tuple[EnclosingFlow, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    listener: Callable[[Notice], None] | None = None
+
+    def tell(self, kind: str, request: Request, **details: Any) -> None:
+        """Tell the listener; its failure is logged and changes nothing."""
+        if self.listener is None:
+            return
+        try:
+            self.listener(Notice(kind=kind, request=request, details=details))
+        except Exception:
+            logger.exception("a notice of step %r was not delivered", request.step)
+
+    @classmethod
+    def named(cls, flow: str | None) -> Place:
+        """Return the place of a step outside Prefect, in a flow of this name.
+
+        Raises:
+            ConfigurationError: If the name is no text.
+        """
+        if flow is None:
+            return cls()
+        return cls(flows=(EnclosingFlow(name=checked_text(flow, "flow")),))
+
+
+def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, Request]:
+    """Resolve the policies, price the cost and make the request.
+
+    Raises:
+        DpflowError: If anything declared is wrong; nothing was charged.
+    """
+    project = current_project()
+    policies = tuple(_policy(project, step, name) for name in step.datasets)
+    cost = step.price(public)
+    versions = [_version(step, policy) for policy in policies]
+    touched = step.touched(public)
+    common = [list(step.datasets), versions, step.name, *filter(None, [touched])]
+    key_text = step.key_text(public)
+    run = place.flows[0].run if place.flows else None
+    parts: list[object] | None = None
+    if key_text is not None:
+        parts = ["named", *common, key_text]
+    elif run is not None and step.replays:
+        what = [step.source, cost.describe(), _encoded(step, public)]
+        parts = ["run", *common, run, *what]
+    flow = _charged_flow(policies, place)
+    request = Request(
+        reservation=uuid.uuid4().hex,
+        owner=_owner(project),
+        policies=policies,
+        populations=project.policies.populations_of(policies),
+        cost=cost,
+        step=step.name,
+        flow=None if flow is None else flow.name,
+        flow_run=None if flow is None else flow.run,
+        enclosing_runs=tuple(f.run for f in place.flows if f.run is not None),
+        partitions=touched,
+        release_key=None if parts is None else project.ledger.release_key(*parts),
+        key_text=key_text or "",
+        fresh=step.fresh,
+        body={**place.facts, "versions": versions},
+    )
+    return project, request
+
+
+def _policy(project: Project, step: Step, dataset: str) -> Policy:
+    if dataset.startswith(PREFIX):
+        msg = (
+            f"step {step.name!r} names {dataset!r}, which is a population: name the "
+            "dataset that it reads, whose policy charges the population as well."
+        )
+        raise ConfigurationError(msg)
+    return project.policies.policy_for(dataset)
+
+
+def _owner(project: Project) -> str:
+    try:
+        return project.ledger.owners.mine()
+    except OSError as error:
+        place = project.ledger.place
+        msg = f"cannot write beside the ledger {place}: {error.strerror}"
+        raise LedgerUnavailable(msg, ledger=place) from error
+
+
+def _version(step: Step, policy: Policy) -> str:
+    """Return the data's version; with private arguments it must be said."""
+    said = "version" in policy.model_fields_set
+    if step.private and step.release_key is None and step.version is None and not said:
+        msg = (
+            f"step {step.name!r} takes private data as an argument, so a replay could "
+            "serve one version's answer for another. Say version= on the task or "
+            f"version: in the policy of {policy.dataset!r}, or give a release_key."
+        )
+        raise ConfigurationError(msg)
+    return step.version or policy.version
+
+
+def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
+    """Encode the public arguments, which identify a release within a flow run."""
+    found = {}
+    for name, value in public.items():
+        try:
+            found[name] = encode(value)
+        except ReleaseError as error:
+            msg = (
+                f"argument {name!r} of step {step.name!r} cannot identify a release "
+                f"({error.message}). Mark it private=({name!r},), or give a "
+                "release_key over the other arguments."
+            )
+            raise ConfigurationError(msg) from error
+    return found
+
+
+def _charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | None:
+    """Return the nearest enclosing flow that a policy names, else the root flow."""
+    for flow in place.flows:
+        if any(flow.name in policy.flows for policy in policies):
+            return flow
+    return place.flows[-1] if place.flows else None

@@ -1,0 +1,97 @@
+"""Dataclasses and pydantic models that their author declared to be storable.
+
+They are written field by field under their name and read back through their own
+constructor, so that their checks run. Only a declared class is ever made from text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from dpflow.exceptions import ConfigurationError, ReleaseError
+from dpflow.ledger.codec import TYPE_KEY, Packer, Unpack, member, unstorable
+
+T = TypeVar("T", bound=type)
+
+_declared: dict[str, type] = {}
+_names: dict[type, str] = {}
+
+
+def releasable(cls: T) -> T:
+    """Declare a dataclass or pydantic model to be storable as a release.
+
+    Its fields must be storable themselves. Its name, module included, is written
+    with every value: a class that moves cannot be read back under its old name.
+
+    Args:
+        cls: The class; use this as its decorator.
+
+    Returns:
+        The class, unchanged.
+
+    Raises:
+        ConfigurationError: If it is neither, or could not be made again from its
+            fields.
+
+    Example:
+        >>> @releasable
+        ... @dataclass(frozen=True)
+        ... class Summary:
+        ...     customers: int
+        ...     revenue: float
+    """
+    problem = _problem(cls)
+    if problem:
+        msg = f"{getattr(cls, '__qualname__', cls)!s} cannot be releasable: {problem}."
+        raise ConfigurationError(msg)
+    # A worker that was spawned knows the main module by another name.
+    module = cls.__module__.replace("__mp_main__", "__main__")
+    name = f"{module}.{cls.__qualname__}"
+    _declared[name], _names[cls] = cls, name
+    return cls
+
+
+def _problem(cls: object) -> str:
+    if not isinstance(cls, type):
+        return "it is no class"
+    if issubclass(cls, BaseModel):
+        if any(f.alias or f.validation_alias for f in cls.model_fields.values()):
+            return "a field with an alias does not read back under its own name"
+        return "it has private attributes" if cls.__private_attributes__ else ""
+    if not dataclasses.is_dataclass(cls):
+        return "it is neither a dataclass nor a pydantic model"
+    if not all(field.init for field in dataclasses.fields(cls)):
+        return "a field with init=False cannot be given back to its constructor"
+    return ""
+
+
+def pack(packer: Packer, value: object) -> dict[str, Any] | None:
+    """Return the tree of a value of a declared class, or None for any other value."""
+    name = _names.get(type(value))
+    if name is None:
+        return None
+    if isinstance(value, BaseModel):
+        if value.model_extra:
+            raise unstorable(value, "fields that its class does not declare are lost")
+        names = list(type(value).model_fields)
+    else:
+        names = [field.name for field in dataclasses.fields(value)]  # type: ignore[arg-type]
+    fields = {field: packer.pack(getattr(value, field)) for field in names}
+    return {TYPE_KEY: "declared", "name": name, "fields": fields}
+
+
+def unpack(node: dict[str, Any], inner: Unpack) -> Any:
+    """Make a value of a declared class again."""
+    name = member(node, "name", str)
+    cls = _declared.get(name)
+    if cls is None:
+        msg = (
+            f"a stored release is a {name[:200]}, which is not declared here. Import "
+            "its module before the replay; its class must be under @releasable."
+        )
+        raise ReleaseError(msg)
+    fields = member(node, "fields", dict)
+    return cls(**{field: inner(item) for field, item in fields.items()})

@@ -1,0 +1,71 @@
+"""Polars frames and series as trees of plain JSON values, column by column."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from dpflow.ledger.codec import TYPE_KEY, Packer, Unpack, member, unstorable
+
+_Node = dict[str, Any]
+
+_NUMBERS = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
+#: Types whose values are Python's own.
+_PLAIN = (*_NUMBERS, "Float32", "Float64", "Boolean", "String", "Binary", "Null")
+#: Types that count in whole numbers, of this physical type.
+_CLOCKS = {"Date": "Int32", "Datetime": "Int64", "Duration": "Int64", "Time": "Int64"}
+
+
+def pack(packer: Packer, value: Any) -> _Node | None:
+    """Return the tree of a frame or series of polars, or None for any other value."""
+    polars: Any = sys.modules.get("polars")
+    if polars is None:
+        return None
+    if type(value) is polars.Series:
+        return {TYPE_KEY: "polars.Series", **_pack_series(packer, value)}
+    if type(value) is polars.DataFrame:
+        columns = [_pack_series(packer, column) for column in value]
+        return {TYPE_KEY: "polars.DataFrame", "columns": columns}
+    return None
+
+
+def _pack_series(packer: Packer, series: Any) -> _Node:
+    dtype = series.dtype
+    kind = dtype.base_type().__name__
+    if kind not in _PLAIN and kind not in _CLOCKS:
+        hint = f"a column of {dtype} has no exact text; cast it to numbers or text"
+        raise unstorable(series, hint)
+    values = series.to_physical() if kind in _CLOCKS else series
+    return {
+        "name": packer.pack(series.name),
+        "dtype": kind,
+        "unit": getattr(dtype, "time_unit", None),
+        "zone": getattr(dtype, "time_zone", None),
+        "values": packer.pack_all(values.to_list()),
+    }
+
+
+def _unpack_series(node: _Node, unpack: Unpack) -> Any:
+    import polars as pl  # noqa: PLC0415
+
+    kind = member(node, "dtype", str)
+    values = [unpack(item) for item in member(node, "values", list)]
+    name = unpack(node["name"])
+    if kind in _PLAIN:
+        return pl.Series(name, values, dtype=getattr(pl, kind), strict=True)
+    counts = pl.Series(name, values, dtype=getattr(pl, _CLOCKS[kind]), strict=True)
+    if kind == "Datetime":
+        return counts.cast(pl.Datetime(node["unit"], node["zone"]))
+    if kind == "Duration":
+        return counts.cast(pl.Duration(node["unit"]))
+    return counts.cast(getattr(pl, kind))
+
+
+def _unpack_frame(node: _Node, unpack: Unpack) -> Any:
+    import polars as pl  # noqa: PLC0415
+
+    columns = member(node, "columns", list)
+    return pl.DataFrame([_unpack_series(column, unpack) for column in columns])
+
+
+UNPACKERS = {"polars.Series": _unpack_series, "polars.DataFrame": _unpack_frame}

@@ -1,0 +1,117 @@
+"""A threshold that was solved when an account was opened is never raised later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpflow import Gaussian
+from dpflow.accounting import FILTERS, Filter, conversions, gaussian, make_filter
+from dpflow.accounting.theorem import ThresholdFilter, solved_thresholds
+from dpflow.exceptions import BudgetRefused
+from dpflow.ledger.account import rule_from_text, rule_to_text
+from tests.ledger.support import granted, make_policy, new_ledger, request
+
+STEP = Gaussian(sensitivity=1, sigma=1)
+
+
+@pytest.fixture(autouse=True)
+def fresh_rules() -> Iterator[None]:
+    """Rules are cached by their text; each test solves its own."""
+    rule_from_text.cache_clear()
+    yield
+    rule_from_text.cache_clear()
+
+
+def solve_times(monkeypatch: pytest.MonkeyPatch, factor: Fraction) -> None:
+    """Let the solver of the Gaussian budget find `factor` times as much."""
+
+    def other(epsilon: Fraction, delta: Fraction) -> Fraction:
+        return conversions.gaussian_budget(epsilon, delta) * factor
+
+    monkeypatch.setattr(gaussian, "gaussian_budget", other)
+    rule_from_text.cache_clear()
+
+
+def gaussian_rule() -> Filter:
+    """Make the filter anew, by whatever solver there is."""
+    return make_filter("gaussian", epsilon=5, delta="1e-6")
+
+
+@pytest.mark.parametrize(
+    ("factor", "kept"), [("2", "1"), ("1", "1"), ("0.5", "0.5"), ("1.000001", "1")]
+)
+def test_the_lower_of_two_solutions_counts(
+    monkeypatch: pytest.MonkeyPatch, factor: str, kept: str
+) -> None:
+    """A solver that finds more changes nothing; one that finds less is believed."""
+    rule = gaussian_rule()
+    assert isinstance(rule, ThresholdFilter)
+    text = rule_to_text(rule)
+    solve_times(monkeypatch, Fraction(factor))
+    made = rule_from_text(text)
+    assert isinstance(made, ThresholdFilter)
+    assert made == rule
+    assert made.thresholds[0] == int(Fraction(kept) * rule.thresholds[0])
+
+
+def test_members_keep_their_thresholds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The union of several filters is pinned filter by filter."""
+    rule = make_filter("portfolio", epsilon=5, delta="1e-6")
+    pinned, text = solved_thresholds(rule), rule_to_text(rule)
+    solve_times(monkeypatch, Fraction(9))
+    larger = make_filter("portfolio", epsilon=5, delta="1e-6")
+    assert (
+        solved_thresholds(larger) != pinned == solved_thresholds(rule_from_text(text))
+    )
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plan": {"steps": [Gaussian(sensitivity=1, sigma=9)]}
+}
+
+
+@pytest.mark.parametrize("theorem", FILTERS)
+def test_the_text_of_every_filter_is_stable(theorem: str) -> None:
+    """Made from its text, a filter decides as before and writes the same text."""
+    rule = make_filter(theorem, epsilon=5, delta="1e-6", **OPTIONS.get(theorem, {}))
+    made = rule_from_text(rule_to_text(rule))
+    assert made == rule
+    assert solved_thresholds(made) == solved_thresholds(rule)
+    assert rule_to_text(made) == rule_to_text(rule)
+
+
+def test_thresholds_of_another_rule_are_refused() -> None:
+    """A text that was edited makes no rule, rather than one with fewer thresholds."""
+    pinned = json.loads(rule_to_text(gaussian_rule()))
+    pinned["thresholds"].append(7)
+    with pytest.raises(ValueError, match="longer"):
+        rule_from_text(json.dumps(pinned))
+
+
+def test_a_text_without_thresholds_is_solved_again() -> None:
+    """Accounts that were opened before thresholds were pinned go on."""
+    pinned = json.loads(rule_to_text(gaussian_rule()))
+    del pinned["thresholds"]
+    made = rule_from_text(json.dumps(pinned))
+    assert solved_thresholds(made) == solved_thresholds(gaussian_rule())
+
+
+def test_a_ledger_admits_no_more_after_an_upgrade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One Gaussian fits; a solver that finds room for nine gets none of them."""
+    policy = make_policy(budget="{epsilon: 5, delta: 1e-6}", filter="gaussian")
+    ledger = new_ledger(tmp_path)
+    granted(ledger, STEP, policies=[policy])
+    solve_times(monkeypatch, Fraction(9))
+    anew = make_filter("gaussian", epsilon=5, delta="1e-6")
+    assert anew.admits(anew.price(STEP) + anew.price(STEP))
+    with pytest.raises(BudgetRefused):
+        ledger.reserve(request(ledger, STEP, policies=[policy]))
+    ledger.close()
