@@ -111,7 +111,7 @@ def plan_counts(optimum: list[Row], notices: list[str]) -> list[Row]:
     if "plan" not in FILTERS:
         notices.append("dpflow plan: not registered yet, skipped")
         return []
-    near = {cell: n for r in optimum for cell, n in r.counts.items()}
+    near = {cell: n for r in reversed(optimum) for cell, n in r.counts.items()}
     rows = []
     for name, accountant in (("plan", "pld"), ("plan, accountant renyi", "renyi")):
         row = Row("dpflow", name, own=True, valid="plan")

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from dpflow.execution import release
     from dpflow.guard import guarded, spend
+    from dpflow.iterations import iterations
     from dpflow.ledger.codec_declared import releasable
     from dpflow.policy import Policy, load_policies, load_policy
     from dpflow.prefect.flow import dp_flow
@@ -85,6 +86,7 @@ _PLACES = {
     "dp_flow": "dpflow.prefect.flow",
     "dp_task": "dpflow.prefect.task",
     "guarded": "dpflow.guard",
+    "iterations": "dpflow.iterations",
     "load_policies": "dpflow.policy",
     "load_policy": "dpflow.policy",
     "private_task": "dpflow.prefect.loader",
@@ -126,6 +128,7 @@ __all__ = [
     "from_dp_event",
     "from_opendp",
     "guarded",
+    "iterations",
     "load_policies",
     "load_policy",
     "private_task",

@@ -12,10 +12,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
 from dpflow.accounting.costs import Cost
+from dpflow.accounting.theorem import Settling
 from dpflow.asking import Place, ask
 from dpflow.exceptions import (
     BudgetExhausted,
@@ -48,6 +49,8 @@ class Execution:
         error: What the outside may see of the error that ended the body, if one did.
         error_type: Name of that error's type.
         ended: Whether the body has ended.
+        reported: How the step came out: the sub-steps that ran, or the cell of its
+            mechanism's output. None charges it in full.
         place: Where the step runs.
     """
 
@@ -58,6 +61,7 @@ class Execution:
     error: BaseException | None = None
     error_type: str = ""
     ended: bool = False
+    reported: int | str | None = None
     place: Place = field(default_factory=Place)
     _drawing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -100,6 +104,32 @@ class Execution:
             noisy = draw(self.cost, value)
             self.noise = "opendp"
         return noisy
+
+    def report(self, outcome: int | str) -> None:
+        """Say how the step came out, so that only this is charged.
+
+        Args:
+            outcome: The number of sub-steps that ran, or the cell of the mechanism's
+                own output, before any post-processing.
+
+        Raises:
+            ReleaseError: If the step has ended, reported before, or declared a cost
+                that is the same whatever comes out.
+            InvalidCost: If its cost knows no such outcome.
+        """
+        step = self.request.step
+        if self.ended or self.reported is not None:
+            when = "had ended" if self.ended else "had reported its outcome"
+            msg = f"report() was called after step {step!r} {when}"
+            raise ReleaseError(msg)
+        if not isinstance(self.cost, Settling):
+            msg = (
+                f"step {step!r} declared {self.cost!r}, which costs the same whatever "
+                "comes out; declare EarlyStopping, SparseVector or OutputDP"
+            )
+            raise ReleaseError(msg)
+        self.cost.realised(outcome)
+        self.reported = outcome
 
     @contextmanager
     def charged(self) -> Iterator[None]:
@@ -157,11 +187,16 @@ class Execution:
 
     def _post(self, outcome: str, text: str | None, body: Mapping[str, Any]) -> None:
         project, reservation = self.project, self.request.reservation
+        # An error is an output of its own: it may have come from any sub-step.
+        reported = self.reported if outcome == "completed" else None
         try:
-            project.ledger.settle(reservation, outcome=outcome, value=text, body=body)
+            project.ledger.settle(
+                reservation, outcome=outcome, value=text, body=body, reported=reported
+            )
         except BaseException as error:
             # So that this process does not wait for itself when it asks again.
-            project.unsettled[reservation] = Unsettled(outcome=outcome, body=body)
+            late = Unsettled(outcome=outcome, body=body, reported=reported)
+            project.unsettled[reservation] = late
             if not isinstance(error, DpflowError):
                 raise
             self._warn(f"it stays charged in full and unsettled: {error.message}")
@@ -177,6 +212,26 @@ class Execution:
 
 #: The execution whose body is running in this context.
 _current: ContextVar[Execution | None] = ContextVar("dpflow_execution", default=None)
+
+
+def current_execution(asked_by: str) -> Execution:
+    """Return the execution whose body is running in this context.
+
+    Args:
+        asked_by: What needs it, for the message.
+
+    Raises:
+        ReleaseError: Outside the body of a DP step.
+    """
+    execution = _current.get()
+    if execution is None:
+        msg = (
+            f"{asked_by} was called outside the body of a DP step, so nothing pays for "
+            "it. Call it in a function under @dp_task or @guarded, in the same thread, "
+            "or inside spend(...)."
+        )
+        raise ReleaseError(msg)
+    return execution
 
 
 def release(value: Any) -> Any:
@@ -196,15 +251,7 @@ def release(value: Any) -> Any:
         ... def customers(week):
         ...     return release(count(week))
     """
-    execution = _current.get()
-    if execution is None:
-        msg = (
-            "release() was called outside the body of a DP step, so nothing pays for "
-            "it. Call it in a function under @dp_task or @guarded, in the same thread, "
-            "or use spend(...).release."
-        )
-        raise ReleaseError(msg)
-    return execution.release(value)
+    return current_execution("release()").release(value)
 
 
 def admit(project: Project, request: Request, place: Place) -> Execution | Replayed:
@@ -252,6 +299,10 @@ def _admitted(
         return answer
     redact = any(policy.errors == "redact" for policy in request.policies)
     place.tell("reserved", request)
+    for alert in answer.alerts:
+        told = f"{float(alert.threshold):.0%} of the budget of {alert.account} is used"
+        logger.warning("%s, after step %r", told, request.step)
+        place.tell("alert", request, message=told, **asdict(alert))
     return Execution(project=project, request=request, redact=redact, place=place)
 
 

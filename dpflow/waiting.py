@@ -102,7 +102,12 @@ def _settled_late(project: Project, answer: Busy) -> bool:
     told = project.unsettled.get(answer.reservation)
     if told is None:
         return False
-    project.ledger.settle(answer.reservation, outcome=told.outcome, body=told.body)
+    project.ledger.settle(
+        answer.reservation,
+        outcome=told.outcome,
+        body=told.body,
+        reported=told.reported,
+    )
     project.unsettled.pop(answer.reservation, None)
     return True
 

@@ -109,10 +109,10 @@ def _pld(parts: Parts, delta: Fraction) -> Fraction:
     # Needs scipy, which takes long to import.
     from dpflow.accounting.loss_distribution import (  # noqa: PLC0415
         grid_epsilon,
-        has_curve,
+        needs_grid,
     )
 
-    plain = tuple((cost, n) for cost, n in parts if not has_curve(cost))
+    plain = tuple((cost, n) for cost, n in parts if not needs_grid(cost))
     if len(plain) == len(parts) and FixedSequence.of(parts).is_small:
         return fixed_epsilon(parts, delta)
     return grid_epsilon(parts, delta)

@@ -58,8 +58,10 @@ class PlanFilter(ThresholdFilter):
     step an adaptive analyst takes first, the rest is a strategy on the same smaller
     multiset whatever its output was, dominated by the product of the remaining pairs
     (induction), so the whole is dominated by the product of all pairs (composition of
-    dominating pairs); a step never taken is dominated by any pair. Contrast
-    docs/derivations/fixed.md#natural-filter, where outputs choose which costs run.
+    dominating pairs); a step never taken is dominated by any pair. Exponential
+    mechanisms have a pair for all of one range together, which bounds what adaptive
+    choices gain (`bounded_range`). Contrast docs/derivations/fixed.md#natural-filter,
+    where outputs choose which costs run.
 
     So charges add up in any order; concurrent reservations, voids and forfeits are
     just counts. An execution that crashed stays counted, and running the step again
@@ -69,8 +71,9 @@ class PlanFilter(ThresholdFilter):
     contains what ran; by Lemma 11 each has an epsilon of its own (`spent`), with delta
     split over the stops in advance. They admit nothing more or less.
 
-    Source: Zhu, Dong, Wang 2022 (arXiv 2106.08567) Thm 10; Hartmann et al. 2022, Lemma
-    11 (docs/derivations/fixed.md#plan-rule).
+    Source: Zhu, Dong, Wang 2022 (arXiv 2106.08567) Thm 10; Dong, Durfee, Rogers 2020
+    (arXiv 1909.13830); Hartmann et al. 2022, Lemma 11
+    (docs/derivations/fixed.md#plan-rule).
 
     Assumes: steps, stops and spares are fixed in advance; each execution is as
     declared, given the outputs before it.

@@ -8,6 +8,7 @@ import re
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 from prefect.context import FlowRunContext
 
+from dpflow.asking import Notice
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts
@@ -80,6 +81,22 @@ def _publish(
             )
 
 
+def publish_progress(notice: Notice) -> None:
+    """Publish how many sub-steps of an iterative step have run."""
+    done, most = notice.details["done"], notice.details["most"]
+    create_progress_artifact(
+        progress=done / most * _HUNDRED,
+        key=f"dpflow-step-{_dashes(notice.request.step)}",
+        description=f"{done} of at most {most} sub-steps",
+        _sync=True,  # type: ignore[call-arg]
+    )
+
+
 def artifact_key(dataset: str) -> str:
-    """Return an artifact key: Prefect takes lower-case letters, digits and dashes."""
-    return "dpflow-budget-" + re.sub(r"[^a-z0-9]+", "-", dataset.lower()).strip("-")
+    """Return the key of a dataset's budget artifact."""
+    return f"dpflow-budget-{_dashes(dataset)}"
+
+
+def _dashes(name: str) -> str:
+    """Prefect's artifact keys take lower-case letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -27,13 +27,24 @@ R = TypeVar("R")
 logger = logging.getLogger("dpflow")
 
 
-def dp_flow(**flow_options: Any) -> Callable[[Callable[P, R]], Flow[P, R]]:
+#: Called with the refusal when a flow run has met one.
+OnExhausted = Callable[[BudgetRefused], object]
+
+
+def dp_flow(
+    *, on_exhausted: OnExhausted | None = None, **flow_options: Any
+) -> Callable[[Callable[P, R]], Flow[P, R]]:
     """Make a Prefect flow that ends as `BudgetExhausted` when a DP step is refused.
 
     The flow asks the ledger, not a flag in memory, so a refusal in another process
     counts too. It waits for its submitted DP steps, and publishes a budget artifact.
 
+    A policy may say `on_exhausted: {flow: skip}`: then a submitted step that is refused
+    takes only its own downstream along, and the flow ends with its value.
+
     Args:
+        on_exhausted: Called with the refusal when a run has met one, after the ledger
+            has committed it; whatever it raises is logged.
         **flow_options: Every option of `prefect.flow`.
 
     Returns:
@@ -56,7 +67,7 @@ def dp_flow(**flow_options: Any) -> Callable[[Callable[P, R]], Flow[P, R]]:
                 except Exception as error:  # a suspension is none, and passes
                     if not _halted(run, error):
                         raise
-                return _ended(run, value)
+                return _ended(run, value, on_exhausted)
 
         @functools.wraps(function)
         async def halting_async(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -68,7 +79,7 @@ def dp_flow(**flow_options: Any) -> Callable[[Callable[P, R]], Flow[P, R]]:
                 except Exception as error:
                     if not await asyncio.to_thread(_halted, run, error):
                         raise
-                return await asyncio.to_thread(_ended, run, value)
+                return await asyncio.to_thread(_ended, run, value, on_exhausted)
 
         chosen = halting_async if inspect.iscoroutinefunction(function) else halting
         made: Flow[P, R] = flow(**flow_options)(cast("Callable[P, R]", chosen))
@@ -89,11 +100,13 @@ class _Execution:
         id: Of the flow run.
         earlier: How many refusals its earlier executions met.
         raised: The refusal that ended it, if one did.
+        stopped: Whether the flow's function ended by an error because of a refusal.
     """
 
     id: str
     earlier: int
     raised: BudgetRefused | None = None
+    stopped: bool = False
 
     def refusal(self) -> BudgetRefused | None:
         """Return the refusal that this execution met, if it met one."""
@@ -116,38 +129,53 @@ def _halted(run: _Execution, error: Exception) -> bool:
     """Say whether a flow that raised was halted by a refusal."""
     if isinstance(error, BudgetRefused):
         run.raised = error
-        return True
-    if run.refusal() is None:
+    elif run.refusal() is None:
         return False
-    # Whoever asks for a result behind a refused step gets Prefect's UnfinishedRun.
-    name = type(error).__name__
-    logger.warning("the flow raised %s after one of its steps was refused", name)
+    else:
+        # Asking for a result behind a refused step gets Prefect's UnfinishedRun.
+        name = type(error).__name__
+        logger.warning("the flow raised %s after one of its steps was refused", name)
+    run.stopped = True
     return True
 
 
-def _ended(run: _Execution, value: Any) -> Any:
+def _ended(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any:
     """Return the flow's value, or the state that says it was halted."""
     wait_for_steps(run.id)
     found = run.refusal()
-    publish_budget(current_project(), found)
+    project = current_project()
+    publish_budget(project, found)
     if found is None:
         return value
-    if isinstance(found, BudgetExhausted):
-        _pause_schedule(found)
+    _call_back(on_exhausted, found)
+    policy = project.policies.get(found.dataset)
+    if isinstance(found, BudgetExhausted) and policy is not None:
+        if policy.on_exhausted.schedule == "pause":
+            _pause_schedule()
+        if policy.on_exhausted.flow == "skip" and not run.stopped:
+            # The refused step is told in its own state, in events and the artifact.
+            return value
     return refused_state(found)
 
 
-def _pause_schedule(refusal: BudgetExhausted) -> None:
-    """Pause the deployment if the policy says so; the ledger is what really holds."""
+def _call_back(on_exhausted: OnExhausted | None, refusal: BudgetRefused) -> None:
+    if on_exhausted is None:
+        return
+    try:
+        on_exhausted(refusal)
+    except Exception:
+        logger.exception("on_exhausted failed; the ledger still refuses")
+
+
+def _pause_schedule() -> None:
+    """Pause the deployment of this run; the ledger is what really holds."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return
     deployment = context.flow_run.deployment_id
+    if deployment is None:
+        return
     try:
-        policy = current_project().policies.get(refusal.dataset)
-        wanted = policy is not None and policy.on_exhausted.schedule == "pause"
-        if deployment is None or not wanted:
-            return
         # Prefect forgets a pause on redeploy (PrefectHQ/prefect#19302, #14973,
         # #23095): pause again at every refusal.
         with get_client(sync_client=True) as client:

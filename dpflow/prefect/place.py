@@ -12,6 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext, TaskRunContext
 
 from dpflow.asking import EnclosingFlow, Notice, Place
+from dpflow.prefect.artifacts import publish_progress
 from dpflow.prefect.assets import describe_assets
 from dpflow.prefect.events import announce
 
@@ -28,8 +29,11 @@ def called_by_engine(function: Callable[..., Any]) -> bool:
 
 
 def _listen(notice: Notice) -> None:
-    describe_assets(notice)
-    announce(notice)
+    if notice.kind == "progress":
+        publish_progress(notice)
+    else:
+        describe_assets(notice)
+        announce(notice)
 
 
 def current_place() -> Place:
