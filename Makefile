@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types tests schema clean
+.PHONY: demo test lint types tests campaign schema clean
 
 demo: $(VENV)/examples.installed
 	@echo "== The main job: a weekly private report until its budget is gone"
@@ -24,6 +24,15 @@ types:
 tests:
 	@echo "== Tests"
 	$(BIN)/python -m pytest -q
+
+# How much larger than at each push the hunts are; docs/campaign.md has the figures.
+SCALE ?= 20
+
+campaign: $(VENV)/dev.installed
+	@echo "== The hunts of tests/hunts, $(SCALE) times as large as at each push"
+	DPFLOW_CAMPAIGN=$(SCALE) $(BIN)/python -m pytest -q tests/hunts
+	@echo "== Mutants of the ledger"
+	$(BIN)/python -m tests.hunts.mutants
 
 schema: $(VENV)/dev.installed
 	$(BIN)/dpflow policy schema > policies/policy.schema.json

@@ -29,7 +29,14 @@ from dpflow.ledger.database import SCHEMA_VERSION, Database, Row, Session
 from dpflow.ledger.decide import decide
 from dpflow.ledger.owner import Owners
 from dpflow.ledger.provenance import provenance
-from dpflow.ledger.records import Answer, Conditions, Request, canonical, digest
+from dpflow.ledger.records import (
+    Answer,
+    Conditions,
+    Request,
+    canonical,
+    digest,
+    is_id,
+)
 from dpflow.ledger.writer import writer
 
 
@@ -238,9 +245,11 @@ class Ledger:
     def _locked_row(self, session: Session, reservation: str) -> Row:
         """Read a reservation, with its datasets kept from other writers."""
         self._check_identity(session)
-        rows = session.rows("read_reservation", id=reservation)
+        # What no id may be is known to no ledger, and some drivers choke on it.
+        sane = is_id(reservation)
+        rows = session.rows("read_reservation", id=reservation) if sane else []
         if not rows:
-            msg = f"the ledger {self.place} knows no reservation {reservation}"
+            msg = f"the ledger {self.place} knows no reservation {reservation!s:.60}"
             raise ReservationConflict(msg, reservation=reservation)
         # Written once; what else the row says may change until the lock is held.
         session.lock(json.loads(rows[0]["datasets"] or "[]"))
@@ -269,6 +278,9 @@ class Ledger:
                 msg = f"account {account_id!r} lacks reservation {reservation}"
                 raise LedgerCorrupt(msg, ledger=self.place)
             amount = Tally.from_text(held[0]["amount"])
+            if not amount.fits_within(account.held):
+                msg = f"account {account_id!r} does not hold reservation {reservation}"
+                raise LedgerCorrupt(msg, ledger=self.place)
             posted = amount
             if kind == "settle":
                 posted = _realised(account, row, amount, facts.get("reported"))
