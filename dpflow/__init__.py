@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from dpflow.ledger.codec_declared import releasable
     from dpflow.policy import Policy, load_policies, load_policy
     from dpflow.prefect.flow import dp_flow
-    from dpflow.prefect.task import dp_task, private_task
+    from dpflow.prefect.loader import private_task
+    from dpflow.prefect.task import dp_task
 
 __version__ = "0.1.0"
 
@@ -88,7 +89,7 @@ _PLACES = {
     "iterations": "dpflow.iterations",
     "load_policies": "dpflow.policy",
     "load_policy": "dpflow.policy",
-    "private_task": "dpflow.prefect.task",
+    "private_task": "dpflow.prefect.loader",
     "releasable": "dpflow.ledger.codec_declared",
     "release": "dpflow.execution",
     "spend": "dpflow.guard",
