@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from dpflow.ledger.codec_declared import releasable
     from dpflow.policy import Policy, load_policies, load_policy
     from dpflow.prefect.flow import dp_flow
-    from dpflow.prefect.task import dp_task, private_task
+    from dpflow.prefect.loader import private_task
+    from dpflow.prefect.task import dp_task
     from dpflow.substeps import iterations
 
 __version__ = "0.1.0"
@@ -98,7 +99,7 @@ _PLACES = {
     "load_policies": "dpflow.policy",
     "load_policy": "dpflow.policy",
     "output_perturbation": "dpflow.drawing",
-    "private_task": "dpflow.prefect.task",
+    "private_task": "dpflow.prefect.loader",
     "recoverable_model": "dpflow.drawing",
     "releasable": "dpflow.ledger.codec_declared",
     "release": "dpflow.execution",

@@ -9,13 +9,16 @@ cross process pools and Prefect's result storage), and ends with what to do next
     ├── ConfigurationError      settings missing, contradictory or unreadable
     ├── PolicyError             a policy file that cannot be used
     │   ├── UnknownDataset      no policy governs this dataset
-    │   └── PolicyChanged       the file differs from what the ledger has pinned
+    │   ├── PolicyChanged       the file differs from what the ledger has applied
+    │   └── PolicyNotApplied    the ledger has no copy yet, or will not apply this one
     ├── BudgetRefused           the ledger's answer when a gate does not admit a step
     │   └── BudgetExhausted     a cost this step was granted before no longer fits
     ├── LedgerError
     │   ├── LedgerMissing       there is no ledger at this place
     │   ├── LedgerUnavailable   locked, read-only, full or out of reach
+    │   ├── LedgerUnwitnessed   nothing outside the ledger says that it is whole
     │   ├── LedgerCorrupt       the ledger contradicts itself
+    │   │   └── LedgerRolledBack  it lacks charges that its witness has seen
     │   └── ReservationConflict an id or key is used for two different requests
     ├── ReleaseError            a value that cannot be released or stored
     └── DPStepFailed            the body of a DP step raised; its text is withheld
@@ -99,9 +102,19 @@ class UnknownDataset(PolicyError):
 
 
 class PolicyChanged(PolicyError):
-    """A policy file that differs from what the ledger pinned at the first charge."""
+    """A policy file that differs from the copy that the ledger has applied."""
 
     detail_names = ("file", "line", "hint", "dataset", "differences")
+
+
+class PolicyNotApplied(PolicyError):
+    """A policy that nobody has applied, or that may not be applied as asked.
+
+    Where the lifetime forbids it, `total` is what all terms would add up to and
+    `lifetime` what they may; both map epsilon and delta to decimal text.
+    """
+
+    detail_names = ("file", "line", "hint", "dataset", "total", "lifetime")
 
 
 class BudgetRefused(DpflowError):
@@ -146,6 +159,18 @@ class LedgerUnavailable(LedgerError):
 
 class LedgerCorrupt(LedgerError):
     """The ledger contradicts itself or its pinned identity."""
+
+
+class LedgerRolledBack(LedgerCorrupt):
+    """The ledger lacks charges that its witness has seen: a backup, a copy, a loss."""
+
+    detail_names = ("ledger", "witness", "account", "seq")
+
+
+class LedgerUnwitnessed(LedgerError):
+    """The witness is missing: nobody can tell whether the ledger forgot a charge."""
+
+    detail_names = ("ledger", "witness")
 
 
 class ReservationConflict(LedgerError):

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
 from dpflow.accounting.costs import Cost
@@ -335,6 +335,10 @@ def _admitted(
         return answer
     redact = any(policy.errors == "redact" for policy in request.policies)
     place.tell("reserved", request)
+    for alert in answer.alerts:
+        told = f"{float(alert.threshold):.0%} of the budget of {alert.account} is used"
+        logger.warning("%s, after step %r", told, request.step)
+        place.tell("alert", request, message=told, **asdict(alert))
     return Execution(project=project, request=request, redact=redact, place=place)
 
 

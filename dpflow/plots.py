@@ -66,7 +66,7 @@ def burn_down(dataset: str) -> Figure:
         label = f"{len(refusals)} refused"
         axes.plot(places, heights, "x", color=_REFUSED, markersize=9, label=label)
         axes.legend(loc="lower right", frameon=False)
-    keys = [""] + [(point.release_key or point.step) for point in moves]
+    keys = [""] + [(point.release_key or point.step or point.kind) for point in moves]
     ticks = range(0, len(keys), max(1, len(keys) // _LABELS))
     labels = [keys[tick].rsplit("/", 1)[-1] for tick in ticks]
     axes.set_xticks(list(ticks), labels, rotation=45, ha="right")

@@ -6,8 +6,10 @@ Everything here is frozen and refuses fields that it does not know.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from decimal import Decimal
+from fractions import Fraction
 from importlib import import_module
 from typing import Any, ClassVar, Literal, Self
 
@@ -22,8 +24,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 
-from dpflow.accounting import FILTERS, ODOMETERS
-from dpflow.exceptions import DpflowError
+from dpflow.accounting import FILTERS, ODOMETERS, Rule
+from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.policy_types import (
     Delta,
     Epsilon,
@@ -33,7 +35,9 @@ from dpflow.policy_types import (
     raise_all,
     read_decimal,
     shown,
+    split_hint,
 )
+from dpflow.rounding import number_text, short_up
 
 #: What a theorem may raise on options that it cannot use.
 RULE_ERRORS = (
@@ -230,11 +234,12 @@ class FlowShare(Record):
 class OnExhausted(Record):
     """What happens when a budget is exhausted."""
 
-    flow: Literal["halt"] = Field(
+    flow: Literal["halt", "skip"] = Field(
         default="halt",
         title="Flow",
-        description="The rest of the flow run does not run.",
-        examples=["halt"],
+        description="halt: the rest of the flow run does not run, and it ends as "
+        "BudgetExhausted. skip: only what needs the refused step does not run.",
+        examples=["halt", "skip"],
     )
     schedule: Literal["pause", "keep"] = Field(
         default="keep",
@@ -242,6 +247,43 @@ class OnExhausted(Record):
         description="Whether the deployment's schedule is paused.",
         examples=["pause"],
     )
+
+
+# Problems with rules
+
+
+def rule_problem(
+    make: Callable[[], Rule | None], *place: str
+) -> InitErrorDetails | None:
+    """Make a rule; return the problem, at the field that is to blame, if it fails."""
+    try:
+        make()
+    except RULE_ERRORS as error:
+        message, hint = split_hint(error)
+        name = error.name if isinstance(error, InvalidCost) else None
+        if place[0] == "flows":
+            hint = f"{hint} A share uses the dataset's filter and options.".lstrip()
+            blamed = (*place, name) if name in FlowShare.model_fields else place
+        elif place[0] == "filter" and name in Budget.model_fields:
+            blamed = ("budget", name)
+        else:
+            blamed = place if name in (None, place[-1]) else (*place, name)
+        hint = hint or f"Check the options of the {place[0]}."
+        return problem_at(message, hint, *blamed)
+    return None
+
+
+def idle_problem(choice: OdometerChoice, idle: float, halt: Decimal) -> tuple[str, str]:
+    """Say that an odometer reads too much before any step, and what to do."""
+    reading = "infinity" if math.isinf(idle) else short_up(Fraction(idle))
+    message = (
+        f"before any step, the odometer {choice.theorem!r} already reads {reading}, at "
+        f"or above halt_at_epsilon {number_text(Fraction(halt))}, so that no step "
+        "could ever run."
+    )
+    tune = "drop the odometer's options so that it is tuned, " if choice.options else ""
+    hint = f"Raise halt_at_epsilon above {reading}, {tune}"
+    return message, f"{hint}or raise the odometer's delta."
 
 
 # Options

@@ -6,9 +6,7 @@ that a mistake shows before the first step and not in the middle of a flow.
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
@@ -26,15 +24,31 @@ from dpflow.accounting import (
     make_odometer,
 )
 from dpflow.exceptions import InvalidCost
+from dpflow.policy_copy import (
+    declared_budget,
+    declared_share,
+    declared_theorem,
+    difference_lines,
+    exact_text,
+    guarantee_in_words,
+    parameters,
+)
 from dpflow.policy_fields import (
-    RULE_ERRORS,
     Budget,
     FilterChoice,
     FlowShare,
     OdometerChoice,
     OnExhausted,
     Record,
+    idle_problem,
+    rule_problem,
 )
+from dpflow.policy_limits import (
+    lifetime_problems,
+    partition_problems,
+    share_problems,
+)
+from dpflow.policy_partition import Partition
 from dpflow.policy_types import (
     FLOW_PATTERN,
     Alert,
@@ -45,10 +59,8 @@ from dpflow.policy_types import (
     problem,
     problem_at,
     raise_all,
-    split_hint,
 )
-from dpflow.policy_yaml import KeyPath, key_text
-from dpflow.rounding import number_text, short_up
+from dpflow.rounding import number_text
 
 
 def _default_for_others(fields: dict[str, Any]) -> Literal["refuse", "allow"]:
@@ -109,6 +121,32 @@ class Policy(Record):
         "Default: refuse if any flow is named, else allow.",
         examples=["refuse"],
     )
+    partition: Partition | None = Field(
+        default=None,
+        title="Partition",
+        description="Disjoint parts of the dataset, each with the budget to itself.",
+        examples=[{"by": "region"}],
+    )
+    population: Name | None = Field(
+        default=None,
+        title="Population",
+        description="People who are in several datasets; its file caps them together.",
+        examples=["customers"],
+    )
+    lifetime: Budget | None = Field(
+        default=None,
+        title="Lifetime",
+        description="The most that all terms of the dataset together may lose. "
+        "Required before a second term can open.",
+        examples=[{"epsilon": 10, "delta": "1e-5"}],
+    )
+    officers: tuple[Text, ...] = Field(
+        default=(),
+        title="Officers",
+        description="Who may apply this policy and thaw the dataset; an officer "
+        "applies no edit of their own.",
+        examples=[["ann", "bob"]],
+    )
     alerts: tuple[Alert, ...] = Field(
         default=(Decimal("0.5"), Decimal("0.8"), Decimal("0.95")),
         title="Alerts",
@@ -143,6 +181,14 @@ class Policy(Record):
             raise problem(message, "Sort them and drop repetitions.")
         return value
 
+    @field_validator("officers")
+    @classmethod
+    def _different(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) != len(value):
+            message = f"officers must be different people, got {list(value)}."
+            raise problem(message, "Name each once.")
+        return value
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
         raise_all("Policy", self._problems())
@@ -153,6 +199,12 @@ class Policy(Record):
     def dataset_filter(self) -> Filter:
         """Make the filter of the whole dataset."""
         return self._filter(self.budget.epsilon, self.budget.delta)
+
+    def whole_filter(self) -> Filter | None:
+        """Make the filter of all partitions by time together; None without a cap."""
+        if self.partition is None or not self.partition.by_time or not self.lifetime:
+            return None
+        return self._filter(self.lifetime.epsilon, self.lifetime.delta)
 
     def flow_filter(self, flow: str | None) -> Filter | None:
         """Make the filter of a flow's own share; None if it has no share.
@@ -179,7 +231,7 @@ class Policy(Record):
             halt = self.halt_at(flow)
             target = Fraction(self.budget.epsilon) if halt is None else halt
             options["halt_at_epsilon"] = number_text(target)
-        return make_odometer(choice.theorem, delta=_text(delta), **options)
+        return make_odometer(choice.theorem, delta=exact_text(delta), **options)
 
     def halt_at(self, flow: str | None) -> Fraction | None:
         """Return the reading that no step of the flow may pass; None if no limit."""
@@ -196,28 +248,35 @@ class Policy(Record):
         return None if flow is None else self.flows.get(flow)
 
     def _filter(self, epsilon: Decimal, delta: Decimal) -> Filter:
-        numbers = {"epsilon": _text(epsilon), "delta": _text(delta)}
+        numbers = {"epsilon": exact_text(epsilon), "delta": exact_text(delta)}
         return make_filter(self.filter.theorem, **numbers, **self.filter.options)
 
     # What must hold between the fields
 
     def _problems(self) -> Iterator[InitErrorDetails]:
-        filter_problem = _attempt(
+        filter_problem = rule_problem(
             lambda: self._related(self.dataset_filter()), "filter"
         )
         if filter_problem:
             yield filter_problem
-        odometer_problem = _attempt(
+        odometer_problem = rule_problem(
             lambda: self._related(self.flow_odometer(None)), "odometer"
         )
         if odometer_problem:
             yield odometer_problem
+        yield from lifetime_problems(self.budget, self.lifetime)
+        if self.partition is not None:
+            yield from partition_problems(self.partition, self.unit, self.relation)
+        if not filter_problem and (
+            broken := rule_problem(self.whole_filter, "lifetime")
+        ):
+            yield broken
         for flow, share in self.flows.items():
             place = ("flows", flow)
             name_problem = check_flow_name(flow)
             if name_problem:
                 yield problem_at(*name_problem, *place, value=flow)
-            excess = list(self._excess(share, place))
+            excess = list(share_problems(self.budget, share, place))
             yield from excess
             if not excess and not filter_problem:
                 yield from self._filter_problems(flow, place)
@@ -235,23 +294,10 @@ class Policy(Record):
             raise InvalidCost(msg)
         return rule
 
-    def _excess(
-        self, share: FlowShare, place: tuple[str, ...]
-    ) -> Iterator[InitErrorDetails]:
-        for name in ("epsilon", "delta"):
-            asked, whole = getattr(share, name), getattr(self.budget, name)
-            if asked is not None and asked > whole:
-                message = (
-                    f"the share's {name} {_text(asked)} exceeds the budget's "
-                    f"{name} {_text(whole)}."
-                )
-                hint = f"Give the flow at most {_text(whole)}, or raise the budget."
-                yield problem_at(message, hint, *place, name, value=asked)
-
     def _filter_problems(
         self, flow: str, place: tuple[str, ...]
     ) -> Iterator[InitErrorDetails]:
-        broken = _attempt(lambda: self.flow_filter(flow), *place)
+        broken = rule_problem(lambda: self.flow_filter(flow), *place)
         if broken:
             yield broken
 
@@ -264,56 +310,71 @@ class Policy(Record):
             message = "halt_at_epsilon needs an odometer."
             yield problem_at(message, hint, *place, value=halt)
             return
-        broken = _attempt(lambda: self.flow_odometer(flow), *place)
+        broken = rule_problem(lambda: self.flow_odometer(flow), *place)
         if broken:
             yield broken
             return
         odometer = self.flow_odometer(flow)
         idle = odometer.read(odometer.zero()) if odometer else 0.0
         if idle >= Fraction(halt):
-            yield problem_at(*self._idle_problem(idle, halt), *place, value=halt)
-
-    def _idle_problem(self, idle: float, halt: Decimal) -> tuple[str, str]:
-        choice = self.odometer
-        theorem, tuned = (choice.theorem, not choice.options) if choice else ("", True)
-        reading = "infinity" if math.isinf(idle) else short_up(Fraction(idle))
-        message = (
-            f"before any step, the odometer {theorem!r} already reads {reading}, at "
-            f"or above halt_at_epsilon {_text(halt)}, so that no step could ever run."
-        )
-        tune = "" if tuned else "drop the odometer's options so that it is tuned, "
-        hint = f"Raise halt_at_epsilon above {reading}, {tune}"
-        return message, f"{hint}or raise the odometer's delta."
+            yield problem_at(
+                *idle_problem(self.odometer, idle, halt), *place, value=halt
+            )
 
     # What a ledger keeps
+
+    def declared(self) -> dict[str, Any]:
+        """Return what the policy says about its guarantee, without derived numbers.
+
+        Equal declarations give equal JSON, however their numbers are spelt. This is
+        what a ledger compares a file with.
+        """
+        flows = {name: declared_share(self.flows[name]) for name in sorted(self.flows)}
+        return {
+            **self._kept_as_declared(),
+            "filter": declared_theorem(self.filter),
+            "odometer": declared_theorem(self.odometer),
+            "flows": flows,
+        }
 
     def pinned(self) -> dict[str, Any]:
         """Return everything on which the guarantee rests, with derived numbers.
 
         Equal guarantees give equal JSON: `3` and `3.00` pin identically.
         """
+        whole = self.whole_filter()
         return {
+            **self._kept_as_declared(),
+            **({} if whole is None else {"whole": parameters(whole)}),
+            "filter": parameters(self.dataset_filter()),
+            "odometer": parameters(self.flow_odometer(None)),
+            "flows": {flow: self._pinned_flow(flow) for flow in sorted(self.flows)},
+        }
+
+    def _kept_as_declared(self) -> dict[str, Any]:
+        """Return the fields from which nothing is derived; empty ones are left out."""
+        found: dict[str, Any] = {
             "dataset": self.dataset,
             "unit": self.unit,
             "relation": self.relation,
-            "budget": {
-                "epsilon": _text(self.budget.epsilon),
-                "delta": _text(self.budget.delta),
-            },
-            "filter": _parameters(self.dataset_filter()),
-            "odometer": _parameters(self.flow_odometer(None)),
-            "flows": {flow: self._pinned_flow(flow) for flow in sorted(self.flows)},
+            "budget": declared_budget(self.budget),
             "other_flows": self.other_flows,
         }
+        if self.lifetime is not None:
+            found["lifetime"] = declared_budget(self.lifetime)
+        if self.officers:
+            found["officers"] = sorted(self.officers)
+        if self.partition is not None:
+            found["partition"] = self.partition.model_dump(exclude_none=True)
+        if self.population is not None:
+            found["population"] = self.population
+        return found
 
     def _pinned_flow(self, flow: str) -> dict[str, Any]:
-        rule, halt = self.flow_filter(flow), self.halt_at(flow)
         return {
-            "epsilon": None if rule is None else number_text(rule.epsilon),
-            "delta": None if rule is None else number_text(rule.delta),
-            "halt_at_epsilon": None if halt is None else number_text(halt),
-            "filter": _parameters(rule),
-            "odometer": _parameters(self.flow_odometer(flow)),
+            **declared_share(self.flows[flow]),
+            "filter": parameters(self.flow_filter(flow)),
+            "odometer": parameters(self.flow_odometer(flow)),
         }
 
     def differences(self, pinned: Mapping[str, Any]) -> list[str]:
@@ -326,74 +387,8 @@ class Policy(Record):
             Lines such as "budget.epsilon: ledger 3, file 4"; none if nothing on
             which the guarantee rests has changed.
         """
-        found = dict(_differences(pinned, self.pinned()))
-        return [
-            f"{key_text(path)}: {line}"
-            for path, line in found.items()
-            # A filter repeats the numbers of its budget; say each change once.
-            if path[-2:-1] != ("filter",) or found.get(_budget_path(path)) != line
-        ]
+        return difference_lines(pinned, self.pinned())
 
     def guarantee_sentence(self) -> str:
-        """Say in one sentence what the policy guarantees, and on which assumption."""
-        epsilon, delta = _readable(self.budget.epsilon), _readable(self.budget.delta)
-        return (
-            f"Every {self.unit} ({self.relation}): all releases from dataset "
-            f"{self.dataset!r} governed by this ledger in one term together are "
-            f"(epsilon = {epsilon}, delta = {delta})-differentially private, if every "
-            "declared sensitivity is right and every step draws the noise it declares."
-        )
-
-
-def _text(number: Decimal) -> str:
-    return number_text(Fraction(number))
-
-
-def _readable(number: Decimal) -> str:
-    """Write a number as people do, 1e-06 or 3, unless a float would alter it."""
-    text = repr(float(number)).removesuffix(".0")
-    return text if Decimal(text) == number else _text(number)
-
-
-def _parameters(rule: Rule | None) -> dict[str, Any] | None:
-    return None if rule is None else rule.parameters()
-
-
-def _attempt(make: Callable[[], Rule | None], *place: str) -> InitErrorDetails | None:
-    """Make a rule; return the problem, at the field that is to blame, if it fails."""
-    try:
-        make()
-    except RULE_ERRORS as error:
-        message, hint = split_hint(error)
-        name = error.name if isinstance(error, InvalidCost) else None
-        if place[0] == "flows":
-            hint = f"{hint} A share uses the dataset's filter and options.".lstrip()
-            blamed = (*place, name) if name in FlowShare.model_fields else place
-        elif place[0] == "filter" and name in Budget.model_fields:
-            blamed = ("budget", name)
-        else:
-            blamed = place if name in (None, place[-1]) else (*place, name)
-        hint = hint or f"Check the options of the {place[0]}."
-        return problem_at(message, hint, *blamed)
-    return None
-
-
-def _differences(
-    ledger: object, file: object, *path: str
-) -> Iterator[tuple[KeyPath, str]]:
-    if isinstance(ledger, Mapping) and isinstance(file, Mapping):
-        for key in sorted(ledger.keys() | file.keys()):
-            yield from _differences(ledger.get(key), file.get(key), *path, key)
-    elif ledger != file:
-        yield path, f"ledger {_value_text(ledger)}, file {_value_text(file)}"
-
-
-def _budget_path(path: KeyPath) -> KeyPath:
-    around = path[:-2] or ("budget",)
-    return (*around, path[-1])
-
-
-def _value_text(value: object) -> str:
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        """Say what the policy guarantees, and on which assumptions."""
+        return guarantee_in_words(self._kept_as_declared())

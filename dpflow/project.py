@@ -10,6 +10,8 @@ from typing import Any
 
 from dpflow.config import Settings, settings
 from dpflow.ledger import Ledger, open_ledger
+from dpflow.ledger.provenance import provenance
+from dpflow.ledger.records import Conditions
 from dpflow.policy import PolicySet, load_policies
 
 _Signature = tuple[tuple[object, ...], ...]
@@ -50,7 +52,7 @@ class _Opened:
 
 
 _lock = threading.Lock()
-_ledgers: dict[tuple[str, Path], _Opened] = {}
+_ledgers: dict[Settings, _Opened] = {}
 _policies: dict[Path, tuple[_Signature, PolicySet]] = {}
 
 
@@ -67,12 +69,28 @@ def current_project() -> Project:
     found = settings()
     with _lock:
         policies = _load(found.policies)
-        key = (found.ledger_url, found.policies)
+        key = found
         opened = _ledgers.get(key)
         if opened is None:
-            ledger = open_ledger(found.ledger_url, policies=found.policies)
+            ledger = project_ledger(found)
             opened = _ledgers[key] = _Opened(ledger)
     return Project(found, opened.ledger, policies, opened.unsettled)
+
+
+def project_ledger(found: Settings) -> Ledger:
+    """Open the ledger of a project, checked and with who acts.
+
+    Raises:
+        LedgerError: If the ledger is missing, out of reach or not the pinned one.
+        ConfigurationError: If it serves another environment.
+    """
+    return open_ledger(
+        found.ledger_url,
+        policies=found.policies,
+        witness=found.witness,
+        environment=found.environment,
+        conditions=Conditions(facts=provenance(found.root, found.principal)),
+    )
 
 
 def forget_projects() -> None:

@@ -221,7 +221,7 @@ def define_step(
         else False,
     )
     for keyword, template in _templates(step):
-        _check_template(step, keyword, template)
+        check_template(step, keyword, template)
     return step
 
 
@@ -335,12 +335,16 @@ def _templates(step: Step) -> Iterator[tuple[str, str]]:
             yield "partitions", template
 
 
-def _check_template(step: Step, keyword: str, template: str) -> None:
-    """Check that a template speaks of public parameters only."""
+def check_template(step: Step, keyword: str, template: str) -> None:
+    """Check that a template speaks of public parameters only.
+
+    Raises:
+        ConfigurationError: If it does not.
+    """
     hidden = step.private | _HIDDEN
     public = [name for name in step.signature.parameters if name not in hidden]
     try:
-        fields = list(_fields(template))
+        fields = list(template_fields(template))
     except ValueError as error:
         msg = f"{keyword} {template!r} of step {step.name!r}: {error}"
         raise ConfigurationError(msg) from error
@@ -355,9 +359,9 @@ def _check_template(step: Step, keyword: str, template: str) -> None:
             raise ConfigurationError(msg)
 
 
-def _fields(template: str) -> Iterator[str]:
+def template_fields(template: str) -> Iterator[str]:
     """Yield the fields of a template, those inside a format included."""
     for _, field, form, _ in string.Formatter().parse(template):
         if field is not None:
             yield field
-            yield from _fields(form or "")
+            yield from template_fields(form or "")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting.theorem import COUNTS
-from dpflow.ledger.records import AccountView
+from dpflow.ledger.account import partition_of
+from dpflow.ledger.lifetime import Budgets
+from dpflow.ledger.records import AccountView, TermView
 from dpflow.policy import Policy
+from dpflow.policy_copy import budget_text, guarantee_in_words
 from dpflow.rounding import number_from_text, short_down, short_up
 
 
@@ -18,16 +21,56 @@ def guarantee_line(policy: Policy) -> str:
     return policy.guarantee_sentence()
 
 
-def pinned_guarantee(pinned: Mapping[str, Any]) -> str:
-    """Return the guarantee that a ledger has pinned, in the policy's own sentence.
+def term_guarantee(copy: Mapping[str, Any], terms: Sequence[TermView] = ()) -> str:
+    """Return the guarantee of a dataset's newest term, with its assumptions.
+
+    A tightened term is bound for certain by the budget that it was opened with only.
 
     Args:
-        pinned: What `Policy.pinned` returned when the term was opened.
+        copy: What `Policy.pinned` or `Policy.declared` returned.
+        terms: The dataset's terms, oldest first; none if it has none yet.
     """
-    names = ("dataset", "unit", "relation", "budget")
-    # The sentence does not speak of the filter, and this one takes any budget.
-    fields = {name: pinned[name] for name in names} | {"filter": "basic"}
-    return Policy.model_validate(fields).guarantee_sentence()
+    budget = terms[-1].opened if terms else copy["budget"]
+    return guarantee_in_words({**copy, "budget": budget})
+
+
+def terms_in_words(terms: Sequence[TermView]) -> str:
+    """Say which terms a dataset has had, and what they add up to.
+
+    Args:
+        terms: All of them, oldest first.
+    """
+    if not terms:
+        return "No term is open yet."
+    parts = [f"Terms so far: {'; '.join(_term_text(view) for view in terms)}."]
+    charged = [view for view in terms if view.charged]
+    if charged:
+        total = budget_text(Budgets.of(charged).total())
+        lifetime = terms[-1].lifetime
+        cap = "no lifetime is set" if lifetime is None else budget_text(lifetime)
+        of = f"of the lifetime {cap}" if lifetime else f"and {cap}"
+        parts.append(f"Charged terms add up to {total} {of}.")
+    if any(view.opened != view.budget for view in terms):
+        parts.append(
+            "A tightened term counts as it was opened. Its smaller numbers hold where "
+            "usage was below them and the tightening was decided without regard to "
+            "what had been released."
+        )
+    if len({(view.unit, view.relation) for view in charged}) > 1:
+        parts.append(
+            "Charged terms protect different units or relations: their sum is a "
+            "guarantee of none of them."
+        )
+    return " ".join(parts)
+
+
+def _term_text(view: TermView) -> str:
+    text = f"{view.number} {budget_text(view.opened)} for {view.unit} ({view.relation})"
+    if view.opened != view.budget:
+        text += f", tightened to {budget_text(view.budget)}"
+    if not view.charged:
+        text += ", not charged"
+    return text if view.frozen is None else f"{text}, frozen"
 
 
 def amount_text(component: str, text: str | None, *, up: bool = True) -> str:
@@ -70,9 +113,14 @@ def account_title(view: AccountView) -> str:
     """Say which account this is."""
     if view.kind == "dataset":
         return f"dataset {view.dataset}"
+    if view.kind == "population":
+        return view.dataset.replace("/", " ", 1)
+    if view.kind == "partition":
+        return f"partition {view.name}"
+    inside = f" in {partition}" if (partition := partition_of(view.id)) else ""
     if view.kind == "flow":
-        return f"share of {view.name}"
-    return f"{view.kind} of {view.name}"
+        return f"share of {view.name}{inside}"
+    return f"{view.kind} of {view.name}{inside}"
 
 
 def reading_text(view: AccountView) -> str:

@@ -23,9 +23,13 @@ ROOMS = [
     "policy_yaml",
     "policy_types",
     "policy_fields",
+    "policy_copy",
     "policy_partition",
+    "policy_limits",
     "policy_model",
+    "policy_population",
     "policy",
+    "policy_changes",
     "config",
     "individual",
     "mechanisms",
@@ -52,6 +56,7 @@ ROOMS = [
 PURE = {
     "__future__",
     "abc",
+    "ast",
     "bisect",
     "contextlib",
     "collections",
@@ -253,7 +258,16 @@ def test_prefect_is_imported_in_its_room_only():
     )
 
 
-HEAVY = {"prefect", "numpy", "pandas", "opendp", "matplotlib", "scipy", "mpmath"}
+HEAVY = {
+    "prefect",
+    "psycopg",
+    "numpy",
+    "pandas",
+    "opendp",
+    "matplotlib",
+    "scipy",
+    "mpmath",
+}
 LOADED = """
 import json, sys
 import importlib

@@ -7,9 +7,14 @@ import os
 import pytest
 
 from dpflow.config import (
+    ENVIRONMENT_VARIABLE,
+    KEY_VARIABLE,
     LEDGER_VARIABLE,
     POLICIES_VARIABLE,
+    PRINCIPAL_VARIABLE,
+    WITNESS_VARIABLE,
     Settings,
+    ledger_key,
     project_root,
     settings,
 )
@@ -22,6 +27,8 @@ def folder(tmp_path, monkeypatch):
     """Return an empty project, with no settings from outside."""
     monkeypatch.delenv(LEDGER_VARIABLE, raising=False)
     monkeypatch.delenv(POLICIES_VARIABLE, raising=False)
+    monkeypatch.delenv(PRINCIPAL_VARIABLE, raising=False)
+    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
     tmp_path.joinpath("pyproject.toml").touch()
     return tmp_path
 
@@ -96,6 +103,26 @@ def test_the_environment_comes_before_pyproject(folder, monkeypatch):
     assert settings(folder).ledger_url == "postgresql://host/db"
 
 
+def test_who_acts_and_where_may_be_said(folder, monkeypatch):
+    """Nobody and nowhere unless it is; the variables come first."""
+    assert (settings(folder).principal, settings(folder).environment) == (None, None)
+    write(folder, '[tool.dpflow]\nprincipal = "robot"\nenvironment = "test"\n')
+    found = settings(folder)
+    assert (found.principal, found.environment) == ("robot", "test")
+    monkeypatch.setenv(PRINCIPAL_VARIABLE, "ann")
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "production")
+    found = settings(folder)
+    assert (found.principal, found.environment) == ("ann", "production")
+
+
+@pytest.mark.parametrize("name", [" ann", "ann\n", "a\tb", "a" * 201])
+def test_a_name_that_reads_like_another_is_refused(folder, monkeypatch, name):
+    """The journal and the officers' check take it by the letter."""
+    monkeypatch.setenv(PRINCIPAL_VARIABLE, name)
+    with pytest.raises(ConfigurationError, match=PRINCIPAL_VARIABLE):
+        settings(folder)
+
+
 def test_an_empty_variable_is_no_setting(folder, monkeypatch):
     """Shells leave such variables behind."""
     monkeypatch.setenv(LEDGER_VARIABLE, "")
@@ -146,3 +173,32 @@ def test_a_file_that_cannot_be_read_is_told(folder, content):
     folder.joinpath("pyproject.toml").write_bytes(content)
     with pytest.raises(ConfigurationError, match="cannot read"):
         settings(folder)
+
+
+# The witness and the key
+
+
+def test_the_witness_is_where_the_ledgers_kind_has_it_unless_it_is_said(folder):
+    """None means that default."""
+    assert settings(folder).witness is None
+
+
+def test_the_witness_can_be_a_folder_or_waived(folder, monkeypatch):
+    """Relative folders lie under the root; the environment comes first."""
+    write(folder, '[tool.dpflow]\nwitness = "seen"')
+    assert settings(folder).witness == str(folder / "seen")
+    monkeypatch.setenv(WITNESS_VARIABLE, "/mnt/other")
+    assert settings(folder).witness == "/mnt/other"
+    monkeypatch.setenv(WITNESS_VARIABLE, "none")
+    assert settings(folder).witness == "none"
+
+
+def test_the_key_is_long_or_absent(monkeypatch):
+    """A short one could be guessed."""
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    assert ledger_key() is None
+    monkeypatch.setenv(KEY_VARIABLE, "k" * 32)
+    assert ledger_key() == b"k" * 32
+    monkeypatch.setenv(KEY_VARIABLE, "k" * 31)
+    with pytest.raises(ConfigurationError, match="31 characters"):
+        ledger_key()

@@ -12,7 +12,17 @@ import typer
 from typer.core import TyperGroup
 
 import dpflow
-from dpflow.cli import demo, history, ledger, policy, releases, status
+from dpflow.cli import (
+    demo,
+    freeze,
+    history,
+    ledger,
+    policy,
+    releases,
+    resume,
+    status,
+    why,
+)
 from dpflow.cli.output import fail, survive_encoding
 from dpflow.exceptions import DpflowError
 
@@ -64,7 +74,11 @@ def _dpflow(
 
 app.command("status")(status.status)
 app.command("history")(history.history)
+app.command("why")(why.why)
 app.command("demo")(demo.demo)
+app.command("freeze")(freeze.freeze)
+app.command("thaw")(freeze.thaw)
+app.command("resume")(resume.resume)
 app.add_typer(policy.app, name="policy")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(releases.app, name="releases")

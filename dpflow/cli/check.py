@@ -13,10 +13,12 @@ from dpflow.cli.output import finite, short_path
 from dpflow.cli.source import Standing, gates, project_ledger, standings, view_of
 from dpflow.cli.tables import GateRow, threshold_text
 from dpflow.exceptions import LedgerMissing, PolicyError
+from dpflow.ledger import views as ledger_views
 from dpflow.ledger.account import Account
+from dpflow.ledger.records import TermView
 from dpflow.policy import Policy, PolicySet, load_policies, load_policy
 from dpflow.policy_yaml import policy_error
-from dpflow.summary import account_title
+from dpflow.summary import account_title, term_guarantee
 
 #: The steps that are counted, with their headings.
 _STEPS: Sequence[tuple[str, Cost]] = (
@@ -52,34 +54,52 @@ class Comparison:
     Attributes:
         term: The copy's term; None if the ledger has none.
         differences: Readable lines; empty if it is the same.
-        untouched: Nothing was charged under the copy, so the file may still change.
+        replaceable: The next step applies the file, whatever the copy says.
+        officers: Who has to apply the file if there is no copy.
+        terms: The dataset's terms so far.
+        pinned: The copy, with the numbers that govern.
     """
 
     term: int | None
+    pinned: Mapping[str, Any] | None = None
     differences: tuple[str, ...] = ()
-    untouched: bool = True
+    replaceable: bool = True
+    officers: tuple[str, ...] = ()
+    terms: tuple[TermView, ...] = ()
 
     @property
     def refused(self) -> bool:
-        """Whether steps are refused until the edit is undone."""
-        return bool(self.differences) and not self.untouched
+        """Whether steps are refused until the edit is undone or applied."""
+        return bool(self.differences) and not self.replaceable
+
+    @property
+    def same(self) -> bool:
+        """Whether the copy is the file's."""
+        return self.term is not None and not self.differences
 
     @property
     def text(self) -> str:
         """What to tell people."""
+        if self.term is None and self.officers:
+            named = ", ".join(self.officers)
+            return (
+                f"not applied in the ledger yet; an officer ({named}) has to run "
+                "`dpflow policy apply`"
+            )
         if self.term is None:
             return "not pinned in the ledger yet; the first step does it"
         if not self.differences:
             return f"same as the ledger's copy (term {self.term})"
         told = "; ".join(self.differences)
-        if self.untouched:
+        if self.replaceable:
             return (
                 f"differs from the ledger: {told}. Nothing was charged yet, so the "
                 "next step applies the file."
             )
         return (
-            f"differs from the ledger: {told}. Something was charged under the "
-            "ledger's copy, which governs; steps are refused until the edit is undone."
+            f"differs from the ledger: {told}. The ledger's copy governs; steps are "
+            "refused until the edit is undone or applied: `dpflow policy diff` says "
+            "what applying it would do."
         )
 
 
@@ -148,24 +168,45 @@ def compare(policies: Mapping[str, Policy]) -> dict[str, Comparison] | None:
         with project_ledger() as (_, ledger):
             known = PolicySet(policies)
             return {
-                name: _comparison(policy, standings(ledger, known, name)[-1])
+                name: _comparison(
+                    policy,
+                    standings(ledger, known, name)[-1],
+                    ledger_views.terms(ledger, name),
+                )
                 for name, policy in policies.items()
             }
     except LedgerMissing:
         return None
 
 
-def _comparison(policy: Policy, standing: Standing) -> Comparison:
-    if standing.term is None or standing.pinned is None:
-        return Comparison(term=None)
+def _comparison(
+    policy: Policy, standing: Standing, terms: list[TermView]
+) -> Comparison:
     return Comparison(
         term=standing.term,
-        differences=tuple(policy.differences(standing.pinned)),
-        untouched=standing.untouched,
+        pinned=standing.pinned,
+        differences=standing.differences,
+        replaceable=standing.replaceable,
+        officers=policy.officers,
+        terms=tuple(terms),
     )
 
 
-def gate_rows(policy: Policy) -> list[GateRow]:
+def guarantee(policy: Policy, comparison: Comparison | None) -> str:
+    """Say what a policy guarantees, with the term's budget where it governs."""
+    same = comparison is not None and comparison.same
+    terms = comparison.terms if comparison is not None and same else ()
+    return term_guarantee(policy.declared(), terms)
+
+
+def governing(policy: Policy, comparison: Comparison | None) -> Mapping[str, Any]:
+    """Return the numbers that govern: the ledger's, if its copy is the file's."""
+    if comparison is not None and comparison.same and comparison.pinned is not None:
+        return comparison.pinned
+    return policy.pinned()
+
+
+def gate_rows(pinned: Mapping[str, Any]) -> list[GateRow]:
     """Return the gates of a policy with what they admit, for people."""
     return [
         GateRow(
@@ -175,18 +216,18 @@ def gate_rows(policy: Policy) -> list[GateRow]:
             threshold=threshold_text(view_of(gate, state="open")),
             steps={name: _count_text(gate, cost) for name, cost in _STEPS},
         )
-        for gate in gates(policy.pinned())
+        for gate in gates(pinned)
     ]
 
 
-def gates_json(policy: Policy) -> list[dict[str, Any]]:
+def gates_json(pinned: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the gates of a policy with what they admit, for programs.
 
     A count is null where there is no end to the steps, or no price for them; then
     `priced` says so.
     """
     found = []
-    for gate in gates(policy.pinned()):
+    for gate in gates(pinned):
         view = view_of(gate, state="open")
         counts = [
             {

@@ -124,6 +124,9 @@ def journal_json(item: JournalEntry) -> dict[str, Any]:
         "error_type": body.get("error_type"),
         "refusal": refusal,
         "reservation": entry.reservation,
+        "because": body.get("because"),
+        "who": body.get("who"),
+        "code": body.get("code"),
         "writer": entry.writer,
     }
 
@@ -145,7 +148,7 @@ def _outcome(item: JournalEntry) -> tuple[str, bool]:
     """Say in a few words what came of an entry, and whether that is bad news."""
     body, kind = item.entry.body, item.entry.kind
     if kind == "open":
-        return _opened(item.account), False
+        return _opened(item), False
     if kind == "reserve":
         return item.fate, item.fate == "forfeited"
     if kind == "refuse":
@@ -154,11 +157,17 @@ def _outcome(item: JournalEntry) -> tuple[str, bool]:
         return f"failed: {body.get('error_type', 'error')}", True
     if kind == "settle":
         return f"noise {body.get('noise', 'unknown')}", False
-    return str(body.get("reason") or body.get("because") or ""), kind == "forfeit"
+    raised = kind in {"forfeit", "amend", "prior", "repair"}
+    return str(body.get("reason") or body.get("because") or ""), raised
 
 
-def _opened(account: AccountView) -> str:
-    limits = {"epsilon": account.epsilon or "0", "delta": account.delta}
+def _opened(item: JournalEntry) -> str:
+    """Say with which rule an account was opened; it may be tighter now."""
+    account, rule = item.account, item.entry.body.get("rule", {})
+    limits = {
+        "epsilon": rule.get("epsilon", account.epsilon or "0"),
+        "delta": rule.get("delta", account.delta),
+    }
     return f"{account.theorem}: {amounts_text(limits)}"
 
 

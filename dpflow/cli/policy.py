@@ -1,4 +1,4 @@
-"""`dpflow policy`: check policy files, print their schema."""
+"""`dpflow policy`: check policy files, compare and apply them, print their schema."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the policies' libraries)
 
@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpflow.cli import apply
 from dpflow.cli.output import AsJson, fail, plain, say, say_json, short_path
 
 if TYPE_CHECKING:
     from dpflow.cli.check import Checked, Comparison
     from dpflow.exceptions import DpflowError
 
-app = typer.Typer(no_args_is_help=True, help="Check policies, or print their schema.")
+app = typer.Typer(no_args_is_help=True, help="Check, compare and apply policies.")
+
+app.command()(apply.diff)
+app.command()(apply.apply)
 
 
 @app.command()
@@ -78,7 +82,7 @@ def _print(
 ) -> None:
     from rich.text import Text
 
-    from dpflow.cli.check import STEPS_LEGEND, gate_rows
+    from dpflow.cli.check import STEPS_LEGEND, gate_rows, governing, guarantee
     from dpflow.cli.tables import gates_table
 
     for each in found:
@@ -89,10 +93,11 @@ def _print(
         dataset = plain(each.policy.dataset)
         state = ("valid", "green")
         say(Text.assemble((name, "bold"), f"  dataset {dataset}  ", state))
-        say(plain(each.policy.guarantee_sentence()))
-        say("", gates_table(gate_rows(each.policy)), "")
-        if comparisons is not None:
-            _print_comparison(comparisons[each.policy.dataset])
+        comparison = (comparisons or {}).get(each.policy.dataset)
+        say(plain(guarantee(each.policy, comparison)))
+        say("", gates_table(gate_rows(governing(each.policy, comparison))), "")
+        if comparison is not None:
+            _print_comparison(comparison)
     if any(each.policy for each in found):
         say(STEPS_LEGEND)
     if compared and comparisons is None:
@@ -104,9 +109,14 @@ def _print(
 def _print_comparison(comparison: Comparison) -> None:
     from rich.text import Text
 
+    from dpflow.summary import terms_in_words
+
     style = "yellow" if comparison.differences else ""
     style = "bold red" if comparison.refused else style
-    say(Text(plain(comparison.text), style=style), "")
+    say(Text(plain(comparison.text), style=style))
+    if comparison.terms:
+        say(plain(terms_in_words(comparison.terms)))
+    say("")
 
 
 def _print_json(
@@ -129,24 +139,26 @@ def _print_json(
 def _policy_json(
     each: Checked, comparisons: dict[str, Comparison] | None
 ) -> dict[str, Any]:
-    from dpflow.cli.check import gates_json
+    from dpflow.cli.check import gates_json, governing, guarantee
+    from dpflow.cli.status import term_json
 
     policy = each.policy
     if policy is None:
         return {}
     ledger = None
-    if comparisons is not None:
-        comparison = comparisons[policy.dataset]
+    comparison = (comparisons or {}).get(policy.dataset)
+    if comparison is not None:
         ledger = {
             "term": comparison.term,
             "differences": list(comparison.differences),
             "refused": comparison.refused,
+            "terms": [term_json(view) for view in comparison.terms],
         }
     return {
         "file": short_path(each.path),
         "dataset": policy.dataset,
-        "guarantee": policy.guarantee_sentence(),
-        "gates": gates_json(policy),
+        "guarantee": guarantee(policy, comparison),
+        "gates": gates_json(governing(policy, comparison)),
         "ledger": ledger,
     }
 

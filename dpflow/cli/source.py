@@ -7,7 +7,6 @@ needs no policy file, so that a broken one hides nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,14 +16,18 @@ from typing import Any
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.cli.output import warn
 from dpflow.config import Settings, settings
 from dpflow.exceptions import PolicyError, UnknownDataset
-from dpflow.ledger import Ledger, open_ledger
+from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
 from dpflow.ledger.account import Account
 from dpflow.ledger.records import AccountView
-from dpflow.policy import PolicySet, load_policies
+from dpflow.ledger.terms import Term, may_be_replaced, newest_term
+from dpflow.policy import Policy, PolicySet, load_policies
+from dpflow.policy_population import PREFIX
 from dpflow.policy_types import did_you_mean
+from dpflow.project import project_ledger as open_project
 from dpflow.rounding import number_from_text, number_text
 
 #: State of an account that the first step of its flow will open.
@@ -40,12 +43,16 @@ class Standing:
         pinned: The policy's guarantee-relevant fields; the ledger's copy if there is
             one. None for an earlier term, whose copy is history.
         accounts: Opened ones and those that the policy announces.
+        differences: How the policy file differs from the ledger's copy.
+        replaceable: Whether the next step applies a file that differs by itself.
     """
 
     dataset: str
     term: int | None
     pinned: Mapping[str, Any] | None
     accounts: tuple[AccountView, ...]
+    differences: tuple[str, ...] = ()
+    replaceable: bool = True
 
     @property
     def untouched(self) -> bool:
@@ -54,19 +61,33 @@ class Standing:
 
 
 @contextmanager
-def project_ledger() -> Iterator[tuple[Settings, Ledger]]:
+def project_ledger(*, quiet: bool = False) -> Iterator[tuple[Settings, Ledger]]:
     """Open the project's ledger for one command.
+
+    Args:
+        quiet: Leave a ledger that forgot charges to the command; else it is warned of.
 
     Raises:
         LedgerError: If it is missing, out of reach or not the pinned one.
         ConfigurationError: If the settings cannot be read.
     """
     found = settings()
-    ledger = open_ledger(found.ledger_url, policies=found.policies)
+    ledger = open_project(found)
     try:
+        if not quiet:
+            _warn_of_rollback(ledger)
         yield found, ledger
     finally:
         ledger.close()
+
+
+def _warn_of_rollback(ledger: Ledger) -> None:
+    """Warn that the numbers shown are too small, because the ledger forgot charges."""
+    with ledger.database.read() as session:
+        epoch = int(session.rows("read_ledger")[0]["epoch"])
+        problem = ledger.watch.problem(session, epoch)
+    if problem is not None:
+        warn(problem)
 
 
 def ledger_facts(ledger: Ledger) -> dict[str, str]:
@@ -85,15 +106,6 @@ def policies_and_problem(directory: Path) -> tuple[PolicySet, str | None]:
         return PolicySet({}, {}, directory), f"{error.message} {hint}"
 
 
-def pinned_copy(ledger: Ledger, dataset: str) -> tuple[int, dict[str, Any]] | None:
-    """Return the number and the pinned fields of a dataset's newest term."""
-    with ledger.database.read() as session:
-        rows = session.rows("newest_term", dataset=dataset)
-    if not rows:
-        return None
-    return int(rows[0]["number"]), json.loads(rows[0]["pinned"])
-
-
 def standings(
     ledger: Ledger, policies: PolicySet, dataset: str | None = None
 ) -> list[Standing]:
@@ -109,17 +121,43 @@ def standings(
     found: list[Standing] = []
     for name in wanted:
         views = opened.get(name, [])
-        pinned = pinned_copy(ledger, name)
-        if pinned is None and name not in policies:
+        policy = policies.get(name)
+        with ledger.database.read() as session:
+            term = newest_term(session, name)
+            replaceable = term is None or may_be_replaced(session, term)
+        if term is not None:
+            fields, number = term.pinned, term.number
+        elif policy is not None:
+            fields, number = policy.pinned(), None
+        else:
             raise unknown_dataset(name, known_datasets(ledger, policies))
-        term, fields = pinned or (None, policies[name].pinned())
-        found += _earlier_terms(views, term)
-        current = [view for view in views if view.term == term]
+        found += _earlier_terms(views, number)
+        current = [view for view in views if view.term == number]
         accounts = tuple(sorted([*current, *_announced(fields, current)], key=_order))
         found.append(
-            Standing(dataset=name, term=term, pinned=fields, accounts=accounts)
+            Standing(
+                dataset=name,
+                term=number,
+                pinned=fields,
+                accounts=accounts,
+                differences=_differences(term, policy),
+                replaceable=replaceable and not (policy and policy.officers),
+            )
         )
     return found
+
+
+def _differences(term: Term | None, policy: Policy | None) -> tuple[str, ...]:
+    if term is None or policy is None:
+        return ()
+    return tuple(term.differences(policy))
+
+
+def _is_switch(view: AccountView, pinned: tuple[int, Mapping[str, Any]] | None) -> bool:
+    """Say whether an account holds nothing: it opens and freezes a divided dataset."""
+    if pinned is None or (view.kind, view.term) != ("dataset", pinned[0]):
+        return False
+    return "partition" in pinned[1] and "whole" not in pinned[1]
 
 
 def known_datasets(ledger: Ledger, policies: PolicySet) -> set[str]:
@@ -134,19 +172,6 @@ def unknown_dataset(dataset: str, known: set[str]) -> UnknownDataset:
     return UnknownDataset(message, dataset=dataset, known=sorted(known), hint=hint)
 
 
-def policy_changes(
-    policies: PolicySet, found: list[Standing]
-) -> Iterator[tuple[Standing, list[str]]]:
-    """Yield the datasets whose file differs from the ledger's copy, and how."""
-    for standing in found:
-        if standing.term is None or standing.pinned is None:
-            continue
-        policy = policies.get(standing.dataset)
-        differences = [] if policy is None else policy.differences(standing.pinned)
-        if differences:
-            yield standing, differences
-
-
 def gates(pinned: Mapping[str, Any]) -> list[Account]:
     """Return the gates that a policy sets up, with empty tallies.
 
@@ -154,7 +179,9 @@ def gates(pinned: Mapping[str, Any]) -> list[Account]:
         pinned: What `Policy.pinned` returned; its derived numbers are used.
     """
     dataset = str(pinned["dataset"])
-    found = [_gate(dataset, "dataset", "", make_filter(**pinned["filter"]))]
+    found = [_gate(dataset, *_whole(pinned))]
+    if "whole" in pinned:
+        found.append(_gate(dataset, "dataset", "", make_filter(**pinned["whole"])))
     for flow, share in pinned["flows"].items():
         if share["filter"] is not None:
             found.append(_gate(dataset, "flow", flow, make_filter(**share["filter"])))
@@ -164,6 +191,15 @@ def gates(pinned: Mapping[str, Any]) -> list[Account]:
             rule = make_odometer(**share["odometer"])
             found.append(_gate(dataset, "odometer", flow, rule, halt))
     return found
+
+
+def _whole(pinned: Mapping[str, Any]) -> tuple[str, str, Rule]:
+    """Return kind, name and rule of the gate that has the budget."""
+    rule = make_filter(**pinned["filter"])
+    if "partition" in pinned:
+        return "partition", f"each {pinned['partition']['by']}", rule
+    population = str(pinned["dataset"]).startswith(PREFIX)
+    return "population" if population else "dataset", "", rule
 
 
 def view_of(gate: Account, *, state: str) -> AccountView:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dpflow.cli.source import Standing
     from dpflow.config import Settings
     from dpflow.ledger import Ledger
-    from dpflow.ledger.records import AccountView
+    from dpflow.ledger.records import AccountView, TermView
 
 DatasetArgument = Annotated[
     str | None,
@@ -30,13 +30,17 @@ def status(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
         project_ledger,
         standings,
     )
+    from dpflow.ledger import views
 
     with project_ledger() as (found, ledger):
         policies, problem = policies_and_problem(found.policies)
         shown = standings(ledger, policies, dataset)
         warnings = ([problem] if problem else []) + _changes(policies, shown)
         if as_json:
-            datasets = [_standing_json(standing) for standing in shown]
+            datasets = [
+                _standing_json(standing, views.terms(ledger, standing.dataset))
+                for standing in shown
+            ]
             facts = ledger_facts(ledger)
             say_json({"ledger": facts, "datasets": datasets, "warnings": warnings})
             return
@@ -46,33 +50,59 @@ def status(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
 
 
 def _changes(policies: Any, shown: list[Standing]) -> list[str]:
-    from dpflow.cli.source import policy_changes
-
     found = []
-    for standing, differences in policy_changes(policies, shown):
+    for standing in shown:
+        if not standing.differences:
+            continue
         place = short_path(policies.source(standing.dataset))
-        told = "; ".join(differences)
+        told = "; ".join(standing.differences)
         then = (
             "Nothing was charged yet, so the next step applies the file."
-            if standing.untouched
-            else "The ledger's copy governs and steps are refused: undo the edit."
+            if standing.replaceable
+            else "The ledger's copy governs and steps are refused: undo the edit, or "
+            f"see `dpflow policy diff {standing.dataset}`."
         )
         found.append(f"{place} differs from the ledger: {told}. {then}")
     return found
 
 
-def _standing_json(standing: Standing) -> dict[str, Any]:
-    from dpflow.summary import pinned_guarantee
+def _standing_json(standing: Standing, terms: list[TermView]) -> dict[str, Any]:
+    from dpflow.summary import term_guarantee
 
     pinned = standing.pinned
     return {
         "dataset": standing.dataset,
         "unit": pinned and pinned["unit"],
         "relation": pinned and pinned["relation"],
-        "guarantee": pinned and pinned_guarantee(pinned),
+        "guarantee": pinned and term_guarantee(pinned, terms),
         "term": standing.term,
+        "terms": [term_json(view) for view in terms],
+        "frozen": _frozen_json(terms) if pinned else None,
         "accounts": [account_json(view) for view in standing.accounts],
     }
+
+
+def term_json(view: TermView) -> dict[str, Any]:
+    """Return a term for programs; numbers are exact decimal text."""
+    return {
+        "number": view.number,
+        "unit": view.unit,
+        "relation": view.relation,
+        "opened_with": dict(view.opened),
+        "budget": dict(view.budget),
+        "charged": view.charged,
+        "lifetime": None if view.lifetime is None else dict(view.lifetime),
+        "because": view.because,
+        "opened_at": view.opened_at,
+        "opened_by": view.opened_by,
+    }
+
+
+def _frozen_json(terms: list[TermView]) -> dict[str, Any] | None:
+    freeze = terms[-1].frozen if terms else None
+    if freeze is None:
+        return None
+    return {name: freeze.get(name) for name in ("who", "because", "at")}
 
 
 def account_json(view: AccountView) -> dict[str, Any]:
@@ -108,11 +138,13 @@ def account_json(view: AccountView) -> dict[str, Any]:
 def _print(found: Settings, ledger: Ledger, shown: list[Standing]) -> None:
     from rich.text import Text
 
+    from dpflow.ledger import views
+
     place = plain(short_path(ledger.place))
     say(Text.assemble(("Ledger ", "bold"), place, f"  id {ledger.id}"))
     for standing in shown:
         say("")
-        _print_standing(standing)
+        _print_standing(standing, views.terms(ledger, standing.dataset))
     if not shown:
         say("", *_no_policies(found))
     elif all(standing.untouched for standing in shown):
@@ -138,11 +170,12 @@ def _no_policies(found: Settings) -> list[str]:
     ]
 
 
-def _print_standing(standing: Standing) -> None:
+def _print_standing(standing: Standing, terms: list[TermView]) -> None:
     from rich.text import Text
 
     from dpflow.cli.tables import accounts_table, odometers_table
-    from dpflow.summary import pinned_guarantee
+    from dpflow.ledger.refusal import frozen_text
+    from dpflow.summary import term_guarantee, terms_in_words
 
     facts = []
     if standing.pinned is None:
@@ -153,7 +186,13 @@ def _print_standing(standing: Standing) -> None:
     title = (plain(standing.dataset), "bold cyan")
     say(Text.assemble(title, f"  {plain(', '.join(facts))}"))
     if standing.pinned is not None:
-        say(plain(pinned_guarantee(standing.pinned)))
+        say(plain(term_guarantee(standing.pinned, terms)))
+        if len(terms) > 1 or any(view.opened != view.budget for view in terms):
+            say(plain(terms_in_words(terms)))
+        if terms and terms[-1].frozen is not None:
+            told = plain(frozen_text(terms[-1].frozen)).capitalize()
+            thaw = f"`dpflow thaw {standing.dataset}` ends it."
+            say(Text(f"{told}. Every step is refused; {thaw}", style="bold cyan"))
     filters = [view for view in standing.accounts if view.reading is None]
     odometers = [view for view in standing.accounts if view.reading is not None]
     if filters:

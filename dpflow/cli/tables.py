@@ -24,6 +24,12 @@ _KIND_STYLES = {
     "void": "yellow",
     "forfeit": "magenta",
     "refuse": "bold red",
+    "amend": "bold magenta",
+    "prior": "bold magenta",
+    "repair": "bold magenta",
+    "tighten": "bold",
+    "freeze": "bold cyan",
+    "thaw": "bold",
 }
 _STATE_STYLES = {"open": "green", "frozen": "bold cyan", "overdrawn": "bold red"}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dpflow.accounting.mechanism_costs import relations_of
@@ -16,26 +18,40 @@ from dpflow.exceptions import (
 from dpflow.ledger.account import (
     Account,
     append,
-    fitting_factor,
     now,
 )
+from dpflow.ledger.alerts import new_alerts
 from dpflow.ledger.database import Session
-from dpflow.ledger.gates import accounts_of
-from dpflow.ledger.owner import Owners
+from dpflow.ledger.gates import Gate, fitting_factor, gates_of, terms_of
+from dpflow.ledger.owner import Liveness
 from dpflow.ledger.records import (
+    Alert,
     Answer,
     Busy,
+    Conditions,
     Granted,
     Replayed,
     Request,
     canonical,
 )
 from dpflow.ledger.refusal import Refusal, refusal_error
+from dpflow.ledger.terms import Term, frozen_by
 from dpflow.ledger.writer import writer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """A request with all that is asked for it: each account and the amount."""
+
+    request: Request
+    terms: list[Term]
+    gates: list[Gate]
+    pairs: list[tuple[Account, Tally]]
+    body: dict[str, Any]
+
+
 def decide(
-    session: Session, request: Request, owners: Owners
+    session: Session, request: Request, owners: Liveness, conditions: Conditions
 ) -> Answer | BudgetRefused:
     """Decide one request against every account, in the caller's transaction.
 
@@ -46,20 +62,41 @@ def decide(
         DpflowError: For a request that cannot be decided. The caller rolls back to
             where the request began, so that it leaves no trace.
     """
+    announce(session, request)
     known = _known(session, request) or _released(session, request, owners)
     if known is not None:
         return known
-    _check_relation(request)
-    accounts = accounts_of(session, request)
-    asked = [account.price(request.cost) for account in accounts]
-    refusal = _refused(session, request, accounts, asked)
+    check_relation(request)
+    facts = conditions.facts
+    terms = terms_of(session, request, applies=conditions.applies_policies, facts=facts)
+    gates = gates_of(session, request, terms, facts)
+    case = _Case(
+        request=request,
+        terms=terms,
+        gates=gates,
+        pairs=[(gate.account, gate.price(request.cost)) for gate in gates],
+        body=_body(request, terms, facts),
+    )
+    refusal = _refused(session, case)
     if refusal is not None:
         return refusal
-    _hold(session, request, accounts, asked)
+    _hold(session, case)
     return Granted(
         reservation=request.reservation,
-        accounts=tuple(account.id for account in accounts),
+        accounts=tuple(gate.account.id for gate in gates),
+        alerts=_alerts(session, case),
     )
+
+
+def announce(session: Session, request: Request) -> None:
+    """Say what the decision will ask first, all of which may be answered at once."""
+    session.soon("read_reservation", id=request.reservation)
+    if request.release_key is not None:
+        session.soon("read_release", release_key=request.release_key)
+    for dataset in request.locked:
+        session.soon("newest_term", dataset=dataset)
+    if request.flow_run is not None:
+        session.soon("halting_accounts", run=request.flow_run)
 
 
 def _known(session: Session, request: Request) -> Granted | None:
@@ -83,10 +120,13 @@ def _known(session: Session, request: Request) -> Granted | None:
 
 
 def _released(
-    session: Session, request: Request, owners: Owners
+    session: Session, request: Request, owners: Liveness
 ) -> Replayed | Busy | None:
     """Look the release key up: replay it, wait for a live claim, or go on."""
     if request.release_key is None:
+        return None
+    if any(frozen_by(session, dataset) is not None for dataset in request.datasets):
+        # Frozen means that nothing is answered, be it free: the gates refuse.
         return None
     rows = session.rows("read_release", release_key=request.release_key)
     if not rows:
@@ -111,10 +151,10 @@ def _released(
     return None
 
 
-def _check_relation(request: Request) -> None:
+def check_relation(request: Request) -> None:
     """Refuse a cost whose price does not hold under a dataset's relation."""
     allowed = relations_of(request.cost)
-    for policy in request.policies:
+    for policy in (*request.policies, *request.populations):
         if policy.relation not in allowed:
             holds = " and ".join(allowed) or "no relation"
             msg = (
@@ -125,51 +165,47 @@ def _check_relation(request: Request) -> None:
             raise UnsupportedCost(msg, mechanism=request.cost.mechanism)
 
 
-def _refused(
-    session: Session,
-    request: Request,
-    accounts: list[Account],
-    asked: list[Tally],
-) -> BudgetRefused | None:
-    pairs = list(zip(accounts, asked, strict=True))
-    closed = [
-        policy for policy in request.policies if not policy.covers_flow(request.flow)
-    ]
-    halted = _halted(session, request) & {account.id for account in accounts}
+def _refused(session: Session, case: _Case) -> BudgetRefused | None:
+    request, pairs = case.request, case.pairs
+    closed = [t.dataset for t in case.terms if not t.covers_flow(request.flow)]
+    halted = _halted(session, request) & {account.id for account, _ in pairs}
     refusing = [
         (account, amount)
         for account, amount in pairs
         if account.id in halted or not account.admits(amount)
     ]
     if closed:
-        datasets = {policy.dataset for policy in closed}
         refusing = [
             (account, amount)
             for account, amount in pairs
-            if account.kind == "dataset" and account.dataset in datasets
+            if account.kind == "dataset" and account.dataset in closed
         ]
     if not refusing:
         return None
+    # What closes a dataset for everyone is said before what this step lacks.
+    refusing.sort(key=lambda pair: pair[0].state != "frozen")
     account, amount = refusing[0]
+    frozen = account.state == "frozen"
+    never = bool(closed) or frozen
     refusal = Refusal(
         request=request,
         account=account,
         asked=amount,
-        closed=bool(closed),
+        closed=bool(closed) and not frozen,
         halted=account.id in halted,
         run_halted=bool(halted),
-        factor=None if closed or halted else fitting_factor(accounts, request.cost),
+        frozen=frozen_by(session, account.dataset) if frozen else None,
+        factor=None if never or halted else fitting_factor(case.gates, request.cost),
     )
-    granted = session.rows("read_granted", account=account.id, step=request.step)
-    exhausted = not closed and any(
-        amount.fits_within(Tally.from_text(row["amount"])) for row in granted
-    )
+    granted = _granted(session, account, request.step)
+    exhausted = not never and granted is not None and amount.fits_within(granted)
     error = refusal_error(refusal, BudgetExhausted if exhausted else BudgetRefused)
-    body = {**_body(request), **refusal.told(error)}
+    body = {**case.body, **refusal.told(error)}
     _journal_refusal(session, request, account, amount, body)
     for other, other_amount in refusing[1:]:
-        # An odometer halts the flow run even where another gate refused first.
-        if other.kind == "odometer":
+        # An odometer halts the flow run even where another gate refused first; a
+        # frozen one says nothing about the run.
+        if other.kind == "odometer" and other.state != "frozen":
             _journal_refusal(session, request, other, other_amount, body)
     return error
 
@@ -197,30 +233,26 @@ def _journal_refusal(
         if run is not None:
             charged = int(run == request.flow_run)
             place = {"account": refused.id, "seq": refused.seq}
-            session.change("note_refused", run=run, charged=charged, **place)
+            session.post("note_refused", run=run, charged=charged, **place)
 
 
-def _hold(
-    session: Session,
-    request: Request,
-    accounts: list[Account],
-    asked: list[Tally],
-) -> None:
-    body = _body(request)
-    session.change(
+def _hold(session: Session, case: _Case) -> None:
+    request, body = case.request, case.body
+    granted = [_granted(session, account, request.step) for account, _ in case.pairs]
+    session.post(
         "open_reservation",
         id=request.reservation,
         fingerprint=request.fingerprint(),
         owner=request.owner,
-        datasets=canonical(request.datasets),
-        accounts=canonical([account.id for account in accounts]),
+        datasets=canonical(request.locked),
+        accounts=canonical([account.id for account, _ in case.pairs]),
         cost=canonical(request.cost.describe()),
         step=request.step,
         release_key=request.release_key,
         body=canonical(body),
         at=now(),
     )
-    for account, amount in zip(accounts, asked, strict=True):
+    for (account, amount), highest in zip(case.pairs, granted, strict=True):
         append(
             session,
             account,
@@ -233,9 +265,16 @@ def _hold(
             body=body,
             writer=writer(),
         )
-        _note_granted(session, account, request.step, amount)
+        if highest is None or not amount.fits_within(highest):
+            higher = amount if highest is None else highest.highest(amount)
+            session.post(
+                "note_granted",
+                account=account.id,
+                step=request.step,
+                amount=higher.to_text(),
+            )
     if request.release_key is not None:
-        session.change(
+        session.post(
             "claim_release",
             release_key=request.release_key,
             key_text=request.key_text,
@@ -248,6 +287,16 @@ def _hold(
         )
 
 
+def _alerts(session: Session, case: _Case) -> tuple[Alert, ...]:
+    policies = (*case.request.policies, *case.request.populations)
+    by_name = {policy.dataset: policy for policy in policies}
+    return tuple(
+        alert
+        for account, amount in case.pairs
+        for alert in new_alerts(session, by_name[account.dataset], account, amount)
+    )
+
+
 def _halted(session: Session, request: Request) -> set[str]:
     """Return the odometer accounts that have refused a step of this flow run."""
     if request.flow_run is None:
@@ -256,22 +305,23 @@ def _halted(session: Session, request: Request) -> set[str]:
     return {row["account"] for row in rows}
 
 
-def _note_granted(session: Session, account: Account, step: str, amount: Tally) -> None:
+def _granted(session: Session, account: Account, step: str) -> Tally | None:
+    """Return the most that a step was ever granted on an account."""
     rows = session.rows("read_granted", account=account.id, step=step)
-    highest = amount
-    for row in rows:
-        highest = highest.highest(Tally.from_text(row["amount"]))
-    if not rows or highest.to_text() != rows[0]["amount"]:
-        session.change(
-            "note_granted", account=account.id, step=step, amount=highest.to_text()
-        )
+    return Tally.from_text(rows[0]["amount"]) if rows else None
 
 
-def _body(request: Request) -> dict[str, Any]:
+def _body(
+    request: Request, terms: list[Term], facts: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
+        **facts,
         **request.body,
+        "policy": {term.dataset: term.policy_hash for term in terms},
         "step": request.step,
         "flow": request.flow,
         "cost": request.cost.describe(),
         "release_key": request.key_text or None,
+        "datasets": request.datasets,
+        "partitions": list(request.partitions),
     }

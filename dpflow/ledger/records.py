@@ -20,11 +20,14 @@ _NAME = re.compile(r"[^\0\ud800-\udfff]{1,400}")
 _TEXT = re.compile(r"[^\0\ud800-\udfff]*")
 
 
+_encoder = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+)
+
+
 def canonical(data: object) -> str:
     """Write JSON-able data in one canonical form."""
-    return json.dumps(
-        data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
+    return _encoder.encode(data)
 
 
 def digest(text: str) -> str:
@@ -40,6 +43,7 @@ class Request:
         reservation: A fresh uuid of this execution of the body, made before sending.
         owner: The process that asks (`dpflow.ledger.owner`).
         policies: One per dataset that the step reads; all admit it or none.
+        populations: One per population that any of these datasets belongs to.
         cost: The step's worst case.
         step: Name of the step.
         flow: The flow whose share and odometer are charged, if any.
@@ -62,6 +66,7 @@ class Request:
     policies: tuple[Policy, ...]
     cost: Cost
     step: str
+    populations: tuple[Policy, ...] = ()
     flow: str | None = None
     flow_run: str | None = None
     enclosing_runs: tuple[str, ...] = ()
@@ -99,6 +104,11 @@ class Request:
         """The datasets that the step reads."""
         return [policy.dataset for policy in self.policies]
 
+    @property
+    def locked(self) -> list[str]:
+        """Everything that nobody else may change while the step is decided."""
+        return sorted({*self.datasets, *(each.dataset for each in self.populations)})
+
     def fingerprint(self) -> str:
         """Return a digest of everything that must agree when an id is sent again."""
         datasets = sorted(self.datasets)
@@ -113,11 +123,41 @@ def _check(name: str, text: object, pattern: re.Pattern[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """How a ledger decides, whatever is asked.
+
+    Attributes:
+        applies_policies: Whether the first step applies its policy by itself. If not,
+            someone has to run `dpflow policy apply`.
+        facts: Who decides, with which code (`dpflow.ledger.provenance`).
+    """
+
+    applies_policies: bool = True
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """A threshold of a policy that an account has reached for the first time."""
+
+    dataset: str
+    account: str
+    threshold: str
+    used_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """The answer that lets a step run: its worst case is held on every account."""
+    """The answer that lets a step run: its worst case is held on every account.
+
+    Attributes:
+        alerts: Thresholds that were reached with it; not told again if the same id is
+            sent again.
+    """
 
     reservation: str
     accounts: tuple[str, ...]
+    alerts: tuple[Alert, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +233,17 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalView:
+    """One refusal: the gate, and what the journal keeps of it in `body`."""
+
+    dataset: str
+    account: str
+    run: str | None
+    body: Mapping[str, Any]
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenReservation:
     """A charge that nobody has settled."""
 
@@ -212,6 +263,33 @@ class Usage:
     seq: int
     kind: str
     used_fraction: float
-    step: str
+    step: str | None
     release_key: str | None
     at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermView:
+    """One term of a dataset as people read it.
+
+    Attributes:
+        opened: The budget that the term was opened with; it counts towards the
+            lifetime, for whoever tightens it may have seen outputs.
+        budget: The budget now.
+        charged: Whether anything was charged; a term without a charge counts nothing.
+        lifetime: What all terms together may lose, as this term's copy says.
+        frozen: What the freeze says, if the dataset is frozen in this term.
+    """
+
+    number: int
+    unit: str
+    relation: str
+    opened: Mapping[str, str]
+    budget: Mapping[str, str]
+    charged: bool
+    lifetime: Mapping[str, str] | None
+    officers: tuple[str, ...]
+    because: str
+    opened_at: str
+    opened_by: str
+    frozen: Mapping[str, Any] | None = None

@@ -31,6 +31,7 @@ class Refusal:
         closed: The policy gives this flow no access to the dataset.
         halted: This account is the odometer that has halted the flow run before.
         run_halted: Some odometer has.
+        frozen: Who froze the dataset and why, if it is frozen.
         factor: By how much the noise must grow for the step to fit, if it can.
     """
 
@@ -40,6 +41,7 @@ class Refusal:
     closed: bool
     halted: bool
     run_halted: bool
+    frozen: Mapping[str, Any] | None
     factor: Fraction | None
 
     def told(self, error: BudgetRefused) -> dict[str, Any]:
@@ -77,18 +79,24 @@ def refusal_error(refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
 
 
 def _gate(account: Account) -> str:
+    theorem, dataset = account.rule.theorem, f"dataset {account.dataset!r}"
+    if account.kind == "population":
+        return f"the {theorem} filter of {account.dataset.replace('/', ' ', 1)!r}"
     if account.kind == "dataset":
-        return f"the {account.rule.theorem} filter of dataset {account.dataset!r}"
+        return f"the {theorem} filter of {dataset}"
+    if account.kind == "partition":
+        return f"the {theorem} filter of partition {account.name!r} of {dataset}"
+    if account.partition:
+        dataset = f"partition {account.partition!r} of {dataset}"
     if account.kind == "flow":
-        return f"the share of flow {account.name!r} in dataset {account.dataset!r}"
-    return (
-        f"the {account.rule.theorem} odometer of flow {account.name!r} on dataset "
-        f"{account.dataset!r}"
-    )
+        return f"the share of flow {account.name!r} in {dataset}"
+    return f"the {theorem} odometer of flow {account.name!r} on {dataset}"
 
 
 def _reason(refusal: Refusal) -> str:
     account = refusal.account
+    if refusal.frozen:
+        return f"the dataset is {frozen_text(refusal.frozen)}."
     if refusal.closed:
         return (
             f"its policy names the flows that may use it, and "
@@ -138,7 +146,14 @@ def _odometer_left(account: Account) -> dict[str, str] | None:
     return {"epsilon": number_text(distance)}
 
 
+def frozen_text(freeze: Mapping[str, Any]) -> str:
+    """Say who froze a dataset and why."""
+    return f"frozen by {freeze.get('who', 'unknown')}: {freeze.get('because', '')!r}"
+
+
 def _fits(refusal: Refusal) -> str:
+    if refusal.frozen is not None:
+        return f"Nothing fits until `dpflow thaw {refusal.account.dataset}`."
     if refusal.closed:
         return "Run the step in a flow that the policy names, or ask for a share."
     if refusal.run_halted:

@@ -11,7 +11,15 @@ from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.account import Account, account_from_row, remainder
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.kernel import Ledger
-from dpflow.ledger.records import AccountView, Entry, OpenReservation, Usage
+from dpflow.ledger.lifetime import term_views
+from dpflow.ledger.records import (
+    AccountView,
+    Entry,
+    OpenReservation,
+    RefusalView,
+    TermView,
+    Usage,
+)
 from dpflow.rounding import number_text
 
 
@@ -27,6 +35,12 @@ def accounts(ledger: Ledger, dataset: str | None = None) -> list[AccountView]:
             _view(account, dead.get(account.id, []), _closed(session, account))
             for account in found
         ]
+
+
+def terms(ledger: Ledger, dataset: str) -> list[TermView]:
+    """Return the terms of a dataset, oldest first."""
+    with ledger.database.read() as session:
+        return list(term_views(session, dataset))
 
 
 def history(
@@ -45,7 +59,7 @@ def history(
         limit: At most so many.
     """
     with ledger.database.read() as session:
-        rows = session.rows("history", dataset=dataset, kind=kind, limit=limit)
+        rows = session.rows("history", dataset=dataset, account_kind=kind, limit=limit)
         known = {
             row["id"]: account_from_row(row)
             for row in session.rows("list_accounts", dataset=dataset)
@@ -79,8 +93,8 @@ def usage(ledger: Ledger, dataset: str) -> list[Usage]:
                 seq=row["seq"],
                 kind=row["kind"],
                 used_fraction=rule.used_fraction(used),
-                step=body["step"],
-                release_key=body["release_key"],
+                step=body.get("step"),
+                release_key=body.get("release_key"),
                 at=row["at"],
             )
         )
@@ -105,13 +119,27 @@ def open_reservations(ledger: Ledger) -> list[OpenReservation]:
     ]
 
 
-def refusal_of_run(ledger: Ledger, flow_run: str) -> BudgetRefused | None:
+def count_refusals(ledger: Ledger, flow_run: str) -> int:
+    """Return how many refusals a flow run has met."""
+    with ledger.database.read() as session:
+        return len(session.rows("refusals_of_run", run=flow_run))
+
+
+def refusal_of_run(
+    ledger: Ledger, flow_run: str, *, after: int = 0
+) -> BudgetRefused | None:
     """Return the refusal that a flow run met, if it met one.
 
     An exhausted budget is returned before a refused step, for it ends the flow.
+
+    Args:
+        ledger: The ledger to read.
+        flow_run: Id of the run.
+        after: How many refusals to pass over, oldest first: those of an earlier
+            execution of the run, which a new term or another policy may have answered.
     """
     with ledger.database.read() as session:
-        rows = session.rows("refusals_of_run", run=flow_run)
+        rows = session.rows("refusals_of_run", run=flow_run)[after:]
     bodies = [{**json.loads(row["body"]), "dataset": row["dataset"]} for row in rows]
     bodies.sort(key=lambda body: body["refusal"] != BudgetExhausted.__name__)
     for body in bodies:
@@ -121,6 +149,31 @@ def refusal_of_run(ledger: Ledger, flow_run: str) -> BudgetRefused | None:
         details["dataset"] = body["dataset"]
         return kind[body["refusal"]](body["message"], flow_run=flow_run, **details)
     return None
+
+
+def refusals(
+    ledger: Ledger, *, dataset: str | None = None, limit: int = 1000
+) -> list[RefusalView]:
+    """Return the refusals, newest first.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: Only those of this dataset's gates.
+        limit: Read at most so many.
+    """
+    with ledger.database.read() as session:
+        rows = session.rows("refusals", limit=limit)
+    found = [
+        RefusalView(
+            dataset=row["dataset"],
+            account=row["account"],
+            run=row["run"],
+            body=json.loads(row["body"]),
+            at=row["at"],
+        )
+        for row in rows
+    ]
+    return [item for item in found if dataset in (None, item.dataset)]
 
 
 def _held_by_the_dead(ledger: Ledger, session: Session) -> dict[str, list[Tally]]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import socket
 from functools import cache
+
+from dpflow.ledger.provenance import system_user
 
 
 @cache
 def writer() -> str:
     """Return who writes: the operating-system user and the host."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
+    return f"{system_user()}@{socket.gethostname()}"

@@ -14,7 +14,8 @@ from tests.cli.support import ADULT, CDNOW, Shop, run
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """Make a folder without ledger and policies the working directory."""
-    for name in ("DPFLOW_LEDGER_URL", "DPFLOW_POLICIES", "NO_COLOR", "FORCE_COLOR"):
+    ours = ("LEDGER_URL", "POLICIES", "PRINCIPAL", "ENVIRONMENT")
+    for name in (*(f"DPFLOW_{each}" for each in ours), "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     yield Shop(tmp_path)

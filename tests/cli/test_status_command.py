@@ -125,6 +125,7 @@ def test_the_json_has_the_promised_shape(shop: Shop) -> None:
     assert {"id", "place"} == data["ledger"].keys()
     (dataset,) = data["datasets"]
     expected = {"dataset", "unit", "relation", "guarantee", "term", "accounts"}
+    expected |= {"terms", "frozen"}
     assert expected == dataset.keys()
     assert (
         dataset["unit"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,14 +20,18 @@ from dpflow.ledger.records import Replayed, Request
 from tests.ledger.support import (
     UNIT,
     FaultyDatabase,
+    FaultyPostgres,
+    Place,
     audit,
+    faulty,
     ledger_on,
+    make_ledger,
     make_policy,
-    new_ledger,
     read,
     request,
     sums,
 )
+from tests.postgres import server
 
 LIMIT = 1000
 QUANTUM = Fraction(1, 10**12)
@@ -128,17 +131,26 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        memory = Path("/dev/shm")
-        self.folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
-        new_ledger(self.folder).close()
-        self.path = self.folder / "ledger.db"
+        self.path = self.new_place()
+        make_ledger(self.path).close()
         self.model = Model()
         self.asked: list[Request] = []
         self.workers = [self.worker() for _ in range(3)]
 
+    def new_place(self) -> Place:
+        """Find a place for a ledger."""
+        memory = Path("/dev/shm")
+        folder = tempfile.mkdtemp(dir=memory if memory.is_dir() else None)
+        return Path(folder) / "ledger.db"
+
+    def forget_place(self) -> None:
+        """Remove the ledger."""
+        assert isinstance(self.path, Path)
+        shutil.rmtree(self.path.parent)
+
     def worker(self) -> Ledger:
         """Start a worker."""
-        return ledger_on(FaultyDatabase(self.path))
+        return ledger_on(faulty(self.path))
 
     def make(self, worker: int, cost: int | str, key: str | None) -> Request:
         """Make a request; its cost may be exactly what is left."""
@@ -229,14 +241,14 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> None:
         """Let every statement from the n-th on fail, before or after it ran."""
         made, database = self.make(worker, cost, key), self.workers[worker].database
-        assert isinstance(database, FaultyDatabase)
+        assert isinstance(database, FaultyDatabase | FaultyPostgres)
         count = 0
 
         def fail(sql: str) -> None:
             nonlocal count
             count += 1
             if count > at:
-                raise sqlite3.OperationalError("disk I/O error")
+                raise database.fault("disk I/O error")
 
         setattr(database, "after" if after else "before", fail)
         told, _ = outcome(lambda: self.workers[worker].reserve(made))
@@ -261,12 +273,25 @@ class LedgerMachine(RuleBasedStateMachine):
         audit(self.path)
         states = dict(read(self.path, "SELECT id, state FROM reservation"))
         assert {n: c.state for n, c in self.model.charges.items()} == states
-        shutil.rmtree(self.folder)
+        self.forget_place()
 
 
 def fields_of(made: Request) -> dict[str, object]:
     """Return a request's fields by name."""
     return {name: getattr(made, name) for name in Request.__slots__}
+
+
+class PostgresMachine(LedgerMachine):
+    """The same on PostgreSQL."""
+
+    def new_place(self) -> Place:
+        """Make a database."""
+        return server().new_database()
+
+    def forget_place(self) -> None:
+        """Drop the database."""
+        assert isinstance(self.path, str)
+        server().drop(self.path)
 
 
 LedgerMachine.TestCase.settings = settings(
@@ -276,6 +301,10 @@ LedgerMachine.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestLedgerMachine = LedgerMachine.TestCase
+PostgresMachine.TestCase.settings = settings(
+    LedgerMachine.TestCase.settings, max_examples=8
+)
+TestPostgresMachine = PostgresMachine.TestCase
 
 
 def test_the_model_has_a_unit() -> None:

@@ -47,7 +47,8 @@ def prefect_server():
     """Run one ephemeral server; its start takes most of these tests' time."""
     with (
         prefect_test_harness(server_startup_timeout=180),
-        # The heartbeat thread adds a second to every sync flow run.
+        # The heartbeat thread adds a second to every sync flow run
+        # (PrefectHQ/prefect#19641, #21276).
         temporary_settings(
             {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None},
             restore_defaults={PREFECT_LOGGING_TO_API_ENABLED},

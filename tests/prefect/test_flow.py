@@ -264,3 +264,61 @@ def test_the_refusal_survives_a_second_process(project, tmp_path):
         return "unaware"
 
     assert report(return_state=True).name == "BudgetRefused"
+
+
+SKIP = """
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1}
+filter: basic
+on_exhausted: {flow: skip}
+"""
+
+
+def test_skipping_takes_only_the_refused_steps_downstream_along(make_project):
+    """The rest runs, and the flow ends with its value."""
+    make_project(SKIP)
+
+    @dp_flow(name="report")
+    def report():
+        futures = [publish.submit(customers.submit(week)) for week in range(3)]
+        publish("always")
+        for future in futures:
+            future.wait()
+        return "done"
+
+    assert report() == "done"
+    assert len(PUBLISHED) == 3
+    assert "always" in PUBLISHED
+
+
+def test_a_called_refusal_halts_even_where_skipping_is_allowed(make_project):
+    """There is no value that the flow could go on with."""
+    make_project(SKIP)
+
+    @dp_flow(name="report")
+    def report():
+        return [customers(week) for week in range(3)]
+
+    assert report(return_state=True).name == "BudgetExhausted"
+
+
+def test_a_callback_hears_of_the_refusal(project):
+    """Once for each run, and its failure changes nothing."""
+    heard = []
+
+    def tell(refusal):
+        heard.append(refusal)
+        raise OSError
+
+    @dp_flow(name="report", on_exhausted=tell)
+    def report(weeks: int):
+        return [customers(week) for week in range(weeks)]
+
+    assert report(2) == [0, 1]
+    assert heard == []
+    state = report(3, return_state=True)
+    assert state.name == "BudgetExhausted"
+    (refusal,) = heard
+    assert refusal.details["left"] == {"epsilon": "0", "delta": "0"}

@@ -1,0 +1,146 @@
+"""The terms of a dataset, what they add up to, and the lifetime that caps them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpflow.exceptions import LedgerCorrupt, PolicyNotApplied
+from dpflow.ledger.account import entry_hash
+from dpflow.ledger.database import Session
+from dpflow.ledger.records import TermView
+from dpflow.ledger.terms import Term, all_terms, frozen_by, is_charged
+from dpflow.policy import Policy
+from dpflow.policy_copy import budget_text, declared_budget
+from dpflow.policy_fields import Budget
+from dpflow.rounding import number_from_text, number_text
+
+_NAMES = ("epsilon", "delta")
+
+
+def term_views(session: Session, dataset: str) -> Iterator[TermView]:
+    """Yield the terms of a dataset, oldest first."""
+    terms = all_terms(session, dataset)
+    freeze = frozen_by(session, dataset)
+    for term in terms:
+        pinned = term.pinned
+        yield TermView(
+            number=term.number,
+            unit=pinned["unit"],
+            relation=pinned["relation"],
+            opened=_opening(session, term),
+            budget=pinned["budget"],
+            charged=is_charged(session, term),
+            lifetime=pinned.get("lifetime"),
+            officers=term.officers,
+            because=term.because,
+            opened_at=term.opened_at,
+            opened_by=term.opened_by,
+            frozen=freeze if term.number == terms[-1].number else None,
+        )
+
+
+def _opening(session: Session, term: Term) -> Mapping[str, str]:
+    """Return the budget that a term was opened with, as its journal tells.
+
+    Raises:
+        LedgerCorrupt: If that entry is not what was hashed.
+    """
+    rows = session.rows("read_entry", account=term.account, seq=1)
+    if not rows:
+        return dict(term.pinned["budget"])
+    entry = {k: v for k, v in dict(rows[0]).items() if k != "hash"}
+    if entry_hash("", entry) != rows[0]["hash"]:
+        msg = (
+            f"the first entry of account {term.account!r} is not what was written. "
+            "Someone edited the ledger, or it is damaged: restore a backup."
+        )
+        raise LedgerCorrupt(msg)
+    rule: dict[str, Any] = json.loads(rows[0]["body"])["rule"]
+    return {name: rule[name] for name in _NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Budgets of terms, which add up by basic composition.
+
+    Each counts as it was opened. A tightening frees nothing: who decided it may have
+    seen outputs, and then only the budget that was fixed in advance bounds the term.
+    """
+
+    parts: tuple[Mapping[str, str], ...]
+
+    @classmethod
+    def of(cls, terms: Sequence[TermView], further: Budget | None = None) -> Budgets:
+        """Take the charged terms, and perhaps one that is to be opened."""
+        parts = [view.opened for view in terms if view.charged]
+        return cls((*parts, *([declared_budget(further)] if further else ())))
+
+    def total(self) -> dict[str, str]:
+        """Return the sum as exact text."""
+        sums = {
+            name: sum((number_from_text(p[name]) for p in self.parts), Fraction(0))
+            for name in _NAMES
+        }
+        return {name: number_text(value) for name, value in sums.items()}
+
+    def fit(self, lifetime: Mapping[str, str]) -> bool:
+        """Say whether the sum is within a lifetime; equality fits."""
+        total = self.total()
+        return all(
+            number_from_text(total[name]) <= number_from_text(lifetime[name])
+            for name in _NAMES
+        )
+
+
+def check_lifetime(policy: Policy, budgets: Budgets) -> None:
+    """Refuse terms that add up to more than the policy's lifetime.
+
+    Raises:
+        PolicyNotApplied: If they do, or if there are several and there is no lifetime.
+    """
+    total = budgets.total()
+    parts = " + ".join(budget_text(part) for part in budgets.parts)
+    if policy.lifetime is None:
+        epsilon, delta = total["epsilon"], total["delta"]
+        msg = (
+            f"dataset {policy.dataset!r} cannot have a further term without a cap on "
+            f"all of them: {parts} adds up to {budget_text(total)}. Write `lifetime: "
+            f"{{epsilon: {epsilon}, delta: {delta}}}` or more into its policy."
+        )
+        raise PolicyNotApplied(msg, dataset=policy.dataset, total=total)
+    lifetime = declared_budget(policy.lifetime)
+    if not budgets.fit(lifetime):
+        msg = (
+            f"the terms of dataset {policy.dataset!r} would add up to {parts} = "
+            f"{budget_text(total)}, above its lifetime {budget_text(lifetime)}. A term "
+            "counts with the budget that it was opened with. Lower the budget, or keep "
+            "the terms that there are."
+        )
+        raise PolicyNotApplied(
+            msg, dataset=policy.dataset, total=total, lifetime=lifetime
+        )
+
+
+def check_raise(policy: Policy, terms: Sequence[TermView], *, allowed: bool) -> None:
+    """Refuse to raise a lifetime that was promised before, unless that is meant.
+
+    Raises:
+        PolicyNotApplied: If it is raised and nobody said so.
+    """
+    before = terms[-1].lifetime
+    if before is None or policy.lifetime is None or allowed:
+        return
+    after = declared_budget(policy.lifetime)
+    if any(number_from_text(after[n]) > number_from_text(before[n]) for n in _NAMES):
+        msg = (
+            f"the lifetime of dataset {policy.dataset!r} was {budget_text(before)}, "
+            f"and the file raises it to {budget_text(after)}. That breaks what was "
+            "promised of all terms together; if it is meant, add --raise-lifetime."
+        )
+        raise PolicyNotApplied(
+            msg, dataset=policy.dataset, total=after, lifetime=before
+        )

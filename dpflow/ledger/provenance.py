@@ -1,0 +1,82 @@
+"""Who writes to the ledger, with which code: recorded, not proved."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_SECONDS = 5
+
+
+@cache
+def system_user() -> str:
+    """Return the operating system's name for the user."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+@cache
+def provenance(
+    root: Path | None = None, principal: str | None = None
+) -> Mapping[str, Any]:
+    """Return what each journal entry of this process says about its origin.
+
+    Read once per process: a commit made while it runs is not what it runs.
+
+    Args:
+        root: The project's root; its git commit is told, and whether tracked files
+            differed from it (`dirty`).
+        principal: Who acts. Default: the operating system's user.
+    """
+    facts: dict[str, Any] = {
+        "who": principal or system_user(),
+        "dpflow": str(getattr(sys.modules["dpflow"], "__version__", "unknown")),
+    }
+    commit = None if root is None else git(root, "rev-parse", "HEAD")
+    if root is not None and commit:
+        changed = git(root, "status", "--porcelain", "--untracked-files=no")
+        # If git does not say, the code may be any.
+        facts["code"] = {"commit": commit, "dirty": changed != ""}
+    return facts
+
+
+def git(folder: Path, *arguments: str) -> str | None:
+    """Ask git something about a folder; None without git, a repository or an answer."""
+    program = shutil.which("git")
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(  # noqa: S603 (fixed arguments, no shell)
+            [program, "-C", str(folder), *arguments],
+            capture_output=True,
+            check=True,
+            # Where a hook runs this, git's variables point to another repository.
+            env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
+            text=True,
+            timeout=_SECONDS,
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def authors_of(path: Path) -> tuple[str, ...]:
+    """Return all names of who last committed a file, author and committer.
+
+    Empty if git does not know: the file is not committed as it is now, or there is
+    no repository.
+    """
+    folder, name = path.parent, path.name
+    if git(folder, "status", "--porcelain", "--", name) != "":
+        return ()
+    names = git(folder, "log", "-1", "--format=%an%n%ae%n%cn%n%ce", "--", name)
+    return tuple(dict.fromkeys(names.splitlines())) if names else ()

@@ -1,0 +1,161 @@
+"""Who writes, with which code, in which environment."""
+
+from __future__ import annotations
+
+import getpass
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import dpflow
+from dpflow.exceptions import ConfigurationError
+from dpflow.ledger import create_ledger, open_ledger
+from dpflow.ledger import provenance as room
+from dpflow.ledger.provenance import authors_of, git, provenance, system_user
+from tests.ledger.support import url
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    """Forget what this process has been told."""
+    provenance.cache_clear()
+    system_user.cache_clear()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Make a repository with one commit by Ann."""
+    for arguments in (
+        ("init", "--quiet"),
+        ("config", "user.name", "Ann"),
+        ("config", "user.email", "ann@example.com"),
+    ):
+        _git(tmp_path, *arguments)
+    (tmp_path / "policy.yaml").write_text("dataset: a\n")
+    _git(tmp_path, "add", "policy.yaml")
+    _git(tmp_path, "commit", "--quiet", "-m", "first")
+    return tmp_path
+
+
+def _git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(folder), *arguments], check=True)
+
+
+# Code
+
+
+def test_the_commit_is_told_and_whether_the_code_differs(repository: Path) -> None:
+    """Tracked files count; what a run writes does not."""
+    (repository / "untracked.csv").touch()
+    clean = provenance(repository)["code"]
+    assert clean == {"commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
+    provenance.cache_clear()
+    (repository / "policy.yaml").write_text("dataset: b\n")
+    assert provenance(repository)["code"] == {**clean, "dirty": True}
+
+
+def test_git_is_asked_once_per_process(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step pays for it; a commit made meanwhile is not what runs."""
+    first = provenance(repository)
+    monkeypatch.setattr(room, "git", None)
+    assert provenance(repository) is first
+
+
+def test_without_a_repository_no_code_is_claimed(tmp_path: Path) -> None:
+    """Who and the version are told in any case."""
+    facts = provenance(tmp_path)
+    assert facts == {"who": getpass.getuser(), "dpflow": dpflow.__version__}
+
+
+def test_git_that_is_missing_or_fails_says_nothing(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Provenance is a record; no step waits or fails for it."""
+    assert git(repository, "no-such-command") is None
+    monkeypatch.setattr(room.shutil, "which", lambda _: None)
+    assert git(repository, "rev-parse", "HEAD") is None
+    assert "code" not in provenance(repository)
+
+
+def test_the_variables_of_a_hook_lead_nowhere(
+    repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Git's own variables would name another repository."""
+    monkeypatch.setenv("GIT_DIR", str(tmp_path_factory.mktemp("elsewhere")))
+    assert git(repository, "rev-parse", "HEAD")
+
+
+def test_a_configured_principal_comes_before_the_systems_user() -> None:
+    """Services run as one user for many people."""
+    assert provenance(None, "ann")["who"] == "ann"
+
+
+def test_a_user_without_a_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in some containers."""
+
+    def nobody() -> str:
+        raise KeyError("uid 1000")
+
+    monkeypatch.setattr(room.getpass, "getuser", nobody)
+    assert provenance()["who"] == "unknown"
+
+
+# Authors
+
+
+def test_the_last_committer_is_the_author(repository: Path) -> None:
+    """By name and by address."""
+    assert authors_of(repository / "policy.yaml") == ("Ann", "ann@example.com")
+
+
+@pytest.mark.parametrize("change", ["edited", "staged", "new"])
+def test_what_is_not_committed_has_no_known_author(
+    repository: Path, change: str
+) -> None:
+    """The last commit says nothing about an edit since."""
+    path = repository / "policy.yaml"
+    if change == "new":
+        path = repository / "other.yaml"
+    path.write_text("dataset: b\n")
+    if change == "staged":
+        _git(repository, "add", "policy.yaml")
+    assert authors_of(path) == ()
+
+
+def test_outside_a_repository_nobody_is_known(tmp_path: Path) -> None:
+    """Then an author has to be named."""
+    (tmp_path / "policy.yaml").touch()
+    assert authors_of(tmp_path / "policy.yaml") == ()
+
+
+# Environment
+
+
+@pytest.mark.parametrize(
+    ("made_for", "run_in", "fits"),
+    [
+        ("production", "production", True),
+        ("production", "test", False),
+        ("production", None, False),
+        (None, "production", True),
+        (None, None, True),
+    ],
+)
+def test_a_ledger_serves_the_environment_that_it_was_made_for(
+    tmp_path: Path, made_for: str | None, run_in: str | None, fits: bool
+) -> None:
+    """One that was made for none serves any, as older ledgers do."""
+    place = url(tmp_path / "ledger.db")
+    create_ledger(place, environment=made_for).close()
+    if fits:
+        ledger = open_ledger(place, environment=run_in)
+        assert ledger.environment == made_for
+        ledger.close()
+        return
+    with pytest.raises(ConfigurationError, match="DPFLOW_ENVIRONMENT=production"):
+        open_ledger(place, environment=run_in)

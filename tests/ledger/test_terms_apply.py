@@ -1,0 +1,312 @@
+"""Applying a policy: the first time, before any charge, and in place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpflow import Gaussian
+from dpflow.accounting import make_filter
+from dpflow.exceptions import (
+    BudgetRefused,
+    LedgerCorrupt,
+    PolicyChanged,
+    PolicyNotApplied,
+)
+from dpflow.ledger import Ledger, views
+from dpflow.ledger.apply import Applied, Wish, apply_policy, propose
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.marks import change_gate
+from dpflow.ledger.terms import accounts_of_term, newest_term
+from dpflow.policy import Policy
+from tests.ledger.support import (
+    BASIC,
+    audit,
+    edit,
+    granted,
+    kinds,
+    make_policy,
+    new_ledger,
+    read,
+    sums,
+)
+
+ANN = Approval(principal="ann")
+NEW = Wish(new_term=True, because="a new year")
+FLOWS = "{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where the ledger is."""
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """Make a ledger."""
+    made = new_ledger(tmp_path)
+    yield made
+    made.close()
+
+
+def budget(epsilon: str, **fields: str) -> Policy:
+    """Make a policy of basic composition with this epsilon."""
+    return make_policy(budget=f"{{epsilon: {epsilon}}}", **fields)
+
+
+def capped(epsilon: str, lifetime: str, **fields: str) -> Policy:
+    """Make such a policy with a lifetime."""
+    return budget(epsilon, lifetime=f"{{epsilon: {lifetime}}}", **fields)
+
+
+def apply(ledger: Ledger, policy: Policy, wish: Wish = Wish()) -> Applied:  # noqa: B008
+    """Apply a policy as someone who needs nobody's approval."""
+    return apply_policy(ledger, policy, wish, ANN)
+
+
+def told(path: Path, account: str, kind: str) -> dict[str, Any]:
+    """Return the body of an account's newest entry of a kind."""
+    sql = "SELECT body FROM entry WHERE account = ? AND kind = ? ORDER BY seq DESC"
+    found: dict[str, Any] = json.loads(read(path, sql, account, kind)[0][0])
+    return found
+
+
+# The first term, and terms that nothing was charged under
+
+
+def test_the_first_application_opens_a_term_and_its_account(
+    ledger: Ledger, path: Path
+) -> None:
+    """Explicitly, with whoever did it; the file needs no step to be pinned."""
+    assert propose(ledger, BASIC).action == "open"
+    result = apply(ledger, BASIC, Wish(because="the board agreed"))
+    assert (result.action, result.term) == ("open", 1)
+    assert kinds(path) == ["open"]
+    entry = told(path, "a#1", "open")
+    assert (entry["because"], entry["who"]) == ("the board agreed", "ann")
+    assert propose(ledger, BASIC).action == "nothing"
+    assert apply(ledger, BASIC).action == "nothing"
+    assert kinds(path) == ["open"]
+
+
+def test_an_uncharged_term_is_replaced_and_does_not_count(ledger: Ledger) -> None:
+    """Whatever it promised, nothing rests on it."""
+    apply(ledger, budget("9"))
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "10", policies=[budget("9")])
+    ledger.void(granted(ledger, "5", policies=[budget("9")]), reason="test")
+    result = apply(ledger, BASIC)
+    assert (result.action, result.term) == ("replace", 2)
+    assert [view.charged for view in result.terms] == [False, False]
+    granted(ledger)
+    assert apply(ledger, capped("2", "3"), NEW).term == 3
+
+
+def test_a_step_that_cost_nothing_in_the_end_did_read_the_data(
+    ledger: Ledger, path: Path
+) -> None:
+    """Tallies of zero are no proof; a charge that was not voided is one."""
+    reservation = granted(ledger)
+    ledger.settle(reservation)
+    # As where a realised cost is zero.
+    edit(
+        path,
+        "UPDATE account SET settled = '[0,0]', held = '[0,0]'",
+        "DROP TRIGGER entry_no_update",
+        "UPDATE entry SET settled_after = '[0,0]', held_after = '[0,0]'",
+    )
+    assert [view.charged for view in views.terms(ledger, "a")] == [True]
+
+
+# In place
+
+
+def test_a_lower_budget_is_applied_in_place(ledger: Ledger, path: Path) -> None:
+    """The tally is kept, the limit falls, the chain goes on."""
+    ledger.settle(granted(ledger, "0.3"))
+    held = granted(ledger, "0.1")
+    found = propose(ledger, budget("0.5"))
+    assert (found.action, found.verdict) == ("tighten", "tighter")
+    result = apply(ledger, budget("0.5"), Wish(because="less is enough"))
+    assert (result.action, result.term, result.accounts) == ("tighten", 1, ("a#1",))
+    assert result.closed == ()
+    assert sums(path) == (Fraction(3, 10), Fraction(1, 10))
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.11", policies=[budget("0.5")])
+    granted(ledger, "0.1", policies=[budget("0.5")])
+    ledger.settle(held)
+    audit(path)
+
+
+def test_the_entry_of_a_tightening_tells_all_of_it(ledger: Ledger, path: Path) -> None:
+    """Who, why, which policy, each change, the gate before and after."""
+    granted(ledger)
+    apply(ledger, budget("0.5"), Wish(because="less is enough"))
+    entry = told(path, "a#1", "tighten")
+    assert (entry["who"], entry["because"]) == ("ann", "less is enough")
+    assert entry["changes"] == ["budget.epsilon: ledger 1, file 0.5"]
+    assert (entry["before"]["rule"]["epsilon"], entry["rule"]["epsilon"]) == (
+        "1",
+        "0.5",
+    )
+    ((policy_hash,),) = read(path, "SELECT policy_hash FROM term")
+    assert entry["policy"] == policy_hash
+
+
+def test_the_old_file_is_refused_after_a_tightening(ledger: Ledger) -> None:
+    """A worker that has not pulled yet does not widen the budget again."""
+    granted(ledger)
+    apply(ledger, budget("0.5"))
+    with pytest.raises(PolicyChanged) as caught:
+        granted(ledger)
+    assert caught.value.differences == ["budget.epsilon: ledger 0.5, file 1"]
+
+
+def test_usage_above_the_new_limit_closes_the_account_without_alarm(
+    ledger: Ledger, path: Path
+) -> None:
+    """It was admitted, so that nothing is overdrawn; only nothing more fits."""
+    held = granted(ledger, "0.8")
+    result = apply(ledger, budget("0.5"))
+    assert result.closed == ("a#1",)
+    with pytest.raises(BudgetRefused, match="nothing is left"):
+        granted(ledger, "1e-9", policies=[budget("0.5")])
+    ledger.settle(held)
+    assert read(path, "SELECT state FROM account") == [("open",)]
+    (view,) = views.accounts(ledger, "a")
+    assert (view.left, view.used_fraction) == ({"epsilon": "0", "delta": "0"}, 1.6)
+    audit(path)
+
+
+def test_shares_and_halts_fall_on_every_account(ledger: Ledger, path: Path) -> None:
+    """Each one whose gate changes has an entry; the dataset's tells every change."""
+    odometer = "basic"
+    wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": odometer}
+    before = make_policy(flows=FLOWS, **wide)
+    granted(ledger, "0.1", policies=[before], flow="weekly")
+    after = make_policy(flows="{weekly: {epsilon: 0.7, halt_at_epsilon: 0.35}}", **wide)
+    result = apply(ledger, after)
+    assert result.accounts == ("a#1/flow/weekly", "a#1/odometer/weekly")
+    assert told(path, "a#1/odometer/weekly", "tighten")["halt"] == "0.35"
+    assert kinds(path)[-1] == "tighten"
+    granted(ledger, "0.2", policies=[after], flow="weekly")
+    with pytest.raises(BudgetRefused, match="halt_at_epsilon"):
+        granted(ledger, "0.2", policies=[after], flow="weekly", flow_run="r")
+    audit(path)
+
+
+def test_a_flow_that_is_not_named_any_more_keeps_its_gates(
+    ledger: Ledger, path: Path
+) -> None:
+    """They are out of reach, and no halt is taken off them on the way."""
+    wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
+    flows = FLOWS.replace("}}", "}, daily: {epsilon: 0.5}}")
+    before = make_policy(flows=flows, **wide)
+    granted(ledger, policies=[before], flow="weekly")
+    gates = read(path, "SELECT id, rule, halt FROM account ORDER BY id")
+    after = make_policy(flows="{daily: {epsilon: 0.5}}", **wide)
+    assert apply(ledger, after).action == "tighten"
+    assert read(path, "SELECT id, rule, halt FROM account ORDER BY id") == gates
+    with pytest.raises(BudgetRefused, match="names the flows that may use it"):
+        granted(ledger, policies=[after], flow="weekly")
+    audit(path)
+
+
+def test_a_share_cannot_forget_what_its_flow_was_charged_before(
+    ledger: Ledger,
+) -> None:
+    """A flow that has charged without one needs a new term; another does not."""
+    granted(ledger, flow="weekly")
+    share = "{%s: {epsilon: 0.5}}"
+    late = make_policy(flows=share % "weekly", other_flows="allow")
+    with pytest.raises(PolicyChanged, match="weekly"):
+        apply(ledger, late)
+    early = make_policy(flows=share % "daily", other_flows="allow")
+    assert apply(ledger, early).action == "tighten"
+    granted(ledger, "0.5", policies=[early], flow="daily")
+    with pytest.raises(BudgetRefused, match="the share of flow 'daily'"):
+        granted(ledger, "0.1", policies=[early], flow="daily")
+
+
+def test_derived_numbers_stay_fixed_under_a_tally(ledger: Ledger, path: Path) -> None:
+    """Another order would have kept another tally."""
+    wide = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="renyi")
+    lower = make_policy(budget="{epsilon: 2, delta: 1e-6}", filter="renyi")
+    assert lower.pinned()["filter"]["order"] != wide.pinned()["filter"]["order"]
+    granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[wide])
+    apply(ledger, lower)
+    ((text,),) = read(path, "SELECT rule FROM account")
+    assert json.loads(text)["order"] == wide.pinned()["filter"]["order"]
+    granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[lower])
+    audit(path)
+
+
+def test_a_budget_that_the_fixed_numbers_cannot_defend_needs_a_term(
+    ledger: Ledger,
+) -> None:
+    """It is tighter, and still refused in place, with the reason."""
+    wide = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="renyi")
+    granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[wide])
+    tiny = make_policy(budget="{epsilon: 0.1, delta: 1e-6}", filter="renyi")
+    assert propose(ledger, tiny).verdict == "tighter"
+    with pytest.raises(PolicyChanged, match="order 9 allows nothing"):
+        apply(ledger, tiny)
+
+
+def test_an_old_term_is_tightened_too(ledger: Ledger, path: Path) -> None:
+    """What it declared follows from its pins; from then on it is kept."""
+    granted(ledger)
+    edit(path, "UPDATE term SET declared = NULL")
+    assert apply(ledger, budget("0.5")).action == "tighten"
+    granted(ledger, policies=[budget("0.5")])
+    assert read(path, "SELECT declared IS NULL FROM term") == [(0,)]
+    edit(path, "UPDATE term SET declared = NULL")
+    found = propose(ledger, make_policy(budget="{epsilon: 0.5}", filter="output"))
+    assert {change.verdict for change in found.changes} == {"other"}
+    assert found.action == "new term"
+
+
+def test_officers_may_change_in_place(ledger: Ledger, path: Path) -> None:
+    """No guarantee rests on them; the governing ones have to agree."""
+    granted(ledger)
+    named = make_policy(officers="[ann, bob]")
+    approval = Approval(principal="bob", authors=("ann",))
+    assert apply_policy(ledger, named, Wish(), approval).action == "tighten"
+    assert told(path, "a#1", "tighten")["authors"] == ["ann"]
+    with pytest.raises(PolicyNotApplied, match="only an officer"):
+        apply_policy(ledger, BASIC, Wish(), Approval(principal="eve", authors=("x",)))
+    assert apply_policy(ledger, BASIC, Wish(), approval).action == "tighten"
+
+
+def test_a_gate_of_another_currency_is_never_put_over_a_tally(ledger: Ledger) -> None:
+    """Whatever was judged before."""
+    granted(ledger)
+    rule = make_filter("gaussian", epsilon=1, delta="1e-6")
+    with ledger.writing(["a"]) as session:
+        term = newest_term(session, "a")
+        assert term is not None
+        (account,) = accounts_of_term(session, term)
+        with pytest.raises(LedgerCorrupt, match="keeps no tally"):
+            change_gate(session, account, rule=rule, halt=None, body={})
+
+
+def test_a_loosening_that_was_misjudged_is_stopped(
+    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rules themselves are compared once more before anything is written."""
+    granted(ledger)
+    monkeypatch.setattr("dpflow.ledger.apply.overall", lambda _: "tighter")
+    monkeypatch.setattr(
+        "dpflow.ledger.apply.tightened_pins", lambda _, policy: policy.pinned()
+    )
+    before = read(path, "SELECT * FROM term"), read(path, "SELECT * FROM account")
+    with pytest.raises(LedgerCorrupt, match="would loosen account 'a#1' in place"):
+        apply(ledger, budget("2"))
+    after = read(path, "SELECT * FROM term"), read(path, "SELECT * FROM account")
+    assert before == after

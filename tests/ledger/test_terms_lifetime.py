@@ -1,0 +1,309 @@
+"""However policies are edited and applied, all terms together stay in the lifetime."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpflow.exceptions import (
+    BudgetRefused,
+    LedgerCorrupt,
+    PolicyChanged,
+    PolicyNotApplied,
+)
+from dpflow.ledger import Ledger, views
+from dpflow.ledger.account import append
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.marks import change_gate
+from dpflow.ledger.records import canonical, digest
+from dpflow.ledger.terms import accounts_of_term, newest_term
+from dpflow.policy import Policy
+from dpflow.summary import term_guarantee, terms_in_words
+from tests.ledger.support import (
+    UNIT,
+    audit,
+    edit,
+    granted,
+    make_policy,
+    new_ledger,
+    read,
+)
+
+ANN = Approval(principal="ann")
+NEW = Wish(new_term=True, because="a new year")
+RAISED = Wish(new_term=True, because="a new year", raise_lifetime=True)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where the ledger is."""
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """Make a ledger."""
+    made = new_ledger(tmp_path)
+    yield made
+    made.close()
+
+
+def policy(epsilon: str, lifetime: str | None = None, **fields: str) -> Policy:
+    """Make a policy of basic composition."""
+    if lifetime is not None:
+        fields["lifetime"] = f"{{epsilon: {lifetime}}}"
+    return make_policy(budget=f"{{epsilon: {epsilon}}}", **fields)
+
+
+def spent(path: Path) -> Fraction:
+    """Return the epsilon that was ever admitted and not voided, by the journal."""
+    signs = {"reserve": 1, "void": -1}
+    rows = read(path, "SELECT kind, amount FROM entry")
+    units = sum(signs.get(kind, 0) * json.loads(text)[0] for kind, text in rows)
+    return Fraction(units, UNIT)
+
+
+# The cap
+
+
+def test_a_second_term_needs_a_lifetime(ledger: Ledger) -> None:
+    """The error says what the terms add up to, and what to write."""
+    granted(ledger)
+    with pytest.raises(PolicyNotApplied) as caught:
+        apply_policy(ledger, policy("2"), NEW, ANN)
+    assert "(epsilon = 1, delta = 0) + (epsilon = 2, delta = 0)" in caught.value.message
+    assert "lifetime: {epsilon: 3, delta: 0}" in caught.value.message
+    assert caught.value.total == {"epsilon": "3", "delta": "0"}
+
+
+@pytest.mark.parametrize(("epsilon", "fits"), [("2", True), ("2.000000001", False)])
+def test_the_terms_add_up_to_the_lifetime_exactly(
+    ledger: Ledger, epsilon: str, fits: bool
+) -> None:
+    """Equality fits; the least more does not, and the numbers are told."""
+    granted(ledger)
+    if fits:
+        assert apply_policy(ledger, policy(epsilon, "3"), NEW, ANN).term == 2
+        return
+    with pytest.raises(PolicyNotApplied) as caught:
+        apply_policy(ledger, policy(epsilon, "3"), NEW, ANN)
+    assert caught.value.lifetime == {"epsilon": "3", "delta": "0"}
+    assert caught.value.total == {"epsilon": "3.000000001", "delta": "0"}
+
+
+def test_delta_is_capped_like_epsilon(ledger: Ledger) -> None:
+    """Both add up."""
+    wide = make_policy(budget="{epsilon: 1, delta: 1e-6}")
+    granted(ledger, policies=[wide])
+    lifetime = "{epsilon: 9, delta: 1.5e-6}"
+    second = make_policy(budget="{epsilon: 1, delta: 1e-6}", lifetime=lifetime)
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply_policy(ledger, second, NEW, ANN)
+
+
+def test_a_tightened_term_counts_as_it_was_opened(ledger: Ledger) -> None:
+    """Who tightened it may have seen outputs; that frees nothing."""
+    granted(ledger)
+    apply_policy(ledger, policy("0.2"), Wish(), ANN)
+    with pytest.raises(PolicyNotApplied, match=r"would add up to \(epsilon = 1, "):
+        apply_policy(ledger, policy("1", "1.5"), NEW, ANN)
+    assert apply_policy(ledger, policy("1", "2"), NEW, ANN).term == 2
+
+
+def test_a_lifetime_below_what_was_opened_is_no_promise(ledger: Ledger) -> None:
+    """It would be broken already; later it can be lowered to the sum, not below."""
+    granted(ledger)
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply_policy(ledger, policy("0.2", "0.9"), Wish(), ANN)
+    for lifetime in ("5", "1"):
+        done = apply_policy(ledger, policy("0.2", lifetime), Wish(), ANN)
+        assert done.action == "tighten"
+
+
+def test_the_lifetime_is_raised_only_by_saying_so(ledger: Ledger, path: Path) -> None:
+    """With a new term, a reason, and a flag: it breaks what was promised."""
+    granted(ledger, policies=[policy("1", "2")])
+    longer = policy("1.5", "2.5")
+    with pytest.raises(PolicyChanged, match=r"lifetime\.epsilon: ledger 2, file 2\.5"):
+        apply_policy(ledger, longer, Wish(raise_lifetime=True), ANN)
+    with pytest.raises(PolicyNotApplied, match="--raise-lifetime") as caught:
+        apply_policy(ledger, longer, NEW, ANN)
+    assert caught.value.lifetime == {"epsilon": "2", "delta": "0"}
+    done = apply_policy(ledger, longer, RAISED, ANN)
+    assert (done.term, done.terms[-1].lifetime) == (2, {"epsilon": "2.5", "delta": "0"})
+    ((body,),) = read(path, "SELECT body FROM entry WHERE account = 'a#2' AND seq = 1")
+    assert "lifetime.epsilon: ledger 2, file 2.5" in body
+
+
+def test_a_lifetime_cannot_be_left_out_again(ledger: Ledger) -> None:
+    """Not in place, and not with a new term."""
+    granted(ledger, policies=[policy("1", "2")])
+    with pytest.raises(PolicyChanged, match="lifetime"):
+        apply_policy(ledger, policy("1"), Wish(), ANN)
+    with pytest.raises(PolicyNotApplied, match="without a cap"):
+        apply_policy(ledger, policy("1"), RAISED, ANN)
+
+
+def test_the_opening_budget_is_read_from_the_journal_and_checked(
+    ledger: Ledger, path: Path
+) -> None:
+    """An edited first entry would make a term look small."""
+    granted(ledger)
+    edit(
+        path,
+        "DROP TRIGGER entry_no_update",
+        """UPDATE entry SET body = replace(body, '"epsilon":"1"', '"epsilon":"0.1"')
+           WHERE seq = 1""",
+    )
+    with pytest.raises(LedgerCorrupt, match="first entry of account 'a#1'"):
+        apply_policy(ledger, policy("1", "1.5"), NEW, ANN)
+
+
+# In words
+
+
+def test_the_guarantee_tells_all_terms_and_their_sum(ledger: Ledger) -> None:
+    """Epsilon never without delta; scope, unit, relation and assumptions."""
+    first = policy("1", "5")
+    granted(ledger, policies=[first])
+    apply_policy(ledger, policy("0.5", "5"), Wish(), ANN)
+    terms = views.terms(ledger, "a")
+    sentence = term_guarantee(policy("0.5", "5").declared(), terms)
+    assert "(epsilon = 1, delta = 0)-differentially private" in sentence
+    assert "Every customer (add-or-remove)" in sentence
+    assert "kept within (epsilon = 5, delta = 0)" in sentence
+    words = terms_in_words(terms)
+    assert "tightened to (epsilon = 0.5, delta = 0)" in words
+    assert "A tightened term counts as it was opened." in words
+    apply_policy(ledger, policy("2", "5"), NEW, ANN)
+    granted(ledger, policies=[policy("2", "5")])
+    words = terms_in_words(views.terms(ledger, "a"))
+    assert "1 (epsilon = 1, delta = 0) for customer" in words
+    assert "add up to (epsilon = 3, delta = 0) of the lifetime (epsilon = 5" in words
+
+
+def test_terms_of_different_units_add_up_to_no_guarantee(ledger: Ledger) -> None:
+    """The budget still counts, and the words do not pretend."""
+    granted(ledger)
+    other = policy("1", "5", unit="visit")
+    apply_policy(ledger, other, NEW, ANN)
+    assert "guarantee of none" not in terms_in_words(views.terms(ledger, "a"))
+    granted(ledger, policies=[other])
+    assert "guarantee of none" in terms_in_words(views.terms(ledger, "a"))
+
+
+# Whatever is done
+
+_LIFETIME = Fraction(5)
+_EPSILONS = ("0.3", "0.5", "1", "1.7", "2", "3", "4.9")
+_LOYAL, _UNDONE = 0.9, 0.7
+_CAPS = (None, "5", "4", "5", "3.1", "50")
+
+
+def _act(ledger: Ledger, chance: random.Random, files: list[Policy]) -> None:
+    """Do something that a person or a worker may do; refusals are part of it.
+
+    Of `files`, the first is what was applied last and the last what was edited last.
+    """
+    deed = chance.choice(("edit", "apply", "new term", "charge", "charge", "end"))
+    if deed == "edit":
+        epsilon, cap = chance.choice(_EPSILONS), chance.choice(_CAPS)
+        if cap is None or Fraction(cap) >= Fraction(epsilon):
+            files.append(policy(epsilon, cap))
+    elif deed in ("apply", "new term"):
+        wish = NEW if deed == "new term" else Wish()
+        apply_policy(ledger, files[-1], wish, ANN)
+        files[:] = [files[-1]]
+    elif deed == "charge":
+        file = files[0] if chance.random() < _LOYAL else files[-1]
+        granted(ledger, f"0.{chance.randint(1, 9)}", policies=[file])
+    else:
+        for open_one in views.open_reservations(ledger):
+            end = chance.choice(("settle", "void", "nothing"))
+            if end == "settle":
+                ledger.settle(open_one.reservation)
+            elif end == "void":
+                ledger.void(open_one.reservation, reason="test")
+
+
+def run_deeds(ledger: Ledger, path: Path, seed: int) -> int:
+    """Do many things in random order and check after each; return the charges."""
+    chance = random.Random(seed)
+    # A lifetime of 5 is promised first, and nobody passes --raise-lifetime.
+    files = [policy("2", "5")]
+    ledger.settle(granted(ledger, policies=files))
+    for _ in range(150):
+        try:
+            _act(ledger, chance, files)
+        except (BudgetRefused, PolicyChanged, PolicyNotApplied):
+            # Whoever was refused undoes the edit, or tries on.
+            files[:] = files[:1] if chance.random() < _UNDONE else files
+            continue
+        assert spent(path) <= _LIFETIME
+    return len(read(path, "SELECT 1 FROM entry WHERE kind = 'reserve'"))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_sequence_of_edits_and_charges_passes_the_lifetime(
+    ledger: Ledger, path: Path, seed: int
+) -> None:
+    """What all terms admitted stays within the lifetime that was promised first."""
+    assert run_deeds(ledger, path, seed) >= 3
+    opened = [v.opened["epsilon"] for v in views.terms(ledger, "a") if v.charged]
+    assert sum(map(Fraction, opened)) <= _LIFETIME
+    audit(path)
+
+
+def _reset_in_place(ledger: Ledger, given: Policy, *_: object) -> None:
+    """Apply whatever is asked in place, with an empty tally: a known-bad `apply`."""
+    pins = canonical(given.pinned())
+    rule = given.dataset_filter()
+    with ledger.writing(["a"]) as session:
+        term = newest_term(session, "a")
+        assert term is not None
+        session.change(
+            "tighten_term",
+            dataset="a",
+            number=term.number,
+            pinned=pins,
+            declared=canonical(given.declared()),
+            policy_hash=digest(pins),
+        )
+        (account,) = accounts_of_term(session, term)
+        account = change_gate(session, account, rule=rule, halt=None, body={})
+        append(
+            session,
+            account,
+            "amend",
+            rule.zero(),
+            settled=rule.zero(),
+            held=account.held,
+            reservation="none",
+            run=None,
+            body={},
+            writer="test",
+        )
+
+
+def test_an_apply_that_resets_usage_in_place_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: with a known-bad application, the same deeds pass the lifetime."""
+    monkeypatch.setattr(f"{__name__}.apply_policy", _reset_in_place)
+    caught = 0
+    for seed in range(6):
+        folder = tmp_path / str(seed)
+        bad = new_ledger(folder)
+        try:
+            run_deeds(bad, folder / "ledger.db", seed)
+        except AssertionError:
+            assert spent(folder / "ledger.db") > _LIFETIME
+            caught += 1
+        bad.close()
+    assert caught > 0
