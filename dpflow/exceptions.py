@@ -16,7 +16,9 @@ cross process pools and Prefect's result storage), and ends with what to do next
     ├── LedgerError
     │   ├── LedgerMissing       there is no ledger at this place
     │   ├── LedgerUnavailable   locked, read-only, full or out of reach
+    │   ├── LedgerUnwitnessed   nothing outside the ledger says that it is whole
     │   ├── LedgerCorrupt       the ledger contradicts itself
+    │   │   └── LedgerRolledBack  it lacks charges that its witness has seen
     │   └── ReservationConflict an id or key is used for two different requests
     ├── ReleaseError            a value that cannot be released or stored
     └── DPStepFailed            the body of a DP step raised; its text is withheld
@@ -157,6 +159,18 @@ class LedgerUnavailable(LedgerError):
 
 class LedgerCorrupt(LedgerError):
     """The ledger contradicts itself or its pinned identity."""
+
+
+class LedgerRolledBack(LedgerCorrupt):
+    """The ledger lacks charges that its witness has seen: a backup, a copy, a loss."""
+
+    detail_names = ("ledger", "witness", "account", "seq")
+
+
+class LedgerUnwitnessed(LedgerError):
+    """The witness is missing: nobody can tell whether the ledger forgot a charge."""
+
+    detail_names = ("ledger", "witness")
 
 
 class ReservationConflict(LedgerError):

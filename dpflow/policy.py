@@ -19,7 +19,7 @@ and a hint.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from dpflow.policy_fields import (
     OnExhausted,
 )
 from dpflow.policy_model import Policy
+from dpflow.policy_population import PREFIX, Population, membership_problem
 from dpflow.policy_types import PROBLEM, did_you_mean, shown
 from dpflow.policy_yaml import (
     NUMBER,
@@ -119,6 +120,15 @@ class PolicySet(Mapping[str, Policy]):
             raise self._unknown(dataset)
         return self.policies[dataset]
 
+    def populations_of(self, policies: Iterable[Policy]) -> tuple[Policy, ...]:
+        """Return the policies of the populations of some datasets, each once.
+
+        Raises:
+            UnknownDataset: If one of them has no file.
+        """
+        names = dict.fromkeys(p.population for p in policies if p.population)
+        return tuple(self.policy_for(f"{PREFIX}{name}") for name in names)
+
     def source(self, dataset: str) -> Path:
         """Return the file that a dataset's policy was read from.
 
@@ -160,6 +170,7 @@ def load_policies(directory: Path | str) -> PolicySet:
             line = document.line_of(("dataset",))
             raise policy_error(document.file, line, message, hint)
         policies[policy.dataset], sources[policy.dataset] = policy, path
+    _check_populations(policies, sources)
     return PolicySet(policies, sources, folder)
 
 
@@ -238,10 +249,38 @@ def _drop_null(schema: dict[str, Any]) -> None:
 
 
 def _validated(document: Document) -> Policy:
+    """Read the policy of a dataset, or of a population as the ledger keeps it."""
+    data = document.data
     try:
-        return Policy.model_validate(document.data)
+        if isinstance(data, Mapping) and "population" in data and "dataset" not in data:
+            return Population.model_validate(data).as_policy()
+        policy = Policy.model_validate(data)
     except ValidationError as error:
         raise _policy_error(error, document) from None
+    if policy.dataset.startswith(PREFIX):
+        message = f"the dataset's name begins with {PREFIX!r}, as populations' do."
+        hint = "Choose another, or write `population: NAME` in place of `dataset:`."
+        raise policy_error(document.file, document.line_of(("dataset",)), message, hint)
+    return policy
+
+
+def _check_populations(
+    policies: Mapping[str, Policy], paths: Mapping[str, Path]
+) -> None:
+    """Refuse a dataset whose population has no file, or other people."""
+    for dataset, policy in policies.items():
+        if policy.population is None:
+            continue
+        whole = policies.get(f"{PREFIX}{policy.population}")
+        known = sorted(n.removeprefix(PREFIX) for n in policies if n.startswith(PREFIX))
+        found: tuple[str, str] | None
+        if whole is None:
+            message = f"there is no file of the population {policy.population!r}."
+            found = message, f"Write one. {did_you_mean(policy.population, known)}"
+        else:
+            found = membership_problem(policy, whole)
+        if found:
+            raise policy_error(str(paths[dataset]), None, *found)
 
 
 def _policy_error(error: ValidationError, document: Document) -> PolicyError:

@@ -65,7 +65,10 @@ def judge(
         old, new = ledger.get(field), file.get(field)
         if old == new:
             continue
-        if field in ("budget", "lifetime"):
+        if field == "lifetime" and old is None and file.get("partition"):
+            why = "what all partitions were charged so far would be forgotten"
+            found.append(_change((field,), old, new, "other", why))
+        elif field in ("budget", "lifetime"):
             found += _numbers(old, new, field)
         elif field == "flows":
             found += _flows(ledger, file, charged_flows)
@@ -134,6 +137,8 @@ def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
         filters = before["filter"], share["filter"]
         lowered = _lowered(filters[0], share) if all(filters) else filters[1]
         flows[name] = {**share, "filter": lowered, "odometer": before["odometer"]}
+    if "whole" in file:
+        file["whole"] = _lowered(pinned["whole"], file["lifetime"])
     return {
         **file,
         "filter": _lowered(pinned["filter"], file["budget"]),

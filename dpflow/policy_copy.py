@@ -121,6 +121,9 @@ def _budget_path(path: KeyPath) -> KeyPath:
 
 # The guarantee
 
+#: What a partition by time is called; a person may be in several.
+TIMES = ("week", "month")
+
 
 def guarantee_in_words(pinned: Mapping[str, Any]) -> str:
     """Say what a policy guarantees, and on which assumptions.
@@ -135,9 +138,43 @@ def guarantee_in_words(pinned: Mapping[str, Any]) -> str:
         "declared sensitivity is right and every step draws the noise it declares."
     )
     lifetime = pinned.get("lifetime")
+    cap = None if lifetime is None else budget_text(lifetime)
+    parts = [sentence]
+    if "partition" in pinned:
+        parts.append(partition_words(pinned["partition"], pinned["unit"], cap))
+    if "population" in pinned:
+        parts.append(
+            f"Every step is charged to the population {pinned['population']!r} as well."
+        )
+    if cap is not None:
+        parts.append(f"All terms together are kept within {cap}.")
+    return " ".join(parts)
+
+
+def partition_words(
+    partition: Mapping[str, Any], unit: str, lifetime: str | None
+) -> str:
+    """Say what partitions protect, and what they do not.
+
+    Args:
+        partition: How the dataset is divided.
+        unit: The privacy unit.
+        lifetime: The cap on all partitions together, in words, if there is one.
+    """
+    by = partition["by"]
+    if by not in TIMES:
+        return (
+            f"Each {by} has this budget to itself, and the guarantee holds if all "
+            f"records of one {unit} belong to one {by} for ever."
+        )
+    person = unit.removesuffix(f"-{by}")
+    alone = f"Each {by} has this budget to itself: it hides what a {person} did in it."
     if lifetime is None:
-        return sentence
-    return f"{sentence} All terms together are kept within {budget_text(lifetime)}."
+        return (
+            f"{alone} A {person} in many {by}s loses more, without a limit: give "
+            "`lifetime` a budget to cap it."
+        )
+    return f"{alone} Over all {by}s together, a {person} is kept within {lifetime}."
 
 
 def budget_text(budget: Mapping[str, str]) -> str:

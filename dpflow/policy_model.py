@@ -43,6 +43,12 @@ from dpflow.policy_fields import (
     idle_problem,
     rule_problem,
 )
+from dpflow.policy_limits import (
+    lifetime_problems,
+    partition_problems,
+    share_problems,
+)
+from dpflow.policy_partition import Partition
 from dpflow.policy_types import (
     FLOW_PATTERN,
     Alert,
@@ -115,6 +121,18 @@ class Policy(Record):
         "Default: refuse if any flow is named, else allow.",
         examples=["refuse"],
     )
+    partition: Partition | None = Field(
+        default=None,
+        title="Partition",
+        description="Disjoint parts of the dataset, each with the budget to itself.",
+        examples=[{"by": "region"}],
+    )
+    population: Name | None = Field(
+        default=None,
+        title="Population",
+        description="People who are in several datasets; its file caps them together.",
+        examples=["customers"],
+    )
     lifetime: Budget | None = Field(
         default=None,
         title="Lifetime",
@@ -182,6 +200,12 @@ class Policy(Record):
         """Make the filter of the whole dataset."""
         return self._filter(self.budget.epsilon, self.budget.delta)
 
+    def whole_filter(self) -> Filter | None:
+        """Make the filter of all partitions by time together; None without a cap."""
+        if self.partition is None or not self.partition.by_time or not self.lifetime:
+            return None
+        return self._filter(self.lifetime.epsilon, self.lifetime.delta)
+
     def flow_filter(self, flow: str | None) -> Filter | None:
         """Make the filter of a flow's own share; None if it has no share.
 
@@ -240,29 +264,24 @@ class Policy(Record):
         )
         if odometer_problem:
             yield odometer_problem
-        yield from self._lifetime_problems()
+        yield from lifetime_problems(self.budget, self.lifetime)
+        if self.partition is not None:
+            yield from partition_problems(self.partition, self.unit, self.relation)
+        if not filter_problem and (
+            broken := rule_problem(self.whole_filter, "lifetime")
+        ):
+            yield broken
         for flow, share in self.flows.items():
             place = ("flows", flow)
             name_problem = check_flow_name(flow)
             if name_problem:
                 yield problem_at(*name_problem, *place, value=flow)
-            excess = list(self._excess(share, place))
+            excess = list(share_problems(self.budget, share, place))
             yield from excess
             if not excess and not filter_problem:
                 yield from self._filter_problems(flow, place)
             if share.halt_at_epsilon is not None and not odometer_problem:
                 yield from self._halt_problems(flow, share.halt_at_epsilon, place)
-
-    def _lifetime_problems(self) -> Iterator[InitErrorDetails]:
-        for name in ("epsilon", "delta"):
-            asked = getattr(self.budget, name)
-            if self.lifetime and asked > (whole := getattr(self.lifetime, name)):
-                message = (
-                    f"the lifetime's {name} {exact_text(whole)} is below the budget's "
-                    f"{name} {exact_text(asked)}, so not even one term would fit."
-                )
-                hint = f"Write at least {exact_text(asked)}, or lower the budget."
-                yield problem_at(message, hint, "lifetime", name, value=whole)
 
     def _related(self, rule: Rule | None) -> Rule | None:
         """Refuse a theorem that does not hold under the policy's relation."""
@@ -274,21 +293,6 @@ class Policy(Record):
             )
             raise InvalidCost(msg)
         return rule
-
-    def _excess(
-        self, share: FlowShare, place: tuple[str, ...]
-    ) -> Iterator[InitErrorDetails]:
-        for name in ("epsilon", "delta"):
-            asked, whole = getattr(share, name), getattr(self.budget, name)
-            if asked is not None and asked > whole:
-                message = (
-                    f"the share's {name} {exact_text(asked)} exceeds the budget's "
-                    f"{name} {exact_text(whole)}."
-                )
-                hint = (
-                    f"Give the flow at most {exact_text(whole)}, or raise the budget."
-                )
-                yield problem_at(message, hint, *place, name, value=asked)
 
     def _filter_problems(
         self, flow: str, place: tuple[str, ...]
@@ -338,8 +342,10 @@ class Policy(Record):
 
         Equal guarantees give equal JSON: `3` and `3.00` pin identically.
         """
+        whole = self.whole_filter()
         return {
             **self._kept_as_declared(),
+            **({} if whole is None else {"whole": parameters(whole)}),
             "filter": parameters(self.dataset_filter()),
             "odometer": parameters(self.flow_odometer(None)),
             "flows": {flow: self._pinned_flow(flow) for flow in sorted(self.flows)},
@@ -358,6 +364,10 @@ class Policy(Record):
             found["lifetime"] = declared_budget(self.lifetime)
         if self.officers:
             found["officers"] = sorted(self.officers)
+        if self.partition is not None:
+            found["partition"] = self.partition.model_dump(exclude_none=True)
+        if self.population is not None:
+            found["population"] = self.population
         return found
 
     def _pinned_flow(self, flow: str) -> dict[str, Any]:

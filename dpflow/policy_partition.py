@@ -60,7 +60,7 @@ class Partition(Record):
         """
         if not self._fits(name):
             shape = _SHAPES.get(self.by)
-            example = f", as in {shape}" if shape else f": it must match {NAME_PATTERN}"
+            example = f", as in {shape}" if shape else ": letters, digits and . _ : @ -"
             msg = (
                 f"dataset {dataset!r} is divided by {self.by}, and {name!r:.80} names "
                 f"no {self.by}{example}. The step did not run."
@@ -73,7 +73,8 @@ class Partition(Record):
         if self.by == "month":
             found = _MONTH.fullmatch(name)
             return bool(found and found[1] != "0000" and 1 <= int(found[2]) <= 12)  # noqa: PLR2004
-        return re.fullmatch(NAME_PATTERN, name) is not None
+        # A slash would let one account's id be read as another's.
+        return "/" not in name and re.fullmatch(NAME_PATTERN, name) is not None
 
     def problem_with(self, unit: str, relation: str) -> tuple[str, str] | None:
         """Return what is wrong with these under partitions, and what to do."""

@@ -87,6 +87,7 @@ def project_ledger(found: Settings) -> Ledger:
     return open_ledger(
         found.ledger_url,
         policies=found.policies,
+        witness=found.witness,
         environment=found.environment,
         conditions=Conditions(facts=provenance(found.root, found.principal)),
     )

@@ -38,15 +38,9 @@ def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
         no `Exception` (a timeout, a termination) keeps its type, for that is what
         its receivers act on, and loses its text.
     """
-    if isinstance(error, BaseExceptionGroup) and not isinstance(error, Exception):
-        # A group cannot be emptied; at least one member ends the program.
-        members = (each for each in error.exceptions if not _is_plain(each))
-        return shown(next(members), step=step, dataset=dataset)
-    if not isinstance(error, Exception):
-        _empty(error)
-        return _bare(error)
-    if isinstance(error, _PUBLIC):
-        return _bare(error)
+    told = _told(error)
+    if told is not None:
+        return told
     name = type(error).__name__
     msg = (
         f"{name} in DP step {step!r} on dataset {dataset!r} (text withheld: it may "
@@ -54,6 +48,41 @@ def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
         "is safe, set `errors: keep` in the policy."
     )
     return DPStepFailed(msg, dataset=dataset, step=step, error_type=name)
+
+
+def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
+    """Return what the outside may see of an error of a task that loads private data.
+
+    Args:
+        error: What ended the task. It is emptied if it is itself shown.
+        task: Name of the task.
+
+    Returns:
+        As `shown`; nothing was charged.
+    """
+    told = _told(error)
+    if told is not None:
+        return told
+    name = type(error).__name__
+    msg = (
+        f"{name} in private task {task!r} (text withheld: it may hold private data). "
+        'To see the text where that is safe, say private_task(errors="keep").'
+    )
+    return DPStepFailed(msg, step=task, error_type=name)
+
+
+def _told(error: BaseException) -> BaseException | None:
+    """Return an error that is told by its type, or None if that is withheld too."""
+    if isinstance(error, BaseExceptionGroup) and not isinstance(error, Exception):
+        # A group cannot be emptied; at least one member ends the program.
+        members = (each for each in error.exceptions if not _is_plain(each))
+        return _told(next(members))
+    if not isinstance(error, Exception):
+        _empty(error)
+        return _bare(error)
+    if isinstance(error, _PUBLIC):
+        return _bare(error)
+    return None
 
 
 def _is_plain(error: BaseException) -> bool:

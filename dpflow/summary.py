@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting.theorem import COUNTS
+from dpflow.ledger.account import partition_of
 from dpflow.ledger.lifetime import Budgets
 from dpflow.ledger.records import AccountView, TermView
 from dpflow.policy import Policy
@@ -112,9 +113,14 @@ def account_title(view: AccountView) -> str:
     """Say which account this is."""
     if view.kind == "dataset":
         return f"dataset {view.dataset}"
+    if view.kind == "population":
+        return view.dataset.replace("/", " ", 1)
+    if view.kind == "partition":
+        return f"partition {view.name}"
+    inside = f" in {partition}" if (partition := partition_of(view.id)) else ""
     if view.kind == "flow":
-        return f"share of {view.name}"
-    return f"{view.kind} of {view.name}"
+        return f"share of {view.name}{inside}"
+    return f"{view.kind} of {view.name}{inside}"
 
 
 def reading_text(view: AccountView) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -182,7 +183,13 @@ def start_python(
     return subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)],
         cwd=folder,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "PYTHONWARNINGS": ""},
+        env={
+            "PYTHONPATH": str(ROOT),
+            "PATH": "/usr/bin:/bin",
+            "PYTHONWARNINGS": "",
+            # Where this process has told the witness of its ledgers.
+            "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

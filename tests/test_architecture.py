@@ -25,7 +25,9 @@ ROOMS = [
     "policy_fields",
     "policy_copy",
     "policy_partition",
+    "policy_limits",
     "policy_model",
+    "policy_population",
     "policy",
     "policy_changes",
     "config",
@@ -38,7 +40,8 @@ ROOMS = [
     "waiting",
     "asking",
     "execution",
-    "iterations",
+    "substeps",
+    "drawing",
     "guard",
     "summary",
     "plots",
@@ -53,6 +56,7 @@ ROOMS = [
 PURE = {
     "__future__",
     "abc",
+    "ast",
     "bisect",
     "contextlib",
     "collections",
@@ -254,7 +258,16 @@ def test_prefect_is_imported_in_its_room_only():
     )
 
 
-HEAVY = {"prefect", "numpy", "pandas", "opendp", "matplotlib", "scipy", "mpmath"}
+HEAVY = {
+    "prefect",
+    "psycopg",
+    "numpy",
+    "pandas",
+    "opendp",
+    "matplotlib",
+    "scipy",
+    "mpmath",
+}
 LOADED = """
 import json, sys
 import importlib

@@ -131,15 +131,18 @@ print(json.dumps([ran, found]))
 """
 
 
-def test_a_read_only_ledger_is_refused():
+def test_a_read_only_ledger_is_refused(monkeypatch):
     """Whether its folder or only the database cannot be written."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         root.chmod(0o755)
+        monkeypatch.setenv("XDG_STATE_HOME", str(root / "state"))
         folders = [root / each for each in ("writable", "folder", "file")]
         for folder in folders:
             folder.mkdir()
             fill_project(folder)
+        for path in [root / "state", *(root / "state").rglob("*")]:
+            path.chmod(0o777)
         for folder in folders[1:]:
             for path in ledger_file(folder).parent.iterdir():
                 path.chmod(0o444 if path == ledger_file(folder) else 0o666)

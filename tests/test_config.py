@@ -8,10 +8,13 @@ import pytest
 
 from dpflow.config import (
     ENVIRONMENT_VARIABLE,
+    KEY_VARIABLE,
     LEDGER_VARIABLE,
     POLICIES_VARIABLE,
     PRINCIPAL_VARIABLE,
+    WITNESS_VARIABLE,
     Settings,
+    ledger_key,
     project_root,
     settings,
 )
@@ -170,3 +173,32 @@ def test_a_file_that_cannot_be_read_is_told(folder, content):
     folder.joinpath("pyproject.toml").write_bytes(content)
     with pytest.raises(ConfigurationError, match="cannot read"):
         settings(folder)
+
+
+# The witness and the key
+
+
+def test_the_witness_is_where_the_ledgers_kind_has_it_unless_it_is_said(folder):
+    """None means that default."""
+    assert settings(folder).witness is None
+
+
+def test_the_witness_can_be_a_folder_or_waived(folder, monkeypatch):
+    """Relative folders lie under the root; the environment comes first."""
+    write(folder, '[tool.dpflow]\nwitness = "seen"')
+    assert settings(folder).witness == str(folder / "seen")
+    monkeypatch.setenv(WITNESS_VARIABLE, "/mnt/other")
+    assert settings(folder).witness == "/mnt/other"
+    monkeypatch.setenv(WITNESS_VARIABLE, "none")
+    assert settings(folder).witness == "none"
+
+
+def test_the_key_is_long_or_absent(monkeypatch):
+    """A short one could be guessed."""
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    assert ledger_key() is None
+    monkeypatch.setenv(KEY_VARIABLE, "k" * 32)
+    assert ledger_key() == b"k" * 32
+    monkeypatch.setenv(KEY_VARIABLE, "k" * 31)
+    with pytest.raises(ConfigurationError, match="31 characters"):
+        ledger_key()

@@ -150,7 +150,7 @@ def test_a_missing_ledger_is_told_and_found_when_it_is_back(shop):
 
 def test_a_setting_that_names_no_ledger_is_told(shop, monkeypatch):
     """The error says what an address looks like, and no password."""
-    monkeypatch.setenv(LEDGER_VARIABLE, "postgresql://me:password@host/db")
+    monkeypatch.setenv(LEDGER_VARIABLE, "mysql://me:hunter2@host/db")
     with pytest.raises(ConfigurationError, match="sqlite:///relative") as error:
         current_project()
-    assert "password" not in str(error.value)
+    assert "hunter2" not in str(error.value)

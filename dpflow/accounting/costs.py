@@ -122,6 +122,21 @@ class Cost(ABC):
         return f"{self.mechanism}({', '.join(f'{k}={v}' for k, v in numbers.items())})"
 
 
+def cost_kind(name: str) -> type[Cost]:
+    """Return the class of a mechanism.
+
+    Raises:
+        InvalidCost: If there is none of this name.
+    """
+    if name not in _KINDS:
+        for module in _MORE_KINDS:
+            import_module(module)
+    if name not in _KINDS:
+        msg = f"unknown mechanism {name!r}; known: {', '.join(sorted(_KINDS))}"
+        raise InvalidCost(msg, name="mechanism", value=name)
+    return _KINDS[name]
+
+
 def cost_from_description(description: Mapping[str, Any]) -> Cost:
     """Rebuild a cost from `Cost.describe`.
 
@@ -129,13 +144,7 @@ def cost_from_description(description: Mapping[str, Any]) -> Cost:
         InvalidCost: If the mechanism is unknown or a number is missing or extra.
     """
     name = description.get("mechanism")
-    if str(name) not in _KINDS:
-        for module in _MORE_KINDS:
-            import_module(module)
-    kind = _KINDS.get(str(name))
-    if kind is None:
-        msg = f"unknown mechanism {name!r}; known: {', '.join(sorted(_KINDS))}"
-        raise InvalidCost(msg, name="mechanism", value=name)
+    kind = cost_kind(str(name))
     numbers = {key: value for key, value in description.items() if key != "mechanism"}
     try:
         return kind.from_description(numbers)

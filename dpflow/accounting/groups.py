@@ -22,12 +22,13 @@ from dpflow.rounding import bound_above, to_real
 def group_cost(cost: Cost, size: int) -> Cost:
     """Return what a step costs a group of `size` privacy units that change together.
 
-    Source: mechanisms that add noise: `size` neighbours in a row change the value by
-    at most `size` times the sensitivity. Pure and bounded-range steps: the loss adds
-    up along the row. rho-zCDP: Bun and Steinke, arXiv:1605.02065v1, Prop. 27. mu-GDP:
-    Dong, Roth and Su, arXiv:1905.02383v3, Thm 2.14. (epsilon, delta): iterating the
-    definition gives delta (e^(size epsilon) - 1) / (e^epsilon - 1). Steps of several
-    parts: each part on its own group, then composed.
+    Source: docs/derivations/ledger.md#groups. Mechanisms that add noise: `size`
+    neighbours in a row change the value by at most `size` times the sensitivity. Pure
+    and bounded-range steps: the loss adds up along the row. rho-zCDP: Bun and Steinke,
+    arXiv:1605.02065v1, on group privacy. mu-GDP: Dong, Roth and Su, arXiv:1905.02383v3,
+    on group privacy. (epsilon, delta): iterating the definition gives
+    delta (e^(size epsilon) - 1) / (e^epsilon - 1). Steps of several parts: each part on
+    its own group, then composed.
 
     Assumes: the group's size is fixed before data is read.
 

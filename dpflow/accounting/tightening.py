@@ -3,8 +3,8 @@
 A budget may be lowered under a tally only if every tally that the new rule admits is
 one that the old rule admits, too: then the old guarantee goes on to hold, whoever
 decided it and whatever they had seen. So orders, weights, splits and every other
-number that prices a step stay as they were fixed in advance (THEOREMS.md 4.5), and
-only thresholds fall.
+number that prices a step stay as they were fixed in advance, and only thresholds fall
+(docs/derivations/ledger.md#fixed-in-advance).
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def admits_less(after: Filter, before: Filter) -> bool:
     """Say whether each tally that `after` admits is certainly one `before` admits.
 
     Thresholds: compared. The mixture over orders falls with epsilon and with delta at
-    fixed orders and weights (THEOREMS.md 4.2). A portfolio admits what some member
-    admits, so it admits less if each member does. Nothing is claimed for others.
+    fixed orders and weights (docs/derivations/renyi.md#mixture-rule). A portfolio
+    admits what some member admits, so it admits less if each member does. Nothing is
+    claimed for others.
     """
     if type(after) is not type(before) or after.components != before.components:
         return False

@@ -21,6 +21,7 @@ from dpflow.cli import (
     releases,
     resume,
     status,
+    why,
 )
 from dpflow.cli.output import fail, survive_encoding
 from dpflow.exceptions import DpflowError
@@ -73,6 +74,7 @@ def _dpflow(
 
 app.command("status")(status.status)
 app.command("history")(history.history)
+app.command("why")(why.why)
 app.command("demo")(demo.demo)
 app.command("freeze")(freeze.freeze)
 app.command("thaw")(freeze.thaw)

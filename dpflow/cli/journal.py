@@ -157,7 +157,8 @@ def _outcome(item: JournalEntry) -> tuple[str, bool]:
         return f"failed: {body.get('error_type', 'error')}", True
     if kind == "settle":
         return f"noise {body.get('noise', 'unknown')}", False
-    return str(body.get("reason") or body.get("because") or ""), kind == "forfeit"
+    raised = kind in {"forfeit", "amend", "prior", "repair"}
+    return str(body.get("reason") or body.get("because") or ""), raised
 
 
 def _opened(item: JournalEntry) -> str:

@@ -1,21 +1,25 @@
-"""`dpflow ledger`: make the ledger, say which one it is."""
+"""`dpflow ledger`: make the ledger, say which one it is, look after it."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpflow.cli import ledger_audit, ledger_operations
 from dpflow.cli.output import AsJson, plain, say, say_json, short_path
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.config import Settings
+    from dpflow.ledger import Ledger
 
-app = typer.Typer(no_args_is_help=True, help="Make the ledger, or say which one it is.")
+app = typer.Typer(
+    no_args_is_help=True, help="Make the ledger, say which one it is, look after it."
+)
 
 
 @app.command()
@@ -27,12 +31,14 @@ def init(*, as_json: AsJson = False) -> None:
     forget what has been spent.
     """
     from dpflow.config import settings
-    from dpflow.ledger import LOCK_NAME, create_ledger, pin_ledger, sqlite_path
+    from dpflow.ledger import LOCK_NAME, create_ledger, is_postgres, pin_ledger
 
     found = settings()
-    path, lock = sqlite_path(found.ledger_url), found.policies / LOCK_NAME
-    _refuse_existing(found, path, lock)
-    ledger = create_ledger(found.ledger_url, environment=found.environment)
+    lock = found.policies / LOCK_NAME
+    _refuse_existing(found, lock)
+    ledger = create_ledger(
+        found.ledger_url, environment=found.environment, witness=found.witness
+    )
     try:
         pin_ledger(ledger, found.policies)
     finally:
@@ -41,31 +47,51 @@ def init(*, as_json: AsJson = False) -> None:
         say_json(
             {
                 "ledger": {"id": ledger.id, "place": ledger.place},
+                "witness": _witness_place(ledger),
                 "pin": str(lock),
                 "commit": [str(lock)],
             }
         )
         return
+    place = plain(short_path(ledger.place))
+    keep = (
+        "Back its database up: losing it is losing track of what was spent. "
+        "`dpflow ledger roles --sql` makes roles for workers and readers."
+        if is_postgres(found.ledger_url)
+        else f"Keep {plain(short_path(Path(ledger.place).parent))}/ out of version "
+        "control and on a disk that lasts. Losing it is losing track of what was spent."
+    )
     say(
-        f"Made the ledger {plain(short_path(path))} with id {ledger.id}.",
+        f"Made the ledger {place} with id {ledger.id}.",
         f"Pinned its id in {plain(short_path(lock))}.",
+        f"Its witness is {plain(_witness_place(ledger))}.",
         "",
         "Next:",
         f"  1. Commit {plain(short_path(lock))}: any other ledger is then refused.",
-        f"  2. Keep {plain(short_path(path.parent))}/ out of version control and on a "
-        "disk that lasts. Losing it is losing track of what was spent.",
+        f"  2. {keep}",
         f"  3. Write a policy for each dataset in {plain(short_path(found.policies))}/ "
         "and run `dpflow policy check`.",
     )
 
 
-def _refuse_existing(found: Settings, path: Path, lock: Path) -> None:
-    """Refuse to make a ledger where there is one, or where one is pinned."""
-    from dpflow.ledger import open_ledger
+def _witness_place(ledger: Ledger) -> str:
+    witness = ledger.watch.witness
+    return "waived" if witness is None else str(witness.path)
 
-    pinned = lock.exists()
-    if path.exists():
-        ledger = open_ledger(found.ledger_url, environment=found.environment)
+
+def _refuse_existing(found: Settings, lock: Path) -> None:
+    """Refuse to make a ledger where there is one, or where one is pinned."""
+    from dpflow.exceptions import LedgerMissing
+    from dpflow.ledger import database_at, open_ledger
+
+    pinned, place = lock.exists(), database_at(found.ledger_url).place
+    try:
+        ledger = open_ledger(
+            found.ledger_url, environment=found.environment, witness=found.witness
+        )
+    except LedgerMissing:
+        pass
+    else:
         ledger.close()
         then = (
             "`dpflow status` shows what it holds."
@@ -73,11 +99,11 @@ def _refuse_existing(found: Settings, path: Path, lock: Path) -> None:
             else f"But {lock} is missing. Restore it from version control; if this "
             f"is certainly the project's ledger, write its id {ledger.id} there."
         )
-        msg = f"there is a ledger at {path} already, and none is ever replaced. {then}"
+        msg = f"there is a ledger at {place} already, and none is ever replaced. {then}"
         raise ConfigurationError(msg)
     if pinned:
         msg = (
-            f"{lock} pins a ledger that is not at {path}. Restore that one, or set "
+            f"{lock} pins a ledger that is not at {place}. Restore that one, or set "
             "DPFLOW_LEDGER_URL to where it is. A new one would forget what has been "
             f"spent; only if that is meant, remove {short_path(lock)} first."
         )
@@ -109,6 +135,7 @@ def status(*, as_json: AsJson = False) -> None:
                 "ledger": ledger_facts(ledger),
                 "pin": str(lock),
                 "schema": schema,
+                "witness": _witness_place(ledger),
                 "environment": ledger.environment,
                 "datasets": sorted(datasets),
                 "open_reservations": counts,
@@ -120,6 +147,7 @@ def status(*, as_json: AsJson = False) -> None:
         f"id                 {ledger.id}",
         f"place              {plain(short_path(ledger.place))}",
         f"pinned by          {plain(short_path(lock))}",
+        f"witness            {plain(_witness_place(ledger))}",
         f"schema             {schema}",
         f"environment        {plain(ledger.environment or 'any')}",
         f"datasets           {', '.join(sorted(datasets)) or 'none charged yet'}",
@@ -146,3 +174,65 @@ def migrate(*, as_json: AsJson = False) -> None:
         say(f"The ledger has schema {after} already; nothing was changed.")
     else:
         say(f"Migrated the ledger from schema {before} to {after}.")
+
+
+@app.command("accept-server")
+def accept(
+    *,
+    because: Annotated[
+        str, typer.Option(help="Why nothing that was charged is missing there.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Let the ledger go on after its PostgreSQL server was replaced.
+
+    A promoted standby or a restored backup may lack charges that were acknowledged,
+    so every step is refused there. Compare the ledger with the runs and the witness
+    first; what is missing, an officer enters.
+    """
+    from dpflow.config import settings
+    from dpflow.ledger import accept_server, database_at
+
+    url = settings().ledger_url
+    accept_server(url, because=because)
+    if as_json:
+        say_json({"accepted": database_at(url).place, "because": because})
+        return
+    say(f"The ledger {plain(database_at(url).place)} goes on where it is now.")
+
+
+@app.command()
+def roles(
+    *,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the script.")] = False,
+) -> None:
+    """Say which PostgreSQL roles a shared ledger needs; --sql prints the script."""
+    from dpflow.ledger import roles_script
+
+    if sql:
+        typer.echo(roles_script(), nl=False)
+        return
+    say(
+        "dpflow_owner    owns the tables: migrations and accept-server",
+        "dpflow_officer  opens terms, freezes and thaws, posts operators' entries",
+        "dpflow_worker   runs steps; changes no journal row and sets no budget",
+        "dpflow_reader   sees accounts and journal; no released value",
+        "",
+        'Make them with: dpflow ledger roles --sql | psql "$DPFLOW_LEDGER_URL"',
+    )
+
+
+for _command in (
+    ledger_audit.verify,
+    ledger_audit.checkpoint,
+    ledger_audit.trust,
+    ledger_audit.reconcile,
+    ledger_operations.backup,
+    ledger_operations.restore,
+    ledger_operations.export,
+    ledger_operations.reservations,
+    ledger_operations.close_reservation,
+    ledger_operations.amend,
+    ledger_operations.import_prior,
+):
+    app.command()(_command)

@@ -62,7 +62,9 @@ def plain(text: str) -> str:
 
 
 def short_path(path: Path | str) -> str:
-    """Write a path from the working directory, if it lies below it."""
+    """Write a path from the working directory, if it lies below it; keep a URL."""
+    if "://" in str(path):
+        return str(path)
     path, here = Path(path), Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.cli.output import warn
 from dpflow.config import Settings, settings
 from dpflow.exceptions import PolicyError, UnknownDataset
 from dpflow.ledger import Ledger
@@ -24,6 +25,7 @@ from dpflow.ledger.account import Account
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.terms import Term, may_be_replaced, newest_term
 from dpflow.policy import Policy, PolicySet, load_policies
+from dpflow.policy_population import PREFIX
 from dpflow.policy_types import did_you_mean
 from dpflow.project import project_ledger as open_project
 from dpflow.rounding import number_from_text, number_text
@@ -59,8 +61,11 @@ class Standing:
 
 
 @contextmanager
-def project_ledger() -> Iterator[tuple[Settings, Ledger]]:
+def project_ledger(*, quiet: bool = False) -> Iterator[tuple[Settings, Ledger]]:
     """Open the project's ledger for one command.
+
+    Args:
+        quiet: Leave a ledger that forgot charges to the command; else it is warned of.
 
     Raises:
         LedgerError: If it is missing, out of reach or not the pinned one.
@@ -69,9 +74,20 @@ def project_ledger() -> Iterator[tuple[Settings, Ledger]]:
     found = settings()
     ledger = open_project(found)
     try:
+        if not quiet:
+            _warn_of_rollback(ledger)
         yield found, ledger
     finally:
         ledger.close()
+
+
+def _warn_of_rollback(ledger: Ledger) -> None:
+    """Warn that the numbers shown are too small, because the ledger forgot charges."""
+    with ledger.database.read() as session:
+        epoch = int(session.rows("read_ledger")[0]["epoch"])
+        problem = ledger.watch.problem(session, epoch)
+    if problem is not None:
+        warn(problem)
 
 
 def ledger_facts(ledger: Ledger) -> dict[str, str]:
@@ -137,6 +153,13 @@ def _differences(term: Term | None, policy: Policy | None) -> tuple[str, ...]:
     return tuple(term.differences(policy))
 
 
+def _is_switch(view: AccountView, pinned: tuple[int, Mapping[str, Any]] | None) -> bool:
+    """Say whether an account holds nothing: it opens and freezes a divided dataset."""
+    if pinned is None or (view.kind, view.term) != ("dataset", pinned[0]):
+        return False
+    return "partition" in pinned[1] and "whole" not in pinned[1]
+
+
 def known_datasets(ledger: Ledger, policies: PolicySet) -> set[str]:
     """Return the datasets that the ledger or a policy knows."""
     return {view.dataset for view in ledger_views.accounts(ledger)} | set(policies)
@@ -156,7 +179,9 @@ def gates(pinned: Mapping[str, Any]) -> list[Account]:
         pinned: What `Policy.pinned` returned; its derived numbers are used.
     """
     dataset = str(pinned["dataset"])
-    found = [_gate(dataset, "dataset", "", make_filter(**pinned["filter"]))]
+    found = [_gate(dataset, *_whole(pinned))]
+    if "whole" in pinned:
+        found.append(_gate(dataset, "dataset", "", make_filter(**pinned["whole"])))
     for flow, share in pinned["flows"].items():
         if share["filter"] is not None:
             found.append(_gate(dataset, "flow", flow, make_filter(**share["filter"])))
@@ -166,6 +191,15 @@ def gates(pinned: Mapping[str, Any]) -> list[Account]:
             rule = make_odometer(**share["odometer"])
             found.append(_gate(dataset, "odometer", flow, rule, halt))
     return found
+
+
+def _whole(pinned: Mapping[str, Any]) -> tuple[str, str, Rule]:
+    """Return kind, name and rule of the gate that has the budget."""
+    rule = make_filter(**pinned["filter"])
+    if "partition" in pinned:
+        return "partition", f"each {pinned['partition']['by']}", rule
+    population = str(pinned["dataset"]).startswith(PREFIX)
+    return "population" if population else "dataset", "", rule
 
 
 def view_of(gate: Account, *, state: str) -> AccountView:

@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import secrets
 import uuid
+from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.account import now
-from dpflow.ledger.database import MIN_WRITER, SCHEMA_VERSION, migrations
-from dpflow.ledger.kernel import Ledger, identity_row
-from dpflow.ledger.owner import Owners
+from dpflow.ledger.database import (
+    MIN_WRITER,
+    SCHEMA_VERSION,
+    Database,
+    Session,
+    migrations,
+)
+from dpflow.ledger.identity import identity_row
+from dpflow.ledger.kernel import Ledger
+from dpflow.ledger.owner import Liveness, Owners
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.sqlite import SqliteDatabase
+from dpflow.ledger.witness import witness_folder
+
+if TYPE_CHECKING:
+    from dpflow.ledger.postgres import PostgresDatabase
 
 __all__ = [
     "Ledger",
+    "accept_server",
     "create_ledger",
+    "database_at",
+    "is_postgres",
     "migrate_ledger",
     "open_ledger",
     "pin_ledger",
+    "pinned_id",
+    "roles_script",
 ]
 
 LOCK_NAME = "ledger.lock"
@@ -29,15 +48,19 @@ def open_ledger(
     url: str,
     *,
     policies: Path | None = None,
+    witness: str | None = None,
     environment: str | None = None,
     conditions: Conditions | None = None,
 ) -> Ledger:
     """Open a ledger that exists.
 
     Args:
-        url: `sqlite:///path/to/ledger.db` (four slashes for an absolute path).
+        url: `sqlite:///path/to/ledger.db` (four slashes for an absolute path), or
+            `postgresql://user:password@host/database`.
         policies: Folder whose `ledger.lock` pins the ledger's id. A ledger with
             another id is refused: a fresh one would forget what has been spent.
+        witness: Folder of its witness, which every decision asks; "none" waives it.
+            Default: a folder in the user's state directory.
         environment: What this process runs in, such as "production". A ledger that was
             made for one serves no other.
         conditions: How it decides, and who is recorded. Default: this user.
@@ -49,31 +72,36 @@ def open_ledger(
         ConfigurationError: If the URL or the pin cannot be read, or the ledger serves
             another environment.
     """
-    path = sqlite_path(url)
+    database = database_at(url)
     ledger = Ledger(
-        SqliteDatabase(path),
-        _owners(path),
+        database,
+        _owners(database),
+        witness_folder(witness, database.dialect),
         environment=environment,
         conditions=conditions,
     )
     if policies is not None:
-        _check_pin(ledger, policies / LOCK_NAME)
+        _check_pin(ledger, policies)
     return ledger
 
 
-def create_ledger(url: str, *, environment: str | None = None) -> Ledger:
-    """Make a new, empty ledger.
+def create_ledger(
+    url: str, *, environment: str | None = None, witness: str | None = None
+) -> Ledger:
+    """Make a new, empty ledger, and begin its witness.
 
     Args:
         url: Where, as for `open_ledger`.
         environment: The only one that it will serve. Default: any.
+        witness: As for `open_ledger`.
 
     Raises:
-        ConfigurationError: If there is a file at this place.
-        LedgerUnavailable: If the file cannot be written.
+        ConfigurationError: If there is something at this place.
+        LedgerUnavailable: If it cannot be written there.
     """
-    path = sqlite_path(url)
-    identity = {
+    dialect = "postgres" if is_postgres(url) else SqliteDatabase.dialect
+    folder = witness_folder(witness, dialect)
+    identity: dict[str, Any] = {
         "ledger_id": uuid.uuid4().hex,
         "schema_version": SCHEMA_VERSION,
         "min_writer": MIN_WRITER,
@@ -81,11 +109,16 @@ def create_ledger(url: str, *, environment: str | None = None) -> Ledger:
         "at": now(),
         "environment": environment,
     }
-    # One transaction: a ledger never exists without its identity.
-    database = SqliteDatabase.create(
-        path, lambda session: session.change("create_ledger", **identity)
-    )
-    return Ledger(database, _owners(path), environment=environment)
+
+    def fill(session: Session) -> None:
+        # In the tables' transaction: a ledger never exists without its identity.
+        session.post("create_ledger", **identity)
+
+    database = _created(url, fill)
+    ledger = Ledger(database, _owners(database), folder, environment=environment)
+    if ledger.watch.witness is not None:
+        ledger.watch.witness.enrol(0, [])
+    return ledger
 
 
 def migrate_ledger(url: str) -> tuple[int, int]:
@@ -98,7 +131,7 @@ def migrate_ledger(url: str) -> tuple[int, int]:
         LedgerUnavailable: If it cannot be written, or was made by a newer dpflow.
         LedgerCorrupt: If it would not be consistent afterwards; it stays as it was.
     """
-    database = SqliteDatabase(sqlite_path(url))
+    database = database_at(url)
     try:
         with database.read() as session:
             before = int(identity_row(session, database.place)["schema_version"])
@@ -132,6 +165,67 @@ def pin_ledger(ledger: Ledger, policies: Path) -> Path:
     return lock
 
 
+def accept_server(url: str, *, because: str) -> None:
+    """Let a ledger go on after its PostgreSQL server was replaced.
+
+    Args:
+        url: `postgresql://...`.
+        because: Why nothing that was charged is missing on the new server.
+
+    Raises:
+        ConfigurationError: If the ledger is a file; it has no server.
+        LedgerUnavailable: If the server is out of reach or not durable.
+    """
+    if not is_postgres(url):
+        msg = "the ledger is a SQLite file, which has no server to accept"
+        raise ConfigurationError(msg)
+    database = _postgres()(url)
+    try:
+        database.accept_server(because=because)
+    finally:
+        database.close()
+
+
+def roles_script() -> str:
+    """Return the SQL that makes the roles of a ledger on PostgreSQL."""
+    return files("dpflow.ledger").joinpath("postgres_roles.sql").read_text("utf-8")
+
+
+def database_at(url: str) -> Database:
+    """Return the database that a ledger URL names; nothing is opened yet.
+
+    Raises:
+        ConfigurationError: If the URL names none, or its driver is not installed.
+    """
+    if is_postgres(url):
+        return _postgres()(url)
+    return SqliteDatabase(sqlite_path(url))
+
+
+def is_postgres(url: str) -> bool:
+    """Say whether a ledger URL names a PostgreSQL database."""
+    return url.startswith(("postgresql://", "postgres://"))
+
+
+def _created(url: str, fill: Callable[[Session], None]) -> Database:
+    if is_postgres(url):
+        return _postgres().create(url, fill)
+    return SqliteDatabase.create(sqlite_path(url), fill)
+
+
+def _postgres() -> type[PostgresDatabase]:
+    try:
+        # The driver's import takes as long as all of dpflow's own.
+        from dpflow.ledger.postgres import PostgresDatabase  # noqa: PLC0415
+    except ImportError as error:
+        msg = (
+            "a ledger on PostgreSQL needs the driver psycopg 3: "
+            f"pip install 'dpflow[postgres]' ({error})"
+        )
+        raise ConfigurationError(msg) from error
+    return PostgresDatabase
+
+
 def sqlite_path(url: str) -> Path:
     """Return the file that a ledger URL names.
 
@@ -145,24 +239,41 @@ def sqlite_path(url: str) -> Path:
         shown = f"{url.partition('://')[0]}://..." if "://" in url else url
         msg = (
             f"{shown} is no ledger URL that this version can open; "
-            "write sqlite:///relative/ledger.db or sqlite:////absolute/ledger.db"
+            "write sqlite:///relative/ledger.db, sqlite:////absolute/ledger.db or "
+            "postgresql://user:password@host/database"
         )
         raise ConfigurationError(msg)
     return Path(path)
 
 
-def _owners(path: Path) -> Owners:
-    # All names of one ledger file must share its owners.
-    path = path.resolve()
-    return Owners(path.with_name(f"{path.name}.owners"))
+def _owners(database: Database) -> Liveness:
+    if isinstance(database, SqliteDatabase):
+        # All names of one ledger file must share its owners.
+        path = database.path.resolve()
+        return Owners(path.with_name(f"{path.name}.owners"))
+    from dpflow.ledger.postgres import PostgresDatabase  # noqa: PLC0415
+    from dpflow.ledger.postgres_owner import SessionOwners  # noqa: PLC0415
+
+    assert isinstance(database, PostgresDatabase)
+    return SessionOwners(database.server)
 
 
-def _check_pin(ledger: Ledger, lock: Path) -> None:
+def pinned_id(policies: Path, place: str) -> str:
+    """Return the id of the ledger that a project pins.
+
+    Args:
+        policies: Folder with `ledger.lock`.
+        place: The ledger, for messages.
+
+    Raises:
+        ConfigurationError: If the pin cannot be read.
+    """
+    lock = policies / LOCK_NAME
     try:
-        pinned = lock.read_text("utf-8").strip()
+        return lock.read_text("utf-8").strip()
     except FileNotFoundError:
         msg = (
-            f"there is no {lock}, so nothing says that {ledger.place} is the right "
+            f"there is no {lock}, so nothing says that {place} is the right "
             "ledger. Restore it from version control; for a new project run "
             "`dpflow ledger init`."
         )
@@ -170,6 +281,10 @@ def _check_pin(ledger: Ledger, lock: Path) -> None:
     except OSError as error:
         msg = f"cannot read {lock}: {error.strerror}"
         raise ConfigurationError(msg) from error
+
+
+def _check_pin(ledger: Ledger, policies: Path) -> None:
+    pinned, lock = pinned_id(policies, ledger.place), policies / LOCK_NAME
     if pinned != ledger.id:
         msg = (
             f"{ledger.place} has id {ledger.id}, but {lock} pins {pinned}. A fresh or "

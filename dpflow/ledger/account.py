@@ -20,7 +20,8 @@ from dpflow.accounting.theorem import (
     lower_thresholds,
     solved_thresholds,
 )
-from dpflow.exceptions import LedgerCorrupt, UnsupportedCost
+from dpflow.exceptions import LedgerCorrupt
+from dpflow.ledger.checkpoints import sign_opening
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.records import canonical, digest
 from dpflow.rounding import number_from_text
@@ -49,6 +50,11 @@ class Account:
     seq: int
     head: str
     state: str
+
+    @property
+    def partition(self) -> str:
+        """The partition that this account belongs to; empty if to none."""
+        return partition_of(self.id)
 
     def price(self, cost: Cost) -> Tally:
         """Return what a step asks of this account, rounded up.
@@ -79,6 +85,14 @@ class Account:
         if not isinstance(self.rule, Filter) or self.rule.limit is None:
             return None
         return remainder(self.rule.limit, self.settled + self.held)
+
+
+def partition_of(account_id: str) -> str:
+    """Return the partition that an account's id speaks of; empty if of none."""
+    _, _, place = account_id.partition("#")
+    _, kind, rest = (*place.split("/", 2), "", "")[:3]
+    # Neither terms nor partitions have a slash in their name.
+    return rest.partition("/")[0] if kind == "partition" else ""
 
 
 def remainder(limit: Tally, used: Tally) -> Tally:
@@ -120,25 +134,61 @@ def read_account(session: Session, account_id: str) -> Account | None:
         LedgerCorrupt: If the row and the journal's newest entry disagree, or that
             entry is not what was hashed when it was written.
     """
+    known: Account | None = session.kept.get(account_id)
+    if known is not None:
+        return known
     rows = session.rows("read_account", id=account_id)
     if not rows:
         return None
     row = rows[0]
-    newest = session.rows("read_entry", account=account_id, seq=row["seq"])
-    before = session.rows("read_entry", account=account_id, seq=row["seq"] - 1)
-    previous = before[0]["hash"] if before else ""
-    kept = (row["head"], row["settled"], row["held"])
-    told = [
-        (_hash_again(previous, e), e["settled_after"], e["held_after"]) for e in newest
-    ]
-    if told != [kept]:
+    entries = session.rows("newest_entries", account=account_id)
+    numbers = [row["seq"], row["seq"] - 1][: row["seq"]]
+    kept = (numbers, row["head"], row["settled"], row["held"])
+    told = None
+    if entries:
+        newest, previous = entries[0], entries[1]["hash"] if entries[1:] else ""
+        told = (
+            [entry["seq"] for entry in entries],
+            _hash_again(previous, newest),
+            newest["settled_after"],
+            newest["held_after"],
+        )
+    if told != kept:
         msg = (
             f"account {account_id!r} does not agree with its newest journal entry "
             f"(number {row['seq']}). Someone edited the ledger, or it is damaged: "
             "restore a backup before any further step."
         )
         raise LedgerCorrupt(msg)
-    return account_from_row(row)
+    account = session.kept[account_id] = account_from_row(row)
+    return account
+
+
+def announce_account(session: Session, account_id: str) -> None:
+    """Say that an account will be read."""
+    if account_id not in session.kept:
+        session.soon("read_account", id=account_id)
+        session.soon("newest_entries", account=account_id)
+
+
+def check_reserve(row: Row) -> None:
+    """Check the entry that holds a charge by its hash; a void gives back its amount.
+
+    Args:
+        row: The entry, and the hash of the one before it as `previous`.
+
+    Raises:
+        LedgerCorrupt: If the entry is not what was hashed when it was written.
+    """
+    kept = {key: row[key] for key in row.keys() if key != "previous"}  # noqa: SIM118
+    whole = _hash_again(row["previous"] or "", kept) == row["hash"]
+    if not whole or row["kind"] != "reserve":
+        msg = (
+            f"the journal entry {row['seq']} of account {row['account']!r} is not what "
+            "was written. Someone edited the ledger, or it is damaged: restore a "
+            "backup before any further step."
+        )
+        raise LedgerCorrupt(msg)
 
 
 def account_from_row(row: Row) -> Account:
@@ -193,7 +243,7 @@ def open_account(
         writer=writer,
     )
     head = entry_hash("", entry)
-    session.change(
+    session.post(
         "open_account",
         id=account_id,
         rule=rule_text,
@@ -203,7 +253,8 @@ def open_account(
         head=head,
         **names,
     )
-    session.change("append_entry", **entry, hash=head)
+    session.post("append_entry", **entry, hash=head)
+    sign_opening(session, account_id, head, entry["at"])
     opened = read_account(session, account_id)
     if opened is None:
         msg = f"account {account_id!r} was opened and is not there"
@@ -219,7 +270,7 @@ def append(
     *,
     settled: Tally,
     held: Tally,
-    reservation: str,
+    reservation: str | None,
     run: str | None,
     body: Mapping[str, Any],
     writer: str,
@@ -243,12 +294,12 @@ def append(
         writer=writer,
     )
     head = entry_hash(account.head, entry)
-    session.change("append_entry", **entry, hash=head)
+    session.post("append_entry", **entry, hash=head)
     state = account.state
     if state == "open" and overdraws(account, settled + held):
         # A settlement above its reservation is recorded truthfully.
         state = "overdrawn"
-    moved = session.change(
+    session.post(
         "move_account",
         id=account.id,
         settled=settled.to_text(),
@@ -257,10 +308,11 @@ def append(
         head=head,
         state=state,
     )
-    if moved != 1:
-        msg = f"account {account.id!r} moved under an open transaction"
-        raise LedgerCorrupt(msg)
-    return replace(account, settled=settled, held=held, seq=seq, head=head, state=state)
+    moved = replace(
+        account, settled=settled, held=held, seq=seq, head=head, state=state
+    )
+    session.kept[account.id] = moved
+    return moved
 
 
 def overdraws(account: Account, total: Tally) -> bool:
@@ -283,35 +335,3 @@ def journal_entry(account: str, seq: int, kind: str, **fields: Any) -> dict[str,
 def now() -> str:
     """Return the time as a label; nothing is ever decided by it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def fitting_factor(accounts: list[Account], cost: Cost) -> Fraction | None:
-    """Return by how much the noise must grow for every gate to admit the step.
-
-    Args:
-        accounts: The accounts that the step asks.
-        cost: The step as it was asked for.
-
-    Returns:
-        A factor within about 1 % of the smallest, or None if none up to 1e6 fits.
-    """
-
-    def fits(factor: Fraction) -> bool:
-        try:
-            smaller = cost.noisier(factor)
-            return all(account.admits(account.price(smaller)) for account in accounts)
-        except (ValueError, UnsupportedCost):
-            return False
-
-    low, high = Fraction(1), Fraction(2)
-    while not fits(high):
-        low, high = high, high * 4
-        if high > 10**6:
-            return None
-    while high / low > Fraction(101, 100):
-        middle = (low + high) / 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    # Three digits, upwards, unless a cost may not say so much: what is shown must fit.
-    step = Fraction(10) ** (len(str(int(high))) - 3)
-    rounded = -(-high // step) * step
-    return rounded if fits(rounded) else high

@@ -11,14 +11,21 @@ from importlib.resources import files
 from typing import Any, Protocol
 
 #: Version of the newest migration, and the oldest code that may write after it.
-SCHEMA_VERSION = 3
-MIN_WRITER = 3
+SCHEMA_VERSION = 4
+MIN_WRITER = 4
 
 Row = Mapping[str, Any]
 
 
 class Session(Protocol):
-    """One open transaction."""
+    """One open transaction.
+
+    Attributes:
+        kept: Accounts that the transaction has checked or written itself, and so
+            need not read again. Empty after a lock, a rollback and a strange change.
+    """
+
+    kept: dict[str, Any]
 
     def lock(self, datasets: Iterable[str]) -> None:
         """Keep other writers from these datasets until the transaction ends."""
@@ -28,6 +35,18 @@ class Session(Protocol):
 
     def change(self, statement: str, **values: object) -> int:
         """Run a named statement and return how many rows it changed."""
+
+    def post(self, statement: str, **values: object) -> None:
+        """Run a named statement that changes exactly one row, now or later.
+
+        What was not sent or not answered yet is before anything commits.
+
+        Raises:
+            LedgerCorrupt: If it changed none, here or at a later call.
+        """
+
+    def soon(self, statement: str, **values: object) -> None:
+        """Say which rows will be asked for next, so that one trip brings them all."""
 
 
 class Database(Protocol):
@@ -60,10 +79,43 @@ class Database(Protocol):
         """Close what is open; a later call opens it again."""
 
 
+#: Changes that move the account which a parameter names.
+_MOVES = {"append_entry": "account", "move_account": "id", "open_account": "id"}
+#: Changes that touch no account.
+_ASIDE = {
+    "savepoint",
+    "release_savepoint",
+    "open_term",
+    "note_alert",
+    "note_granted",
+    "note_refused",
+    "open_reservation",
+    "close_reservation",
+    "claim_release",
+    "settle_release",
+    "drop_claim",
+}
+
+
+def forget_changed(
+    kept: dict[str, Any], statement: str, values: Mapping[str, Any]
+) -> None:
+    """Forget the accounts that a change moves: all, if it is not known which."""
+    if statement in _MOVES:
+        kept.pop(values[_MOVES[statement]], None)
+    elif statement not in _ASIDE:
+        kept.clear()
+
+
 @cache
 def statements() -> dict[str, str]:
     """Return the ledger's SQL by name, with `:named` parameters."""
-    text = files("dpflow.ledger").joinpath("statements.sql").read_text("utf-8")
+    return named_statements("statements.sql")
+
+
+def named_statements(file: str) -> dict[str, str]:
+    """Read a file of named statements."""
+    text = files("dpflow.ledger").joinpath(file).read_text("utf-8")
     parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)[1:]
     return {
         name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)

@@ -18,13 +18,14 @@ from dpflow.exceptions import (
 from dpflow.ledger.account import (
     Account,
     append,
-    fitting_factor,
     now,
 )
+from dpflow.ledger.alerts import new_alerts
 from dpflow.ledger.database import Session
-from dpflow.ledger.gates import accounts_of, terms_of
-from dpflow.ledger.owner import Owners
+from dpflow.ledger.gates import Gate, fitting_factor, gates_of, terms_of
+from dpflow.ledger.owner import Liveness
 from dpflow.ledger.records import (
+    Alert,
     Answer,
     Busy,
     Conditions,
@@ -44,12 +45,13 @@ class _Case:
 
     request: Request
     terms: list[Term]
+    gates: list[Gate]
     pairs: list[tuple[Account, Tally]]
     body: dict[str, Any]
 
 
 def decide(
-    session: Session, request: Request, owners: Owners, conditions: Conditions
+    session: Session, request: Request, owners: Liveness, conditions: Conditions
 ) -> Answer | BudgetRefused:
     """Decide one request against every account, in the caller's transaction.
 
@@ -60,18 +62,19 @@ def decide(
         DpflowError: For a request that cannot be decided. The caller rolls back to
             where the request began, so that it leaves no trace.
     """
+    announce(session, request)
     known = _known(session, request) or _released(session, request, owners)
     if known is not None:
         return known
-    _check_relation(request)
+    check_relation(request)
     facts = conditions.facts
     terms = terms_of(session, request, applies=conditions.applies_policies, facts=facts)
-    accounts = accounts_of(session, request, terms, facts)
-    asked = [account.price(request.cost) for account in accounts]
+    gates = gates_of(session, request, terms, facts)
     case = _Case(
         request=request,
         terms=terms,
-        pairs=list(zip(accounts, asked, strict=True)),
+        gates=gates,
+        pairs=[(gate.account, gate.price(request.cost)) for gate in gates],
         body=_body(request, terms, facts),
     )
     refusal = _refused(session, case)
@@ -80,8 +83,20 @@ def decide(
     _hold(session, case)
     return Granted(
         reservation=request.reservation,
-        accounts=tuple(account.id for account in accounts),
+        accounts=tuple(gate.account.id for gate in gates),
+        alerts=_alerts(session, case),
     )
+
+
+def announce(session: Session, request: Request) -> None:
+    """Say what the decision will ask first, all of which may be answered at once."""
+    session.soon("read_reservation", id=request.reservation)
+    if request.release_key is not None:
+        session.soon("read_release", release_key=request.release_key)
+    for dataset in request.locked:
+        session.soon("newest_term", dataset=dataset)
+    if request.flow_run is not None:
+        session.soon("halting_accounts", run=request.flow_run)
 
 
 def _known(session: Session, request: Request) -> Granted | None:
@@ -105,7 +120,7 @@ def _known(session: Session, request: Request) -> Granted | None:
 
 
 def _released(
-    session: Session, request: Request, owners: Owners
+    session: Session, request: Request, owners: Liveness
 ) -> Replayed | Busy | None:
     """Look the release key up: replay it, wait for a live claim, or go on."""
     if request.release_key is None:
@@ -136,10 +151,10 @@ def _released(
     return None
 
 
-def _check_relation(request: Request) -> None:
+def check_relation(request: Request) -> None:
     """Refuse a cost whose price does not hold under a dataset's relation."""
     allowed = relations_of(request.cost)
-    for policy in request.policies:
+    for policy in (*request.policies, *request.populations):
         if policy.relation not in allowed:
             holds = " and ".join(allowed) or "no relation"
             msg = (
@@ -180,14 +195,10 @@ def _refused(session: Session, case: _Case) -> BudgetRefused | None:
         halted=account.id in halted,
         run_halted=bool(halted),
         frozen=frozen_by(session, account.dataset) if frozen else None,
-        factor=None
-        if never or halted
-        else fitting_factor([each for each, _ in pairs], request.cost),
+        factor=None if never or halted else fitting_factor(case.gates, request.cost),
     )
-    granted = session.rows("read_granted", account=account.id, step=request.step)
-    exhausted = not never and any(
-        amount.fits_within(Tally.from_text(row["amount"])) for row in granted
-    )
+    granted = _granted(session, account, request.step)
+    exhausted = not never and granted is not None and amount.fits_within(granted)
     error = refusal_error(refusal, BudgetExhausted if exhausted else BudgetRefused)
     body = {**case.body, **refusal.told(error)}
     _journal_refusal(session, request, account, amount, body)
@@ -222,17 +233,18 @@ def _journal_refusal(
         if run is not None:
             charged = int(run == request.flow_run)
             place = {"account": refused.id, "seq": refused.seq}
-            session.change("note_refused", run=run, charged=charged, **place)
+            session.post("note_refused", run=run, charged=charged, **place)
 
 
 def _hold(session: Session, case: _Case) -> None:
     request, body = case.request, case.body
-    session.change(
+    granted = [_granted(session, account, request.step) for account, _ in case.pairs]
+    session.post(
         "open_reservation",
         id=request.reservation,
         fingerprint=request.fingerprint(),
         owner=request.owner,
-        datasets=canonical(request.datasets),
+        datasets=canonical(request.locked),
         accounts=canonical([account.id for account, _ in case.pairs]),
         cost=canonical(request.cost.describe()),
         step=request.step,
@@ -240,7 +252,7 @@ def _hold(session: Session, case: _Case) -> None:
         body=canonical(body),
         at=now(),
     )
-    for account, amount in case.pairs:
+    for (account, amount), highest in zip(case.pairs, granted, strict=True):
         append(
             session,
             account,
@@ -253,9 +265,16 @@ def _hold(session: Session, case: _Case) -> None:
             body=body,
             writer=writer(),
         )
-        _note_granted(session, account, request.step, amount)
+        if highest is None or not amount.fits_within(highest):
+            higher = amount if highest is None else highest.highest(amount)
+            session.post(
+                "note_granted",
+                account=account.id,
+                step=request.step,
+                amount=higher.to_text(),
+            )
     if request.release_key is not None:
-        session.change(
+        session.post(
             "claim_release",
             release_key=request.release_key,
             key_text=request.key_text,
@@ -268,6 +287,16 @@ def _hold(session: Session, case: _Case) -> None:
         )
 
 
+def _alerts(session: Session, case: _Case) -> tuple[Alert, ...]:
+    policies = (*case.request.policies, *case.request.populations)
+    by_name = {policy.dataset: policy for policy in policies}
+    return tuple(
+        alert
+        for account, amount in case.pairs
+        for alert in new_alerts(session, by_name[account.dataset], account, amount)
+    )
+
+
 def _halted(session: Session, request: Request) -> set[str]:
     """Return the odometer accounts that have refused a step of this flow run."""
     if request.flow_run is None:
@@ -276,15 +305,10 @@ def _halted(session: Session, request: Request) -> set[str]:
     return {row["account"] for row in rows}
 
 
-def _note_granted(session: Session, account: Account, step: str, amount: Tally) -> None:
+def _granted(session: Session, account: Account, step: str) -> Tally | None:
+    """Return the most that a step was ever granted on an account."""
     rows = session.rows("read_granted", account=account.id, step=step)
-    highest = amount
-    for row in rows:
-        highest = highest.highest(Tally.from_text(row["amount"]))
-    if not rows or highest.to_text() != rows[0]["amount"]:
-        session.change(
-            "note_granted", account=account.id, step=step, amount=highest.to_text()
-        )
+    return Tally.from_text(rows[0]["amount"]) if rows else None
 
 
 def _body(

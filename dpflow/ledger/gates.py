@@ -1,40 +1,199 @@
-"""Which accounts a request is charged to: the gates that must all admit it."""
+"""Which accounts a request is charged to: the gates that must all admit it.
+
+A dataset that is divided has an account for each partition, with the whole budget; a
+step is charged to each partition that it touches. Its population, and the cap of all
+partitions by time, see a person in each of them: the step costs them as a group.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
-from dpflow.ledger.account import Account
+from dpflow.accounting.costs import Cost
+from dpflow.accounting.groups import group_cost
+from dpflow.accounting.tally import Tally
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt, UnsupportedCost
+from dpflow.ledger.account import Account, announce_account
 from dpflow.ledger.database import Session
 from dpflow.ledger.records import Request
-from dpflow.ledger.terms import Term, governing_term, open_gate
+from dpflow.ledger.terms import Term, gate_of, gate_place, governing_term, open_gate
+from dpflow.policy import Policy
 
 #: Kinds of gates that a flow adds, in the order in which they are asked.
 _OF_FLOW = ("flow", "odometer")
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """An account that must admit a step.
+
+    Attributes:
+        size: How many privacy units of one person the step can touch here; 0 for an
+            account that only says whether the dataset is open.
+    """
+
+    account: Account
+    size: int = 1
+
+    def price(self, cost: Cost) -> Tally:
+        """Return what a step asks of the account.
+
+        Raises:
+            UnsupportedCost: If the gate would have to guess.
+        """
+        if self.size == 0:
+            return self.account.rule.zero()
+        return self.account.price(group_cost(cost, self.size))
+
+
 def terms_of(
     session: Session, request: Request, *, applies: bool, facts: Mapping[str, Any]
 ) -> list[Term]:
-    """Return the term of each dataset that a request reads."""
+    """Return the term of each dataset that a request reads, and of its populations."""
+    _check_populations(request)
     return [
         governing_term(session, policy, applies=applies, facts=facts)
-        for policy in request.policies
+        for policy in (*request.policies, *request.populations)
     ]
 
 
-def accounts_of(
+def gates_of(
     session: Session, request: Request, terms: Sequence[Term], facts: Mapping[str, Any]
-) -> list[Account]:
-    """Return every account that must admit the request, opening new ones."""
-    found: list[Account | None] = []
-    for term in terms:
-        told = {**facts, "policy": term.policy_hash}
-        found.append(open_gate(session, term, "dataset", "", told))
-        # A flow that the policy does not cover gets no account of its own.
-        if request.flow is not None and term.covers_flow(request.flow):
-            found += [
-                open_gate(session, term, kind, request.flow, told) for kind in _OF_FLOW
-            ]
-    return [account for account in found if account is not None]
+) -> list[Gate]:
+    """Return every gate that must admit the request, opening new accounts.
+
+    Raises:
+        ConfigurationError: If the request names no partition of a divided dataset, or
+            one that cannot be, or some where no dataset is divided.
+    """
+    divided = [policy for policy in request.policies if policy.partition is not None]
+    if request.partitions and not divided:
+        msg = (
+            f"step {request.step!r} names partitions, but no dataset that it reads is "
+            f"divided: {', '.join(request.datasets)}. The step did not run."
+        )
+        raise ConfigurationError(msg)
+    wanted: list[_Wanted] = []
+    everything = (*request.policies, *request.populations)
+    for term, policy in zip(terms, everything, strict=True):
+        if policy in request.populations:
+            size = sum(_units(each, request) for each in _members(policy, request))
+            wanted.append(_Wanted(term, "population", size=size))
+        elif policy.partition is None:
+            wanted += [_Wanted(term, "dataset"), *_of_flow(request, term)]
+        else:
+            wanted += _of_partitions(request, term, policy)
+    for each in wanted:
+        announce_account(session, each.place)
+        session.soon("read_granted", account=each.place, step=request.step)
+    found = [each.opened(session, facts) for each in wanted]
+    return [gate for gate in found if gate is not None]
+
+
+def fitting_factor(gates: Sequence[Gate], cost: Cost) -> Fraction | None:
+    """Return by how much the noise must grow for every gate to admit the step.
+
+    Args:
+        gates: The gates that the step asks.
+        cost: The step as it was asked for.
+
+    Returns:
+        A factor within about 1 % of the smallest, or None if none up to 1e6 fits.
+    """
+
+    def fits(factor: Fraction) -> bool:
+        try:
+            smaller = cost.noisier(factor)
+            return all(gate.account.admits(gate.price(smaller)) for gate in gates)
+        except (ValueError, UnsupportedCost):
+            return False
+
+    low, high = Fraction(1), Fraction(2)
+    while not fits(high):
+        low, high = high, high * 4
+        if high > 10**6:
+            return None
+    while high / low > Fraction(101, 100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    # Three digits, upwards, unless a cost may not say so much: what is shown must fit.
+    step = Fraction(10) ** (len(str(int(high))) - 3)
+    rounded = -(-high // step) * step
+    return rounded if fits(rounded) else high
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A gate that a step asks, if its term has one."""
+
+    term: Term
+    kind: str
+    name: str = ""
+    partition: str = ""
+    size: int = 1
+
+    @property
+    def place(self) -> str:
+        return gate_place(self.term, self.kind, self.name, self.partition)
+
+    def opened(self, session: Session, facts: Mapping[str, Any]) -> Gate | None:
+        told = {**facts, "policy": self.term.policy_hash}
+        account = open_gate(
+            session, self.term, self.kind, self.name, told, partition=self.partition
+        )
+        return None if account is None else Gate(account, self.size)
+
+
+def _of_flow(request: Request, term: Term, partition: str = "") -> Iterator[_Wanted]:
+    # A flow that the policy does not cover gets no account of its own.
+    if request.flow is not None and term.covers_flow(request.flow):
+        for kind in _OF_FLOW:
+            if gate_of(term, kind, request.flow) is not None:
+                yield _Wanted(term, kind, request.flow, partition)
+
+
+def _of_partitions(request: Request, term: Term, policy: Policy) -> Iterator[_Wanted]:
+    """Yield the gates of the partitions that a step touches."""
+    if policy.partition is None or not request.partitions:
+        msg = (
+            f"dataset {policy.dataset!r} is divided into partitions, and step "
+            f"{request.step!r} does not say which it reads: give it partitions=, such "
+            'as partitions="{week}". The step did not run.'
+        )
+        raise ConfigurationError(msg)
+    for name in request.partitions:
+        policy.partition.check_name(name, policy.dataset)
+    size = len(request.partitions) if "whole" in term.pinned else 0
+    yield _Wanted(term, "dataset", size=size)
+    for name in request.partitions:
+        yield _Wanted(term, "partition", name)
+        yield from _of_flow(request, term, name)
+
+
+def _members(population: Policy, request: Request) -> list[Policy]:
+    return [p for p in request.policies if _population_of(p) == population.dataset]
+
+
+def _population_of(policy: Policy) -> str | None:
+    return None if policy.population is None else f"population/{policy.population}"
+
+
+def _units(policy: Policy, request: Request) -> int:
+    """Return how many privacy units one person can be in what a step reads of it."""
+    divided = policy.partition is not None and policy.partition.by_time
+    return len(request.partitions) if divided else 1
+
+
+def _check_populations(request: Request) -> None:
+    """Refuse a request that would leave a population uncharged."""
+    needed = {_population_of(policy) for policy in request.policies} - {None}
+    given = {policy.dataset for policy in request.populations}
+    if needed != given:
+        msg = (
+            f"the datasets {', '.join(request.datasets)} belong to the populations "
+            f"{sorted(map(str, needed))}, but the request charges {sorted(given)}"
+        )
+        raise LedgerCorrupt(msg)

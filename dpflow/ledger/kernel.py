@@ -9,35 +9,50 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from dpflow.accounting.costs import cost_from_description
 from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Odometer, Outcome
+from dpflow.accounting.theorem import Outcome
 from dpflow.exceptions import (
-    ConfigurationError,
     DpflowError,
-    InvalidCost,
     LedgerCorrupt,
+    LedgerError,
     LedgerUnavailable,
     ReservationConflict,
-    UnsupportedCost,
 )
-from dpflow.ledger.account import Account, append, read_account
-from dpflow.ledger.database import SCHEMA_VERSION, Database, Row, Session
-from dpflow.ledger.decide import decide
-from dpflow.ledger.owner import Owners
+from dpflow.ledger.account import (
+    announce_account,
+    append,
+    check_reserve,
+    read_account,
+)
+from dpflow.ledger.combiner import Combiner
+from dpflow.ledger.damage import readable
+from dpflow.ledger.database import Database, Row, Session
+from dpflow.ledger.decide import announce, decide
+from dpflow.ledger.identity import check_environment, check_same, current_identity
+from dpflow.ledger.owner import Liveness
 from dpflow.ledger.provenance import provenance
+from dpflow.ledger.realised import realised
 from dpflow.ledger.records import (
     Answer,
     Conditions,
+    Granted,
     Request,
     canonical,
     digest,
     is_id,
 )
+from dpflow.ledger.replay import check_tail
+from dpflow.ledger.watch import Watch
+from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_lines import Line
 from dpflow.ledger.writer import writer
+
+#: Answers, and what the witness is to be told of them.
+_Decided = tuple[list[Answer | DpflowError], list[Line]]
 
 
 class Ledger:
@@ -46,17 +61,16 @@ class Ledger:
     Args:
         database: Where it is kept.
         owners: Who holds what.
-        environment: What this process runs in; None if nobody said.
+        witness: Folder of the witness; None if it was waived.
+        environment: What this process runs in; a ledger of another one is refused.
         conditions: How requests are decided.
-
-    Raises:
-        ConfigurationError: If the ledger serves another environment.
     """
 
     def __init__(
         self,
         database: Database,
-        owners: Owners,
+        owners: Liveness,
+        witness: Path | None = None,
         *,
         environment: str | None = None,
         conditions: Conditions | None = None,
@@ -64,13 +78,19 @@ class Ledger:
         self.database = database
         self.owners = owners
         self.conditions = conditions or Conditions(facts=provenance())
-        with database.read() as session:
-            row = _identity(session, database.place)
+        with database.read() as session, readable(database.place):
+            row = current_identity(session, database.place)
             serves = session.rows("read_environment")[0]["environment"]
-        self.environment: str | None = serves
-        _check_environment(database.place, serves, environment)
+            self.environment: str | None = serves
+        check_environment(database.place, serves, environment)
         self.id: str = row["ledger_id"]
-        self._secret = bytes.fromhex(row["release_secret"])
+        self._secret: bytes | None = None
+        file = None if witness is None else witness / f"{self.id}.witness"
+        self.watch = Watch(
+            database.place, None if file is None else Witness(file, self.id)
+        )
+        self._tail_checked = False
+        self._combiner = Combiner(self.reserve_many)
 
     @property
     def place(self) -> str:
@@ -81,8 +101,12 @@ class Ledger:
         """Return the keyed digest of what identifies a release.
 
         The key is the ledger's own secret, so that a digest does not tell what it
-        was made of to anyone who lacks the ledger.
+        was made of to anyone who lacks the ledger. Who only reads may not have it.
         """
+        if self._secret is None:
+            with self.database.read() as session:
+                (row,) = session.rows("read_secret")
+            self._secret = bytes.fromhex(row["release_secret"])
         text = canonical(list(parts)).encode()
         return hmac.new(self._secret, text, "sha256").hexdigest()
 
@@ -96,13 +120,18 @@ class Ledger:
             ReservationConflict: If the id or the release key means something else.
             LedgerUnavailable: If the ledger did not answer; the step may not run.
         """
-        answer = self.reserve_many([request])[0]
+        answer = self._combiner.ask(request)
         if isinstance(answer, DpflowError):
             raise answer
         return answer
 
     def reserve_many(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
         """Decide several requests one after another in one transaction."""
+        answers, lines = self._reserve_surely(requests)
+        self._tell(answers, lines)
+        return answers
+
+    def _reserve_surely(self, requests: Sequence[Request]) -> _Decided:
         try:
             return self._reserve_once(requests)
         except LedgerUnavailable as error:
@@ -113,17 +142,62 @@ class Ledger:
             # sending, so asking again either finds the answer or decides anew.
             return self._reserve_once(requests)
 
+    def _reserve_once(self, requests: Sequence[Request]) -> _Decided:
+        locked = {name for request in requests for name in request.locked}
+        with self.writing(locked, asked=requests, guarded=True) as session:
+            answers = [self._decide_or_error(session, r) for r in requests]
+            self.watch.check_granted(session, answers)
+            return answers, self.watch.lines_of(session, answers)
+
+    def _tell(
+        self, answers: Sequence[Answer | DpflowError], lines: Sequence[Line]
+    ) -> None:
+        """Tell the witness of what was granted; a body may start only after that."""
+        try:
+            self.watch.tell(lines)
+        except LedgerError:
+            # No body has started, so what was reserved can be given back.
+            for answer in answers:
+                if isinstance(answer, Granted):
+                    with suppress(DpflowError):
+                        self.void(answer.reservation, reason="not witnessed")
+            raise
+
     @contextmanager
-    def writing(self, datasets: Iterable[str]) -> Iterator[Session]:
-        """Run a block in one transaction that no other writer of these overlaps."""
-        with self.database.write() as session:
-            self._check_identity(session)
-            session.lock(sorted(set(datasets)))
+    def _write(self) -> Iterator[Session]:
+        with self.database.write() as session, readable(self.place):
             yield session
 
-    def _reserve_once(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
-        with self.writing(d for r in requests for d in r.datasets) as session:
-            return [self._decide_or_error(session, request) for request in requests]
+    @contextmanager
+    def writing(
+        self,
+        datasets: Iterable[str],
+        *,
+        asked: Sequence[Request] = (),
+        guarded: bool = False,
+    ) -> Iterator[Session]:
+        """Run a block in one transaction that no other writer of these overlaps.
+
+        Args:
+            datasets: What nobody else may change meanwhile.
+            asked: Requests that the block decides; what they need is read in one trip.
+            guarded: Refuse if the ledger forgot a charge, or its journal's end is not
+                what was written.
+
+        Raises:
+            LedgerCorrupt: If another ledger is in its place, or as above.
+        """
+        with self._write() as session:
+            session.lock(sorted(set(datasets)))
+            for request in asked:
+                announce(session, request)
+            epoch = self._check_identity(session)
+            if guarded:
+                if not self._tail_checked:
+                    check_tail(session, self.place)
+                self.watch.check(session, epoch)
+                self._tail_checked = True
+            yield session
 
     def _decide_or_error(
         self, session: Session, request: Request
@@ -144,7 +218,7 @@ class Ledger:
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Say how a request would be decided now; nothing is kept of it."""
-        with self.writing(request.datasets) as session:
+        with self.writing(request.locked) as session:
             session.change("savepoint")
             answer = self._decide_or_error(session, request)
             session.change("rollback_to_savepoint")
@@ -174,20 +248,32 @@ class Ledger:
 
         Raises:
             ReservationConflict: If the charge was voided or forfeited.
+            LedgerUnavailable: If the ledger did not answer; the charge stays held.
         """
-        with self.database.write() as session:
-            row = self._locked_row(session, reservation)
+        kept = None if value is None else digest(value)
+        facts: dict[str, Any] = {"outcome": outcome, "digest": kept, **(body or {})}
+        if reported is not None:
+            facts["reported"] = reported
+        try:
+            self._settle_once(reservation, facts, value)
+        except LedgerUnavailable as error:
+            if "waited" in error.details:
+                raise
+            # Should the first have come through after all, this changes nothing.
+            self._settle_once(reservation, facts, value)
+
+    def _settle_once(
+        self, reservation: str, facts: Mapping[str, Any], value: str | None
+    ) -> None:
+        with self._write() as session:
+            row = self.locked_row(session, reservation)
             if row["state"] == "settled":
                 return
-            kept = None if value is None else digest(value)
-            facts = {"outcome": outcome, "digest": kept, **(body or {})}
-            if reported is not None:
-                facts["reported"] = reported
             self._end(session, row, "settle", "settled", facts)
             key = row["release_key"]
             if key is None:
                 return
-            if outcome != "completed":
+            if facts["outcome"] != "completed":
                 session.change("drop_claim", release_key=key, reservation=reservation)
                 return
             session.change(
@@ -195,7 +281,7 @@ class Ledger:
                 release_key=key,
                 reservation=reservation,
                 value=value,
-                digest=kept,
+                digest=facts["digest"],
             )
 
     def void(self, reservation: str, *, reason: str) -> None:
@@ -206,8 +292,8 @@ class Ledger:
         Raises:
             ReservationConflict: If another process reserved it, or it has ended.
         """
-        with self.database.write() as session:
-            row = self._locked_row(session, reservation)
+        with self._write() as session:
+            row = self.locked_row(session, reservation)
             if row["owner"] != self.owners.mine():
                 msg = f"reservation {reservation} belongs to another process"
                 raise ReservationConflict(msg, reservation=reservation)
@@ -225,29 +311,29 @@ class Ledger:
         Raises:
             ReservationConflict: If its process still runs, or it has ended.
         """
-        with self.database.write() as session:
-            row = self._locked_row(session, reservation)
+        with self._write() as session:
+            row = self.locked_row(session, reservation)
             if row["state"] == "open" and self.owners.alive(row["owner"]):
                 msg = f"the process that holds reservation {reservation} still runs"
                 raise ReservationConflict(msg, reservation=reservation)
             self._end(session, row, "forfeit", "forfeited", {"because": because})
 
-    def _check_identity(self, session: Session) -> None:
-        """Check that this is still the ledger that was opened, and perhaps pinned."""
-        found = _identity(session, self.place)["ledger_id"]
-        if found != self.id:
-            msg = (
-                f"the ledger {self.place} had id {self.id} when it was opened and has "
-                f"{found} now: another ledger was put in its place. Restore the first."
-            )
-            raise LedgerCorrupt(msg, ledger=self.place)
+    def _check_identity(self, session: Session) -> int:
+        """Check that this is still the ledger that was opened; return its epoch."""
+        return check_same(session, self.place, self.id)
 
-    def _locked_row(self, session: Session, reservation: str) -> Row:
-        """Read a reservation, with its datasets kept from other writers."""
-        self._check_identity(session)
+    def locked_row(self, session: Session, reservation: str) -> Row:
+        """Read a reservation, with its datasets kept from other writers.
+
+        Raises:
+            ReservationConflict: If the ledger does not know it.
+        """
+        rows: list[Row] = []
         # What no id may be is known to no ledger, and some drivers choke on it.
-        sane = is_id(reservation)
-        rows = session.rows("read_reservation", id=reservation) if sane else []
+        if is_id(reservation):
+            session.soon("read_reservation", id=reservation)
+            self._check_identity(session)
+            rows = session.rows("read_reservation", id=reservation)
         if not rows:
             msg = f"the ledger {self.place} knows no reservation {reservation!s:.60}"
             raise ReservationConflict(msg, reservation=reservation)
@@ -264,26 +350,36 @@ class Ledger:
         facts: Mapping[str, Any],
     ) -> None:
         """End a charge on all its accounts."""
-        reservation = row["id"]
-        if session.change("close_reservation", id=reservation, state=state) != 1:
+        reservation, accounts = row["id"], json.loads(row["accounts"])
+        if row["state"] != "open":
             msg = f"reservation {reservation} is {row['state']} already"
             raise ReservationConflict(msg, reservation=reservation)
         body = {**json.loads(row["body"]), **self.conditions.facts, **facts}
-        for account_id in json.loads(row["accounts"]):
-            account = read_account(session, account_id)
-            held = session.rows(
-                "reserved_amount", account=account_id, reservation=reservation
+        for account_id in accounts:
+            announce_account(session, account_id)
+            session.soon("reserved_amount", account=account_id, reservation=reservation)
+        charges = [
+            (
+                read_account(session, account_id),
+                session.rows(
+                    "reserved_amount", account=account_id, reservation=reservation
+                ),
             )
+            for account_id in accounts
+        ]
+        session.post("close_reservation", id=reservation, state=state)
+        for account_id, (account, held) in zip(accounts, charges, strict=True):
             if account is None or len(held) != 1:
                 msg = f"account {account_id!r} lacks reservation {reservation}"
                 raise LedgerCorrupt(msg, ledger=self.place)
+            check_reserve(held[0])
             amount = Tally.from_text(held[0]["amount"])
             if not amount.fits_within(account.held):
                 msg = f"account {account_id!r} does not hold reservation {reservation}"
                 raise LedgerCorrupt(msg, ledger=self.place)
             posted = amount
             if kind == "settle":
-                posted = _realised(account, row, amount, facts.get("reported"))
+                posted = realised(account, row, amount, facts.get("reported"))
             gain = account.rule.zero() if kind == "void" else posted
             append(
                 session,
@@ -302,67 +398,3 @@ class Ledger:
         """Close the ledger's files; open reservations of this process are forfeited."""
         self.owners.close()
         self.database.close()
-
-
-def _check_environment(place: str, serves: str | None, runs: str | None) -> None:
-    """Refuse a ledger that was made for another environment than this one."""
-    if serves is not None and serves != runs:
-        this = "says none" if runs is None else f"says {runs!r}"
-        msg = (
-            f"the ledger {place} serves the environment {serves!r}, and this run "
-            f"{this}. Set DPFLOW_ENVIRONMENT={serves} if that is what it is, or "
-            "DPFLOW_LEDGER_URL to the ledger of its own environment."
-        )
-        raise ConfigurationError(msg)
-
-
-def _realised(
-    account: Account, row: Row, reserved: Tally, reported: Outcome | None
-) -> Tally:
-    """Return what a settled charge posts: all of it, unless the theorem gives back."""
-    if reported is None:
-        return reserved
-    cost, rule = cost_from_description(json.loads(row["cost"])), account.rule
-    try:
-        if account.price(cost) != reserved:
-            # Reserved for more than one unit at once, or by an older solver.
-            return reserved
-        if isinstance(rule, Odometer) and account.halt is None:
-            realised = rule.charge_realised(cost, reported)
-        else:
-            realised = rule.price_realised(cost, reported)
-    except (InvalidCost, UnsupportedCost):
-        return reserved
-    return realised if realised.fits_within(reserved) else reserved
-
-
-def identity_row(session: Session, place: str) -> Row:
-    """Return the row that says which ledger this is, whatever its schema.
-
-    Raises:
-        LedgerCorrupt: If there is none.
-        LedgerUnavailable: If only a newer dpflow may write to it.
-    """
-    rows = session.rows("read_ledger")
-    if len(rows) != 1:
-        msg = f"{place} is no ledger: its identity row is missing"
-        raise LedgerCorrupt(msg, ledger=place)
-    row = rows[0]
-    if row["min_writer"] > SCHEMA_VERSION:
-        msg = (
-            f"the ledger {place} needs a dpflow that writes schema "
-            f"{row['min_writer']}; this one writes {SCHEMA_VERSION}. Upgrade dpflow."
-        )
-        raise LedgerUnavailable(msg, ledger=place)
-    return row
-
-
-def _identity(session: Session, place: str) -> Row:
-    row = identity_row(session, place)
-    if row["schema_version"] < SCHEMA_VERSION:
-        msg = (
-            f"the ledger {place} has schema {row['schema_version']}, this dpflow needs "
-            f"{SCHEMA_VERSION}. Back it up and run `dpflow ledger migrate`."
-        )
-        raise LedgerUnavailable(msg, ledger=place)
-    return row

@@ -14,9 +14,27 @@ import os
 import re
 import threading
 import uuid
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 _PATTERN = re.compile(r"[0-9a-f]{32}")
+#: At most so many files are looked at when a process takes its name.
+_SWEEP = 1000
+
+
+class Liveness(Protocol):
+    """Who this process is for a ledger, and which others still live."""
+
+    def mine(self) -> str:
+        """Return this process's owner name, taking its lock at the first call."""
+
+    def alive(self, owner: str) -> bool:
+        """Say whether the process behind an owner name still runs."""
+
+    def close(self) -> None:
+        """Give up this process's name; its open reservations become forfeited."""
 
 
 class _Here:
@@ -86,14 +104,29 @@ class Owners:
 
     def _take(self) -> tuple[str, int]:
         self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._sweep()
         name = uuid.uuid4().hex
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
-        descriptor = os.open(self._folder / name, flags, 0o600)
+        born = self._folder / f"{name}.new"
+        descriptor = os.open(born, flags, 0o600)
         # A record lock (not flock): children of a fork do not inherit it.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(descriptor, f"{os.getpid()}\n".encode())
+        # Under its name it was never seen without the lock, as if its owner were dead.
+        born.rename(self._folder / name)
         _here.names.add(name)
         return name, descriptor
+
+    def _sweep(self) -> None:
+        """Remove the files of the dead, which killed processes leave.
+
+        No answer changes by it: a name is never used again, and one without a file is
+        as dead as one whose file nobody holds. Their charges stay held.
+        """
+        with suppress(OSError), os.scandir(self._folder) as files:
+            for file in islice(files, _SWEEP):
+                if _PATTERN.fullmatch(file.name) and not self.alive(file.name):
+                    (self._folder / file.name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Give up this process's name; its open reservations become forfeited."""

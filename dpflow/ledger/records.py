@@ -20,11 +20,14 @@ _NAME = re.compile(r"[^\0\ud800-\udfff]{1,400}")
 _TEXT = re.compile(r"[^\0\ud800-\udfff]*")
 
 
+_encoder = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+)
+
+
 def canonical(data: object) -> str:
     """Write JSON-able data in one canonical form."""
-    return json.dumps(
-        data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
+    return _encoder.encode(data)
 
 
 def digest(text: str) -> str:
@@ -40,6 +43,7 @@ class Request:
         reservation: A fresh uuid of this execution of the body, made before sending.
         owner: The process that asks (`dpflow.ledger.owner`).
         policies: One per dataset that the step reads; all admit it or none.
+        populations: One per population that any of these datasets belongs to.
         cost: The step's worst case.
         step: Name of the step.
         flow: The flow whose share and odometer are charged, if any.
@@ -62,6 +66,7 @@ class Request:
     policies: tuple[Policy, ...]
     cost: Cost
     step: str
+    populations: tuple[Policy, ...] = ()
     flow: str | None = None
     flow_run: str | None = None
     enclosing_runs: tuple[str, ...] = ()
@@ -99,6 +104,11 @@ class Request:
     def datasets(self) -> list[str]:
         """The datasets that the step reads."""
         return [policy.dataset for policy in self.policies]
+
+    @property
+    def locked(self) -> list[str]:
+        """Everything that nobody else may change while the step is decided."""
+        return sorted({*self.datasets, *(each.dataset for each in self.populations)})
 
     def fingerprint(self) -> str:
         """Return a digest of everything that must agree when an id is sent again."""
@@ -152,11 +162,27 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """A threshold of a policy that an account has reached for the first time."""
+
+    dataset: str
+    account: str
+    threshold: str
+    used_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """The answer that lets a step run: its worst case is held on every account."""
+    """The answer that lets a step run: its worst case is held on every account.
+
+    Attributes:
+        alerts: Thresholds that were reached with it; not told again if the same id is
+            sent again.
+    """
 
     reservation: str
     accounts: tuple[str, ...]
+    alerts: tuple[Alert, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

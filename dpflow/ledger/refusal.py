@@ -79,14 +79,18 @@ def refusal_error(refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
 
 
 def _gate(account: Account) -> str:
+    theorem, dataset = account.rule.theorem, f"dataset {account.dataset!r}"
+    if account.kind == "population":
+        return f"the {theorem} filter of {account.dataset.replace('/', ' ', 1)!r}"
     if account.kind == "dataset":
-        return f"the {account.rule.theorem} filter of dataset {account.dataset!r}"
+        return f"the {theorem} filter of {dataset}"
+    if account.kind == "partition":
+        return f"the {theorem} filter of partition {account.name!r} of {dataset}"
+    if account.partition:
+        dataset = f"partition {account.partition!r} of {dataset}"
     if account.kind == "flow":
-        return f"the share of flow {account.name!r} in dataset {account.dataset!r}"
-    return (
-        f"the {account.rule.theorem} odometer of flow {account.name!r} on dataset "
-        f"{account.dataset!r}"
-    )
+        return f"the share of flow {account.name!r} in {dataset}"
+    return f"the {theorem} odometer of flow {account.name!r} on {dataset}"
 
 
 def _reason(refusal: Refusal) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import shutil
 import sqlite3
 import threading
 import time
@@ -27,15 +26,20 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.database import migrations
+from dpflow.ledger.sqlite_files import (
+    FileId,
+    check_before_making,
+    check_before_opening,
+    file_id,
+    holder_of,
+    real_path,
+    set_durable,
+)
 from dpflow.ledger.sqlite_session import SqliteSession
 
 _LOCK_SECONDS = 30.0
 _FORK_SECONDS = 5.0
-_SPACE_BYTES = 16 * 2**20
 _SLEEP_SECONDS = (0.0005, 0.02)
-
-#: Device and inode.
-_FileId = tuple[int, int]
 
 
 class SqliteDatabase:
@@ -54,15 +58,15 @@ class SqliteDatabase:
         # The working directory may change while the ledger is in use.
         self.path = Path(path).absolute()
         self.place = str(path)
-        # SQLite follows links, so that all names of a file must share one lock.
-        real = os.path.realpath(path)
-        self._lock_path, self._wal_path = Path(f"{real}.lock"), Path(f"{real}-wal")
+        self._lock_path = real_path(self.path, ".lock")
+        self._wal_path = real_path(self.path, "-wal")
         self._lock_seconds = lock_seconds
         self._thread_lock = threading.RLock()
+        self._holder = ""
         self._connection: sqlite3.Connection | None = None
         self._lock_file: int | None = None
-        self._identity: _FileId | None = None
-        self._wal: _FileId | None = None
+        self._identity: FileId | None = None
+        self._wal: FileId | None = None
         self._in_turn = False
         self._forking: set[int] = set()
         self._pid = os.getpid()
@@ -80,11 +84,13 @@ class SqliteDatabase:
 
         Raises:
             ConfigurationError: If something is at this place already.
-            LedgerUnavailable: If the file cannot be written.
+            LedgerUnavailable: If the file cannot be written, or may not lie there.
         """
         path = Path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                check_before_making(path)
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except FileExistsError:
             msg = f"there is a file at {path} already; a ledger is never overwritten"
@@ -144,7 +150,8 @@ class SqliteDatabase:
                 connection.execute("COMMIT")
                 # What went into a file that is not there any more is no commit.
                 self._check_same_files()
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                # The driver cannot decode messages that quote damaged text.
                 self._drop()
                 raise self._translated(error) from error
             except OSError as error:
@@ -165,6 +172,7 @@ class SqliteDatabase:
         thread_lock = self._thread_lock
         if not thread_lock.acquire(timeout=seconds):
             raise self._busy(within=True)
+        self._holder = threading.current_thread().name
         try:
             try:
                 self._lock(deadline)
@@ -183,12 +191,12 @@ class SqliteDatabase:
     def _open(self) -> sqlite3.Connection:
         if self._identity is None:
             self._check_present()
-            self._identity = _file_id(self.path)
+            self._identity = file_id(self.path)
         self._check_usable()
         self._check_same_files()
         if self._connection is None:
             self._connection = self._connect()
-            self._wal = _file_id(self._wal_path)
+            self._wal = file_id(self._wal_path)
         return self._connection
 
     def _check_usable(self) -> None:
@@ -209,9 +217,7 @@ class SqliteDatabase:
             raise LedgerMissing(msg, ledger=self.place)
 
     def _connect(self) -> sqlite3.Connection:
-        if shutil.disk_usage(self.path.parent).free < _SPACE_BYTES:
-            msg = f"less than 16 MiB are free beside the ledger {self.path}; free some"
-            raise LedgerUnavailable(msg, ledger=self.place)
+        check_before_opening(self.path, self.place)
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode=rw",
             uri=True,
@@ -221,7 +227,7 @@ class SqliteDatabase:
         )
         connection.row_factory = sqlite3.Row
         try:
-            _set_durable(connection, self.path)
+            set_durable(connection, self.path)
         except BaseException:
             connection.close()
             raise
@@ -229,14 +235,14 @@ class SqliteDatabase:
 
     def _check_same_files(self) -> None:
         """Refuse to write into files that are no longer at their paths."""
-        found = _file_id(self.path)
+        found = file_id(self.path)
         if found is None:
             msg = f"the ledger {self.path} was removed while in use; restore it"
             raise LedgerMissing(msg, ledger=self.place)
         if found != self._identity:
             msg = f"the ledger {self.path} was replaced while in use; restart the run"
             raise LedgerCorrupt(msg, ledger=self.place)
-        if self._connection is not None and self._wal != _file_id(self._wal_path):
+        if self._connection is not None and self._wal != file_id(self._wal_path):
             self._drop()
             self._check_usable()
 
@@ -255,7 +261,7 @@ class SqliteDatabase:
                 time.sleep(sleep)
                 sleep = min(2 * sleep, _SLEEP_SECONDS[1])
             else:
-                if _file_id(self._lock_path) == _file_id(self._lock_file):
+                if file_id(self._lock_path) == file_id(self._lock_file):
                     return
                 # Someone removed the lock file: other processes lock a new one.
                 self._close_lock()
@@ -266,18 +272,21 @@ class SqliteDatabase:
             os.close(lock_file)
 
     def _busy(self, *, within: bool) -> LedgerUnavailable:
-        holder = "thread of this process" if within else "process"
+        kind = "thread of this process" if within else "process"
+        name = self._holder if within else holder_of(self._lock_path)
+        who = f"another {kind}, {name}," if name else f"another {kind}"
+        then = "" if name else f", or find it with `fuser {self._lock_path}`"
         msg = (
-            f"another {holder} holds the lock of the ledger {self.path}; waited "
-            f"{self._lock_seconds:g} s. The step did not run; try again, or find the "
-            f"holder with `fuser {self._lock_path}`."
+            f"{who} holds the lock of the ledger {self.path}; waited "
+            f"{self._lock_seconds:g} s. The step did not run; try again{then}."
         )
-        return LedgerUnavailable(msg, ledger=self.place, waited=self._lock_seconds)
+        waited = self._lock_seconds
+        return LedgerUnavailable(msg, ledger=self.place, waited=waited, holder=name)
 
     def _drop(self) -> None:
         if self._connection is None:
             return
-        if self._wal != _file_id(self._wal_path):
+        if self._wal != file_id(self._wal_path):
             # A process that reads the file by itself, say to copy it, loses SQLite's
             # locks on it; then the next to close it takes the -wal file away.
             self._abandon(
@@ -334,7 +343,7 @@ class SqliteDatabase:
         self._in_turn, self._pid = False, os.getpid()
         self._forking.clear()
 
-    def _translated(self, error: sqlite3.Error) -> DpflowError:
+    def _translated(self, error: Exception) -> DpflowError:
         text = str(error)
         unusable = isinstance(error, sqlite3.OperationalError) or "readonly" in text
         if unusable and not text.startswith("no such table"):
@@ -355,7 +364,7 @@ class SqliteDatabase:
 #: All that may be open when this process forks.
 _databases: WeakSet[SqliteDatabase] = WeakSet()
 #: Files whose locks SQLite wrongly believes to hold in this process, and why.
-_unusable: dict[_FileId, str] = {}
+_unusable: dict[FileId, str] = {}
 
 
 def _tell(method: Callable[[SqliteDatabase], None]) -> None:
@@ -368,27 +377,3 @@ os.register_at_fork(
     after_in_parent=lambda: _tell(SqliteDatabase._after_fork_in_parent),  # noqa: SLF001
     after_in_child=lambda: _tell(SqliteDatabase._after_fork_in_child),  # noqa: SLF001
 )
-
-
-def _file_id(path: Path | int) -> _FileId | None:
-    """Say which file is at a path or open; None if there is none."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 (a descriptor is no path)
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _set_durable(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("PRAGMA foreign_keys = ON")
-    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA fullfsync = ON")
-    (level,) = connection.execute("PRAGMA synchronous").fetchone()
-    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens -wal
-    if (mode, level) != ("wal", 2):
-        msg = (
-            f"the ledger {path} cannot be made durable here (journal_mode={mode}, "
-            f"synchronous={level}); put it on a local file system"
-        )
-        raise LedgerUnavailable(msg, ledger=str(path))

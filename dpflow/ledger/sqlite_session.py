@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from typing import Any
 
-from dpflow.ledger.database import Row, split_statements, statements
+from dpflow.exceptions import LedgerCorrupt
+from dpflow.ledger.database import Row, forget_changed, split_statements, statements
 
 
 class SqliteSession:
@@ -13,17 +15,45 @@ class SqliteSession:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.kept: dict[str, Any] = {}
 
-    def lock(self, datasets: Iterable[str]) -> None:
-        """Do nothing: the transaction holds the whole file."""
+    def lock(self, datasets: Iterable[str]) -> None:  # noqa: ARG002
+        """Forget what was read; the transaction holds the whole file anyway."""
+        self.kept.clear()
 
     def rows(self, statement: str, **values: object) -> list[Row]:
-        """Run a named statement and return its rows."""
-        return self._connection.execute(statements()[statement], values).fetchall()
+        """Run a named statement and return its rows.
+
+        Raises:
+            LedgerCorrupt: If a row is not one that was asked for.
+        """
+        found = self._connection.execute(statements()[statement], values).fetchall()
+        # Where pages are out of order, SQLite's search ends at some other row and does
+        # not look at its key again. A column that bears a parameter's name equals it.
+        keys = values.keys() & (set(found[0].keys()) if found else set())
+        for row in found:
+            if any(values[key] not in (None, row[key]) for key in keys):
+                msg = f"the ledger is damaged: it answered {statement} with another row"
+                raise LedgerCorrupt(msg)
+        return found
 
     def change(self, statement: str, **values: object) -> int:
         """Run a named statement and return how many rows it changed."""
+        forget_changed(self.kept, statement, values)
         return self._connection.execute(statements()[statement], values).rowcount
+
+    def copy_to(self, target: sqlite3.Connection) -> None:
+        """Copy the whole ledger, its log included, as this transaction sees it."""
+        self._connection.backup(target)
+
+    def post(self, statement: str, **values: object) -> None:
+        """Run a named statement that must change one row."""
+        if self.change(statement, **values) != 1:
+            msg = f"the ledger is inconsistent: {statement} found no row to change"
+            raise LedgerCorrupt(msg)
+
+    def soon(self, statement: str, **values: object) -> None:
+        """Do nothing: the file is at hand."""
 
     def run(self, script: str) -> None:
         """Run a migration; `executescript` would commit first."""

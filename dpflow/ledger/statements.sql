@@ -1,5 +1,8 @@
 -- Every statement of the ledger, by name. Parameters are :named; the adapter of each
 -- database rewrites them. Nothing else in dpflow holds SQL (migrations apart).
+-- A result column that bears the name of a parameter must equal it, unless it is NULL.
+-- Times are labels and clocks jump: entries are ordered by their account's sequence, and
+-- those of several accounts by the latest label up to each (`since`).
 
 -- name: savepoint
 SAVEPOINT request;
@@ -11,7 +14,10 @@ ROLLBACK TO SAVEPOINT request;
 RELEASE SAVEPOINT request;
 
 -- name: read_ledger
-SELECT ledger_id, schema_version, min_writer, epoch, release_secret FROM ledger;
+SELECT ledger_id, schema_version, min_writer, epoch FROM ledger;
+
+-- name: read_secret
+SELECT release_secret FROM ledger;
 
 -- name: read_environment
 SELECT environment FROM ledger;
@@ -49,7 +55,7 @@ FROM account WHERE id = :id;
 
 -- name: list_accounts
 SELECT id, dataset, term, kind, name, rule, halt, settled, held, seq, head, state
-FROM account WHERE :dataset IS NULL OR dataset = :dataset ORDER BY id;
+FROM account WHERE CAST(:dataset AS TEXT) IS NULL OR dataset = :dataset ORDER BY id;
 
 -- name: open_account
 INSERT INTO account
@@ -80,6 +86,11 @@ SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, 
        at, writer, hash
 FROM entry WHERE account = :account AND seq = :seq;
 
+-- name: newest_entries
+SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+       at, writer, hash
+FROM entry WHERE account = :account ORDER BY seq DESC LIMIT 2;
+
 -- name: entries_by_kind
 SELECT kind, COUNT(*) AS entries FROM entry WHERE account = :account GROUP BY kind;
 
@@ -91,22 +102,29 @@ WHERE account = :account AND kind = :kind ORDER BY seq DESC LIMIT 1;
 SELECT body FROM entry WHERE account = :account AND kind = :kind;
 
 -- name: reserved_amount
-SELECT amount, run, body FROM entry
+SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+       at, writer, hash,
+       (SELECT before.hash FROM entry AS before
+        WHERE before.account = entry.account AND before.seq = entry.seq - 1) AS previous
+FROM entry
 WHERE account = :account AND reservation = :reservation AND kind = 'reserve';
 
 -- name: history
-SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
-       at, writer, hash
-FROM entry
-WHERE (:dataset IS NULL
-       OR account IN (SELECT id FROM account WHERE dataset = :dataset))
-  AND account IN (SELECT id FROM account WHERE kind = :kind OR :kind IS NULL)
-ORDER BY at DESC, account, seq DESC LIMIT :limit;
+SELECT entry.account, entry.seq, entry.kind, entry.reservation, entry.amount,
+       entry.settled_after, entry.held_after, entry.run, entry.body, entry.at,
+       entry.writer, entry.hash,
+       max(entry.at) OVER (PARTITION BY entry.account ORDER BY entry.seq) AS since
+FROM account
+JOIN entry ON entry.account = account.id AND entry.seq > account.seq - :limit
+WHERE (CAST(:dataset AS TEXT) IS NULL OR account.dataset = :dataset)
+  AND (CAST(:account_kind AS TEXT) IS NULL OR account.kind = :account_kind)
+ORDER BY since DESC, entry.account, entry.seq DESC LIMIT :limit;
 
 -- name: refusals
-SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset
+SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset,
+       max(entry.at) OVER (PARTITION BY entry.account ORDER BY entry.seq) AS since
 FROM entry JOIN account ON account.id = entry.account
-WHERE entry.kind = 'refuse' ORDER BY entry.at DESC, entry.account, entry.seq DESC
+WHERE entry.kind = 'refuse' ORDER BY since DESC, entry.account, entry.seq DESC
 LIMIT :limit;
 
 -- name: journal_of_account
@@ -119,11 +137,12 @@ INSERT INTO refused (run, account, seq, charged)
 VALUES (:run, :account, :seq, :charged);
 
 -- name: refusals_of_run
-SELECT entry.account, entry.body, account.dataset
+SELECT entry.account, entry.body, account.dataset,
+       max(entry.at) OVER (PARTITION BY entry.account ORDER BY entry.seq) AS since
 FROM refused
 JOIN entry ON entry.account = refused.account AND entry.seq = refused.seq
 JOIN account ON account.id = entry.account
-WHERE refused.run = :run ORDER BY entry.at, entry.account, entry.seq;
+WHERE refused.run = :run ORDER BY since, entry.account, entry.seq;
 
 -- name: halting_accounts
 SELECT DISTINCT refused.account FROM refused
@@ -169,6 +188,10 @@ UPDATE release SET value = NULL
 WHERE release_key = :release_key AND digest = :digest AND state = 'settled'
   AND value IS NOT NULL;
 
+-- name: note_alert
+INSERT INTO alert (account, threshold, at) VALUES (:account, :threshold, :at)
+ON CONFLICT (account, threshold) DO NOTHING;
+
 -- name: read_release
 SELECT release_key, key_text, dataset, step, cost, reservation, owner, state, value,
        digest, at, length(value) AS size
@@ -191,3 +214,80 @@ WHERE release_key = :release_key AND reservation = :reservation;
 -- name: drop_claim
 DELETE FROM release
 WHERE release_key = :release_key AND reservation = :reservation AND state = 'claimed';
+
+-- name: any_reservation
+SELECT id FROM reservation LIMIT 1;
+
+-- name: witnessed_entry
+SELECT seq, hash, amount, settled_after, held_after, run FROM entry
+WHERE account = :account AND reservation = :reservation AND kind = 'reserve';
+
+-- name: hashes_between
+SELECT seq, hash FROM entry
+WHERE account = :account AND seq >= :low AND seq <= :high;
+
+-- name: journal_after
+SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+       at, writer, hash
+FROM entry WHERE account = :account AND seq > :above ORDER BY seq LIMIT :limit;
+
+-- name: ends_of_reservation
+SELECT account, seq, kind, amount FROM entry
+WHERE account = :account AND reservation = :reservation
+  AND kind IN ('settle', 'void', 'forfeit');
+
+-- name: amendments_of_reservation
+SELECT amount FROM entry
+WHERE account = :account AND reservation = :reservation AND kind = 'amend';
+
+-- name: priors_of_account
+SELECT seq, body FROM entry WHERE account = :account AND kind = 'prior';
+
+-- name: reservations_after
+SELECT id, state, accounts FROM reservation
+WHERE id > :above ORDER BY id LIMIT :limit;
+
+-- name: reservation_posts
+SELECT r.id, r.state, r.accounts,
+       (SELECT count(*) FROM entry s
+        WHERE s.reservation = r.id AND s.kind = 'reserve') AS reserved,
+       count(e.kind) AS ended, min(e.kind) AS first_end, max(e.kind) AS last_end
+FROM reservation r
+LEFT JOIN entry e ON e.reservation = r.id AND e.kind IN ('settle', 'void', 'forfeit')
+WHERE r.id >= :low AND r.id <= :high
+GROUP BY r.id, r.state, r.accounts ORDER BY r.id;
+
+-- name: orphans
+SELECT e.account, e.seq, e.reservation FROM entry e
+WHERE e.kind = 'reserve'
+  AND NOT EXISTS (SELECT 1 FROM reservation r WHERE r.id = e.reservation)
+LIMIT 1;
+
+-- name: term_pins
+SELECT dataset, number, pinned, policy_hash FROM term ORDER BY dataset, number;
+
+-- name: releases_after
+SELECT release_key, state, value, digest FROM release
+WHERE release_key > :above ORDER BY release_key LIMIT :limit;
+
+-- name: set_epoch
+UPDATE ledger SET epoch = :epoch WHERE epoch < :epoch;
+
+-- name: add_checkpoint
+INSERT INTO checkpoint (account, seq, hash, signature, at, writer)
+VALUES (:account, :seq, :hash, :signature, :at, :writer)
+ON CONFLICT (account, seq) DO UPDATE
+SET hash = excluded.hash, signature = excluded.signature, at = excluded.at,
+    writer = excluded.writer;
+
+-- name: checkpoints_of_account
+SELECT seq, hash, signature FROM checkpoint WHERE account = :account ORDER BY seq;
+
+-- name: newest_checkpoint
+SELECT seq FROM checkpoint WHERE account = :account ORDER BY seq DESC LIMIT 1;
+
+-- name: count_checkpoints
+SELECT count(*) AS number FROM checkpoint;
+
+-- name: count_entries
+SELECT count(*) AS number FROM entry;

@@ -27,6 +27,7 @@ from dpflow.ledger.records import canonical, digest
 from dpflow.ledger.writer import writer
 from dpflow.policy import Policy
 from dpflow.policy_copy import difference_lines
+from dpflow.policy_population import PREFIX
 from dpflow.rounding import number_from_text, number_text
 
 FIRST = "first decision"
@@ -141,7 +142,7 @@ def open_term(
 ) -> Term:
     """Open a term and, with it, the dataset's account, which tells why."""
     text = canonical(policy.pinned())
-    session.change(
+    session.post(
         "open_term",
         dataset=policy.dataset,
         number=number,
@@ -157,7 +158,8 @@ def open_term(
         msg = f"term {number} of dataset {policy.dataset!r} was opened and is not there"
         raise LedgerCorrupt(msg)
     facts = {**facts, "because": because, "policy": term.policy_hash}
-    open_gate(session, term, "dataset", "", facts)
+    kind = "population" if policy.dataset.startswith(PREFIX) else "dataset"
+    open_gate(session, term, kind, "", facts)
     return term
 
 
@@ -168,8 +170,10 @@ def gate_of(
     term: Term, kind: str, name: str
 ) -> tuple[dict[str, Any], Fraction | None] | None:
     """Return the pinned rule and halt of an account; None if the term asks for none."""
-    if kind == "dataset":
-        return {"role": "filter", **term.pinned["filter"]}, None
+    if kind in ("dataset", "partition", "population"):
+        # All partitions by time together have a cap of their own, if any.
+        whole = term.pinned.get("whole") if kind == "dataset" else None
+        return {"role": "filter", **(whole or term.pinned["filter"])}, None
     share = term.pinned["flows"].get(name, {})
     if kind == "flow":
         rule = share.get("filter")
@@ -182,10 +186,30 @@ def gate_of(
     return {"role": "odometer", **rule}, halt
 
 
+def gate_place(term: Term, kind: str, name: str, partition: str = "") -> str:
+    """Return the id of a gate's account."""
+    base = f"{term.account}/partition/{partition}" if partition else term.account
+    return f"{base}/{kind}/{name}" if name else base
+
+
 def open_gate(
-    session: Session, term: Term, kind: str, name: str, facts: Mapping[str, Any]
+    session: Session,
+    term: Term,
+    kind: str,
+    name: str,
+    facts: Mapping[str, Any],
+    *,
+    partition: str = "",
 ) -> Account | None:
     """Read the account of a gate, or open it; None if the term asks for none.
+
+    Args:
+        session: The caller's transaction.
+        term: The term that governs.
+        kind: "dataset", "population", "partition", "flow" or "odometer".
+        name: Of the flow or partition.
+        facts: Who decides, for the journal.
+        partition: The partition that a flow's gate belongs to.
 
     Raises:
         LedgerCorrupt: If the account has another gate than its term.
@@ -195,7 +219,7 @@ def open_gate(
         return None
     pinned, halt = gate
     rule = rule_from_text(canonical(pinned))
-    place = f"{term.account}/{kind}/{name}" if name else term.account
+    place = gate_place(term, kind, name, partition)
     account = read_account(session, place)
     if account is None:
         names = {"dataset": term.dataset, "term": term.number}

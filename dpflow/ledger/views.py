@@ -59,7 +59,7 @@ def history(
         limit: At most so many.
     """
     with ledger.database.read() as session:
-        rows = session.rows("history", dataset=dataset, kind=kind, limit=limit)
+        rows = session.rows("history", dataset=dataset, account_kind=kind, limit=limit)
         known = {
             row["id"]: account_from_row(row)
             for row in session.rows("list_accounts", dataset=dataset)
@@ -119,13 +119,27 @@ def open_reservations(ledger: Ledger) -> list[OpenReservation]:
     ]
 
 
-def refusal_of_run(ledger: Ledger, flow_run: str) -> BudgetRefused | None:
+def count_refusals(ledger: Ledger, flow_run: str) -> int:
+    """Return how many refusals a flow run has met."""
+    with ledger.database.read() as session:
+        return len(session.rows("refusals_of_run", run=flow_run))
+
+
+def refusal_of_run(
+    ledger: Ledger, flow_run: str, *, after: int = 0
+) -> BudgetRefused | None:
     """Return the refusal that a flow run met, if it met one.
 
     An exhausted budget is returned before a refused step, for it ends the flow.
+
+    Args:
+        ledger: The ledger to read.
+        flow_run: Id of the run.
+        after: How many refusals to pass over, oldest first: those of an earlier
+            execution of the run, which a new term or another policy may have answered.
     """
     with ledger.database.read() as session:
-        rows = session.rows("refusals_of_run", run=flow_run)
+        rows = session.rows("refusals_of_run", run=flow_run)[after:]
     bodies = [{**json.loads(row["body"]), "dataset": row["dataset"]} for row in rows]
     bodies.sort(key=lambda body: body["refusal"] != BudgetExhausted.__name__)
     for body in bodies:

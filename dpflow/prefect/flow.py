@@ -7,6 +7,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
 from prefect import Flow, flow
@@ -14,9 +15,9 @@ from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
-from dpflow.ledger.views import refusal_of_run
+from dpflow.ledger.views import count_refusals, refusal_of_run
 from dpflow.prefect.artifacts import publish_budget
-from dpflow.prefect.futures import wait_for_steps
+from dpflow.prefect.futures import noted_steps, wait_for_steps
 from dpflow.prefect.states import refused_state
 from dpflow.project import current_project
 
@@ -58,25 +59,27 @@ def dp_flow(
     def decorate(function: Callable[P, R]) -> Flow[P, R]:
         @functools.wraps(function)
         def halting(*args: P.args, **kwargs: P.kwargs) -> Any:
-            value, refusal = None, None
-            try:
-                value = function(*args, **kwargs)
-            except BudgetRefused as error:
-                refusal = error
-            run = _flow_run()
-            wait_for_steps(run)
-            return _ended(run, value, refusal, on_exhausted)
+            run = _execution()
+            value = None
+            with noted_steps(run.id):
+                try:
+                    value = function(*args, **kwargs)
+                except Exception as error:  # a suspension is none, and passes
+                    if not _halted(run, error):
+                        raise
+                return _ended(run, value, on_exhausted)
 
         @functools.wraps(function)
         async def halting_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            value, refusal = None, None
-            try:
-                value = await cast("Any", function(*args, **kwargs))
-            except BudgetRefused as error:
-                refusal = error
-            run = _flow_run()
-            await asyncio.to_thread(wait_for_steps, run)
-            return await asyncio.to_thread(_ended, run, value, refusal, on_exhausted)
+            run = await asyncio.to_thread(_execution)
+            value = None
+            with noted_steps(run.id):
+                try:
+                    value = await cast("Any", function(*args, **kwargs))
+                except Exception as error:
+                    if not await asyncio.to_thread(_halted, run, error):
+                        raise
+                return await asyncio.to_thread(_ended, run, value, on_exhausted)
 
         chosen = halting_async if inspect.iscoroutinefunction(function) else halting
         made: Flow[P, R] = flow(**flow_options)(cast("Callable[P, R]", chosen))
@@ -85,23 +88,62 @@ def dp_flow(
     return decorate
 
 
-def _flow_run() -> str:
+@dataclass(slots=True)
+class _Execution:
+    """One execution of a flow run; a retry or a resumption is another.
+
+    Prefect's run count does not tell: suspending leaves it as it is, pausing does not
+    (PrefectHQ/prefect#20388, #16915, #17822). Of two executions at once, which happen
+    (PrefectHQ/prefect#12509, #8880, #17703), each is ended by the other's refusals.
+
+    Attributes:
+        id: Of the flow run.
+        earlier: How many refusals its earlier executions met.
+        raised: The refusal that ended it, if one did.
+        stopped: Whether the flow's function ended by an error because of a refusal.
+    """
+
+    id: str
+    earlier: int
+    raised: BudgetRefused | None = None
+    stopped: bool = False
+
+    def refusal(self) -> BudgetRefused | None:
+        """Return the refusal that this execution met, if it met one."""
+        # The ledger knows refusals that never reached this process. Prefect's states
+        # may be lost or late (PrefectHQ/prefect#19261, #18310, #22247), and anyone can
+        # edit them (PrefectHQ/prefect#18303).
+        found = refusal_of_run(current_project().ledger, self.id, after=self.earlier)
+        return found or self.raised
+
+
+def _execution() -> _Execution:
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
-        return ""
-    return str(context.flow_run.id)
+        return _Execution("", 0)
+    run = str(context.flow_run.id)
+    return _Execution(run, count_refusals(current_project().ledger, run))
 
 
-def _ended(
-    run: str,
-    value: Any,
-    refusal: BudgetRefused | None,
-    on_exhausted: OnExhausted | None,
-) -> Any:
+def _halted(run: _Execution, error: Exception) -> bool:
+    """Say whether a flow that raised was halted by a refusal."""
+    if isinstance(error, BudgetRefused):
+        run.raised = error
+    elif run.refusal() is None:
+        return False
+    else:
+        # Asking for a result behind a refused step gets Prefect's UnfinishedRun.
+        name = type(error).__name__
+        logger.warning("the flow raised %s after one of its steps was refused", name)
+    run.stopped = True
+    return True
+
+
+def _ended(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any:
     """Return the flow's value, or the state that says it was halted."""
+    wait_for_steps(run.id)
+    found = run.refusal()
     project = current_project()
-    # The ledger knows refusals that never reached this process.
-    found = refusal_of_run(project.ledger, run) or refusal
     publish_budget(project, found)
     if found is None:
         return value
@@ -110,7 +152,7 @@ def _ended(
     if isinstance(found, BudgetExhausted) and policy is not None:
         if policy.on_exhausted.schedule == "pause":
             _pause_schedule()
-        if policy.on_exhausted.flow == "skip" and refusal is None:
+        if policy.on_exhausted.flow == "skip" and not run.stopped:
             # The refused step is told in its own state, in events and the artifact.
             return value
     return refused_state(found)
@@ -134,8 +176,8 @@ def _pause_schedule() -> None:
     if deployment is None:
         return
     try:
-        # Prefect forgets a pause on redeploy (PrefectHQ/prefect#19302): pause again
-        # at every refusal.
+        # Prefect forgets a pause on redeploy (PrefectHQ/prefect#19302, #14973,
+        # #23095): pause again at every refusal.
         with get_client(sync_client=True) as client:
             client.pause_deployment(deployment)
     except Exception:

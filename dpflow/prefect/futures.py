@@ -1,34 +1,61 @@
 """The submitted DP steps of each flow run, so that the flow can wait for them.
 
 A flow that submits and returns nothing is Completed for Prefect before its steps have
-run; `dp_flow` waits for the DP steps and then asks the ledger.
+run (PrefectHQ/prefect#14470, #16373); `dp_flow` waits for the DP steps
+and then asks the ledger.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from prefect.context import FlowRunContext
 
 F = TypeVar("F")
 
+logger = logging.getLogger("dpflow")
+
 _lock = threading.Lock()
 _futures: dict[str, list[Any]] = {}
 
 
+@contextmanager
+def noted_steps(flow_run: str) -> Iterator[None]:
+    """Note the steps that a flow run submits within this block."""
+    with _lock:
+        _futures[flow_run] = []
+    try:
+        yield
+    finally:
+        with _lock:
+            _futures.pop(flow_run, None)
+
+
 def note_future(future: F) -> F:
-    """Remember a submitted step of the current flow run."""
+    """Remember a submitted step, if the current flow run waits for its steps."""
     context = FlowRunContext.get()
     if context is not None and context.flow_run is not None:
         with _lock:
-            _futures.setdefault(str(context.flow_run.id), []).append(future)
+            noted = _futures.get(str(context.flow_run.id))
+            if noted is not None:
+                noted.append(future)
     return future
 
 
 def wait_for_steps(flow_run: str) -> None:
     """Wait until every submitted DP step of a flow run has ended."""
-    with _lock:
-        futures = _futures.pop(flow_run, [])
-    for future in futures:
-        future.wait()
+    while True:
+        with _lock:
+            noted = _futures.get(flow_run)
+            if not noted:
+                return
+            future = noted.pop()
+        try:
+            future.wait()
+        except Exception:
+            # Process pools raise here if the step waited for one that was refused.
+            logger.debug("a submitted step ended without a state", exc_info=True)

@@ -41,6 +41,8 @@ def current_place() -> Place:
     facts = {}
     task = TaskRunContext.get()
     if task is not None:
+        # For people. They do not tell executions apart: Dask runs a task again under
+        # the same id and count (PrefectHQ/prefect#15442, #12970).
         facts["task_run"] = str(task.task_run.id)
         facts["attempt"] = str(task.task_run.run_count)
     flow = FlowRunContext.get()

@@ -1,7 +1,8 @@
 """The state in which a refused step or flow ends.
 
 Cancelled, not Failed: no retries, no failure hooks, and everything downstream stays
-NotReady, even behind `allow_failure`.
+NotReady, even behind `allow_failure`. Prefect 3 no longer makes a flow's state of it
+(PrefectHQ/prefect#7694); `dp_flow` does.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The guard is the task's `.fn`: Prefect calls it exactly when the body really executes,
 in whatever process, and never on a cache hit. Hooks cannot do this: they may fail
-silently, fire twice or never.
+silently, fire twice or never (PrefectHQ/prefect#13692, #14721, #17864).
 """
 
 from __future__ import annotations
@@ -23,8 +23,17 @@ from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.execution import arun, run
 from dpflow.prefect.futures import note_future
 from dpflow.prefect.place import called_by_engine, current_place
+from dpflow.prefect.privacy import (
+    check_flow_parameters,
+    check_options,
+    checked_call,
+    checked_map,
+    nothing_stored,
+    refuse_background,
+)
 from dpflow.prefect.states import refusal_in, refused_state
 from dpflow.step import (
+    CellLike,
     CostLike,
     PartitionsLike,
     Step,
@@ -47,12 +56,24 @@ class DPTask(MaterializingTask[P, R]):
 
     # Under TYPE_CHECKING the overrides would hide Prefect's overloads, and calls
     # would lose their types.
-    if not TYPE_CHECKING:
+    if TYPE_CHECKING:
+
+        def with_options(  # type: ignore[override]
+            self,
+            assets: Sequence[str | Asset] | None = None,
+            *,
+            fresh: bool = False,
+            **options: Unpack[TaskOptions],
+        ) -> DPTask[P, R]:
+            """Return the task with other options, guard and declaration kept."""
+
+    else:
 
         def __call__(
             self, *args: Any, return_state: bool = False, **kwargs: Any
         ) -> Any:
             """Run the task; a refusal is raised unless `return_state` is set."""
+            checked_call(self, args, kwargs)
             result = super().__call__(*args, return_state=return_state, **kwargs)
             if return_state:
                 return result
@@ -62,11 +83,14 @@ class DPTask(MaterializingTask[P, R]):
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """Submit the task to the flow's task runner."""
+            # Other processes would see copies of the arguments.
+            check_flow_parameters(self.step, checked_call(self, args, kwargs))
             return note_future(super().submit(*args, **kwargs))
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """Submit one task for each item."""
-            futures = super().map(*args, **kwargs)
+            check_flow_parameters(self.step, checked_call(self, args, kwargs))
+            futures = checked_map(super().map, args, kwargs)
             for future in futures:
                 note_future(future)
             return futures
@@ -74,17 +98,28 @@ class DPTask(MaterializingTask[P, R]):
         def with_options(self, **options: Any) -> DPTask[P, R]:
             """Return the task with other options, guard and declaration kept.
 
-            `fresh=True` asks for a new draw, at a charge of its own.
+            `fresh=True` asks for a new draw, at a charge of its own; `version` says
+            that the data is another.
             """
             # Prefect builds a plain Task here; only its class and the step are lost.
             fresh = checked_flag(options.pop("fresh", self.step.fresh), "fresh")
+            version = options.get("version") or self.step.version
             task = super().with_options(**options)
             task.__class__ = type(self)
             task.step, task.task_key = self.step, self.task_key
-            if fresh != self.step.fresh:
-                task.step = replace(self.step, fresh=fresh)
+            if (fresh, version) != (self.step.fresh, self.step.version):
+                task.step = replace(self.step, fresh=fresh, version=version)
                 task.fn = _guard(task.step, self.fn.__wrapped__)
+            check_options(task.step, task)
             return task
+
+        def apply_async(
+            self, args: tuple[Any, ...] = (), kwargs: Any = None, **options: Any
+        ) -> Any:
+            """Ask a task worker to run the task, unless an argument is private."""
+            refuse_background(self.step)
+            checked_call(self, args or (), kwargs or {})
+            return super().apply_async(args, kwargs, **options)
 
 
 def _raise_refusal(result: Any) -> Any:
@@ -106,6 +141,7 @@ def dp_task(
     release_key: str | None = None,
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
+    cell: CellLike | None = None,
     assets: Sequence[str | Asset] = (),
     **task_options: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], DPTask[P, R]]:
@@ -128,11 +164,16 @@ def dp_task(
             "{week}", or a function of its public arguments that returns names.
         fresh: Draw anew, at a charge of its own, even where a release could be
             replayed; the new one takes its place.
+        cell: For costs with cells, such as `OutputDP`: a function of what the body
+            returns that names the cell. The body must return its mechanism's own
+            output, before any post-processing. Without an answer from it (it raises,
+            or names no cell of the cost) the step is charged in full.
         assets: Keys of the Prefect assets that each release materialises, such as
             "dpflow://cdnow/weekly-revenue", with its cost and guarantee as metadata.
         **task_options: Every option of `prefect.task`. Retries default to 0: every
             attempt is a charge of its own. `version` is the version of the data,
-            where the policy's does not do.
+            where the policy's does not do. `log_prints` defaults to False, whatever
+            the flow says: a body prints what was not released.
 
     Returns:
         A decorator that makes a `DPTask` with the function's parameters and types.
@@ -148,6 +189,8 @@ def dp_task(
     task_options.setdefault("retries", 0)
     # The ledger replays releases; Prefect's cache key would hash private arguments.
     task_options.setdefault("cache_policy", NO_CACHE)
+    # A flow's `log_prints` would send what the body prints to Prefect's database.
+    task_options.setdefault("log_prints", False)
 
     def decorate(function: Callable[P, R]) -> DPTask[P, R]:
         if isinstance(function, Task):
@@ -155,6 +198,9 @@ def dp_task(
                 "@dp_task goes directly on the function. It is a Prefect task already: "
                 "give the options of @task to @dp_task instead."
             )
+            raise ConfigurationError(msg)
+        if isinstance(function, classmethod | staticmethod):
+            msg = f"@{type(function).__name__} goes on top of @dp_task, not under it"
             raise ConfigurationError(msg)
         step = define_step(
             function,
@@ -165,6 +211,7 @@ def dp_task(
             partitions=partitions,
             fresh=fresh,
             version=task_options.get("version"),
+            cell=cell,
             name=task_options.get("name"),
         )
         task: DPTask[P, R] = DPTask(
@@ -174,6 +221,7 @@ def dp_task(
             **task_options,
         )
         task.step = step
+        check_options(step, task)
         return task
 
     return decorate
@@ -183,9 +231,20 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     """Return the guarded function, which becomes the task's `.fn`."""
 
     @functools.wraps(function)
+    def body(*args: P.args, **kwargs: P.kwargs) -> Any:
+        with nothing_stored():
+            return function(*args, **kwargs)
+
+    @functools.wraps(function)
+    async def body_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+        with nothing_stored():
+            return await cast("Any", function(*args, **kwargs))
+
+    @functools.wraps(function)
     def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
+        check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
         try:
-            return run(step, function, args, kwargs, current_place())
+            return run(step, body, args, kwargs, current_place())
         except BudgetRefused as refusal:
             if not called_by_engine(guard):
                 raise
@@ -193,8 +252,9 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+        check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
         try:
-            return await arun(step, function, args, kwargs, current_place())
+            return await arun(step, body_async, args, kwargs, current_place())
         except BudgetRefused as refusal:
             if not called_by_engine(guard_async):
                 raise
@@ -202,41 +262,3 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
 
     chosen = guard_async if inspect.iscoroutinefunction(function) else guard
     return cast("Callable[P, R]", chosen)
-
-
-def private_task(**task_options: Unpack[TaskOptions]) -> Callable[..., Any]:
-    """Make a Prefect task that loads private data and never stores its result.
-
-    Result persistence may be switched on for a whole flow, a project or a server;
-    this task's result is kept out of storage, caches and logs all the same.
-
-    Args:
-        **task_options: Options of `prefect.task`, except those that store results.
-
-    Returns:
-        A decorator that makes the task.
-
-    Raises:
-        ConfigurationError: For an option that would store the result.
-    """
-    stored = {
-        "persist_result",
-        "cache_policy",
-        "cache_key_fn",
-        "result_storage",
-        "result_storage_key",
-        "result_serializer",
-        "log_prints",
-    }
-    for name in sorted(stored & set(task_options)):
-        msg = f"private_task keeps its result out of storage; leave {name}= away"
-        raise ConfigurationError(msg)
-
-    task_options["persist_result"] = False
-    task_options["cache_policy"] = NO_CACHE
-    task_options["log_prints"] = False
-
-    def decorate(function: Callable[P, R]) -> Task[P, R]:
-        return Task(fn=function, **task_options)
-
-    return decorate

@@ -144,7 +144,7 @@ def run_process(
 ) -> subprocess.CompletedProcess[str]:
     """Run `dpflow`, or some code, in a process of its own with pipes."""
     how = ["-m", "dpflow"] if code is None else ["-c", code]
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, *how, *arguments],
         capture_output=True,
         text=True,
@@ -153,6 +153,8 @@ def run_process(
         check=False,
         env=_environment() | environment,
     )
+    done.stderr = without_place_warning(done.stderr)
+    return done
 
 
 def run_terminal(*arguments: str, columns: int) -> str:
@@ -178,7 +180,13 @@ def run_terminal(*arguments: str, columns: int) -> str:
         shown += part
     os.close(ours)
     process.wait(timeout=60)
-    return shown.decode().replace("\r\n", "\n")
+    return without_place_warning(shown.decode().replace("\r\n", "\n"))
+
+
+def without_place_warning(text: str) -> str:
+    """Remove the one line that warns of a folder for tests that will not last."""
+    pattern = r"^the ledger .* gone with the container or at the next boot, .*\n"
+    return re.sub(pattern, "", text, count=1, flags=re.MULTILINE)
 
 
 def without_colour(text: str) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dpflow.ledger import roles_script
 from dpflow.ledger.database import SCHEMA_VERSION
+from dpflow.project import forget_projects
 from tests.cli.support import Shop, run, run_fine, run_json
 
 # ledger init
@@ -124,3 +127,76 @@ def test_migrating_a_current_ledger_says_that_there_is_nothing_to_do(
     shop.charge()
     data = run_json("ledger", "migrate")
     assert data == {"schema": {"before": SCHEMA_VERSION, "after": SCHEMA_VERSION}}
+
+
+# PostgreSQL
+
+
+@pytest.fixture
+def shared(
+    empty: Shop, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """Give a project whose ledger's URL names an empty database, with a password."""
+    url = postgres_url.replace("//postgres@", "//postgres:hunter2@")
+    monkeypatch.setenv("DPFLOW_LEDGER_URL", url)
+    yield url
+    forget_projects()
+
+
+def test_a_shared_ledger_is_made_shown_and_never_replaced(
+    shared: str, empty: Shop
+) -> None:
+    """As in a file, and its password is in no output."""
+    text = run_fine("ledger", "init")
+    pinned = (empty.policies / "ledger.lock").read_text().strip()
+    assert "Made the ledger postgresql://postgres@/" in text
+    assert f"with id {pinned}." in text
+    assert "dpflow ledger roles --sql" in text
+    status = run_json("ledger", "status")
+    assert status["ledger"]["id"] == pinned
+    result = run("ledger", "init")
+    assert result.exit_code == 1
+    assert "none is ever replaced" in result.stderr
+    every = [text, str(status), result.stderr, run_fine("ledger", "status")]
+    assert "hunter2" not in "".join(every)
+    assert "has schema" in run_fine("ledger", "migrate")
+
+
+def test_a_shared_ledger_that_is_pinned_and_missing_is_not_made(
+    shared: str, empty: Shop
+) -> None:
+    """A database that was lost is to be restored."""
+    empty.policies.mkdir(exist_ok=True)
+    (empty.policies / "ledger.lock").write_text("0" * 32)
+    result = run("ledger", "init")
+    assert result.exit_code == 1
+    assert "Restore that one" in result.stderr
+    assert "hunter2" not in result.stderr
+
+
+def test_a_server_is_accepted_with_a_reason(shared: str) -> None:
+    """Which the ledger keeps; a file has no server."""
+    run_fine("ledger", "init")
+    text = run_fine("ledger", "accept-server", "--because", "compared with the runs")
+    assert "goes on where it is now" in text
+    data = run_json("ledger", "accept-server", "--because", "again")
+    assert data["because"] == "again"
+    assert "hunter2" not in text + str(data)
+    assert run("ledger", "accept-server").exit_code == 2
+
+
+def test_a_file_has_no_server_to_accept(shop: Shop) -> None:
+    """The error says so."""
+    result = run("ledger", "accept-server", "--because", "x")
+    assert result.exit_code == 1
+    assert "SQLite file" in result.stderr
+
+
+def test_roles_are_explained_and_printed_as_a_script() -> None:
+    """The script is SQL and nothing else, so that it can be piped."""
+    told = run_fine("ledger", "roles")
+    script = run_fine("ledger", "roles", "--sql")
+    assert script == roles_script()
+    for role in ("owner", "officer", "worker", "reader"):
+        assert f"dpflow_{role} " in told
+        assert f"'dpflow_{role}'" in script

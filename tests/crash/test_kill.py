@@ -345,13 +345,15 @@ def test_an_error_at_every_statement(
             assert isinstance(ledger.reserve(asked), Granted)
             ledger.settle(asked.reservation)
             watch.check(asked.reservation, ["granted", "settled"])
+    # Reserving and settling ask once more, so an error that passes stops neither.
+    passing = once and kind is sqlite3.OperationalError
     expected = LedgerUnavailable if kind is sqlite3.OperationalError else LedgerCorrupt
-    assert {"none", expected.__name__} == ends
+    assert ({"none"} if passing else {"none", expected.__name__}) == ends
     ledger.close()
 
 
 def test_one_passing_error_does_not_stop_a_step(path: Path) -> None:
-    """A reservation asks once more: the same id, so it is charged once."""
+    """A reservation asks once more, with the same id, and so does a settlement."""
     database = FaultyDatabase(path)
     ledger = ledger_on(database)
     for number in range(12):

@@ -18,6 +18,7 @@ import apsw
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.database import Row, Session, statements
+from tests.hunts.trips import PlainTrips
 
 SECTOR = 512
 
@@ -221,7 +222,7 @@ class ApswDatabase:
                 connection.close()
 
 
-class ApswSession:
+class ApswSession(PlainTrips):
     """The ledger's named statements on a connection of APSW."""
 
     def __init__(self, connection: apsw.Connection) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger import create_ledger
 from dpflow.ledger.database import Row, Session, statements
+from tests.hunts.trips import PlainTrips
 
 
 @cache
@@ -28,7 +29,7 @@ def empty_ledger() -> bytes:
     return content
 
 
-class StatementSession:
+class StatementSession(PlainTrips):
     """The ledger's named statements on a connection of the standard library."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -28,6 +29,7 @@ from dpflow.ledger.database import Row, Session
 from dpflow.ledger.records import Busy, Granted, Replayed, Request
 from tests.hunts.memory import MemoryDatabase
 from tests.hunts.support import Crash, SimulatedOwners, audit, first
+from tests.hunts.trips import PlainTrips
 from tests.ledger.support import UNIT, make_policy, request
 
 CAP = Fraction(1)
@@ -112,7 +114,7 @@ class SimulatedDatabase(MemoryDatabase):
         self.simulation.point()
 
 
-class PointedSession:
+class PointedSession(PlainTrips):
     """A transaction in which every statement is a scheduling point."""
 
     def __init__(self, session: Session, simulation: Simulation) -> None:
@@ -155,6 +157,7 @@ class Simulation:
         self.random, self.seed = Random(seed), seed
         self.told, self.living = Told(), set[str]()
         self.counts: Counter[str] = Counter()
+        self.names = count()
         self.hub = getcurrent()
         self.operator = operator or forfeit
         self.database = database(self)
@@ -201,9 +204,13 @@ class Simulation:
         owners: Any = SimulatedOwners(self.living)
         while True:
             try:
-                return Ledger(self.database, owners)
+                ledger = Ledger(self.database, owners)
+                # The secret of the release keys is read once.
+                ledger.release_key()
             except LedgerUnavailable:
                 self.point()
+            else:
+                return ledger
 
     def life(self) -> None:
         """Work, die, be born again under another name, until all steps are done."""
@@ -245,7 +252,8 @@ class Simulation:
             step=f"count {percent}",
             policies=[POLICIES[name] for name in names],
             key=chance.choice((None, None, None, "k1", "k2")),
-            reservation=f"r{len(self.told.asked)}",
+            # Counted before any statement lets another worker go on.
+            reservation=f"r{next(self.names)}",
         )
         self.told.asked[made.reservation] = made
         return made

@@ -24,6 +24,7 @@ import pytest
 
 from dpflow.ledger.database import Database, Row, Session
 from dpflow.ledger.records import canonical, digest
+from tests.hunts.trips import PlainTrips
 from tests.ledger.support import UNIT, Child
 
 #: How much larger than at each push the hunts are; `make campaign` sets it.
@@ -229,7 +230,7 @@ class HookedDatabase:
         self.inner.close()
 
 
-class HookedSession:
+class HookedSession(PlainTrips):
     """A transaction that calls its database's hooks around each statement."""
 
     def __init__(self, session: Session, hooks: HookedDatabase) -> None:

@@ -221,7 +221,7 @@ def test_a_new_id_for_a_second_try_is_found(
 
     def twice(self: Ledger, requests: Any) -> Any:
         try:
-            return self._reserve_once(requests)
+            return self._reserve_once(requests)[0]
         except LedgerUnavailable:
             others = [replace(r, reservation=uuid.uuid4().hex) for r in requests]
             return reserve_many(self, others)

@@ -151,12 +151,12 @@ def voids_of_others(patch: pytest.MonkeyPatch) -> None:
     """Let everyone give back everyone's charges."""
     from dpflow.ledger import kernel
 
-    row = kernel.Ledger._locked_row
+    row = kernel.Ledger.locked_row
 
     def mine(self: Any, *arguments: Any) -> Any:
         return {**dict(row(self, *arguments)), "owner": self.owners.mine()}
 
-    patch.setattr(kernel.Ledger, "_locked_row", mine)
+    patch.setattr(kernel.Ledger, "locked_row", mine)
 
 
 CONTROLS = [

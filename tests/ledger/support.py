@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import sqlite3
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -16,16 +17,25 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from dpflow import PureDP
 from dpflow.accounting.costs import Cost
+from dpflow.exceptions import DpflowError
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.owner import Owners
+from dpflow.ledger.postgres import PostgresDatabase
+from dpflow.ledger.postgres_owner import SessionOwners
+from dpflow.ledger.postgres_server import Connection
 from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.sqlite import SqliteDatabase
 from dpflow.policy import Policy, parse_policy
 
 #: One epsilon in tally units.
 UNIT = 10**36
+
+#: Where a ledger is: a SQLite file, or the URL of a PostgreSQL database.
+Place = Path | str
 
 
 def make_policy(dataset: str = "a", **fields: str) -> Policy:
@@ -44,18 +54,25 @@ def make_policy(dataset: str = "a", **fields: str) -> Policy:
 BASIC = make_policy()
 
 
-def url(path: Path) -> str:
-    """Return the URL of a ledger file."""
-    return f"sqlite:///{path}"
+def url(path: Place) -> str:
+    """Return the URL of a ledger."""
+    return path if isinstance(path, str) else f"sqlite:///{path}"
 
 
 def new_ledger(folder: Path) -> Ledger:
     """Make a ledger in a folder."""
-    return create_ledger(url(folder / "ledger.db"))
+    return make_ledger(folder / "ledger.db")
 
 
-def ledger_on(database: SqliteDatabase) -> Ledger:
+def make_ledger(path: Place) -> Ledger:
+    """Make a ledger at a place."""
+    return create_ledger(url(path))
+
+
+def ledger_on(database: SqliteDatabase | PostgresDatabase) -> Ledger:
     """Open a ledger on a database object, with its usual owners."""
+    if isinstance(database, PostgresDatabase):
+        return Ledger(database, SessionOwners(database.server))
     return Ledger(database, owners_of(database.path))
 
 
@@ -92,8 +109,11 @@ def granted(ledger: Ledger, cost: Cost | str = "0.1", **fields: Any) -> str:
     return answer.reservation
 
 
-def read(path: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:
-    """Ask the file itself, over a connection that dpflow knows nothing of."""
+def read(path: Place, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    """Ask the database itself, over a connection that dpflow knows nothing of."""
+    if isinstance(path, str):
+        with _postgres(path) as postgres:
+            return postgres.execute(sql.replace("?", "%s").encode(), values).fetchall()
     connection = sqlite3.connect(path)
     try:
         return connection.execute(sql, values).fetchall()
@@ -101,8 +121,18 @@ def read(path: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:
         connection.close()
 
 
-def edit(path: Path, *statements: str) -> None:
-    """Edit the file by hand, as someone might who knows SQL and no better."""
+def edit(path: Place, *statements: str) -> None:
+    """Edit a ledger by hand, as someone might who knows SQL and no better."""
+    if isinstance(path, str):
+        with _postgres(path) as postgres:
+            for statement in statements:
+                if statement.startswith("DROP TRIGGER"):
+                    # References are as little in the way as they are in a file.
+                    postgres.execute(b"SET session_replication_role = replica")
+                    postgres.execute(f"{statement} ON entry".encode())
+                else:
+                    postgres.execute(statement.encode())
+        return
     connection = sqlite3.connect(path)
     try:
         for statement in statements:
@@ -112,7 +142,28 @@ def edit(path: Path, *statements: str) -> None:
         connection.close()
 
 
-def sums(path: Path, account: str = "a#1") -> tuple[Fraction, Fraction]:
+def _postgres(path: str) -> psycopg.Connection[tuple[Any, ...]]:
+    return psycopg.connect(path, options="-c search_path=dpflow")
+
+
+def await_death(path: Place, reservation: str) -> None:
+    """Wait until the ledger sees that the owner of a reservation has died.
+
+    The server of a database hears of it a moment after the operating system.
+    """
+    if isinstance(path, Path):
+        return
+    sql = "SELECT owner FROM reservation WHERE id = ?"
+    ((owner,),) = read(path, sql, reservation)
+    owners = SessionOwners(PostgresDatabase(path).server)
+    until = time.monotonic() + 10
+    while owners.alive(owner):
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    owners.close()
+
+
+def sums(path: Place, account: str = "a#1") -> tuple[Fraction, Fraction]:
     """Return what is settled and held on the first component of an account."""
     rows = read(path, "SELECT settled, held FROM account WHERE id = ?", account)
     if not rows:
@@ -121,13 +172,13 @@ def sums(path: Path, account: str = "a#1") -> tuple[Fraction, Fraction]:
     return settled, held
 
 
-def kinds(path: Path, account: str = "a#1") -> list[str]:
+def kinds(path: Place, account: str = "a#1") -> list[str]:
     """Return the kinds of an account's journal entries, in order."""
     sql = "SELECT kind FROM entry WHERE account = ? ORDER BY seq"
     return [kind for (kind,) in read(path, sql, account)]
 
 
-def state_of(path: Path, reservation: str) -> str | None:
+def state_of(path: Place, reservation: str) -> str | None:
     """Return the state of a reservation, or None if there is none."""
     sql = "SELECT state FROM reservation WHERE id = ?"
     return next((state for (state,) in read(path, sql, reservation)), None)
@@ -138,7 +189,7 @@ COLUMNS = (
 )
 
 
-def chain(path: Path, account: str) -> list[tuple[str, str]]:
+def chain(path: Place, account: str) -> list[tuple[str, str]]:
     """Return each entry's stored hash and the one its content should have."""
     names = COLUMNS.split()
     found, previous = [], ""
@@ -151,7 +202,7 @@ def chain(path: Path, account: str) -> list[tuple[str, str]]:
     return found
 
 
-def audit(path: Path) -> None:
+def audit(path: Place) -> None:
     """Recompute every hash and every sum of a ledger from its journal alone."""
     open_amounts: dict[tuple[str, str], list[int]] = {}
     ended: dict[str, set[str]] = {}
@@ -176,7 +227,7 @@ def audit(path: Path) -> None:
                 assert open_amounts.pop((account, reservation)) == amount
                 kept = [a - b for a, b in zip(kept, amount, strict=True)]
                 ended.setdefault(reservation, set()).add(kind)
-            if kind in {"settle", "forfeit"}:
+            if kind in {"settle", "forfeit", "amend", "prior", "repair"}:
                 spent = [a + b for a, b in zip(spent, amount, strict=True)]
             assert position == number
             assert [spent, kept] == [json.loads(text) for text in after]
@@ -187,12 +238,59 @@ def audit(path: Path) -> None:
         assert words.get(state, set()) == ended.pop(name, set())
         assert (state == "open") == any(key[1] == name for key in open_amounts)
     assert ended == {}
+    if isinstance(path, str):
+        return
     assert read(path, "PRAGMA integrity_check") == [("ok",)]
     assert read(path, "PRAGMA foreign_key_check") == []
 
 
+def refusal(call: Callable[[], object]) -> str:
+    """Return the name of the error that a call raises."""
+    try:
+        call()
+    except DpflowError as error:
+        return type(error).__name__
+    return "none"
+
+
+def fill(ledger: Ledger, say: Callable[[str], object]) -> str:
+    """Reserve and settle until an error; say what was acknowledged."""
+    for _ in range(2000):
+        try:
+            reservation = granted(ledger, "1e-6")
+            say(f"reserved {reservation}")
+            ledger.settle(reservation)
+            say(f"settled {reservation}")
+        except DpflowError as error:
+            return type(error).__name__
+    return "none"
+
+
+def check_acknowledged(path: Path, told: list[str]) -> None:
+    """Everything acknowledged is kept, and at most one charge besides."""
+    audit(path)
+    kept = dict(read(path, "SELECT id, state FROM reservation"))
+    said = {"reserved": set[str](), "settled": set[str]()}
+    for line in told:
+        word, reservation = line.split()
+        said[word].add(reservation)
+    assert said["reserved"] <= kept.keys()
+    assert all(kept[reservation] == "settled" for reservation in said["settled"])
+    assert len(kept.keys() - said["reserved"]) <= 1
+    settled = [name for name, state in kept.items() if state == "settled"]
+    assert len(set(settled) - said["settled"]) <= 1
+
+
+def faulty(path: Place) -> FaultyDatabase | FaultyPostgres:
+    """Open a database whose statements run between two hooks."""
+    return FaultyPostgres(path) if isinstance(path, str) else FaultyDatabase(path)
+
+
 class FaultyDatabase(SqliteDatabase):
     """A ledger file whose statements run between two hooks, which tests replace."""
+
+    #: What its driver raises when something outside fails.
+    fault = sqlite3.OperationalError
 
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path, **options)
@@ -224,6 +322,51 @@ class _FaultyConnection:
     def close(self) -> None:
         """Close the real connection."""
         self._connection.close()
+
+
+class FaultyPostgres(PostgresDatabase):
+    """A PostgreSQL ledger whose statements run between two hooks."""
+
+    fault = psycopg.OperationalError
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self.before: Callable[[str], None] = _nothing
+        self.after: Callable[[str], None] = _nothing
+
+    @contextmanager
+    def borrowed(self) -> Iterator[Connection]:
+        """Lend a connection that calls the hooks."""
+        with super().borrowed() as connection:
+            lent: Any = _FaultyPostgresConnection(connection, self)
+            yield lent
+
+
+class _FaultyPostgresConnection:
+    """A PostgreSQL connection that calls its database's hooks."""
+
+    def __init__(self, connection: Connection, hooks: FaultyPostgres) -> None:
+        self._connection, self._hooks = connection, hooks
+        self._pipeline: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    @contextmanager
+    def pipeline(self) -> Iterator[Any]:
+        """Enter the pipeline mode and remember it."""
+        with self._connection.pipeline() as self._pipeline:
+            yield self._pipeline
+
+    def execute(self, sql: bytes, *values: Any) -> Any:
+        """Run a statement between the hooks."""
+        self._hooks.before(sql.decode())
+        cursor = self._connection.execute(sql, *values)
+        if self._hooks.after is not _nothing:
+            # It has run, not only been sent, when the hook is called.
+            self._pipeline.sync()
+        self._hooks.after(sql.decode())
+        return cursor
 
 
 def _nothing(sql: str) -> None:

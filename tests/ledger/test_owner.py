@@ -272,3 +272,76 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "owners").write_text("a file")
     with pytest.raises(OSError, match="owners"):
         Owners(tmp_path / "owners").mine()
+
+
+def names_in(owners: Owners) -> set[str]:
+    """Return the names of all owner files."""
+    return {item.name for item in owners._folder.iterdir()}
+
+
+def test_the_files_of_the_dead_are_swept(owners: Owners) -> None:
+    """By the next process that takes a name; nobody's life changes by it."""
+    dead, living = Worker(owners), Worker(owners)
+    dead.child.kill()
+    other = Owners(owners._folder)
+    mine = other.mine()
+    assert names_in(owners) == {living.name, mine}
+    # Sweeping opens files, and must not drop this process's own locks.
+    another = owners.mine()
+    assert names_in(owners) == {living.name, mine, another}
+    for name in (living.name, mine, another):
+        assert owners.alive(name)
+        assert seen_from_outside(owners, name)
+    assert not owners.alive(dead.name)
+    assert not seen_from_outside(owners, dead.name)
+    other.close()
+    living.finish()
+
+
+def test_a_forked_child_does_not_sweep_its_parent(owners: Owners) -> None:
+    """It holds none of its parent's locks."""
+    name = owners.mine()
+    child = told_by_child(owners.mine)
+    assert name in names_in(owners)
+    assert seen_from_outside(owners, name)
+    assert child != name
+
+
+def test_a_name_is_never_seen_without_its_lock(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a sweep at that moment would take the newborn for dead."""
+    lock, seen = fcntl.lockf, list[set[str]]()
+
+    def watched(descriptor: int, operation: int) -> None:
+        seen.append({name for name in names_in(owners) if len(name) == 32})
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "lockf", watched)
+    name = owners.mine()
+    assert seen == [set()]
+    assert names_in(owners) == {name}
+
+
+def test_a_sweep_looks_at_so_many_files_and_never_fails(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may take its name whatever lies in the folder."""
+    workers = [Worker(owners) for _ in range(4)]
+    for worker in workers:
+        worker.child.kill()
+    (owners._folder / ("f" * 32)).mkdir()
+    (owners._folder / "a note").touch()
+    before = names_in(owners)
+    monkeypatch.setattr("dpflow.ledger.owner._SWEEP", 0)
+    name = owners.mine()
+    assert names_in(owners) == before | {name}
+    monkeypatch.setattr("dpflow.ledger.owner._SWEEP", 1000)
+    Owners(owners._folder).mine()
+    assert {"f" * 32, "a note", name} <= names_in(owners)
+
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert owners.alive(Owners(owners._folder).mine())

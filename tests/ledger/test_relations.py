@@ -11,7 +11,7 @@ from dpflow.accounting.composed_costs import Repeated
 from dpflow.exceptions import PolicyError, UnsupportedCost
 from dpflow.ledger.records import Request
 from dpflow.policy import parse_policy
-from tests.ledger.support import new_ledger
+from tests.ledger.support import make_ledger
 
 SAMPLED = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
 
@@ -46,9 +46,9 @@ def ask(ledger, relation, cost):
     ],
     ids=lambda value: value if isinstance(value, str) else value.mechanism,
 )
-def test_a_cost_priced_for_the_other_relation_is_refused(tmp_path, relation, cost):
+def test_a_cost_priced_for_the_other_relation_is_refused(path, relation, cost):
     """Wherever the sampled Gaussian hides, replace-one does not admit it."""
-    ledger = new_ledger(tmp_path)
+    ledger = make_ledger(path)
     with pytest.raises(UnsupportedCost, match=relation):
         ask(ledger, relation, cost)
     other = {"replace-one": "add-or-remove"}.get(relation, "replace-one")
@@ -56,9 +56,9 @@ def test_a_cost_priced_for_the_other_relation_is_refused(tmp_path, relation, cos
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove", "replace-one"])
-def test_a_cost_that_says_nothing_holds_for_the_datasets_relation(tmp_path, relation):
+def test_a_cost_that_says_nothing_holds_for_the_datasets_relation(path, relation):
     """A Gaussian's sensitivity is declared for whichever relation the policy says."""
-    ledger = new_ledger(tmp_path)
+    ledger = make_ledger(path)
     granted = ask(ledger, relation, Gaussian(sensitivity=1, sigma=20))
     assert granted.accounts == ("a#1",)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +15,12 @@ from dpflow.ledger.views import history
 from tests.ledger.support import (
     Child,
     Gate,
+    Place,
     audit,
+    await_death,
     die,
     granted,
+    make_ledger,
     new_ledger,
     read,
     request,
@@ -33,20 +35,14 @@ SQL = "SELECT state, reservation, cost, value FROM release"
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Give the place of the ledger."""
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
+def ledger(path: Place) -> Iterator[Ledger]:
     """Give a new, open ledger."""
-    opened = new_ledger(path.parent)
+    opened = make_ledger(path)
     yield opened
     opened.close()
 
 
-def dead_claim(path: Path, cost: str, key: str = "week/1") -> str:
+def dead_claim(path: Place, cost: str, key: str = "week/1") -> str:
     """Let another process claim a key and die in its body."""
 
     def work(say: Callable[[str], None]) -> None:
@@ -56,10 +52,11 @@ def dead_claim(path: Path, cost: str, key: str = "week/1") -> str:
     child = Child(work)
     reservation = child.line()
     assert child.end()[0] == -9
+    await_death(path, reservation)
     return reservation
 
 
-def test_a_settled_release_is_replayed_at_no_cost(ledger: Ledger, path: Path) -> None:
+def test_a_settled_release_is_replayed_at_no_cost(ledger: Ledger, path: Place) -> None:
     """Word for word, by whoever asks, and after a restart as well."""
     reservation = granted(ledger, key="week/1")
     ledger.settle(reservation, value=VALUE)
@@ -76,7 +73,7 @@ def test_a_settled_release_is_replayed_at_no_cost(ledger: Ledger, path: Path) ->
     again.close()
 
 
-def test_another_key_is_another_release(ledger: Ledger, path: Path) -> None:
+def test_another_key_is_another_release(ledger: Ledger, path: Place) -> None:
     """It costs again."""
     for week in ("week/1", "week/2"):
         ledger.settle(granted(ledger, key=week), value=VALUE)
@@ -84,7 +81,7 @@ def test_another_key_is_another_release(ledger: Ledger, path: Path) -> None:
     assert sums(path) == (2 * TENTH, TENTH)
 
 
-def test_keys_tell_nothing_without_the_ledger(ledger: Ledger, tmp_path: Path) -> None:
+def test_keys_tell_nothing_without_the_ledger(ledger: Ledger, tmp_path: Place) -> None:
     """They are keyed by the ledger's own secret, and by all parts."""
     (tmp_path / "other").mkdir()
     other = new_ledger(tmp_path / "other")
@@ -109,7 +106,7 @@ def test_a_replay_needs_no_budget(ledger: Ledger) -> None:
     assert isinstance(answer, Replayed)
 
 
-def test_a_live_claim_is_waited_for(ledger: Ledger, path: Path) -> None:
+def test_a_live_claim_is_waited_for(ledger: Ledger, path: Place) -> None:
     """By others and by this process: one execution makes the release."""
     reservation = granted(ledger, key="week/1")
     busy = Busy(reservation=reservation, owner=ledger.owners.mine())
@@ -124,7 +121,7 @@ def test_a_live_claim_is_waited_for(ledger: Ledger, path: Path) -> None:
 
 
 def test_another_processs_claim_is_waited_for_while_it_lives(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """Then it is killed: the key is free, and its charge stays held."""
     gate = Gate()
@@ -139,6 +136,7 @@ def test_another_processs_claim_is_waited_for_while_it_lives(
     assert isinstance(answer, Busy)
     assert first == answer.reservation
     child.kill()
+    await_death(path, first)
     second = granted(ledger, key="week/1")
     assert sums(path) == (0, 2 * TENTH)
     ledger.settle(second, value=VALUE)
@@ -149,7 +147,7 @@ def test_another_processs_claim_is_waited_for_while_it_lives(
     audit(path)
 
 
-def test_a_dead_claims_cost_is_not_the_next_ones(ledger: Ledger, path: Path) -> None:
+def test_a_dead_claims_cost_is_not_the_next_ones(ledger: Ledger, path: Place) -> None:
     """The release says what it was made at: a replay at another cost is an error."""
     dead_claim(path, "0.1")
     second = granted(ledger, "0.2", key="week/1", step="again")
@@ -163,7 +161,7 @@ def test_a_dead_claims_cost_is_not_the_next_ones(ledger: Ledger, path: Path) -> 
     assert sums(path) == (2 * TENTH, TENTH)
 
 
-def test_a_refused_attempt_does_not_claim(ledger: Ledger, path: Path) -> None:
+def test_a_refused_attempt_does_not_claim(ledger: Ledger, path: Place) -> None:
     """A dead claim that nobody can afford stays free for a cheaper attempt."""
     dead_claim(path, "0.1")
     with pytest.raises(BudgetRefused):
@@ -174,7 +172,7 @@ def test_a_refused_attempt_does_not_claim(ledger: Ledger, path: Path) -> None:
 
 
 def test_a_refused_attempt_leaves_a_dead_claim_alone(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """Should the dead settle after all, its release is kept."""
     late = dead_claim(path, "0.1")
@@ -187,7 +185,7 @@ def test_a_refused_attempt_leaves_a_dead_claim_alone(
 
 
 def test_a_late_settlement_does_not_take_the_key_back(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """Who was thought dead is charged; the release is the living one's."""
     late = dead_claim(path, "0.1")
@@ -203,7 +201,7 @@ def test_a_late_settlement_does_not_take_the_key_back(
 
 
 def test_a_changed_cost_under_the_same_key_is_an_error(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """It says both costs, changes nothing and charges nothing."""
     ledger.settle(granted(ledger, "0.1", key="week/1"), value=VALUE)
@@ -214,7 +212,7 @@ def test_a_changed_cost_under_the_same_key_is_an_error(
     assert [(row[0], row[3]) for row in read(path, SQL)] == [("settled", VALUE)]
 
 
-def test_a_failed_body_frees_its_key(ledger: Ledger, path: Path) -> None:
+def test_a_failed_body_frees_its_key(ledger: Ledger, path: Place) -> None:
     """It is charged, for an error is an output; the next execution may try."""
     ledger.settle(granted(ledger, key="week/1"), outcome="failed", value=VALUE)
     assert read(path, SQL) == []
@@ -223,7 +221,7 @@ def test_a_failed_body_frees_its_key(ledger: Ledger, path: Path) -> None:
     assert sums(path) == (2 * TENTH, 0)
 
 
-def test_a_void_frees_its_key(ledger: Ledger, path: Path) -> None:
+def test_a_void_frees_its_key(ledger: Ledger, path: Place) -> None:
     """A body that never started made no release."""
     ledger.void(granted(ledger, key="week/1"), reason="cancelled")
     assert read(path, SQL) == []
@@ -231,7 +229,7 @@ def test_a_void_frees_its_key(ledger: Ledger, path: Path) -> None:
     assert sums(path) == (0, TENTH)
 
 
-def test_a_forfeited_claim_is_free(ledger: Ledger, path: Path) -> None:
+def test_a_forfeited_claim_is_free(ledger: Ledger, path: Place) -> None:
     """Its owner is dead; closing its charge changes nothing for the key."""
     first = dead_claim(path, "0.1")
     ledger.forfeit(first, because="the machine is gone")
@@ -241,7 +239,7 @@ def test_a_forfeited_claim_is_free(ledger: Ledger, path: Path) -> None:
 
 
 def test_what_cannot_be_replayed_is_charged_each_time(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """A value that could not be stored: there is nothing to hand out again."""
     for _ in range(3):
@@ -251,7 +249,7 @@ def test_what_cannot_be_replayed_is_charged_each_time(
 
 
 def test_a_release_that_is_made_again_is_claimed_again(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """At its new cost; others wait for it, and a failure frees the key."""
     ledger.settle(granted(ledger, "0.1", key="week/1"), value=None)
@@ -267,7 +265,7 @@ def test_a_release_that_is_made_again_is_claimed_again(
 
 
 def test_a_second_settlement_does_not_change_a_release(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """The first output was seen; it is the one."""
     reservation = granted(ledger, key="week/1")
@@ -280,7 +278,7 @@ def test_a_second_settlement_does_not_change_a_release(
     assert sums(path) == (TENTH, 0)
 
 
-def test_a_batch_claims_a_key_once(ledger: Ledger, path: Path) -> None:
+def test_a_batch_claims_a_key_once(ledger: Ledger, path: Place) -> None:
     """Requests of one transaction see each other's claims."""
     first, second, third = ledger.reserve_many(
         [request(ledger, key=week) for week in ("week/1", "week/1", "week/2")]
@@ -291,7 +289,7 @@ def test_a_batch_claims_a_key_once(ledger: Ledger, path: Path) -> None:
 
 
 def test_a_fresh_draw_is_charged_and_takes_the_releases_place(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """The old value is replayed to nobody any more."""
     ledger.settle(granted(ledger, key="week/1"), value=VALUE)

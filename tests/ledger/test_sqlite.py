@@ -25,7 +25,6 @@ import pytest
 
 from dpflow.exceptions import (
     ConfigurationError,
-    DpflowError,
     LedgerCorrupt,
     LedgerMissing,
     LedgerUnavailable,
@@ -36,8 +35,10 @@ from tests.ledger.support import (
     Child,
     Gate,
     audit,
+    check_acknowledged,
     die,
     edit,
+    fill,
     granted,
     holding,
     kinds,
@@ -45,6 +46,7 @@ from tests.ledger.support import (
     new_ledger,
     owners_of,
     read,
+    refusal,
     request,
     state_of,
     sums,
@@ -90,15 +92,6 @@ def impatient(path: Path) -> Ledger:
 def files_in(folder: Path) -> list[str]:
     """Return the names of what lies in a folder."""
     return sorted(item.name for item in folder.iterdir())
-
-
-def refusal(call: Callable[[], object]) -> str:
-    """Return the name of the error that a call raises."""
-    try:
-        call()
-    except DpflowError as error:
-        return type(error).__name__
-    return "none"
 
 
 # Durability
@@ -398,34 +391,6 @@ class Cramped(SqliteDatabase):
         if self.pages is not None:
             connection.execute(f"PRAGMA max_page_count = {self.pages}")
         return connection
-
-
-def fill(ledger: Ledger, say: Callable[[str], object]) -> str:
-    """Reserve and settle until an error; say what was acknowledged."""
-    for _ in range(2000):
-        try:
-            reservation = granted(ledger, "1e-6")
-            say(f"reserved {reservation}")
-            ledger.settle(reservation)
-            say(f"settled {reservation}")
-        except DpflowError as error:
-            return type(error).__name__
-    return "none"
-
-
-def check_acknowledged(path: Path, told: list[str]) -> None:
-    """Everything acknowledged is kept, and at most one charge besides."""
-    audit(path)
-    kept = dict(read(path, "SELECT id, state FROM reservation"))
-    said = {"reserved": set[str](), "settled": set[str]()}
-    for line in told:
-        word, reservation = line.split()
-        said[word].add(reservation)
-    assert said["reserved"] <= kept.keys()
-    assert all(kept[reservation] == "settled" for reservation in said["settled"])
-    assert len(kept.keys() - said["reserved"]) <= 1
-    settled = [name for name, state in kept.items() if state == "settled"]
-    assert len(set(settled) - said["settled"]) <= 1
 
 
 def test_a_full_database_refuses_and_keeps_everything(path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 
@@ -14,11 +13,13 @@ from dpflow.ledger import Ledger, open_ledger, views
 from dpflow.ledger.records import AccountView
 from tests.ledger.support import (
     Child,
+    Place,
+    await_death,
     die,
     edit,
     granted,
+    make_ledger,
     make_policy,
-    new_ledger,
     request,
     url,
 )
@@ -34,20 +35,14 @@ NOISY = Gaussian(sensitivity=1, sigma=20)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Give the place of the ledger."""
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
+def ledger(path: Place) -> Iterator[Ledger]:
     """Give a new, open ledger."""
-    opened = new_ledger(path.parent)
+    opened = make_ledger(path)
     yield opened
     opened.close()
 
 
-def dead_charge(path: Path, cost: str) -> str:
+def dead_charge(path: Place, cost: str) -> str:
     """Let another process reserve and die."""
 
     def work(say: Callable[[str], None]) -> None:
@@ -57,6 +52,7 @@ def dead_charge(path: Path, cost: str) -> str:
     child = Child(work)
     reservation = child.line()
     child.end()
+    await_death(path, reservation)
     return reservation
 
 
@@ -85,7 +81,7 @@ def test_nothing_is_nothing(ledger: Ledger) -> None:
 
 
 def test_spent_reserved_and_forfeited_are_told_apart(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """By whether a charge was settled, is in progress, or will never be settled."""
     ledger.settle(granted(ledger, "0.1"))
@@ -104,7 +100,7 @@ def test_spent_reserved_and_forfeited_are_told_apart(
 
 
 def test_another_object_of_this_process_sees_the_same(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """A status page in the process that works does not count its work as lost."""
     granted(ledger, "0.2")
@@ -115,7 +111,7 @@ def test_another_object_of_this_process_sees_the_same(
 
 
 def test_a_closed_ledger_leaves_its_charges_forfeited(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """Nobody will settle them."""
     granted(ledger, "0.2")
@@ -153,7 +149,7 @@ def test_accounts_of_one_dataset(ledger: Ledger) -> None:
     assert views.accounts(ledger, "c") == []
 
 
-def test_used_fraction_includes_everything(ledger: Ledger, path: Path) -> None:
+def test_used_fraction_includes_everything(ledger: Ledger, path: Place) -> None:
     """What nobody settled counts in full."""
     ledger.settle(granted(ledger, "0.25"))
     dead_charge(path, "0.25")
@@ -211,7 +207,7 @@ def test_usage_is_a_curve_from_oldest_to_newest(ledger: Ledger) -> None:
     assert views.usage(ledger, "b") == []
 
 
-def test_open_reservations_say_who_lives(ledger: Ledger, path: Path) -> None:
+def test_open_reservations_say_who_lives(ledger: Ledger, path: Place) -> None:
     """An operator closes the dead ones."""
     live = granted(ledger, "0.1", body={"task_run": "t"})
     dead = dead_charge(path, "0.2")
@@ -254,7 +250,7 @@ def test_an_exhausted_budget_comes_before_a_refused_step(ledger: Ledger) -> None
 
 
 def test_views_of_a_missing_value_do_not_change_the_ledger(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """Reading charges nothing and journals nothing."""
     granted(ledger, "0.1", key="week/1", flow="f", flow_run="r")
@@ -269,7 +265,7 @@ def test_views_of_a_missing_value_do_not_change_the_ledger(
     assert before == views.history(ledger, kind=None)
 
 
-def test_a_frozen_account_is_shown_as_such(ledger: Ledger, path: Path) -> None:
+def test_a_frozen_account_is_shown_as_such(ledger: Ledger, path: Place) -> None:
     """Its numbers stay what they are."""
     granted(ledger, "0.1")
     edit(path, "UPDATE account SET state = 'frozen'")

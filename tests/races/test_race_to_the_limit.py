@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
@@ -16,10 +15,11 @@ from dpflow.ledger.records import Granted, Replayed
 from tests.ledger.support import (
     Child,
     Gate,
+    Place,
     audit,
     granted,
     kinds,
-    new_ledger,
+    make_ledger,
     read,
     request,
     sums,
@@ -53,11 +53,10 @@ def racers(target: Callable[[int, Callable[[str], None]], None]) -> list[list[st
 
 @pytest.mark.parametrize("budget", [96, 100, 1])
 def test_processes_are_granted_the_budget_and_no_step_more(
-    tmp_path: Path, budget: int
+    path: Place, budget: int
 ) -> None:
     """Eight processes ask until they are refused; half of them never settle."""
-    path = tmp_path / "ledger.db"
-    ledger = new_ledger(tmp_path)
+    ledger = make_ledger(path)
     granted(ledger, PureDP(epsilon=1 - budget * SMALL), step="before")
     ledger.close()
 
@@ -82,9 +81,9 @@ def test_processes_are_granted_the_budget_and_no_step_more(
     audit(path)
 
 
-def test_threads_are_granted_the_budget_and_no_step_more(tmp_path: Path) -> None:
+def test_threads_are_granted_the_budget_and_no_step_more(path: Place) -> None:
     """The same through one object of one process."""
-    ledger = new_ledger(tmp_path)
+    ledger = make_ledger(path)
     found: list[str] = []
 
     def ask() -> None:
@@ -100,17 +99,16 @@ def test_threads_are_granted_the_budget_and_no_step_more(tmp_path: Path) -> None
     for thread in threads:
         thread.join()
     assert len(found) == len(set(found)) == 50
-    assert sums(tmp_path / "ledger.db") == (0, 1)
-    audit(tmp_path / "ledger.db")
+    assert sums(path) == (0, 1)
+    audit(path)
     ledger.close()
 
 
 def test_one_process_makes_the_release_and_the_others_replay_it(
-    tmp_path: Path,
+    path: Place,
 ) -> None:
     """Eight runs of the same week: one charge."""
-    path = tmp_path / "ledger.db"
-    new_ledger(tmp_path).close()
+    make_ledger(path).close()
 
     def ask(number: int, say: Callable[[str], None]) -> None:
         ledger = open_ledger(url(path))
@@ -130,10 +128,9 @@ def test_one_process_makes_the_release_and_the_others_replay_it(
     audit(path)
 
 
-def test_first_decisions_open_one_term(tmp_path: Path) -> None:
+def test_first_decisions_open_one_term(path: Place) -> None:
     """Eight processes that all find an empty ledger open one account together."""
-    path = tmp_path / "ledger.db"
-    new_ledger(tmp_path).close()
+    make_ledger(path).close()
     racers(lambda _, say: say(granted(open_ledger(url(path)), "0.125")))
     assert sums(path) == (0, 1)
     assert read(path, "SELECT dataset, number FROM term") == [("a", 1)]

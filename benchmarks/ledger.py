@@ -1,0 +1,394 @@
+"""How fast the ledger reserves and settles, beside raw drivers in the same run.
+
+    python -m benchmarks.ledger            # all sizes, about fifteen minutes
+    python -m benchmarks.ledger --quick    # a minute
+
+Each round interleaves dpflow with a raw driver that commits as many bytes, with the
+same durability, so that a busy machine slows both. PostgreSQL is a server of its own
+with its files on disk (the wheel `pgserver` or the system's); SQLite is a file beside.
+Exits 1 where a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import sqlite3
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from dpflow import PureDP
+from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.ledger.account import entry_hash
+from dpflow.ledger.records import Request
+from dpflow.policy import Policy, parse_policy
+from tests.ledger.support import Child, Gate
+from tests.postgres import PostgresServer
+
+COST = PureDP(epsilon="0.000001")
+RAW_GOAL, FLAT_GOAL, COMBINED_GOAL = 0.8, 1.2, 4.0
+WORKERS = (1, 8, 32)
+SPREAD = 1000
+
+
+@dataclass
+class Goals:
+    """What was asked for and what came out."""
+
+    missed: list[str] = field(default_factory=list)
+
+    def check(self, name: str, value: float, *, at_least: float) -> None:
+        """Say a ratio and whether it is enough."""
+        verdict = "ok" if value >= at_least else "MISSED"
+        print(f"  goal: {name}: {value:.2f} (at least {at_least:.2f}) {verdict}")
+        if value < at_least:
+            self.missed.append(name)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A kind of database, and how to make one of it.
+
+    Attributes:
+        new: Returns the URL of an empty place.
+    """
+
+    name: str
+    new: Callable[[], str]
+
+
+def policy(number: int = 0) -> Policy:
+    """Return the policy of one of many datasets."""
+    return parse_policy(
+        f"dataset: d{number}\nunit: person\nrelation: add-or-remove\n"
+        "budget: {epsilon: 10000}\nfilter: basic\n"
+    )
+
+
+def request(ledger: Ledger, of: Policy) -> Request:
+    """Make a request as the guard makes one."""
+    return Request(
+        reservation=uuid.uuid4().hex,
+        owner=ledger.owners.mine(),
+        policies=(of,),
+        cost=COST,
+        step="count",
+    )
+
+
+def charge(ledger: Ledger, of: Policy) -> None:
+    """Reserve and settle once."""
+    made = request(ledger, of)
+    ledger.reserve(made)
+    ledger.settle(made.reservation)
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the value below which a share of all lies."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def timed(call: Callable[[], object], seconds: float) -> list[float]:
+    """Call for so long; return the seconds of each call."""
+    found, until = [], time.perf_counter() + seconds
+    while (since := time.perf_counter()) < until:
+        call()
+        found.append(time.perf_counter() - since)
+    return found
+
+
+# Many workers
+
+
+def workers(url: str, count: int, datasets: int, seconds: float) -> None:
+    """Let processes reserve and settle, and print what came of it."""
+    gate = Gate()
+    policies = [policy(number) for number in range(datasets)]
+
+    def work(say: Callable[[str], None]) -> None:
+        ledger, chance = open_ledger(url), random.Random(os.getpid())
+        charge(ledger, policies[0])
+        say("ready")
+        gate.wait()
+        say(
+            " ".join(
+                f"{each:.6f}"
+                for each in timed(
+                    lambda: charge(ledger, chance.choice(policies)), seconds
+                )
+            )
+        )
+        ledger.close()
+
+    children = [Child(work) for _ in range(count)]
+    for child in children:
+        child.line()
+    gate.open()
+    told = []
+    for child in children:
+        code, lines = child.end()
+        if code != 0:
+            sys.exit("\n".join(lines))
+        told.append([float(word) for word in lines[0].split()])
+    every = [each for one in told for each in one]
+    counts = sorted(len(one) for one in told)
+    where = "one hot dataset" if datasets == 1 else f"{datasets:,} datasets"
+    print(
+        f"  {count:>2} workers, {where:<15} {len(every) / seconds:8.0f}/s  "
+        f"p50 {percentile(every, 0.5) * 1e3:7.2f} ms  "
+        f"p99 {percentile(every, 0.99) * 1e3:8.2f} ms  "
+        f"per worker {counts[0]}..{counts[-1]}"
+    )
+    if counts[0] == 0:
+        sys.exit("a worker was starved")
+
+
+# Raw drivers
+
+
+@contextlib.contextmanager
+def raw_writer(url: str, size: int) -> Iterator[Callable[[], None]]:
+    """Give a function that commits a row of so many bytes, twice, as a charge does."""
+    body = os.urandom(size // 2)
+    if url.startswith("sqlite"):
+        path = Path(url.removeprefix("sqlite:///")).with_suffix(".raw")
+        raw = sqlite3.connect(path, isolation_level=None)
+        raw.execute("PRAGMA journal_mode = WAL")
+        raw.execute("PRAGMA synchronous = FULL")
+        raw.execute(
+            "CREATE TABLE IF NOT EXISTS raw (id INTEGER PRIMARY KEY, body BLOB)"
+        )
+
+        def write() -> None:
+            for _ in range(2):
+                raw.execute("BEGIN IMMEDIATE")
+                raw.execute("INSERT INTO raw (body) VALUES (?)", (body,))
+                raw.execute("COMMIT")
+
+        yield write
+        raw.close()
+        return
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS raw (id bigserial, body bytea)")
+
+        def write_to_server() -> None:
+            for _ in range(2):
+                connection.execute("INSERT INTO raw (body) VALUES (%s)", (body,))
+
+        yield write_to_server
+
+
+def bytes_of_a_charge(url: str) -> int:
+    """Measure how much of the database's log a charge writes."""
+    ledger, one, count = open_ledger(url), policy(), 20
+    charge(ledger, one)
+    before = _log_position(url)
+    for _ in range(count):
+        charge(ledger, one)
+    after = _log_position(url)
+    ledger.close()
+    return (after - before) // count
+
+
+def _log_position(url: str) -> int:
+    if not url.startswith("sqlite"):
+        with psycopg.connect(url) as connection:
+            sql = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint"
+            row = connection.execute(sql).fetchone()
+            return int(row[0]) if row else 0
+    # The -wal file is used again after a checkpoint; pages changed are what counts.
+    path = url.removeprefix("sqlite:///")
+    return Path(f"{path}-wal").stat().st_size
+
+
+def beside_raw(url: str, seconds: float, goals: Goals, name: str) -> None:
+    """Compare one worker with a raw driver that commits as much, interleaved."""
+    size = max(bytes_of_a_charge(url), 512)
+    ledger, one = open_ledger(url), policy()
+    ours: list[float] = []
+    theirs: list[float] = []
+    with raw_writer(url, size) as write:
+        write()
+        for _ in range(10):
+            ours += timed(lambda: charge(ledger, one), seconds / 10)
+            theirs += timed(write, seconds / 10)
+    ledger.close()
+    for who, found in (("dpflow", ours), ("raw driver", theirs)):
+        print(
+            f"  {who:<10} {1 / statistics.fmean(found):8.0f}/s  p50 "
+            f"{percentile(found, 0.5) * 1e3:6.2f} ms  p99 "
+            f"{percentile(found, 0.99) * 1e3:6.2f} ms  ({size:,} bytes in two commits)"
+        )
+    ratio = statistics.fmean(theirs) / statistics.fmean(ours)
+    goals.check(f"{name}: share of the raw rate", ratio, at_least=RAW_GOAL)
+
+
+# Long histories
+
+
+def with_history(url: str, entries: int) -> Ledger:
+    """Make a ledger whose journal of one account has so many entries, chained."""
+    ledger, one = create_ledger(url), policy()
+    charge(ledger, one)
+    with ledger.database.read() as session:
+        (row,) = session.rows("read_account", id="d0#1")
+        settle = dict(session.rows("newest_entries", account="d0#1")[0])
+    settle.pop("hash")
+    head, made = row["head"], []
+    for seq in range(row["seq"] + 1, entries + 1):
+        # The sums stay; a refusal moves none, and this is about length only.
+        entry = {**settle, "seq": seq, "kind": "refuse", "reservation": f"r{seq}"}
+        head = entry_hash(head, entry)
+        made.append((*entry.values(), head))
+    names = (*settle, "hash")
+    if url.startswith("sqlite"):
+        with contextlib.closing(
+            sqlite3.connect(url.removeprefix("sqlite:///"))
+        ) as file:
+            marks = ",".join("?" * len(names))
+            file.executemany(
+                f"INSERT INTO entry ({','.join(names)}) VALUES ({marks})", made
+            )
+            file.execute("UPDATE account SET seq = ?, head = ?", (entries, head))
+            file.commit()
+        return ledger
+    with psycopg.connect(url, options="-c search_path=dpflow") as connection:
+        with connection.cursor().copy(
+            f"COPY entry ({','.join(names)}) FROM STDIN"
+        ) as copy:
+            for values in made:
+                copy.write_row(values)
+        connection.execute("UPDATE account SET seq = %s, head = %s", (entries, head))
+    return ledger
+
+
+def histories(place: Place, sizes: list[int], seconds: float, goals: Goals) -> None:
+    """Compare a decision after short and long histories, interleaved."""
+    ledgers = {size: with_history(place.new(), size) for size in sizes}
+    found: dict[int, list[float]] = {size: [] for size in sizes}
+    one = policy()
+    for ledger in ledgers.values():
+        for _ in range(20):
+            charge(ledger, one)
+    for _ in range(20):
+        for size, ledger in ledgers.items():
+            found[size] += timed(partial(charge, ledger, one), seconds / 20)
+    for size, times in found.items():
+        print(f"  after {size:>9,} entries: p50 {percentile(times, 0.5) * 1e3:6.2f} ms")
+        ledgers[size].close()
+    middle = {size: percentile(times, 0.5) for size, times in found.items()}
+    ratio = middle[sizes[0]] / middle[sizes[-1]]
+    goals.check(
+        f"{place.name}: speed after {sizes[-1]:,} entries over that after {sizes[0]:,}",
+        ratio,
+        at_least=1 / FLAT_GOAL,
+    )
+
+
+# The combiner
+
+
+def combined(place: Place, threads: int, seconds: float, goals: Goals) -> None:
+    """Let threads of one process reserve on one dataset, each alone and combined."""
+    ledger, one = create_ledger(place.new()), policy()
+    charge(ledger, one)
+
+    def alone(made: Request) -> object:
+        return ledger.reserve_many([made])
+
+    counts = {"each alone": 0, "combined": 0}
+    for _ in range(4):
+        for how, ask in (("each alone", alone), ("combined", ledger.reserve)):
+            counts[how] += _asked_by_threads(ledger, one, ask, threads, seconds / 4)
+    ledger.close()
+    for how, count in counts.items():
+        print(f"  {threads} threads, {how:<10} {count / seconds:8.0f} reservations/s")
+    ratio = counts["combined"] / max(counts["each alone"], 1)
+    goals.check(f"{place.name}: combined over alone", ratio, at_least=COMBINED_GOAL)
+
+
+def _asked_by_threads(
+    ledger: Ledger,
+    of: Policy,
+    ask: Callable[[Request], object],
+    threads: int,
+    seconds: float,
+) -> int:
+    counts = [0] * threads
+    until = time.perf_counter() + seconds
+
+    def work(number: int) -> None:
+        while time.perf_counter() < until:
+            ask(request(ledger, of))
+            counts[number] += 1
+
+    started = [threading.Thread(target=work, args=[n]) for n in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    if 0 in counts:
+        sys.exit("a thread was starved")
+    return sum(counts)
+
+
+def main() -> int:
+    """Run what was asked for; 1 where a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--quick", action="store_true", help="short rounds, small sizes"
+    )
+    parser.add_argument("--seconds", type=float, help="of each measurement")
+    parser.add_argument("--histories", help="comma-separated numbers of entries")
+    parser.add_argument("--only", choices=["sqlite", "postgres"])
+    given: Any = parser.parse_args()
+    seconds = given.seconds or (1.0 if given.quick else 5.0)
+    default = "1000,20000" if given.quick else "1000,100000,1000000"
+    sizes = [int(word) for word in (given.histories or default).split(",")]
+    goals, folder = Goals(), Path(tempfile.mkdtemp(prefix="dpflow-bench-", dir="."))
+    server = None if given.only == "sqlite" else PostgresServer(on_disk=True)
+
+    def file() -> str:
+        return f"sqlite:///{folder.absolute()}/{uuid.uuid4().hex}.db"
+
+    places = [] if given.only == "postgres" else [Place("sqlite", file)]
+    if server is not None:
+        places.append(Place("postgres", server.new_database))
+    try:
+        for place in places:
+            print(f"\n{place.name}: reserve + settle")
+            url = place.new()
+            create_ledger(url).close()
+            beside_raw(url, seconds, goals, place.name)
+            for datasets in (1, 20 if given.quick else SPREAD):
+                for count in WORKERS:
+                    workers(url, count, datasets, seconds)
+            print(f"{place.name}: long histories")
+            histories(place, sizes, seconds, goals)
+            print(f"{place.name}: the combiner")
+            combined(place, 32, seconds, goals)
+    finally:
+        if server is not None:
+            server.destroy()
+        shutil.rmtree(folder)
+    print(f"\nload of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print("goals missed: " + ("; ".join(goals.missed) or "none"))
+    return 1 if goals.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,369 @@
+"""`dpflow ledger verify`, `checkpoint`, `trust`, `reconcile`: is the ledger whole?"""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
+from dpflow.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from dpflow.ledger import Ledger
+    from dpflow.ledger.reconcile import Comparison, Loss
+    from dpflow.ledger.verify import Report
+    from dpflow.ledger.verify_account import Finding
+    from dpflow.ledger.witness_lines import Line
+
+_SHOWN = 10
+
+
+def because_text(text: str) -> str:
+    """Refuse an empty reason: the journal keeps it for ever."""
+    if not text.strip():
+        msg = "say --because with a reason; the journal keeps it"
+        raise typer.BadParameter(msg)
+    return text.strip()
+
+
+#: The option of every command that writes to the journal.
+Because = Annotated[
+    str,
+    typer.Option(
+        "--because", callback=because_text, help="Why; the journal keeps the reason."
+    ),
+]
+
+
+def verify(
+    *,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="Read every entry, also those before signed checkpoints."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
+
+    Every hash, tally, reservation, gate and release is computed again. With
+    DPFLOW_LEDGER_KEY the signed checkpoints are checked, the heads are signed, and
+    later runs read only what came after. Steps may run meanwhile.
+    """
+    from dpflow.cli.source import ledger_facts, project_ledger
+    from dpflow.config import ledger_key
+
+    key = ledger_key()
+    with project_ledger(quiet=True) as (_, ledger):
+        report = _verified(ledger, key=key, full=full or key is None)
+        facts = ledger_facts(ledger)
+    if as_json:
+        say_json({"ledger": facts, **_report_json(report)})
+    else:
+        _say_report(report)
+    if not report.fine:
+        raise typer.Exit(1)
+
+
+def checkpoint(*, as_json: AsJson = False) -> None:
+    """Verify the whole ledger and sign the newest entry of each account.
+
+    Needs DPFLOW_LEDGER_KEY. Also signs accounts that have no checkpoint yet, which
+    `verify` refuses to: be sure that nobody has rewritten them.
+    """
+    from dpflow.cli.source import ledger_facts, project_ledger
+    from dpflow.config import KEY_VARIABLE, ledger_key
+    from dpflow.ledger.verify import verify as recompute
+
+    key = ledger_key()
+    if key is None:
+        msg = (
+            f"{KEY_VARIABLE} is not set, and signing needs it. Keep it where whoever "
+            "can write the ledger cannot read it."
+        )
+        raise ConfigurationError(msg)
+    with project_ledger(quiet=True) as (_, ledger), _progress() as tell:
+        report = recompute(ledger, key=key, sign_new=True, progress=tell)
+        facts = ledger_facts(ledger)
+    if as_json:
+        say_json({"ledger": facts, **_report_json(report)})
+    elif report.fine:
+        say(f"Verified {report.entries:,} entries and signed {report.accounts} heads.")
+    else:
+        _say_report(report)
+    if not report.fine:
+        raise typer.Exit(1)
+
+
+def trust(
+    *,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Begin the witness, not only show the ledger.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Begin the ledger's witness on this machine, after verifying the ledger.
+
+    The witness remembers each charge outside the ledger, so that a restored backup or
+    a copy is refused. Without --yes this only shows what the ledger holds: compare it
+    with what you know was spent, for what it forgot is not in it.
+    """
+    from dpflow.cli.source import ledger_facts, project_ledger
+    from dpflow.ledger.reconcile import trust as begin
+    from dpflow.ledger.watch import heads
+
+    with project_ledger(quiet=True) as (_, ledger):
+        witness = ledger.watch.witness
+        if witness is not None and witness.exists():
+            msg = (
+                f"there is a witness at {witness.path} already. `dpflow ledger "
+                "reconcile` compares it with the ledger."
+            )
+            raise ConfigurationError(msg)
+        report = _verified(ledger, key=None, full=True)
+        if not report.fine:
+            _say_report(report)
+            raise typer.Exit(1)
+        with ledger.database.read() as session:
+            found = heads(session)
+        if yes:
+            found = begin(ledger)
+        facts = ledger_facts(ledger)
+        used = _used(ledger)
+    place = None if witness is None else str(witness.path)
+    if as_json:
+        accounts = [_head_json(line, used) for line in found]
+        say_json(
+            {"ledger": facts, "witness": place, "begun": yes, "accounts": accounts}
+        )
+    else:
+        say(f"Ledger {facts['id']} holds:", *_head_lines(found, used), "")
+        say(f"Began the witness {place}." if yes else "Nothing was written; add --yes.")
+    if not yes:
+        raise typer.Exit(1)
+
+
+def reconcile(
+    *,
+    because: Annotated[
+        str | None,
+        typer.Option("--because", help="Charge again what is missing, and why."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the ledger with its witness; with --because charge what it lacks.
+
+    Shows the accounts and runs whose charges the ledger forgot: a backup was restored,
+    a log was lost, or this is a copy. What is missing is charged again in full, by
+    entries of kind `repair`; nothing is ever given back. Then steps run again.
+    """
+    from dpflow.cli.source import ledger_facts, policies_and_problem, project_ledger
+    from dpflow.ledger.reconcile import compare
+    from dpflow.ledger.reconcile import reconcile as repair
+
+    with project_ledger(quiet=True) as (found, ledger):
+        if because is None:
+            comparison = compare(ledger)
+        else:
+            policies, problem = policies_and_problem(found.policies)
+            if problem is not None:
+                warn(problem)
+            reason = because_text(because)
+            comparison = repair(ledger, policies, because=reason)
+        facts = ledger_facts(ledger)
+    repaired = because is not None and not comparison.agrees
+    if as_json:
+        data = comparison_json(comparison)
+        say_json({"ledger": facts, "repaired": repaired, **data})
+    else:
+        say_comparison(comparison, repaired=repaired)
+    if not comparison.agrees and not repaired:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Show how far a verification is, where a person looks at it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("entries verified"), BarColumn(), MofNCompleteColumn())
+    shown = sys.stderr.isatty()
+    console = Console(file=sys.stderr)
+    with Progress(
+        *columns, console=console, transient=True, disable=not shown
+    ) as progress:
+        bar = progress.add_task("verify", total=None)
+
+        def tell(done: int, total: int) -> None:
+            progress.update(bar, advance=done, total=total)
+
+        yield tell
+
+
+def _verified(ledger: Ledger, *, key: bytes | None, full: bool) -> Report:
+    from dpflow.ledger.verify import verify as recompute
+
+    with _progress() as tell:
+        return recompute(ledger, key=key, full=full, progress=tell)
+
+
+def _say_report(report: Report) -> None:
+    read = (
+        f"{report.accounts} accounts, {report.entries:,} entries, "
+        f"{report.reservations:,} reservations, {report.releases:,} releases"
+    )
+    if report.fine:
+        say(f"The ledger agrees with its journal: {read}.")
+    else:
+        fail(f"the ledger is bad: {_sentence(report.bad[0])}")
+        for finding in report.bad[1:_SHOWN]:
+            fail(_sentence(finding))
+        more = len(report.bad) - _SHOWN
+        if more > 0:
+            fail(f"and {more} more; --json lists them")
+    say(f"Checkpoints: {_checkpoint_text(report)}.", f"Witness: {report.witness}.")
+    if not report.fine:
+        say("Let no step run before a good backup is back: `dpflow ledger restore`.")
+
+
+def _checkpoint_text(report: Report) -> str:
+    if report.signed:
+        trusted = f"; {report.trusted:,} entries before them were not read again"
+        return f"{report.checkpoints} checked{trusted if report.trusted else ''}"
+    if not report.checkpoints:
+        return "none"
+    return (
+        f"{report.checkpoints} are there, but their signatures were not checked: "
+        "DPFLOW_LEDGER_KEY is not set"
+    )
+
+
+def _sentence(finding: Finding) -> str:
+    if finding.account is None:
+        return finding.problem
+    entry = "" if finding.entry is None else f", entry {finding.entry}"
+    return f"account {plain(finding.account)!r}{entry}: {plain(finding.problem)}"
+
+
+def _report_json(report: Report) -> dict[str, Any]:
+    return {
+        "fine": report.fine,
+        "accounts": report.accounts,
+        "entries": report.entries,
+        "trusted_entries": report.trusted,
+        "reservations": report.reservations,
+        "releases": report.releases,
+        "checkpoints": {"count": report.checkpoints, "checked": report.signed},
+        "witness": report.witness,
+        "bad": [
+            {
+                "account": finding.account,
+                "entry": finding.entry,
+                "problem": finding.problem,
+            }
+            for finding in report.bad
+        ],
+    }
+
+
+def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
+    from dpflow.accounting.tally import Tally
+    from dpflow.ledger.account import rule_from_text
+
+    with ledger.database.read() as session:
+        rows = session.rows("list_accounts", dataset=None)
+    return {
+        row["id"]: rule_from_text(row["rule"]).named(
+            Tally.from_text(row["settled"]) + Tally.from_text(row["held"])
+        )
+        for row in rows
+    }
+
+
+def _head_json(line: Line, used: dict[str, dict[str, str]]) -> dict[str, Any]:
+    return {
+        "account": line.account,
+        "entry": line.seq,
+        "hash": line.hash,
+        "used": used[line.account],
+    }
+
+
+def _head_lines(found: list[Line], used: dict[str, dict[str, str]]) -> list[str]:
+    from dpflow.summary import amounts_text
+
+    if not found:
+        return ["  nothing: no step was ever charged"]
+    return [
+        f"  {plain(line.account)}: used {amounts_text(used[line.account])} in "
+        f"{line.seq} entries"
+        for line in found
+    ]
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """Return what a ledger lacks, for programs."""
+    return {
+        "agrees": comparison.agrees,
+        "witnessed": comparison.lines,
+        "older_than_a_repair": comparison.older,
+        "losses": [_loss_json(loss) for loss in comparison.losses],
+    }
+
+
+def _loss_json(loss: Loss) -> dict[str, Any]:
+    return {
+        "account": loss.account,
+        "used": loss.present,
+        "repaired": loss.repaired,
+        "missing": [
+            {"entry": line.seq, "reservation": line.reservation, "run": line.run}
+            for line in loss.missing
+        ],
+    }
+
+
+def say_comparison(comparison: Comparison, *, repaired: bool) -> None:
+    """Say what a ledger lacks, and whether it was charged again."""
+    if comparison.agrees:
+        say(f"The ledger holds all {comparison.lines} charges that were witnessed.")
+        return
+    for loss in comparison.losses:
+        _say_loss(loss, repaired=repaired)
+    if repaired:
+        say("", "Charged again in full; steps run again.")
+        return
+    say(
+        "",
+        "Bring the right ledger back if there is one. If not, charge it again with",
+        '`dpflow ledger reconcile --because "..."`; nothing is ever given back.',
+    )
+
+
+def _say_loss(loss: Loss, *, repaired: bool) -> None:
+    from dpflow.summary import amounts_text
+
+    count = len(loss.missing)
+    say(f"Account {plain(loss.account)} lacks {count} witnessed charges:")
+    for line in loss.missing[:_SHOWN]:
+        run = f" of run {line.run}" if line.run else ""
+        name = f"reservation {line.reservation}" if line.reservation else "all up to it"
+        say(f"  entry {line.seq}: {plain(name + run)}")
+    if count > _SHOWN:
+        say(f"  and {count - _SHOWN} more; --json lists them")
+    if loss.present is None or loss.repaired is None:
+        say("  The ledger lacks the whole account.")
+        return
+    verb = "is now" if repaired else "would be"
+    say(
+        f"  Its use was {amounts_text(loss.present)} and {verb} "
+        f"{amounts_text(loss.repaired)}."
+    )

@@ -1,0 +1,294 @@
+"""Copies of a ledger file that are whole, and the way back from one.
+
+Copying the file by hand loses what is still in its log. A restored copy lacks what was
+charged after it was made: that is charged again, as far as the witness and the file
+that it replaces tell of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerUnavailable,
+    LedgerUnwitnessed,
+)
+from dpflow.ledger.kernel import Ledger
+from dpflow.ledger.owner import Owners
+from dpflow.ledger.reconcile import Comparison, newest_lines, reconcile
+from dpflow.ledger.sqlite import SqliteDatabase
+from dpflow.ledger.verify import Report, verify
+from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_lines import Line, sync_folder
+from dpflow.policy import Policy
+
+_LOCK_SECONDS = 30.0
+_PARTS = ("", "-wal", "-shm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What became of a restore.
+
+    Attributes:
+        aside: Where the file is that was replaced; None if there was none.
+        charged_again: What the copy lacked.
+    """
+
+    aside: Path | None
+    charged_again: Comparison
+
+
+def backup(ledger: Ledger, target: Path) -> Report:
+    """Copy a ledger file, verify the copy and make it durable.
+
+    Args:
+        ledger: A ledger in a SQLite file; others may go on using it.
+        target: A place where nothing is yet; the copy is for its owner's eyes only.
+
+    Raises:
+        ConfigurationError: If something is there, or the ledger is in no file.
+        LedgerCorrupt: If the copy is not a whole ledger; it is removed.
+        LedgerUnavailable: If it cannot be written.
+    """
+    _file_of(ledger)
+    target = target.absolute()
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        if target.exists():
+            msg = f"there is a file at {target} already; a backup never overwrites one"
+            raise ConfigurationError(msg)
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        try:
+            _copy(ledger, part)
+            report = _verified(part, ledger.id)
+            os.link(part, target)
+            sync_folder(target.parent)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        msg = f"cannot write the backup {target}: {error.strerror or error}"
+        raise LedgerUnavailable(msg, ledger=ledger.place) from error
+    return report
+
+
+def restore(
+    source: Path,
+    path: Path,
+    *,
+    ledger_id: str,
+    witness: Path | None,
+    policies: Mapping[str, Policy],
+    because: str,
+    accept_loss: bool = False,
+) -> Restored:
+    """Put a backup in a ledger's place and charge again what it lacks.
+
+    The file that was there is kept beside it. No process may use the ledger meanwhile;
+    those that do are refused.
+
+    Args:
+        source: A backup.
+        path: The ledger's file.
+        ledger_id: The id that the project pins.
+        witness: Folder of the witness; None if it is waived.
+        policies: To open accounts again that the backup lacks.
+        because: Why, for the journal.
+        accept_loss: Go on where the witness is waived and no file can be read that
+            tells what was charged after the backup.
+
+    Raises:
+        LedgerCorrupt: If the backup is damaged or another ledger's.
+        LedgerUnwitnessed: If nothing tells what was charged since.
+        LedgerUnavailable: If the ledger is in use, or cannot be written.
+    """
+    path = path.absolute()
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _copy_file(source, part)
+        _verified(part, ledger_id)
+        others = _charged_in(path, ledger_id)
+        if witness is not None:
+            Witness(witness / f"{ledger_id}.witness", ledger_id).all_lines()
+        elif others is None and not accept_loss:
+            raise _nothing_tells(path)
+        with _held(path):
+            aside = _move_aside(path)
+            part.rename(path)
+            sync_folder(path.parent)
+    except OSError as error:
+        msg = f"cannot restore {source} to {path}: {error.strerror or error}"
+        raise LedgerUnavailable(msg, ledger=str(path)) from error
+    finally:
+        part.unlink(missing_ok=True)
+    ledger = _opened(path, witness)
+    try:
+        found = reconcile(ledger, policies, because=because, others=others or ())
+    finally:
+        ledger.close()
+    return Restored(aside=aside, charged_again=found)
+
+
+def _file_of(ledger: Ledger) -> Path:
+    if not isinstance(ledger.database, SqliteDatabase):
+        msg = (
+            f"the ledger {ledger.place} is in no file; back it up with its database's "
+            "own tools"
+        )
+        raise ConfigurationError(msg)
+    return ledger.database.path
+
+
+def _copy(ledger: Ledger, target: Path) -> None:
+    """Copy through SQLite, under the ledger's lock, into one file without a log."""
+    database = ledger.database
+    if not isinstance(database, SqliteDatabase):
+        return
+    with closing(sqlite3.connect(target)) as copy:
+        with database.read() as session:
+            session.copy_to(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")
+    _sync_file(target)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy a backup; through SQLite, so that a log beside it is not lost."""
+    if not source.is_file():
+        msg = f"there is no backup at {source}"
+        raise ConfigurationError(msg)
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    uri = f"{source.absolute().as_uri()}?mode=ro"
+    try:
+        with (
+            closing(sqlite3.connect(uri, uri=True)) as opened,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            opened.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        msg = f"{source} is no backup of a ledger: {error}"
+        raise LedgerCorrupt(msg, ledger=str(source)) from error
+    _sync_file(target)
+
+
+def _verified(path: Path, ledger_id: str) -> Report:
+    """Verify a copy and leave nothing beside it."""
+    with closing(sqlite3.connect(path)) as copy:
+        (answer,) = copy.execute("PRAGMA integrity_check").fetchone()
+    try:
+        if answer != "ok":
+            msg = f"the copy is damaged: {answer}"
+            raise LedgerCorrupt(msg, ledger=str(path))
+        ledger = _opened(path, None)
+        try:
+            if ledger.id != ledger_id:
+                msg = f"{path} holds ledger {ledger.id}, not {ledger_id}"
+                raise LedgerCorrupt(msg, ledger=str(path))
+            report = verify(ledger)
+        finally:
+            ledger.close()
+        if report.bad:
+            first = report.bad[0]
+            where = f"entry {first.entry} of account {first.account!r}: "
+            where = where if first.account else ""
+            msg = f"the copy does not verify. {where}{first.problem}"
+            raise LedgerCorrupt(msg, ledger=str(path))
+        with closing(sqlite3.connect(path)) as copy:
+            copy.execute("PRAGMA journal_mode = DELETE")
+        _sync_file(path)
+    finally:
+        for name in ("-wal", "-shm", ".lock"):
+            path.with_name(f"{path.name}{name}").unlink(missing_ok=True)
+    return report
+
+
+def _charged_in(path: Path, ledger_id: str) -> list[Line] | None:
+    """Return what the file that is to be replaced says of its accounts.
+
+    None if it is not there or damaged; then the witness alone is asked.
+    """
+    if not path.exists():
+        return None
+    with suppress(LedgerError):
+        ledger = _opened(path, None)
+        try:
+            if ledger.id == ledger_id and verify(ledger).fine:
+                return newest_lines(ledger)
+        finally:
+            ledger.close()
+    return None
+
+
+def _nothing_tells(path: Path) -> LedgerUnwitnessed:
+    msg = (
+        f"the witness is waived and there is no readable ledger at {path}: nothing "
+        "tells what was charged after the backup, and a restore would forget it. Bring "
+        "the witness or the file back, or say --accept-loss."
+    )
+    return LedgerUnwitnessed(msg, ledger=str(path))
+
+
+def _opened(path: Path, witness: Path | None) -> Ledger:
+    owners = Owners(path.with_name(f"{path.name}.owners"))
+    return Ledger(SqliteDatabase(path), owners, witness)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Hold the ledger's lock, as every transaction does."""
+    lock = Path(f"{os.path.realpath(path)}.lock")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _LOCK_SECONDS
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    msg = (
+                        f"a process holds the lock of the ledger {path}; waited "
+                        f"{_LOCK_SECONDS:g} s. End it and try again."
+                    )
+                    raise LedgerUnavailable(msg, ledger=str(path)) from None
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _move_aside(path: Path) -> Path | None:
+    """Move a ledger file with its log; first the file, which is nothing without it."""
+    number = 1
+    while any(_aside(path, number, part).exists() for part in _PARTS):
+        number += 1
+    moved = None
+    for part in _PARTS:
+        old = path.with_name(f"{path.name}{part}")
+        if old.exists():
+            old.rename(_aside(path, number, part))
+            moved = _aside(path, number, "")
+    return moved
+
+
+def _aside(path: Path, number: int, part: str) -> Path:
+    return path.with_name(f"{path.name}.before-restore-{number}{part}")
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

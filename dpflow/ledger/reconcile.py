@@ -1,0 +1,304 @@
+"""A ledger that forgot charges, made safe again.
+
+The witness tells how much was charged. What the ledger lacks of it is charged again, in
+full and on the same accounts, by entries of kind `repair`; nothing is ever lowered, and
+which outputs those charges stand for stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dpflow.accounting.tally import Tally
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt
+from dpflow.ledger.account import (
+    Account,
+    append,
+    partition_of,
+    read_account,
+    remainder,
+)
+from dpflow.ledger.database import Session
+from dpflow.ledger.kernel import Ledger
+from dpflow.ledger.terms import gate_place, governing_term, open_gate
+from dpflow.ledger.watch import heads, missing
+from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_lines import HEAD, Line
+from dpflow.ledger.writer import writer
+from dpflow.policy import Policy
+from dpflow.policy_population import PREFIX
+
+_LISTED = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What the ledger lacks of one account.
+
+    Attributes:
+        account: Its id; the ledger may lack the whole account.
+        missing: The charges that the witness saw.
+        present: What the ledger says was used, in the theorem's currency; None if it
+            lacks the account.
+        repaired: What it will say, or says now that it was repaired.
+    """
+
+    account: str
+    missing: tuple[Line, ...]
+    present: Mapping[str, str] | None
+    repaired: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The ledger beside its witness.
+
+    Attributes:
+        lines: How many charges the witness saw.
+        losses: What the ledger lacks; empty if it lacks nothing.
+        older: Whether the ledger is a copy from before a repair.
+        epoch: How many repairs the ledger had.
+    """
+
+    lines: int
+    losses: tuple[Loss, ...]
+    older: bool
+    epoch: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the ledger holds all that was witnessed."""
+        return not self.losses and not self.older
+
+
+def compare(ledger: Ledger) -> Comparison:
+    """Compare a ledger with its witness; nothing is changed.
+
+    Raises:
+        ConfigurationError: If the witness is waived.
+        LedgerUnwitnessed: If there is none.
+        LedgerCorrupt: If it is damaged.
+    """
+    witness = _witness(ledger)
+    lines = witness.all_lines()
+    with ledger.database.read() as session:
+        epoch = int(session.rows("read_ledger")[0]["epoch"])
+        losses = []
+        for account_id, (every, gone) in _by_account(session, lines).items():
+            account = read_account(session, account_id)
+            after = None
+            if account is not None:
+                after = _repaired(account, every, gone, whole=witness.whole)
+            losses.append(_loss(account_id, gone, account, after))
+    return Comparison(
+        lines=len(lines),
+        losses=tuple(losses),
+        older=epoch < witness.epoch,
+        epoch=epoch,
+    )
+
+
+def reconcile(
+    ledger: Ledger,
+    policies: Mapping[str, Policy],
+    *,
+    because: str,
+    others: Sequence[Line] = (),
+) -> Comparison:
+    """Charge again what the ledger lacks, and begin its witness anew.
+
+    Args:
+        ledger: The ledger.
+        policies: To open accounts again that it lacks.
+        because: Why, for the journal.
+        others: What is known from elsewhere to have been charged.
+
+    Raises:
+        ConfigurationError: If an account that is gone cannot be opened again.
+        LedgerError: As `compare`.
+    """
+    witness = ledger.watch.witness
+    lines = [*(() if witness is None else witness.all_lines()), *others]
+    known_epoch = 0 if witness is None else witness.epoch
+    datasets = {_dataset(line.account) for line in lines}
+    losses: list[Loss] = []
+    with ledger.writing(sorted(datasets)) as session:
+        epoch = int(session.rows("read_ledger")[0]["epoch"])
+        whole = witness is None or witness.whole
+        for account_id, (every, gone) in _by_account(session, lines).items():
+            account = read_account(session, account_id) or _opened(
+                session, account_id, policies
+            )
+            after = _repaired(account, every, gone, whole=whole)
+            _append_repair(session, account, after, gone, because)
+            losses.append(_loss(account_id, gone, account, after))
+        found = Comparison(
+            lines=len(lines),
+            losses=tuple(losses),
+            older=epoch < known_epoch,
+            epoch=epoch,
+        )
+        if not found.agrees:
+            epoch = max(epoch, known_epoch) + 1
+            session.change("set_epoch", epoch=epoch)
+        begun = heads(session)
+    if witness is not None and not found.agrees:
+        witness.enrol(epoch, begun, anew=True)
+    return found
+
+
+def trust(ledger: Ledger) -> list[Line]:
+    """Begin the ledger's witness on this machine with what the ledger holds now.
+
+    Raises:
+        ConfigurationError: If there is a witness already, or it is waived.
+    """
+    witness = _witness(ledger)
+    with ledger.database.read() as session:
+        epoch = int(session.rows("read_ledger")[0]["epoch"])
+        begun = heads(session)
+    witness.enrol(epoch, begun)
+    return begun
+
+
+def _witness(ledger: Ledger) -> Witness:
+    if ledger.watch.witness is None:
+        msg = (
+            "the witness of this ledger is waived (witness = none), so there is "
+            "nothing to compare it with. Set `witness` in [tool.dpflow] or "
+            "DPFLOW_WITNESS to a folder to have one."
+        )
+        raise ConfigurationError(msg)
+    return ledger.watch.witness
+
+
+def _by_account(
+    session: Session, lines: Iterable[Line]
+) -> dict[str, tuple[list[Line], list[Line]]]:
+    """Return the lines and the missing lines of each account that lacks some."""
+    found: dict[str, tuple[list[Line], list[Line]]] = {}
+    for line in dict.fromkeys(lines):
+        found.setdefault(line.account, ([], []))[0].append(line)
+    for every, gone in found.values():
+        gone.extend(missing(session, every))
+    return {account: both for account, both in found.items() if both[1]}
+
+
+def _repaired(
+    account: Account, every: Sequence[Line], gone: Sequence[Line], *, whole: bool
+) -> Tally:
+    """Return the least that is surely not less than what was settled.
+
+    Where the witness has every charge that is missing, their sum is added. Else, if the
+    ledger is merely older, its use is raised to the last that was witnessed; and if it
+    has gone another way since, that is added to it.
+    """
+    newest = max(gone, key=lambda line: line.seq)
+    used = Tally.from_text(newest.used)
+    forked = min(line.seq for line in gone) <= account.seq
+    begun = any(line.asked == HEAD for line in every)
+    unknown = any(line.asked == HEAD for line in gone)
+    complete = len(gone) < len(every) or (whole and not begun)
+    total = account.settled
+    if complete:
+        for line in gone:
+            if line.asked != HEAD:
+                total = total + Tally.from_text(line.asked)
+    if not forked:
+        return total.highest(remainder(used, account.held))
+    if unknown or not complete:
+        return total.highest(account.settled + used)
+    return total
+
+
+def _append_repair(
+    session: Session, account: Account, after: Tally, gone: Sequence[Line], because: str
+) -> None:
+    charges = [
+        {"entry": line.seq, "reservation": line.reservation, "run": line.run}
+        for line in gone[:_LISTED]
+    ]
+    append(
+        session,
+        account,
+        "repair",
+        after - account.settled,
+        settled=after,
+        held=account.held,
+        reservation=None,
+        run=None,
+        body={
+            "because": because,
+            "missing": len(gone),
+            "charges": charges,
+            "step": "ledger reconcile",
+            "release_key": None,
+        },
+        writer=writer(),
+    )
+
+
+def _opened(
+    session: Session, account_id: str, policies: Mapping[str, Policy]
+) -> Account:
+    """Open an account again that the ledger lacks."""
+    dataset = _dataset(account_id)
+    policy = policies.get(dataset)
+    if policy is not None:
+        term = governing_term(session, policy, applies=True, facts={})
+        kind, name, partition = _parts(account_id, policy)
+        if gate_place(term, kind, name, partition) == account_id:
+            account = open_gate(session, term, kind, name, {}, partition=partition)
+            if account is not None:
+                return account
+    msg = (
+        f"the ledger lacks account {account_id!r}, and no policy makes it. Put the "
+        f"policy file of dataset {dataset!r} back that was in force at that time."
+    )
+    raise ConfigurationError(msg)
+
+
+def _parts(account_id: str, policy: Policy) -> tuple[str, str, str]:
+    """Return kind, name and partition of an account, as its id tells them."""
+    place = account_id.partition("#")[2].partition("/")[2]
+    partition = partition_of(account_id)
+    if partition:
+        place = place.removeprefix(f"partition/{partition}").removeprefix("/")
+        if not place:
+            return "partition", partition, ""
+    kind, _, name = place.partition("/")
+    if not kind:
+        kind = "population" if policy.dataset.startswith(PREFIX) else "dataset"
+    return kind, name, partition
+
+
+def _dataset(account_id: str) -> str:
+    return account_id.partition("#")[0]
+
+
+def _loss(
+    account_id: str, gone: Sequence[Line], account: Account | None, after: Tally | None
+) -> Loss:
+    present = repaired = None
+    if account is not None and after is not None:
+        present = account.rule.named(account.settled + account.held)
+        repaired = account.rule.named(after + account.held)
+    return Loss(
+        account=account_id, missing=tuple(gone), present=present, repaired=repaired
+    )
+
+
+def newest_lines(ledger: Ledger) -> list[Line]:
+    """Return the heads of a ledger, as `reconcile` takes them from elsewhere.
+
+    Raises:
+        LedgerCorrupt: If an account does not agree with its newest entry.
+    """
+    with ledger.database.read() as session:
+        found = heads(session)
+        for line in found:
+            if read_account(session, line.account) is None:
+                msg = f"account {line.account!r} is not there"
+                raise LedgerCorrupt(msg)
+    return found

@@ -1,0 +1,111 @@
+"""Who spent a budget: the charges of an account, added up by flow, step or week."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Filter
+from dpflow.ledger.account import Account, account_from_row
+from dpflow.ledger.database import Row, Session
+from dpflow.ledger.kernel import Ledger
+
+#: Entries that post usage.
+_POSTED = ("settle", "forfeit", "amend", "prior", "repair")
+_HAVE_BUDGETS = ("dataset", "partition", "population")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What one group of charges used of an account.
+
+    Attributes:
+        group: What the charges have in common, such as flow and step.
+        charges: How many there are.
+        amount: Their sum in the theorem's own currency.
+        used_fraction: The share of the threshold that the sum would use alone.
+        last: When the newest was posted; a label.
+    """
+
+    account: str
+    group: tuple[str, ...]
+    charges: int
+    amount: Mapping[str, str]
+    used_fraction: float
+    last: str
+
+
+#: What charges can be told apart by: each takes a journal row and its body.
+GROUPS: Mapping[str, Callable[[Row, Mapping[str, Any]], str]] = {
+    "flow": lambda _, body: str(body.get("flow") or "-"),
+    "step": lambda _, body: str(body.get("step") or body.get("because") or "-"),
+    "week": lambda row, _: _week(row["at"]),
+    "release": lambda _, body: str(body.get("release_key") or "-"),
+    "who": lambda row, body: str(body.get("who") or row["writer"]),
+}
+
+
+def spending(ledger: Ledger, dataset: str, by: tuple[str, ...]) -> list[Spending]:
+    """Return what used the budgets of a dataset's newest term, the largest first.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: The dataset.
+        by: Names of `GROUPS`.
+    """
+    found: list[Spending] = []
+    with ledger.database.read() as session:
+        rows = session.rows("list_accounts", dataset=dataset)
+        term = max((row["term"] for row in rows), default=0)
+        for row in rows:
+            if row["term"] == term and row["kind"] in _HAVE_BUDGETS:
+                found += _of_account(session, account_from_row(row), by)
+    return sorted(found, key=lambda each: (-each.used_fraction, each.group))
+
+
+def _of_account(
+    session: Session, account: Account, by: tuple[str, ...]
+) -> list[Spending]:
+    rule = account.rule
+    if not isinstance(rule, Filter):
+        return []
+    held: dict[str, Row] = {}
+    charges: list[Row] = []
+    for row in session.rows("journal_of_account", account=account.id):
+        if row["kind"] == "reserve":
+            held[row["reservation"]] = row
+        elif row["kind"] in (*_POSTED, "void"):
+            held.pop(row["reservation"], None)
+            if row["kind"] != "void":
+                charges.append(row)
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in (*charges, *held.values()):
+        body = json.loads(row["body"])
+        group = tuple(GROUPS[name](row, body) for name in by)
+        groups.setdefault(group, []).append(row)
+    return [_spending(account, rule, group, rows) for group, rows in groups.items()]
+
+
+def _spending(
+    account: Account, rule: Filter, group: tuple[str, ...], rows: list[Row]
+) -> Spending:
+    total = rule.zero()
+    for row in rows:
+        total = total + Tally.from_text(row["amount"])
+    return Spending(
+        account=account.id,
+        group=group,
+        charges=len(rows),
+        amount=rule.named(total),
+        used_fraction=rule.used_fraction(total),
+        last=max(row["at"] for row in rows),
+    )
+
+
+def _week(at: str) -> str:
+    year, week, _ = datetime.fromisoformat(at).isocalendar()
+    return f"{year}-W{week:02}"

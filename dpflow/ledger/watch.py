@@ -1,0 +1,201 @@
+"""The ledger against its witness: before each decision, and after each grant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dpflow.accounting.tally import Tally
+from dpflow.exceptions import LedgerError, LedgerRolledBack
+from dpflow.ledger.account import Account
+from dpflow.ledger.database import Session
+from dpflow.ledger.records import Granted
+from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_lines import HEAD, Line
+
+#: Ask for entries one by one if between them lie so many times more than are asked for.
+_SPARSE = 50
+
+
+class Watch:
+    """Keeps a ledger from deciding anything after it forgot a charge.
+
+    Args:
+        place: The ledger, for messages.
+        witness: What remembers its charges; None if that was waived.
+    """
+
+    def __init__(self, place: str, witness: Witness | None) -> None:
+        self.place = place
+        self.witness = witness
+
+    def check(self, session: Session, epoch: int) -> None:
+        """Check that the ledger holds what was witnessed since the last check.
+
+        Also the newest lines again, for a file can be overwritten while it is open.
+
+        Raises:
+            LedgerRolledBack: If a witnessed charge is not there.
+            LedgerUnwitnessed: If there is no witness.
+            LedgerCorrupt: If the witness is damaged.
+            LedgerUnavailable: If it cannot be read.
+        """
+        witness = self.witness
+        if witness is None:
+            return
+        unseen = witness.unseen()
+        if epoch < witness.epoch:
+            raise self._older(epoch, witness)
+        self._compare(session, unseen.lines)
+        witness.accept(unseen)
+        self.check_accounts(session, witness.latest)
+        witness.compact()
+
+    def problem(self, session: Session, epoch: int) -> str | None:
+        """Say why no step would run, for those who only look at the ledger."""
+        try:
+            self.check(session, epoch)
+        except LedgerError as error:
+            return error.message
+        return None
+
+    def check_accounts(self, session: Session, accounts: Iterable[str]) -> None:
+        """Check the newest witnessed entry of some accounts."""
+        if self.witness is not None:
+            newest = self.witness.newest
+            self._compare(session, [newest[a] for a in accounts if a in newest])
+
+    def check_granted(self, session: Session, answers: Iterable[object]) -> None:
+        """Check the accounts that were charged, if `check` did not compare them."""
+        accounts = {
+            account
+            for answer in answers
+            if isinstance(answer, Granted)
+            for account in answer.accounts
+        }
+        latest = () if self.witness is None else self.witness.latest
+        self.check_accounts(session, accounts.difference(latest))
+
+    def lines_of(self, session: Session, answers: Iterable[object]) -> list[Line]:
+        """Return what the witness is to be told of these answers."""
+        if self.witness is None:
+            return []
+        return [
+            _reserved(session, answer.reservation, account)
+            for answer in answers
+            if isinstance(answer, Granted)
+            for account in answer.accounts
+        ]
+
+    def tell(self, lines: Sequence[Line]) -> None:
+        """Tell the witness, durably, of charges that are committed.
+
+        Raises:
+            LedgerUnwitnessed: If there is no witness.
+            LedgerUnavailable: If it cannot be written.
+        """
+        if self.witness is not None and lines:
+            self.witness.append(lines)
+
+    def _compare(self, session: Session, lines: Sequence[Line]) -> None:
+        gone = missing(session, lines)
+        if gone and self.witness is not None:
+            raise self._rolled_back(session, gone, self.witness)
+
+    def _rolled_back(
+        self, session: Session, gone: Sequence[Line], witness: Witness
+    ) -> LedgerRolledBack:
+        first = gone[0]
+        rows = session.rows("read_account", id=first.account)
+        held = f"ends at entry {rows[0]['seq']}" if rows else "has no such account"
+        if rows and rows[0]["seq"] >= first.seq:
+            held = "has another entry there"
+        msg = (
+            f"the ledger {self.place} lacks {len(gone)} charges that its witness "
+            f"{witness.path} has seen: the first is entry {first.seq} of account "
+            f"{first.account!r}, and the ledger {held}. A backup was restored, its "
+            "-wal was lost, or it is a copy. Bring the right ledger back; if there is "
+            "none, `dpflow ledger reconcile` shows what is missing and charges it "
+            "again. No step runs until then."
+        )
+        details = {"account": first.account, "seq": first.seq}
+        return LedgerRolledBack(
+            msg, ledger=self.place, witness=str(witness.path), **details
+        )
+
+    def _older(self, epoch: int, witness: Witness) -> LedgerRolledBack:
+        msg = (
+            f"the ledger {self.place} was repaired {epoch} times, but its witness "
+            f"{witness.path} knows of {witness.epoch} repairs: this is a copy from "
+            "before one. Bring the repaired ledger back, or run `dpflow ledger "
+            "reconcile`. No step runs until then."
+        )
+        return LedgerRolledBack(msg, ledger=self.place, witness=str(witness.path))
+
+
+def missing(session: Session, lines: Iterable[Line]) -> list[Line]:
+    """Return the lines whose entry the ledger does not hold with the same hash."""
+    by_account: dict[str, list[Line]] = {}
+    for line in lines:
+        by_account.setdefault(line.account, []).append(line)
+    gone = []
+    for account, found in by_account.items():
+        hashes = _hashes(session, account, {line.seq for line in found})
+        gone += [line for line in found if hashes.get(line.seq) != line.hash]
+    return gone
+
+
+def _hashes(session: Session, account: str, numbers: set[int]) -> dict[int, str]:
+    low, high = min(numbers), max(numbers)
+    if high - low < _SPARSE * len(numbers):
+        rows = session.rows("hashes_between", account=account, low=low, high=high)
+    else:
+        rows = [
+            row
+            for number in numbers
+            for row in session.rows(
+                "hashes_between", account=account, low=number, high=number
+            )
+        ]
+    return {row["seq"]: row["hash"] for row in rows}
+
+
+def _reserved(session: Session, reservation: str, account: str) -> Line:
+    rows = session.rows("witnessed_entry", account=account, reservation=reservation)
+    row = rows[0]
+    used = Tally.from_text(row["settled_after"]) + Tally.from_text(row["held_after"])
+    return Line(
+        account=account,
+        seq=row["seq"],
+        hash=row["hash"],
+        used=used.to_text(),
+        asked=row["amount"],
+        reservation=reservation,
+        run=row["run"],
+    )
+
+
+def line_of(account: Account, asked: Tally) -> Line:
+    """Return the line of an account's newest entry, which charged so much."""
+    return Line(
+        account=account.id,
+        seq=account.seq,
+        hash=account.head,
+        used=(account.settled + account.held).to_text(),
+        asked=asked.to_text(),
+    )
+
+
+def heads(session: Session) -> list[Line]:
+    """Return the lines that begin a witness: the newest entry of each account."""
+    return [
+        Line(
+            account=row["id"],
+            seq=row["seq"],
+            hash=row["head"],
+            used=(
+                Tally.from_text(row["settled"]) + Tally.from_text(row["held"])
+            ).to_text(),
+            asked=HEAD,
+        )
+        for row in session.rows("list_accounts", dataset=None)
+    ]

@@ -1,0 +1,148 @@
+"""Tasks that load private data, of which Prefect keeps nothing."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+from prefect.tasks import TaskOptions
+from typing_extensions import Unpack
+
+from dpflow.exceptions import ConfigurationError
+from dpflow.prefect.privacy import checked_call, checked_map
+from dpflow.redaction import shown_by_loader
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Options that would store the result, or what the body prints.
+_STORING = (
+    "cache_key_fn",
+    "cache_policy",
+    "log_prints",
+    "persist_result",
+    "result_serializer",
+    "result_storage",
+    "result_storage_key",
+)
+
+
+class PrivateTask(Task[P, R]):
+    """A Prefect task whose result is never stored; made by `private_task`."""
+
+    # As in DPTask: the overrides would hide Prefect's overloads.
+    if not TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Run the task."""
+            checked_call(self, args, kwargs)
+            return super().__call__(*args, **kwargs)
+
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            """Submit the task to the flow's task runner."""
+            checked_call(self, args, kwargs)
+            return super().submit(*args, **kwargs)
+
+        def map(self, *args: Any, **kwargs: Any) -> Any:
+            """Submit one task for each item."""
+            checked_call(self, args, kwargs)
+            return checked_map(super().map, args, kwargs)
+
+        def with_options(self, **options: Any) -> PrivateTask[P, R]:
+            """Return the task with other options, except those that store results."""
+            _check_storing(options)
+            task = super().with_options(**options)
+            task.__class__ = type(self)
+            return task
+
+        def apply_async(self, *_: Any, **__: Any) -> Any:
+            """Refuse to be a background task: its result would have to be stored."""
+            msg = (
+                f"private task {self.name!r} cannot run in the background: .delay() "
+                "and .apply_async() keep arguments and result in Prefect's result "
+                "storage. Call it, or submit it."
+            )
+            raise ConfigurationError(msg)
+
+
+def private_task(
+    *,
+    errors: Literal["redact", "keep"] = "redact",
+    **task_options: Unpack[TaskOptions],
+) -> Callable[[Callable[P, R]], PrivateTask[P, R]]:
+    """Make a Prefect task that loads private data and never stores its result.
+
+    Result persistence may be switched on for a whole flow, a project or a server; this
+    task's result is kept out of storage, caches and logs all the same. So is the text
+    of its errors, which can quote the data. Tasks that the body of a DP step calls are
+    best made by it, too: Prefect keeps the text of a plain task's error.
+
+    Args:
+        errors: "keep" shows the original error, where that is safe.
+        **task_options: Options of `prefect.task`, except those that store results.
+
+    Returns:
+        A decorator that makes the task, with the function's parameters and types.
+
+    Raises:
+        ConfigurationError: For an option that would store the result, or a generator.
+
+    Example:
+        >>> @private_task(name="load")
+        ... def purchases(week: str) -> pd.DataFrame:
+        ...     return pd.read_parquet(f"{week}.parquet")
+    """
+    _check_storing(task_options)
+    if errors not in ("redact", "keep"):
+        msg = f"errors= takes 'redact' or 'keep', got {errors!r}"
+        raise ConfigurationError(msg)
+
+    task_options["persist_result"] = False
+    task_options["cache_policy"] = NO_CACHE
+    task_options["log_prints"] = False
+
+    def decorate(function: Callable[P, R]) -> PrivateTask[P, R]:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(
+            function
+        ):
+            msg = "a private task cannot be a generator; return the whole data"
+            raise ConfigurationError(msg)
+        name = str(task_options.get("name") or getattr(function, "__name__", "task"))
+        chosen = function if errors == "keep" else _redacted(name, function)
+        return PrivateTask(fn=chosen, **task_options)
+
+    return decorate
+
+
+def _redacted(task: str, function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function with the text of its errors withheld."""
+
+    @functools.wraps(function)
+    def loader(*args: P.args, **kwargs: P.kwargs) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 (timeouts carry frames too)
+            shown = shown_by_loader(error, task=task)
+        # Raised in the block above it would carry the original as its context.
+        raise shown
+
+    @functools.wraps(function)
+    async def loader_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+        try:
+            return await cast("Any", function(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 (as above)
+            shown = shown_by_loader(error, task=task)
+        raise shown
+
+    chosen = loader_async if inspect.iscoroutinefunction(function) else loader
+    return cast("Callable[P, R]", chosen)
+
+
+def _check_storing(options: Any) -> None:
+    for name in sorted(set(_STORING) & set(options)):
+        msg = f"private_task keeps its result out of storage; leave {name}= away"
+        raise ConfigurationError(msg)

@@ -1,0 +1,252 @@
+"""What keeps private data out of Prefect's database, storage, names and logs.
+
+Prefect keeps more than it shows: the parameters of flows, the names of runs, cache keys
+that digest the arguments, the arguments of background tasks. A step whose private
+argument would be among them is refused, with the reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import is_dataclass
+from datetime import date, time
+from decimal import Decimal
+from pathlib import PurePath
+from typing import Any, TypeVar
+from uuid import UUID
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.exceptions import (
+    MappingLengthMismatch,
+    MappingMissingIterable,
+    ParameterBindError,
+)
+from prefect.settings import (
+    PREFECT_TASKS_DEFAULT_PERSIST_RESULT,
+    get_current_settings,
+    temporary_settings,
+)
+from prefect.utilities.annotations import BaseAnnotation
+from prefect.utilities.callables import get_call_parameters
+from pydantic import BaseModel, SecretBytes, SecretStr
+
+from dpflow.exceptions import ConfigurationError
+from dpflow.step import Step, check_template, template_fields
+
+R = TypeVar("R")
+
+#: Keywords of Prefect's that are no arguments of the function.
+_NO_ARGUMENTS = {"return_state", "wait_for", "deferred"}
+#: What is compared by value: a copy of it tells as much as the original.
+_PLAIN = (str, bytes, int, float, complex, Decimal, date, time, UUID, PurePath)
+_SECRETS = (SecretStr, SecretBytes)
+_CONTAINERS = (list, tuple, set, frozenset, dict)
+#: Numbers up to this one are equal too often for equality to tell anything.
+_SMALL = 256
+#: How many parts of a flow's parameters are looked at; they are JSON, and small.
+_MOST_PARTS = 10_000
+
+_PARAMETER = re.compile(r"(?:task_run\.)?parameters\[([^\]]*)\]")
+
+
+def check_options(step: Step, task: Task[..., Any]) -> None:
+    """Refuse task options through which Prefect would keep a private argument.
+
+    Args:
+        step: What the author declared.
+        task: The task with its options.
+
+    Raises:
+        ConfigurationError: If a run's name, a storage key or a cache key is made of a
+            private argument, or could be.
+    """
+    name = task.task_run_name
+    if isinstance(name, str):
+        check_template(step, "task_run_name", name)
+    if not step.private:
+        return
+    if callable(name):
+        _refuse(
+            step,
+            "task_run_name= is a function, which sees the private arguments, and "
+            "Prefect keeps the name in its database and events. Give a template over "
+            'public parameters, such as "count-{week}"',
+        )
+    _check_storage_key(step, task.result_storage_key)
+    if task.cache_key_fn is not None:
+        _refuse(
+            step,
+            "cache_key_fn= sees the private arguments, and Prefect keeps the key. Use "
+            "release_key=: the ledger replays the release",
+        )
+    if task.cache_policy not in (None, NO_CACHE):
+        _refuse(
+            step,
+            "cache_policy= makes a key that Prefect keeps of the arguments, as an "
+            "unsalted digest. Use release_key=: the ledger replays the release",
+        )
+
+
+def _check_storage_key(step: Step, template: str | None) -> None:
+    for field in template_fields(template or ""):
+        if "parameters" not in field or field.startswith("flow_run."):
+            continue
+        found = _PARAMETER.match(field)
+        if found is None or found[1] in step.private:
+            _refuse(
+                step,
+                f"result_storage_key {template!r} speaks of {field!r}, and Prefect "
+                "keeps the key. Use public parameters only",
+            )
+
+
+def refuse_background(step: Step) -> None:
+    """Refuse a background task with private arguments.
+
+    Raises:
+        ConfigurationError: If the step has any.
+    """
+    if step.private:
+        _refuse(
+            step,
+            ".delay() and .apply_async() write the arguments to Prefect's result "
+            "storage, as a pickle that stays there. Pass the name of the data, and "
+            "load it inside the step",
+        )
+
+
+def checked_call(
+    task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call by name.
+
+    Raises:
+        ParameterBindError: If they do not fit. Prefect's own says what they were.
+    """
+    given = {k: v for k, v in kwargs.items() if k not in _NO_ARGUMENTS}
+    try:
+        return get_call_parameters(task.fn, args, given, apply_defaults=False)
+    except ParameterBindError as error:
+        why = error.__context__
+    msg = f"task {task.name!r} takes {inspect.signature(task.fn)}: {why}"
+    raise ParameterBindError(msg)
+
+
+def checked_map(
+    mapped: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> R:
+    """Map a task.
+
+    Raises:
+        MappingMissingIterable: If there is nothing to map over. Prefect's own says what
+            there was.
+        MappingLengthMismatch: If lengths differ. Prefect's own tells the lengths.
+    """
+    try:
+        return mapped(*args, **kwargs)
+    except (MappingMissingIterable, MappingLengthMismatch) as error:
+        kind = type(error)
+    msg = "map() takes at least one iterable argument, and all of one length"
+    raise kind(msg)
+
+
+def check_flow_parameters(step: Step, arguments: Mapping[str, Any]) -> None:
+    """Refuse a private argument that is a parameter of the flow, or a part of one.
+
+    It is found by identity, and if it is plain data also by its value: the processes of
+    task runners hold copies.
+
+    Raises:
+        ConfigurationError: If there is one. It is in Prefect's database by then.
+    """
+    context = FlowRunContext.get()
+    if context is None or not context.parameters:
+        return
+    for name in step.private & set(arguments):
+        value = _unwrapped(arguments[name])
+        for parameter, whole in context.parameters.items():
+            if any(_same(value, part, name == parameter) for part in _parts(whole)):
+                # Nor does SecretStr mask them (PrefectHQ/prefect#11679, #16888).
+                _refuse(
+                    step,
+                    f"its private argument {name!r} is in the parameter {parameter!r} "
+                    "of its flow, and Prefect keeps the parameters of flows in its "
+                    "database and shows them. Give the flow the name of the data, and "
+                    "load it in a private_task or inside the step",
+                )
+
+
+def _refuse(step: Step, why: str) -> None:
+    names = ", ".join(sorted(step.private))
+    msg = (
+        f"step {step.name!r} has private arguments ({names}): {why}. The step did not "
+        "run."
+    )
+    raise ConfigurationError(msg)
+
+
+def _unwrapped(value: Any) -> Any:
+    while isinstance(value, BaseAnnotation):
+        value = value.unwrap()
+    return value.get_secret_value() if isinstance(value, _SECRETS) else value
+
+
+def _same(value: Any, part: Any, same_name: bool) -> bool:  # noqa: FBT001
+    """Say whether a private value is what a flow was given."""
+    if value is None or (not same_name and _trivial(value)):
+        return False
+    if value is part:
+        return True
+    if type(value) is not type(part) or not isinstance(value, _PLAIN + _CONTAINERS):
+        return False
+    try:
+        return bool(value == part)
+    except Exception:  # noqa: BLE001 (numpy arrays inside do not compare)
+        return False
+
+
+def _trivial(value: Any) -> bool:
+    """Say whether a value is so common that an equal one tells nothing."""
+    if isinstance(value, int | float):
+        return abs(value) <= _SMALL
+    return isinstance(value, _PLAIN + _CONTAINERS) and not value
+
+
+def _parts(whole: Any) -> Iterator[Any]:
+    """Yield a parameter of a flow and what it is made of."""
+    waiting = [whole]
+    for _ in range(_MOST_PARTS):
+        if not waiting:
+            return
+        value = _unwrapped(waiting.pop())
+        yield value
+        if isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            waiting += value
+        elif isinstance(value, BaseModel) or is_dataclass(value):
+            waiting += vars(value).values() if hasattr(value, "__dict__") else ()
+
+
+@contextmanager
+def nothing_stored() -> Iterator[None]:
+    """Keep tasks that are called in this block from storing their results.
+
+    A task that a step's body calls returns data that was not released. It would
+    inherit the step's `persist_result`, or a setting's; what it says itself counts.
+    """
+    with ExitStack() as stack:
+        # The setting comes before what a task inherits.
+        if get_current_settings().tasks.default_persist_result:
+            setting = {PREFECT_TASKS_DEFAULT_PERSIST_RESULT: False}
+            stack.enter_context(temporary_settings(setting))
+        context = TaskRunContext.get() or FlowRunContext.get()
+        if context is not None and context.persist_result:
+            update = {"persist_result": False}
+            stack.enter_context(context.model_copy(update=update))
+        yield

@@ -1,0 +1,255 @@
+"""`dpflow ledger backup`, `restore`, `export` and charges that are made by hand."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import shutil
+
+import pytest
+
+from dpflow import Gaussian
+from dpflow.exceptions import LedgerRolledBack
+from dpflow.ledger.records import canonical
+from tests.cli.support import Shop, run, run_fine, run_json
+
+WHY = ("--because", "a test")
+LAPLACE = "Laplace(sensitivity=1, epsilon=0.25)"
+
+
+def failed(*arguments: str) -> str:
+    """Run a command that must fail and return what it says."""
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (1, ""), result.output
+    return result.stderr
+
+
+# backup and restore
+
+
+def test_a_backup_is_verified_and_named(shop: Shop) -> None:
+    """And says what it will lack."""
+    shop.charge()
+    text = run_fine("ledger", "backup", "kept.db")
+    assert "Copied the ledger to kept.db and verified its" in text
+    data = run_json("ledger", "backup", "again.db")
+    assert data["backup"] == str(shop.root / "again.db")
+    assert data["entries"] == 9
+    assert "never overwrites" in failed("ledger", "backup", "kept.db")
+
+
+def test_a_restore_charges_again_what_the_backup_lacks(shop: Shop) -> None:
+    """Text and JSON say on which accounts; then steps run."""
+    shop.charge()
+    run_fine("ledger", "backup", "kept.db")
+    shop.charge()
+    before = run_json("status")["datasets"][0]["accounts"][0]["spent"]
+    shutil.rmtree(shop.root / ".dpflow")
+    text = run_fine("ledger", "restore", "kept.db", *WHY)
+    assert "Account cdnow#1 lacks 1 witnessed charges" in text
+    assert "steps run again" in text
+    assert before == run_json("status")["datasets"][0]["accounts"][0]["spent"]
+    shop.charge()
+    data = run_json("ledger", "restore", "kept.db", *WHY)
+    assert data["repaired"] is True
+    assert data["replaced_file"].endswith("ledger.db.before-restore-1")
+    assert {loss["account"] for loss in data["losses"]} >= {"cdnow#1"}
+
+
+def test_a_restore_without_a_reason_is_wrong_usage(shop: Shop) -> None:
+    """An empty one, too."""
+    assert run("ledger", "restore", "kept.db").exit_code == 2
+    assert run("ledger", "restore", "kept.db", "--because", " ").exit_code == 2
+
+
+def test_a_file_that_is_no_backup_is_told(shop: Shop) -> None:
+    """By name."""
+    assert "no backup at nowhere.db" in failed("ledger", "restore", "nowhere.db", *WHY)
+
+
+# export
+
+
+def test_the_whole_journal_can_be_chained_again(shop: Shop) -> None:
+    """Each line is an entry as it was hashed."""
+    shop.charge()
+    shop.refuse(Gaussian(sensitivity=100, sigma=1))
+    lines = run_fine("ledger", "export").splitlines()
+    previous: dict[str, str] = {}
+    numbers: dict[str, int] = {}
+    for line in lines:
+        entry = json.loads(line)
+        kept, account = entry.pop("hash"), entry["account"]
+        text = previous.get(account, "") + canonical(entry)
+        assert hashlib.sha256(text.encode()).hexdigest() == kept
+        previous[account], numbers[account] = kept, numbers.get(account, 0) + 1
+        assert entry["seq"] == numbers[account]
+    assert len(lines) == sum(numbers.values()) == 11
+    assert run_fine("ledger", "export", "--json").splitlines() == lines
+
+
+def test_csv_has_the_same_columns_and_rows(shop: Shop) -> None:
+    """An absent run or reservation is an empty cell."""
+    shop.charge()
+    rows = list(
+        csv.DictReader(io.StringIO(run_fine("ledger", "export", "--format=csv")))
+    )
+    entries = [json.loads(line) for line in run_fine("ledger", "export").splitlines()]
+    assert list(rows[0]) == list(entries[0])
+    as_text = [
+        {name: "" if value is None else str(value) for name, value in entry.items()}
+        for entry in entries
+    ]
+    assert rows == as_text
+
+
+def test_an_export_to_a_file_says_how_much_it_is(shop: Shop) -> None:
+    """And never overwrites one."""
+    shop.charge()
+    data = run_json("ledger", "export", "--output", "journal.jsonl")
+    assert data["entries"] == len(
+        (shop.root / "journal.jsonl").read_text().splitlines()
+    )
+    assert "cannot write" in failed("ledger", "export", "--output", "journal.jsonl")
+    text = run_fine("ledger", "export", "-o", "journal.csv", "--format", "csv")
+    assert text == f"Wrote {data['entries']} entries to journal.csv.\n"
+
+
+def test_the_journal_of_an_unused_ledger_is_empty(shop: Shop) -> None:
+    """Not a line."""
+    assert run_fine("ledger", "export").strip() == ""
+
+
+# reservations
+
+
+def test_open_reservations_are_listed_with_what_to_do(shop: Shop) -> None:
+    """Running ones and forfeited ones."""
+    assert "No reservation is open" in run_fine("ledger", "reservations")
+    ledger = shop.ledger()
+    running = shop.reserve(owner=ledger.owners.mine())
+    assert "close-reservation" not in run_fine("ledger", "reservations")
+    lost = shop.reserve()
+    rows = run_json("ledger", "reservations")["reservations"]
+    states = {row["reservation"]: row["state"] for row in rows}
+    assert states == {running: "running", lost: "forfeited"}
+    text = run_fine("ledger", "reservations")
+    assert lost in text
+    assert "Gaussian(sensitivity=100, sigma=1000)" in text
+    assert "dpflow ledger close-reservation ID" in text
+    ledger.close()
+
+
+def test_a_forfeited_reservation_can_be_closed(shop: Shop) -> None:
+    """It stays charged; a running one is left alone."""
+    lost = shop.reserve()
+    before = run_json("status")["datasets"][0]["accounts"][0]["forfeited"]
+    text = run_fine("ledger", "close-reservation", lost, *WHY)
+    assert "charged in full" in text
+    assert before == run_json("status")["datasets"][0]["accounts"][0]["forfeited"]
+    assert run_json("ledger", "reservations")["reservations"] == []
+    assert "forfeited already" in failed("ledger", "close-reservation", lost, *WHY)
+    ledger = shop.ledger()
+    running = shop.reserve(owner=ledger.owners.mine())
+    assert "still runs" in failed("ledger", "close-reservation", running, *WHY)
+    ledger.close()
+    other = shop.reserve()
+    data = run_json("ledger", "close-reservation", other, *WHY)
+    assert (data["reservation"], data["state"]) == (other, "forfeited")
+
+
+# amend and import-prior
+
+
+def test_an_amendment_says_what_it_charged(shop: Shop) -> None:
+    """On each account, and when one is overdrawn."""
+    name = shop.reserve()
+    sigma = "Gaussian(sensitivity=100, noise_multiplier=5)"
+    text = run_fine("ledger", "amend", name, "--cost", sigma, *WHY)
+    assert text.startswith("Charged cdnow#1: ")
+    result = run(
+        "ledger", "amend", name, "--cost", "Gaussian(sensitivity=1, sigma=0.1)", *WHY
+    )
+    assert result.exit_code == 0
+    assert "account cdnow#1 is overdrawn" in result.stderr
+    entries = run_json("history", "cdnow")["entries"]
+    assert [entry["entry"] for entry in entries][:2] == ["amend", "amend"]
+    assert entries[0]["reservation"] == name
+
+
+def test_an_amendment_in_json(shop: Shop) -> None:
+    """With the cost as a journal keeps it."""
+    name = shop.reserve()
+    cost = json.dumps({"mechanism": "Gaussian", "sensitivity": "100", "sigma": "500"})
+    data = run_json("ledger", "amend", name, "--cost", cost, *WHY)
+    assert data["cost"] == json.loads(cost)
+    assert data["reservation"] == name
+    assert [charge["state"] for charge in data["charges"]] == ["open"] * 3
+
+
+@pytest.mark.parametrize(
+    ("cost", "message"),
+    [
+        ("Gaussian(sensitivity=100, sigma=2000)", "only ever raised"),
+        ("Gaussian(sigma=2)", "is no cost"),
+        ("Noise(sigma=2)", "unknown mechanism"),
+    ],
+)
+def test_an_amendment_that_cannot_be_is_refused(
+    shop: Shop, cost: str, message: str
+) -> None:
+    """And nothing is charged."""
+    name = shop.reserve()
+    assert message in failed("ledger", "amend", name, "--cost", cost, *WHY)
+    assert len(run_json("history", "cdnow")["entries"]) == 2
+
+
+def test_prior_spending_is_charged_with_its_evidence(shop: Shop) -> None:
+    """Its sha256 is kept, and it is charged once."""
+    (shop.root / "report.pdf").write_bytes(b"what was released in 2025")
+    command = ("ledger", "import-prior", "adult", "--cost", LAPLACE, *WHY)
+    data = run_json(*command, "--evidence", "report.pdf")
+    proof = hashlib.sha256(b"what was released in 2025").hexdigest()
+    assert data["evidence_sha256"] == proof
+    assert data["charges"][0]["amount"]["epsilon"] == "0.25"
+    assert "by entry 2" in failed(*command, "--evidence", "report.pdf")
+    assert "cannot read the evidence" in failed(*command, "--evidence", "nowhere")
+    assert run_json("status", "adult")["datasets"][0]["accounts"][0]["spent"] == {
+        "epsilon": "0.25",
+        "delta": "0",
+    }
+    assert "prior" in run_fine("history", "adult")
+
+
+def test_prior_spending_needs_a_policy(shop: Shop) -> None:
+    """Nobody else says whom the charge protects."""
+    (shop.root / "proof").touch()
+    text = failed(
+        "ledger",
+        "import-prior",
+        "unheard",
+        "--cost",
+        LAPLACE,
+        "--evidence",
+        "proof",
+        *WHY,
+    )
+    assert "unheard" in text
+
+
+def test_charges_by_hand_are_refused_on_a_rolled_back_ledger(shop: Shop) -> None:
+    """It has to be reconciled first."""
+    name = shop.reserve()
+    run_fine("ledger", "backup", "kept.db")
+    shop.charge()
+    for part in ("", "-wal", "-shm"):
+        (shop.root / ".dpflow" / f"ledger.db{part}").unlink(missing_ok=True)
+    shutil.copyfile("kept.db", shop.root / ".dpflow" / "ledger.db")
+    text = failed(
+        "ledger", "amend", name, "--cost", "Gaussian(sensitivity=100, sigma=500)", *WHY
+    )
+    assert "dpflow ledger reconcile" in text
+    with pytest.raises(LedgerRolledBack):
+        shop.charge()

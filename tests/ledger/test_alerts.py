@@ -1,0 +1,106 @@
+"""Alerts are told once for each threshold of a term."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpflow import Gaussian, guarded
+from dpflow.accounting import FILTERS
+from dpflow.ledger import Ledger
+from dpflow.ledger.records import Granted
+from tests.ledger.support import make_policy, new_ledger, request
+from tests.projects import TENTH, make_project
+
+POLICY = make_policy(alerts="[0.5, 0.8, 0.95]")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """Give a new, open ledger."""
+    opened = new_ledger(tmp_path)
+    yield opened
+    opened.close()
+
+
+def reached(ledger: Ledger, cost: object = "0.1", **fields: object) -> list[str]:
+    """Reserve a step and return the thresholds that it reached."""
+    answer = ledger.reserve(request(ledger, cost, policies=(POLICY,), **fields))
+    assert isinstance(answer, Granted)
+    return [alert.threshold for alert in answer.alerts]
+
+
+def test_each_threshold_is_told_once(ledger: Ledger) -> None:
+    """When it is reached, equality included."""
+    assert [reached(ledger) for _ in range(10)] == [
+        [], [], [], [], ["0.5"], [], [], ["0.8"], [], ["0.95"],
+    ]  # fmt: skip
+
+
+def test_one_step_may_reach_several(ledger: Ledger) -> None:
+    """All are told."""
+    assert reached(ledger, "0.9") == ["0.5", "0.8"]
+
+
+def test_what_was_told_is_not_told_again_after_a_void(ledger: Ledger) -> None:
+    """A term tells each threshold once."""
+    first = request(ledger, "0.6", policies=(POLICY,))
+    answer = ledger.reserve(first)
+    assert isinstance(answer, Granted)
+    assert len(answer.alerts) == 1
+    ledger.void(first.reservation, reason="not started")
+    assert reached(ledger, "0.6") == []
+
+
+def test_each_partition_tells_its_own(ledger: Ledger) -> None:
+    """By the account that reached it."""
+    policy = make_policy(partition="{by: region}", alerts="[0.5]")
+    names = []
+    for region in ("north", "south", "north"):
+        found = ledger.reserve(
+            request(ledger, "0.3", policies=(policy,), partitions=(region,))
+        )
+        assert isinstance(found, Granted)
+        names += [alert.account for alert in found.alerts]
+    assert names == ["a#1/partition/north"]
+
+
+@pytest.mark.parametrize("theorem", sorted(set(FILTERS) - {"individual", "plan"}))
+def test_every_filter_tells_when_half_is_used(ledger: Ledger, theorem: str) -> None:
+    """At the step that brings its own fraction there, and at no other."""
+    policy = make_policy(
+        budget="{epsilon: 3, delta: 1e-5}", filter=theorem, alerts="[0.5]"
+    )
+    cost = "0.2" if theorem in ("basic", "output", "rogers") else None
+    step = Gaussian(sensitivity=1, sigma=10)
+    told = []
+    for _ in range(200):
+        try:
+            answer = ledger.reserve(request(ledger, cost or step, policies=(policy,)))
+        except Exception:
+            break
+        assert isinstance(answer, Granted)
+        told += [alert.used_fraction for alert in answer.alerts]
+    assert len(told) == 1
+    assert 0.5 <= told[0] < 0.75
+
+
+def test_a_guarded_step_logs_its_alert(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a warning, with the account."""
+    make_project(tmp_path, monkeypatch)
+
+    @guarded(dataset="shop", cost=TENTH, fresh=True)
+    def count() -> int:
+        return 1
+
+    with caplog.at_level(logging.WARNING, "dpflow"):
+        for _ in range(6):
+            count()
+    assert [r.message for r in caplog.records if "budget" in r.message] == [
+        "50% of the budget of shop#1 is used, after step 'count'"
+    ]

@@ -1,0 +1,235 @@
+"""Threads that wait for one dataset share a transaction, and nothing else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+
+import pytest
+
+from dpflow.exceptions import (
+    BudgetRefused,
+    DpflowError,
+    LedgerCorrupt,
+    LedgerUnavailable,
+)
+from dpflow.ledger import Ledger
+from dpflow.ledger.combiner import MOST_AT_ONCE, Combiner
+from dpflow.ledger.records import Answer, Granted, Request
+from tests.ledger.support import (
+    Child,
+    Place,
+    audit,
+    granted,
+    make_ledger,
+    make_policy,
+    request,
+    sums,
+)
+
+
+@pytest.fixture
+def ledger(path: Place) -> Iterator[Ledger]:
+    """Give a new, open ledger."""
+    opened = make_ledger(path)
+    yield opened
+    opened.close()
+
+
+class Slow:
+    """Decides batches when it is let, and remembers them."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Request]] = []
+        self.started, self.go = threading.Event(), threading.Event()
+        self.fault: Callable[[Sequence[Request]], None] = lambda _: None
+
+    def decide(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
+        """Grant everything, in its time."""
+        self.batches.append(list(requests))
+        self.started.set()
+        assert self.go.wait(10)
+        self.fault(requests)
+        return [Granted(reservation=r.reservation, accounts=()) for r in requests]
+
+
+class Asking:
+    """Threads that ask, and what each was told."""
+
+    def __init__(self, combiner: Combiner) -> None:
+        self._combiner = combiner
+        self._threads: list[threading.Thread] = []
+        self.told: dict[str, object] = {}
+
+    def start(self, made: Request) -> None:
+        """Let a thread ask, and wait until it stands in line."""
+        thread = threading.Thread(target=self._ask, args=[made])
+        thread.start()
+        self._threads.append(thread)
+        time.sleep(0.005)
+
+    def _ask(self, made: Request) -> None:
+        try:
+            self.told[made.reservation] = self._combiner.ask(made)
+        except BaseException as error:
+            self.told[made.reservation] = error
+
+    def end(self) -> None:
+        """Wait for all of them."""
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_who_waits_is_decided_together_in_order(ledger: Ledger) -> None:
+    """While the first is decided the others stand in line, at most 64 at once."""
+    slow = Slow()
+    asking = Asking(Combiner(slow.decide))
+    made = [request(ledger) for _ in range(MOST_AT_ONCE + 3)]
+    for each in made:
+        asking.start(each)
+    slow.go.set()
+    asking.end()
+    assert [len(batch) for batch in slow.batches] == [1, MOST_AT_ONCE, 2]
+    assert made == [each for batch in slow.batches for each in batch]
+    for each in made:
+        assert asking.told[each.reservation] == Granted(
+            reservation=each.reservation, accounts=()
+        )
+
+
+def test_another_dataset_does_not_wait(ledger: Ledger) -> None:
+    """A lock that is held for one is no obstacle for the other."""
+    slow = Slow()
+    asking = Asking(Combiner(slow.decide))
+    asking.start(request(ledger))
+    asking.start(request(ledger, policies=[make_policy("b")]))
+    assert len(slow.batches) == 2
+    slow.go.set()
+    asking.end()
+
+
+def test_an_interrupt_is_for_the_thread_that_it_meets(ledger: Ledger) -> None:
+    """The others are decided all the same, by the next of them."""
+    slow = Slow()
+    asking = Asking(Combiner(slow.decide))
+    made = [request(ledger) for _ in range(4)]
+    asking.start(made[0])
+    for each in made[1:]:
+        asking.start(each)
+
+    def interrupt(requests: Sequence[Request]) -> None:
+        if requests[0] is made[1]:
+            raise KeyboardInterrupt
+
+    slow.fault = interrupt
+    slow.go.set()
+    asking.end()
+    told = [type(asking.told[each.reservation]).__name__ for each in made]
+    assert told == ["Granted", "KeyboardInterrupt", "Granted", "Granted"]
+    assert [len(batch) for batch in slow.batches] == [1, 3, 2]
+
+
+def test_an_unavailable_ledger_is_told_to_each(ledger: Ledger) -> None:
+    """With errors of their own, and the next who asks is served."""
+    slow = Slow()
+    combiner = Combiner(slow.decide)
+    asking = Asking(combiner)
+
+    def fail(_: Sequence[Request]) -> None:
+        raise LedgerUnavailable("gone", ledger="x")
+
+    slow.fault = fail
+    made = [request(ledger) for _ in range(3)]
+    for each in made:
+        asking.start(each)
+    slow.go.set()
+    asking.end()
+    errors = [asking.told[each.reservation] for each in made]
+    assert [type(error) for error in errors] == [LedgerUnavailable] * 3
+    assert len({id(error) for error in errors}) == 3
+    slow.fault = lambda _: None
+    assert isinstance(combiner.ask(request(ledger)), Granted)
+
+
+def test_a_deadline_is_not_waited_for_twice(ledger: Ledger) -> None:
+    """Who waited beside the first is told with it; who came late has a turn."""
+    slow = Slow()
+    asking = Asking(Combiner(slow.decide))
+    made = [request(ledger) for _ in range(4)]
+
+    def fail(requests: Sequence[Request]) -> None:
+        if requests[0] is made[0]:
+            raise LedgerUnavailable("locked", ledger="x", waited=0.4)
+
+    slow.fault = fail
+    for each in made[:3]:
+        asking.start(each)
+    time.sleep(0.4)
+    asking.start(made[3])
+    slow.go.set()
+    asking.end()
+    told = [type(asking.told[each.reservation]).__name__ for each in made]
+    assert told == ["LedgerUnavailable"] * 3 + ["Granted"]
+    assert [len(batch) for batch in slow.batches] == [1, 1]
+
+
+def test_damage_is_told_to_whom_it_concerns(ledger: Ledger) -> None:
+    """The rest of a batch is decided one by one."""
+    slow = Slow()
+    asking = Asking(Combiner(slow.decide))
+    made = [request(ledger) for _ in range(4)]
+
+    def fail(requests: Sequence[Request]) -> None:
+        if made[2] in requests:
+            raise LedgerCorrupt("damaged", ledger="x")
+
+    slow.fault = fail
+    for each in made:
+        asking.start(each)
+    slow.go.set()
+    asking.end()
+    told = [type(asking.told[each.reservation]).__name__ for each in made]
+    assert told == ["Granted", "Granted", "LedgerCorrupt", "Granted"]
+
+
+def test_a_child_stands_in_no_line_of_its_parent(ledger: Ledger, path: Place) -> None:
+    """A fork while threads wait leaves the child nothing to wait for."""
+    slow = Slow()
+    combiner = Combiner(slow.decide)
+    asking = Asking(combiner)
+    asking.start(request(ledger))
+    asking.start(request(ledger))
+
+    def work(say: Callable[[str], None]) -> None:
+        slow.go.set()
+        say(type(combiner.ask(request(ledger))).__name__)
+
+    assert Child(work).end() == (0, ["Granted"])
+    slow.go.set()
+    asking.end()
+
+
+def test_each_thread_has_its_own_answer(ledger: Ledger, path: Place) -> None:
+    """Granted to the last unit, refused after it; sums and journal are exact."""
+    told: list[str] = []
+
+    def ask() -> None:
+        for _ in range(5):
+            try:
+                ledger.settle(granted(ledger, "0.01"))
+            except BudgetRefused:
+                told.append("refused")
+            else:
+                told.append("granted")
+
+    threads = [threading.Thread(target=ask) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (told.count("granted"), told.count("refused")) == (100, 20)
+    assert sums(path) == (Fraction(1), 0)
+    audit(path)

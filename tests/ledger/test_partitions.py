@@ -1,0 +1,333 @@
+"""Partitions have the budget to themselves; a person in many pays for the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpflow import Gaussian, RenyiDP
+from dpflow.accounting import make_filter
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    ConfigurationError,
+    DpflowError,
+    PolicyChanged,
+    PolicyError,
+    UnsupportedCost,
+)
+from dpflow.ledger import Ledger
+from dpflow.ledger.views import accounts, history
+from dpflow.policy import Policy, load_policies, parse_policy
+from dpflow.rounding import number_from_text
+from tests.ledger.support import granted, make_policy, new_ledger
+
+WEEKS = make_policy(unit="user-week", partition="{by: week}")
+CAPPED = make_policy(unit="user-week", partition="{by: week}", lifetime="{epsilon: 2}")
+REGIONS = make_policy(partition="{by: region}")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """Give a new, open ledger."""
+    opened = new_ledger(tmp_path)
+    yield opened
+    opened.close()
+
+
+def charge(ledger: Ledger, policy: Policy, *weeks: str, cost: str = "0.5") -> str:
+    """Reserve a step that touches some partitions, and settle it."""
+    found = granted(ledger, cost, policies=(policy,), partitions=weeks)
+    ledger.settle(found)
+    return found
+
+
+def spent(ledger: Ledger, kind: str = "partition") -> dict[str, Fraction]:
+    """Return what is settled, by the name of the account."""
+    return {
+        view.name: number_from_text(view.spent["epsilon"])
+        for view in accounts(ledger)
+        if view.kind == kind
+    }
+
+
+def test_each_partition_has_the_budget_to_itself(ledger: Ledger) -> None:
+    """A full week refuses its own steps only, and streams go on for ever."""
+    for week in range(1, 30):
+        for _ in range(2):
+            charge(ledger, WEEKS, f"2026-W{week:02}")
+    assert set(spent(ledger).values()) == {Fraction(1)}
+    with pytest.raises(BudgetExhausted, match="partition '2026-W07'"):
+        charge(ledger, WEEKS, "2026-W07")
+    charge(ledger, WEEKS, "2026-W30")
+
+
+def test_a_step_is_charged_to_every_partition_or_to_none(ledger: Ledger) -> None:
+    """One full week refuses the step of four."""
+    charge(ledger, WEEKS, "2026-W02", cost="0.9")
+    before = spent(ledger)
+    weeks = [f"2026-W0{n}" for n in (1, 2, 3, 4)]
+    with pytest.raises(BudgetRefused, match="'2026-W02'"):
+        charge(ledger, WEEKS, *weeks)
+    assert {**dict.fromkeys(weeks, Fraction(0)), **before} == {
+        **dict.fromkeys(weeks, Fraction(0)),
+        **spent(ledger),
+    }
+    charge(ledger, WEEKS, *weeks, cost="0.1")
+    assert spent(ledger) == {
+        week: Fraction(1, 10) + (Fraction(9, 10) if week == "2026-W02" else 0)
+        for week in weeks
+    }
+
+
+def test_a_lifetime_sees_a_person_in_every_partition(ledger: Ledger) -> None:
+    """A step on four weeks costs a person of all four weeks four times."""
+    weeks = [f"2026-W0{n}" for n in (1, 2, 3, 4)]
+    charge(ledger, CAPPED, *weeks, cost="0.4")
+    assert spent(ledger, "dataset") == {"": Fraction(16, 10)}
+    assert set(spent(ledger).values()) == {Fraction(4, 10)}
+    with pytest.raises(BudgetRefused, match="filter of dataset 'a'"):
+        charge(ledger, CAPPED, "2026-W05")
+    charge(ledger, CAPPED, "2026-W05", cost="0.4")
+    assert spent(ledger, "dataset") == {"": Fraction(2)}
+
+
+def test_gaussian_groups_cost_the_square(ledger: Ledger) -> None:
+    """Counting the step once for each week would undercount the cap."""
+    fields = {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "gaussian"}
+    policy = make_policy(
+        unit="user-week", partition="{by: week}",
+        lifetime="{epsilon: 5, delta: 1e-6}", **fields,
+    )  # fmt: skip
+    step = Gaussian(sensitivity=1, sigma=50)
+    weeks = ("2026-W01", "2026-W02", "2026-W03")
+    ledger.settle(granted(ledger, step, policies=(policy,), partitions=weeks))
+    rule = make_filter("gaussian", epsilon=5, delta="1e-6")
+    (whole,) = [view for view in accounts(ledger) if view.kind == "dataset"]
+    assert whole.spent == rule.named(rule.price(Gaussian(sensitivity=3, sigma=50)))
+    one = rule.price(step)
+    assert rule.named(one + one + one) != whole.spent
+    assert number_from_text(whole.spent["mu_squared"]) == Fraction(9, 2500)
+
+
+def test_a_group_that_has_no_price_is_refused(ledger: Ledger) -> None:
+    """Where the cap would have to guess; one week at a time it is priced."""
+    fields = {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "renyi"}
+    policy = make_policy(
+        unit="user-week", partition="{by: week}",
+        lifetime="{epsilon: 5, delta: 1e-6}", **fields,
+    )  # fmt: skip
+    step = RenyiDP(order=100, epsilon="0.01")
+    weeks = ("2026-W01", "2026-W02")
+    with pytest.raises(UnsupportedCost, match="one partition at a time"):
+        granted(ledger, step, policies=(policy,), partitions=weeks)
+    granted(ledger, step, policies=(policy,), partitions=weeks[:1])
+
+
+def test_persons_in_parts_of_their_own_need_no_cap(ledger: Ledger) -> None:
+    """The unit stays: each region's people are protected by the whole budget."""
+    for region in ("north", "south"):
+        charge(ledger, REGIONS, region, cost="1")
+    with pytest.raises(BudgetExhausted):
+        charge(ledger, REGIONS, "north", cost="1")
+    assert spent(ledger) == {"north": 1, "south": 1}
+
+
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [
+        (WEEKS, "2026-w05"),
+        (WEEKS, "2026-W5"),
+        (WEEKS, "2026-W54"),
+        (WEEKS, "2025-W53"),
+        (WEEKS, "week 5"),
+        (WEEKS, "2026-05"),
+        (make_policy(unit="user-month", partition="{by: month}"), "2026-13"),
+        (make_policy(unit="user-month", partition="{by: month}"), "2026-1"),
+        (REGIONS, "north/flow/report"),
+    ],
+)
+def test_a_partition_has_one_name(ledger: Ledger, policy: Policy, name: str) -> None:
+    """A second spelling would be a second budget for the same rows."""
+    with pytest.raises(ConfigurationError, match=r"did not run|must be text"):
+        charge(ledger, policy, name)
+    assert accounts(ledger) == []
+
+
+def test_partitions_are_said_where_there_are_some_and_only_there(
+    ledger: Ledger,
+) -> None:
+    """A step that says nothing could read everything."""
+    with pytest.raises(ConfigurationError, match="partitions="):
+        charge(ledger, WEEKS)
+    with pytest.raises(ConfigurationError, match="divided"):
+        charge(ledger, make_policy(), "2026-W01")
+    with pytest.raises(ConfigurationError, match="once"):
+        charge(ledger, WEEKS, "2026-W01", "2026-W01")
+
+
+def test_flows_have_shares_and_odometers_in_each_partition(ledger: Ledger) -> None:
+    """A share is a share of a week's budget."""
+    policy = make_policy(
+        unit="user-week", partition="{by: week}", odometer="basic",
+        flows="{report: {epsilon: 0.5, halt_at_epsilon: 2}}",
+    )  # fmt: skip
+    for week in ("2026-W01", "2026-W02"):
+        found = granted(
+            ledger, "0.5", policies=(policy,), partitions=(week,), flow="report"
+        )
+        ledger.settle(found)
+    with pytest.raises(BudgetExhausted, match=r"share of flow 'report' in partition"):
+        granted(
+            ledger, "0.5", policies=(policy,), partitions=("2026-W01",), flow="report"
+        )
+    ids = {view.id for view in accounts(ledger)}
+    assert "a#1/partition/2026-W01/flow/report" in ids
+    assert "a#1/partition/2026-W02/odometer/report" in ids
+
+
+def test_the_journal_says_which_partitions(ledger: Ledger) -> None:
+    """In every entry of the step."""
+    charge(ledger, WEEKS, "2026-W01", "2026-W02")
+    entries = history(ledger, kind="partition")
+    assert {tuple(e.body["partitions"]) for e in entries if e.kind == "settle"} == {
+        ("2026-W01", "2026-W02")
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"partition": "{by: week}"}, "customer-week"),
+        ({"partition": "{by: month}", "unit": "user-week"}, "user-week-month"),
+        ({"partition": "{by: a/b c}"}, "not a usable name"),
+        ({"partition": "{by: region}", "relation": "replace-one"}, "replace: within"),
+        ({"partition": "{}"}, "missing"),
+    ],
+)
+def test_the_unit_must_follow(fields: dict[str, str], message: str) -> None:
+    """A policy that would promise something else is refused when it is read."""
+    with pytest.raises(PolicyError, match=message):
+        make_policy(**fields)
+
+
+def test_replacing_within_a_partition_is_allowed() -> None:
+    """Where the policy says that a replaced record stays."""
+    policy = make_policy(
+        relation="replace-one", partition="{by: region, replace: within}"
+    )
+    assert policy.partition is not None
+
+
+def test_the_guarantee_says_what_is_and_is_not_protected() -> None:
+    """Never an epsilon of a week passed off as that of a person."""
+    assert "without a limit" in WEEKS.guarantee_sentence()
+    assert "a user is kept within (epsilon = 2, delta = 0)" in (
+        CAPPED.guarantee_sentence()
+    )
+    assert "belong to one region for ever" in REGIONS.guarantee_sentence()
+
+
+def test_dividing_a_charged_dataset_needs_a_new_term(ledger: Ledger) -> None:
+    """Or the charges so far would be forgotten."""
+    ledger.settle(granted(ledger, "0.5"))
+    with pytest.raises(PolicyChanged):
+        charge(ledger, make_policy(partition="{by: region}"), "north")
+
+
+# ---- populations
+
+PEOPLE = """
+population: people
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1}
+filter: basic
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Give a folder with two datasets of one population."""
+    found = tmp_path / "policies"
+    found.mkdir()
+    (found / "people.yaml").write_text(PEOPLE)
+    for name in ("shop", "web"):
+        text = PEOPLE.replace("population: people", f"dataset: {name}")
+        (found / f"{name}.yaml").write_text(f"{text}population: people\n")
+    return found
+
+
+def on(ledger: Ledger, folder: Path, *names: str, cost: str = "0.3") -> str:
+    """Run a step on some datasets."""
+    policies = load_policies(folder)
+    used = [policies[name] for name in names]
+    found = granted(
+        ledger, cost, policies=used, populations=policies.populations_of(used)
+    )
+    ledger.settle(found)
+    return found
+
+
+def test_a_population_pays_for_all_its_datasets(ledger: Ledger, folder: Path) -> None:
+    """Each has room of its own, and together they have no more than the cap."""
+    for name in ("shop", "web", "shop"):
+        on(ledger, folder, name)
+    with pytest.raises(BudgetExhausted, match="population people"):
+        on(ledger, folder, "web")
+    totals = {v.dataset: v.spent["epsilon"] for v in accounts(ledger)}
+    assert totals == {"shop": "0.6", "web": "0.3", "population/people": "0.9"}
+
+
+def test_a_join_sees_a_person_in_both_datasets(ledger: Ledger, folder: Path) -> None:
+    """It costs the population a group of two."""
+    on(ledger, folder, "shop", "web")
+    totals = {v.dataset: v.spent["epsilon"] for v in accounts(ledger)}
+    assert totals == {"shop": "0.3", "web": "0.3", "population/people": "0.6"}
+
+
+def test_a_request_cannot_leave_the_population_out(
+    ledger: Ledger, folder: Path
+) -> None:
+    """Nor bring one that it does not belong to."""
+    policies = load_policies(folder)
+    with pytest.raises(DpflowError, match="belong to the populations"):
+        granted(ledger, policies=(policies["shop"],))
+    with pytest.raises(DpflowError, match="belong to the populations"):
+        granted(ledger, populations=(policies["population/people"],))
+
+
+def test_leaving_a_population_is_a_changed_policy(ledger: Ledger, folder: Path) -> None:
+    """The ledger remembers who belongs to it."""
+    on(ledger, folder, "shop")
+    text = (folder / "shop.yaml").read_text().replace("population: people\n", "")
+    (folder / "shop.yaml").write_text(text)
+    with pytest.raises(PolicyChanged, match="population"):
+        on(ledger, folder, "shop")
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (("population: people", "population: persons"), "no file of the population"),
+        (("unit: customer", "unit: household"), "same people"),
+        (("add-or-remove", "replace-one"), "same relation"),
+    ],
+)
+def test_a_member_must_fit_its_population(
+    folder: Path, edit: tuple[str, str], message: str
+) -> None:
+    """Or the cap would protect somebody else."""
+    text = (folder / "shop.yaml").read_text().replace(*edit)
+    (folder / "shop.yaml").write_text(text)
+    with pytest.raises(PolicyError, match=message):
+        load_policies(folder)
+
+
+def test_a_dataset_cannot_take_a_populations_name() -> None:
+    """Its account would be the population's."""
+    with pytest.raises(PolicyError, match="begins with"):
+        parse_policy(PEOPLE.replace("population: people", "dataset: population/a"))

@@ -1,0 +1,417 @@
+"""A ledger on PostgreSQL: URLs, secrets, roles, owners, what nobody may change."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerMissing,
+    LedgerUnavailable,
+)
+from dpflow.ledger import (
+    Ledger,
+    create_ledger,
+    migrate_ledger,
+    open_ledger,
+    roles_script,
+    views,
+)
+from dpflow.ledger.database import SCHEMA_VERSION, migrations, statements
+from dpflow.ledger.postgres import PostgresDatabase
+from dpflow.ledger.postgres_owner import SessionOwners
+from dpflow.ledger.postgres_server import Server, postgres_statements
+from tests.ledger.support import Child, audit, edit, granted, make_policy, read
+from tests.postgres import server
+
+SECRET = "s3cr3t/w@rd"
+
+
+@pytest.fixture
+def ledger(postgres_url: str) -> Iterator[Ledger]:
+    """Give a new, open ledger."""
+    opened = create_ledger(postgres_url)
+    yield opened
+    opened.close()
+
+
+def as_user(url: str, user: str) -> str:
+    """Return the URL of a database for another user."""
+    return url.replace("//postgres@", f"//{user}@")
+
+
+# URLs
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("postgresql://ann:pw@db:5433/x", "postgresql://ann@db:5433/x"),
+        ("postgres://ann:pw@db/x?sslmode=require", "postgresql://ann@db/x"),
+        ("postgresql://db/x", "postgresql://db/x"),
+        ("postgresql://ann@/x?host=/run/pg", "postgresql://ann@/x?host=/run/pg"),
+        ("postgresql://ann@db/x?password=pw", "postgresql://ann@db/x"),
+    ],
+)
+def test_a_place_is_its_url_without_a_secret(url: str, place: str) -> None:
+    """So that any message may say it."""
+    assert PostgresDatabase(url).place == place
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://ann:{SECRET}@db:port/x",
+        f"postgresql://ann:{SECRET}@db/x?unheard=of",
+        f"postgresql://ann:{SECRET}@[db/x",
+        f"postgresql://ann:{SECRET}@db/x",
+        "postgresql://ann:s3cr3t@12@db/x",
+        "postgresql://ann:s3cr3t/12@db/x",
+        "postgresql://ann:s3cr3t?12@db/x",
+        "postgresql://ann:s3cr3t#12@db/x",
+        "postgresql://ann:12:s3cr3t@db/x",
+        "postgresql://ann:s3cr3t%zz@db/x",
+    ],
+)
+def test_a_url_that_cannot_be_read_is_not_quoted(url: str) -> None:
+    """The driver would quote what it takes for a port, which is half a password."""
+    with pytest.raises(ConfigurationError, match="cannot be read") as caught:
+        open_ledger(url)
+    assert "s3cr3t" not in f"{caught.value} {caught.value.__context__}"
+
+
+def test_a_server_out_of_reach_is_unavailable() -> None:
+    """With the place and the reason, without the password."""
+    url = f"postgresql://ann:{secrets.token_hex(8)}@127.0.0.1:1/x?connect_timeout=2"
+    password = url.split(":")[2].partition("@")[0]
+    with pytest.raises(LedgerUnavailable, match=r"ann@127\.0\.0\.1:1/x") as caught:
+        open_ledger(url, witness="none")
+    assert password not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_message_of_the_server_is_shown_without_the_secret() -> None:
+    """Whoever quotes it."""
+    known = Server("postgresql://ann:hunter2@db/x", lock_seconds=1)
+    error = known.translated(psycopg.OperationalError("no hunter2 here"))
+    assert "no *** here" in str(error)
+
+
+# Making, opening, migrating
+
+
+def test_a_ledger_is_made_once(ledger: Ledger, postgres_url: str) -> None:
+    """A second one in the same database is refused, and the first goes on."""
+    granted(ledger, "0.1")
+    with pytest.raises(ConfigurationError, match="already"):
+        create_ledger(postgres_url)
+    again = open_ledger(postgres_url)
+    assert again.id == ledger.id
+    assert len(views.history(again)) == 2
+    again.close()
+
+
+def test_two_who_make_a_ledger_at_once_make_one(postgres_url: str) -> None:
+    """The other is told."""
+    told: list[str] = []
+
+    def make() -> None:
+        try:
+            told.append(create_ledger(postgres_url).id)
+        except (ConfigurationError, LedgerCorrupt) as error:
+            told.append(type(error).__name__)
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told.count("ConfigurationError") == 3
+    assert read(postgres_url, "SELECT count(*) FROM ledger") == [(1,)]
+
+
+def test_no_ledger_is_missing(postgres_url: str) -> None:
+    """Nothing is made by opening; neither is a database."""
+    for url in (postgres_url, postgres_url.replace("?", "x?")):
+        with pytest.raises(LedgerMissing, match="dpflow ledger init"):
+            open_ledger(url)
+    assert read(postgres_url, "SELECT to_regnamespace('dpflow')") == [(None,)]
+
+
+def test_a_newer_schema_is_refused_at_each_write(
+    ledger: Ledger, postgres_url: str
+) -> None:
+    """Also by who had opened it before."""
+    edit(postgres_url, f"UPDATE ledger SET min_writer = {SCHEMA_VERSION + 1}")
+    with pytest.raises(LedgerUnavailable, match="Upgrade dpflow"):
+        granted(ledger, "0.1")
+    with pytest.raises(LedgerUnavailable, match="Upgrade dpflow"):
+        open_ledger(postgres_url)
+
+
+def test_a_migration_waits_for_writers_and_runs_alone(
+    ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is reserved while it waits is there; nothing is lost."""
+    edit(postgres_url, "UPDATE ledger SET schema_version = schema_version - 1")
+    script = "UPDATE ledger SET schema_version = schema_version + 1;\n"
+    newest = {**migrations("postgres"), SCHEMA_VERSION: script}
+    monkeypatch.setattr("dpflow.ledger.migrations", lambda _: newest)
+    assert migrate_ledger(postgres_url) == (SCHEMA_VERSION - 1, SCHEMA_VERSION)
+    assert migrate_ledger(postgres_url) == (SCHEMA_VERSION, SCHEMA_VERSION)
+    granted(ledger, "0.1")
+    audit(postgres_url)
+
+
+def test_a_migration_that_fails_changes_nothing(
+    ledger: Ledger, postgres_url: str
+) -> None:
+    """It is one transaction."""
+    scripts = ["CREATE TABLE dpflow.half (x int);\n", "CREATE TABLE ledger (x int);\n"]
+    with pytest.raises(LedgerCorrupt, match="already exists"):
+        PostgresDatabase(postgres_url).migrate(scripts)
+    assert read(postgres_url, "SELECT to_regclass('dpflow.half')") == [(None,)]
+
+
+def test_statements_are_rewritten_for_the_driver() -> None:
+    """Each named parameter, nothing else, and every statement of the kernel."""
+    found = postgres_statements()
+    assert set(statements()) < set(found)
+    for name, sql in found.items():
+        assert not re.search(r"(?<![:\w]):[a-z_]", sql), name
+    assert "WHERE id = %(id)s AND seq = %(seq)s - 1" in found["move_account"]
+
+
+def test_both_kinds_of_database_have_the_same_tables(
+    ledger: Ledger, postgres_url: str, tmp_path: object
+) -> None:
+    """Column by column; PostgreSQL has two tables more, for locks and its server."""
+    other = create_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    other.close()
+    sql = (
+        "SELECT table_name, column_name FROM information_schema.columns WHERE "
+        "table_schema = 'dpflow'"
+    )
+    columns = set(read(postgres_url, sql))
+    tables = {table for table, _ in columns} - {"server", "lockable"}
+    path = other.database.path
+    assert tables == {
+        name
+        for (name,) in read(path, "SELECT name FROM sqlite_master WHERE type = 'table'")
+    }
+    for table in tables:
+        told = read(path, f"SELECT name FROM pragma_table_info('{table}')")
+        assert {name for (name,) in told} == {c for t, c in columns if t == table}
+
+
+# Owners
+
+
+def await_end(owners: SessionOwners, name: str) -> None:
+    """Wait until the server has ended the session behind a name."""
+    until = time.monotonic() + 5
+    while owners.alive(name):
+        assert time.monotonic() < until
+
+
+def test_an_owner_lives_until_it_is_closed(postgres_url: str) -> None:
+    """One name per object, alive for others while its session stands."""
+    first, second = (SessionOwners(PostgresDatabase(postgres_url).server) for _ in "ab")
+    assert first.mine() == first.mine() != second.mine()
+    name = first.mine()
+    held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+    assert read(postgres_url, held) == [(2,)]
+
+    def look(say: Callable[[str], None]) -> None:
+        owners = SessionOwners(PostgresDatabase(postgres_url).server)
+        say(str([owners.alive(owner) for owner in (name, "0" * 32, "no name", "")]))
+
+    assert Child(look).end() == (0, ["[True, False, False, False]"])
+    first.close()
+    await_end(second, name)
+    second.close()
+
+
+def test_many_names_do_not_collide(postgres_url: str) -> None:
+    """The two halves of a lock's number are looked up as they were taken."""
+    asking = SessionOwners(PostgresDatabase(postgres_url).server)
+    for name in ("f" * 32, "0" * 31 + "1", "7fffffff80000000" * 2, "8" + "0" * 31):
+        holder = SessionOwners(PostgresDatabase(postgres_url).server)
+        holder.mine()
+        assert not asking.alive(name)
+        key = int.from_bytes(bytes.fromhex(name)[:8], signed=True)
+        with psycopg.connect(postgres_url) as connection:
+            connection.execute("SELECT pg_advisory_lock_shared(%s)", (key,))
+            assert asking.alive(name)
+        await_end(asking, name)
+        holder.close()
+    asking.close()
+
+
+def test_an_owner_of_another_database_is_not_here(postgres_url: str) -> None:
+    """Locks belong to a database, as a ledger does."""
+    elsewhere = server().new_database()
+    with psycopg.connect(elsewhere) as connection:
+        connection.execute("SELECT pg_advisory_lock_shared(1)")
+        owners = SessionOwners(PostgresDatabase(postgres_url).server)
+        assert not owners.alive("0" * 15 + "1" + "0" * 16)
+        owners.close()
+    server().drop(elsewhere)
+
+
+# Roles
+
+
+@pytest.fixture
+def roles(ledger: Ledger, postgres_url: str) -> Iterator[dict[str, str]]:
+    """Give the URLs of a login for each role, on a ledger with some history."""
+    name = f"u{secrets.token_hex(4)}"
+    short = ("owner", "officer", "worker", "reader")
+    ledger.settle(granted(ledger, "0.1", key="week/1"), value='"secret"')
+    granted(ledger, "0.1", key="week/2")
+    for _ in range(2):
+        edit(postgres_url, "SET search_path = public", roles_script())
+    for role in short:
+        create = f"CREATE ROLE {name}_{role} LOGIN"
+        edit(postgres_url, create, f"GRANT dpflow_{role} TO {name}_{role}")
+    yield {role: as_user(postgres_url, f"{name}_{role}") for role in short}
+    server().run(*(f"DROP ROLE {name}_{role}" for role in short))
+
+
+WORKER_MAY_NOT = [
+    "UPDATE entry SET amount = '[0,0]'",
+    "DELETE FROM entry",
+    "TRUNCATE entry",
+    "ALTER TABLE entry DISABLE TRIGGER ALL",
+    "DROP TABLE entry",
+    "DELETE FROM account",
+    "DELETE FROM reservation",
+    "DELETE FROM granted",
+    "DELETE FROM refused",
+    "DELETE FROM lockable",
+    "DELETE FROM term",
+    "UPDATE term SET pinned = '{}'",
+    "INSERT INTO term (dataset, number) VALUES ('a', 2)",
+    "UPDATE account SET rule = '{}'",
+    "UPDATE account SET halt = '9'",
+    "UPDATE account SET term = 2",
+    "UPDATE reservation SET owner = 'me'",
+    "UPDATE release SET release_key = key_text",
+    "UPDATE ledger SET min_writer = 1",
+    "UPDATE ledger SET release_secret = ''",
+    "UPDATE server SET timeline = 2",
+    "INSERT INTO checkpoint SELECT id, seq, head, head, '', '' FROM account",
+    "CREATE TABLE dpflow.mine (x int)",
+    "UPDATE lockable SET name = 'b'",
+]
+
+
+@pytest.mark.parametrize("statement", WORKER_MAY_NOT)
+def test_a_worker_may_not(roles: dict[str, str], statement: str) -> None:
+    """Whatever lets it run more than the policy says, or hides that it did."""
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        edit(roles["worker"], statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM release WHERE state = 'settled'",
+        "UPDATE reservation SET state = 'open' WHERE state = 'settled'",
+    ],
+)
+def test_a_worker_may_not_undo(roles: dict[str, str], statement: str) -> None:
+    """A settled release stays, an ended charge stays ended: triggers see to it."""
+    with pytest.raises(psycopg.IntegrityError):
+        edit(roles["worker"], statement)
+
+
+def test_a_worker_may_not_thaw(roles: dict[str, str], postgres_url: str) -> None:
+    """An officer may; what runs already may be settled meanwhile."""
+    edit(postgres_url, "UPDATE account SET state = 'frozen'")
+    thaw = "UPDATE account SET state = 'open'"
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="only an officer"):
+        edit(roles["worker"], thaw)
+    edit(roles["officer"], thaw)
+    edit(roles["worker"], "UPDATE account SET state = 'frozen'")
+
+
+def test_a_worker_runs_steps(roles: dict[str, str], postgres_url: str) -> None:
+    """All of a charge's life, replays and claims, on a term that is open."""
+    worker = open_ledger(roles["worker"])
+    for call in (
+        lambda: worker.settle(granted(worker, "0.1", key="week/3"), value="1"),
+        lambda: worker.void(granted(worker, "0.1", key="week/4"), reason="test"),
+        lambda: worker.settle(granted(worker, "0.1", key="week/5"), outcome="failed"),
+        lambda: granted(worker, "0.1"),
+    ):
+        call()
+    assert len(views.history(worker)) == 11
+    worker.close()
+    audit(postgres_url)
+
+
+def test_a_worker_opens_no_term(roles: dict[str, str]) -> None:
+    """Nothing is charged to a dataset whose policy no officer applied."""
+    worker = open_ledger(roles["worker"])
+    with pytest.raises(LedgerUnavailable, match=r"table term.*an officer's"):
+        granted(worker, "0.1", policies=[make_policy("b")])
+    worker.close()
+    officer = open_ledger(roles["officer"])
+    granted(officer, "0.1", policies=[make_policy("b")])
+    officer.close()
+    worker = open_ledger(roles["worker"])
+    granted(worker, "0.1", policies=[make_policy("b")])
+    worker.close()
+
+
+def test_a_reader_reads(roles: dict[str, str]) -> None:
+    """Accounts, journal and who lives, but no value, and it charges nothing."""
+    reader = open_ledger(roles["reader"])
+    assert [view.id for view in views.accounts(reader)] == ["a#1"]
+    assert len(views.history(reader)) == 4
+    assert [each.alive for each in views.open_reservations(reader)] == [True]
+    with pytest.raises(LedgerUnavailable, match="may not do this"):
+        granted(reader, "0.1")
+    with pytest.raises(LedgerUnavailable, match="may not do this"):
+        reader.release_key("a")
+    reader.close()
+    for statement in (
+        "SELECT value FROM release",
+        "SELECT * FROM release",
+        "SELECT release_secret FROM ledger",
+        "SELECT name FROM lockable",
+        "UPDATE account SET state = 'frozen'",
+        "INSERT INTO lockable (name) VALUES ('x')",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            edit(roles["reader"], statement)
+
+
+def test_not_even_the_owner_edits_the_journal(roles: dict[str, str]) -> None:
+    """It would have to drop the triggers first, which is no accident."""
+    for statement in (
+        "UPDATE entry SET amount = '[0,0]'",
+        "DELETE FROM entry",
+        "TRUNCATE entry CASCADE",
+    ):
+        with pytest.raises(psycopg.IntegrityError, match="append-only"):
+            edit(roles["owner"], statement)
+    edit(roles["owner"], "CREATE TABLE mine (x int)", "DROP TABLE mine")
+
+
+def test_strangers_see_nothing(ledger: Ledger, postgres_url: str) -> None:
+    """A login without a role of the ledger is refused at once."""
+    name = f"u{secrets.token_hex(4)}"
+    server().run(f"CREATE ROLE {name} LOGIN")
+    with pytest.raises(LedgerUnavailable, match="may not do this"):
+        open_ledger(as_user(postgres_url, name))
+    server().run(f"DROP ROLE {name}")

@@ -1,0 +1,594 @@
+"""PostgreSQL under failures: nothing acknowledged is lost, nothing is charged twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from fractions import Fraction
+from functools import partial
+
+import psycopg
+import pytest
+
+from dpflow import PureDP
+from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
+from dpflow.ledger import (
+    Ledger,
+    accept_server,
+    create_ledger,
+    open_ledger,
+    postgres_server,
+    views,
+)
+from dpflow.ledger.postgres import PostgresDatabase
+from dpflow.ledger.postgres_session import PostgresSession
+from dpflow.ledger.records import Granted, Request
+from tests.ledger.support import (
+    Child,
+    audit,
+    edit,
+    granted,
+    ledger_on,
+    make_policy,
+    read,
+    request,
+    sums,
+)
+from tests.postgres import PostgresServer, binaries, server
+from tests.proxy import Proxy
+
+SMALL = PureDP(epsilon=Fraction(1, 10**6))
+UNITS = Fraction(1, 10**6)
+
+
+@pytest.fixture(autouse=True)
+def _no_witness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These ledgers lie on servers of their own; their witness is waived."""
+    monkeypatch.setenv("DPFLOW_WITNESS", "none")
+
+
+@pytest.fixture
+def ledger(postgres_url: str) -> Iterator[Ledger]:
+    """Give a new, open ledger."""
+    opened = create_ledger(postgres_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """Give a server that a test may harm."""
+    started = PostgresServer()
+    yield started
+    started.destroy()
+
+
+def through(proxy: Proxy, url: str) -> str:
+    """Return the URL that leads to a database by way of the proxy."""
+    return url.partition("?")[0] + f"?host={proxy.folder}"
+
+
+def until_answered(call: Callable[[], object], seconds: float = 30) -> None:
+    """Repeat a call that changes nothing the second time until it is answered."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            call()
+        except LedgerUnavailable:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        else:
+            return
+
+
+def reserved(ledger: Ledger) -> str:
+    """Reserve, asking with the same id until there is an answer."""
+    made: list[Request] = []
+
+    def ask() -> None:
+        if not made:
+            made.append(request(ledger, SMALL))
+        assert isinstance(ledger.reserve(made[0]), Granted)
+
+    until_answered(ask)
+    return made[0].reservation
+
+
+# Lost answers
+
+
+def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url: str) -> None:
+    """A hundred cuts, before and after the commit: exactly the charges asked for."""
+    create_ledger(postgres_url).close()
+    proxy, chance = Proxy(server().folder), random.Random(7)
+    ledger = open_ledger(through(proxy, postgres_url))
+    names = []
+    for _ in range(50):
+        made = request(ledger, SMALL)
+        proxy.cut = chance.choice(["before", "after"])
+        assert isinstance(ledger.reserve(made), Granted)
+        names.append(made.reservation)
+        proxy.cut = chance.choice(["before", "after"])
+        ledger.settle(made.reservation)
+    assert proxy.cuts == 100
+    ledger.close()
+    proxy.close()
+    assert sums(postgres_url) == (50 * UNITS, 0)
+    kept = {name for (name,) in read(postgres_url, "SELECT id FROM reservation")}
+    assert kept == set(names)
+    audit(postgres_url)
+
+
+def test_a_lost_answer_to_a_void_is_told(postgres_url: str) -> None:
+    """It is an error, and the ledger knows whether the charge was given back."""
+    create_ledger(postgres_url).close()
+    proxy = Proxy(server().folder)
+    ledger = open_ledger(through(proxy, postgres_url))
+    for how, left in (("before", 1), ("after", 1)):
+        name = granted(ledger, SMALL)
+        proxy.cut = how
+        with pytest.raises(LedgerUnavailable):
+            ledger.void(name, reason="cancelled")
+        until = time.monotonic() + 10
+        while sums(postgres_url) != (0, left * UNITS):
+            assert time.monotonic() < until
+    ledger.close()
+    proxy.close()
+    audit(postgres_url)
+
+
+def test_a_storm_of_ended_sessions_loses_nothing(postgres_url: str) -> None:
+    """Four threads work while their sessions are ended a hundred times."""
+    create_ledger(postgres_url).close()
+    ledgers = [open_ledger(postgres_url) for _ in range(4)]
+    done, names = threading.Event(), list[str]()
+
+    def work(ledger: Ledger) -> None:
+        while not done.is_set():
+            names.append(reserved(ledger))
+            until_answered(partial(ledger.settle, names[-1]))
+
+    threads = [threading.Thread(target=work, args=[each]) for each in ledgers]
+    for thread in threads:
+        thread.start()
+    kill = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name "
+        "= 'dpflow' AND datname = current_database() ORDER BY random() LIMIT 1"
+    )
+    killed = 0
+    while killed < 100:
+        killed += len(read(postgres_url, kill))
+        time.sleep(0.005)
+    done.set()
+    for thread in threads:
+        thread.join()
+    for ledger in ledgers:
+        ledger.close()
+    settled = "SELECT id FROM reservation WHERE state = 'settled'"
+    assert {name for (name,) in read(postgres_url, settled)} == set(names)
+    assert sums(postgres_url) == (len(names) * UNITS, 0)
+    audit(postgres_url)
+
+
+def test_a_killed_server_keeps_what_it_acknowledged(
+    own_server: PostgresServer,
+) -> None:
+    """Three times kill -9 to all of it, while four processes reserve."""
+    url = own_server.new_database()
+    create_ledger(url).close()
+
+    def work(say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url)
+        while True:
+            say(reserved(ledger))
+
+    children = [Child(work) for _ in range(4)]
+    for _ in range(3):
+        time.sleep(0.5)
+        own_server.stop(signal.SIGKILL)
+        own_server.start()
+    time.sleep(0.2)
+    said = set[str]()
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)
+        said |= {line for line in child.end()[1] if len(line) == 32}
+    assert len(said) > 10
+    kept = {name for (name,) in read(url, "SELECT id FROM reservation")}
+    assert said <= kept
+    assert len(kept - said) <= len(children)
+    assert sums(url) == (0, len(kept) * UNITS)
+    audit(url)
+
+
+# A server that may lose what it acknowledges
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
+def test_a_server_that_does_not_sync_is_refused(
+    own_server: PostgresServer, setting: str
+) -> None:
+    """At the opening, and at the next decision if it changes meanwhile."""
+    url = own_server.new_database()
+    ledger = create_ledger(url)
+    granted(ledger, "0.1")
+    own_server.run(f"ALTER SYSTEM SET {setting} = off", "SELECT pg_reload_conf()")
+    time.sleep(0.3)
+    for call in (lambda: granted(ledger, "0.1"), lambda: open_ledger(url)):
+        with pytest.raises(LedgerUnavailable, match=f"{setting} = off.*set it to on"):
+            call()
+    assert sums(url) == (0, Fraction(1, 10))
+    own_server.run(f"ALTER SYSTEM RESET {setting}", "SELECT pg_reload_conf()")
+    time.sleep(0.3)
+    granted(ledger, "0.1")
+    ledger.close()
+
+
+@pytest.mark.parametrize("value", ["off", "local", "remote_write"])
+def test_commits_that_do_not_wait_are_refused(
+    ledger: Ledger, postgres_url: str, value: str
+) -> None:
+    """Whether the URL or the database says so; a session asks once more at a write."""
+    name = postgres_url.partition("@/")[2].partition("?")[0]
+    asked = f"{postgres_url}&options=-csynchronous_commit%3D{value}"
+    with pytest.raises(LedgerUnavailable, match=f"synchronous_commit = {value}"):
+        open_ledger(asked)
+    edit(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = {value}")
+    with pytest.raises(LedgerUnavailable, match=f"synchronous_commit = {value}"):
+        open_ledger(postgres_url)
+    edit(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = remote_apply")
+    again = open_ledger(postgres_url)
+    granted(again, "0.1")
+    again.close()
+
+
+def test_a_standby_is_refused_and_a_promoted_one_until_it_is_accepted(
+    own_server: PostgresServer,
+) -> None:
+    """What it shows may be old; after a promotion, charges may be missing."""
+    url = own_server.new_database()
+    ledger = create_ledger(url)
+    granted(ledger, "0.25")
+    ledger.close()
+    own_server.stop()
+    standby = PostgresServer(copy_of=own_server, standby=True)
+    try:
+        moved = standby.url(url.partition("@/")[2].partition("?")[0])
+        with pytest.raises(LedgerUnavailable, match="standby in recovery"):
+            open_ledger(moved)
+        standby.run("SELECT pg_promote()")
+        promoted = open_ledger(moved)
+        assert len(views.history(promoted)) == 2
+        refused = r"timeline 1, and is on server \d+, timeline 2.*accept-server"
+        for _ in range(2):
+            with pytest.raises(LedgerCorrupt, match=refused):
+                granted(promoted, "0.1")
+        assert sums(moved) == (0, Fraction(1, 4))
+        accept_server(moved, because="compared with the witness")
+        granted(promoted, "0.1")
+        told = read(moved, "SELECT timeline, because FROM server")
+        assert told == [(2, "compared with the witness")]
+        promoted.close()
+    finally:
+        standby.destroy()
+
+
+def test_a_dump_restored_on_another_server_is_refused(
+    ledger: Ledger, postgres_url: str, own_server: PostgresServer
+) -> None:
+    """It verifies perfectly, and knows nothing of what was charged after it."""
+    granted(ledger, "0.25")
+    dump = subprocess.run(
+        [binaries() / "pg_dump", postgres_url], check=True, capture_output=True
+    )
+    url = own_server.new_database()
+    command = [binaries() / "psql", "-q", "-v", "ON_ERROR_STOP=1", url]
+    subprocess.run(command, check=True, capture_output=True, input=dump.stdout)
+    granted(ledger, "0.5")
+    restored = open_ledger(url)
+    with pytest.raises(LedgerCorrupt, match="is on server"):
+        granted(restored, "0.5")
+    assert restored.id == ledger.id
+    restored.close()
+    edit(url, "DELETE FROM server")
+    with pytest.raises(LedgerCorrupt, match="does not say which server"):
+        granted(open_ledger(url), "0.5")
+
+
+def test_a_pooler_is_refused(postgres_url: str) -> None:
+    """It hands one session to many; locks and settings would be another's."""
+    create_ledger(postgres_url).close()
+    proxy = Proxy(server().folder, hides_process=True)
+    with pytest.raises(LedgerUnavailable, match="pooler"):
+        open_ledger(through(proxy, postgres_url))
+    proxy.close()
+
+
+def test_a_database_of_another_encoding_is_refused() -> None:
+    """It could not keep every name as it was hashed."""
+    url = server().url("latin")
+    server().run(
+        "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"
+    )
+    try:
+        with pytest.raises(LedgerUnavailable, match=r"encoding LATIN1.*UTF8"):
+            create_ledger(url)
+    finally:
+        server().drop(url)
+
+
+# Locks and deadlines
+
+
+def test_a_held_dataset_is_waited_for_and_no_longer(
+    ledger: Ledger, postgres_url: str
+) -> None:
+    """Others go on; the wait ends with a refusal, and nothing runs unguarded."""
+    waiting = ledger_on(PostgresDatabase(postgres_url, lock_seconds=0.3))
+    with ledger.database.write() as session:
+        session.lock(["a"])
+        session.rows("read_ledger")
+        since = time.monotonic()
+        with pytest.raises(LedgerUnavailable, match="holds the lock") as caught:
+            granted(waiting, "0.1")
+        assert 0.3 <= time.monotonic() - since < 10
+        assert caught.value.waited == 0.3
+        granted(waiting, "0.1", policies=[make_policy("b")])
+    granted(waiting, "0.1")
+    assert sums(postgres_url) == (0, Fraction(1, 10))
+    waiting.close()
+
+
+def test_datasets_are_locked_in_one_order(postgres_url: str) -> None:
+    """Threads that ask for the same two in either order do not wait in a circle."""
+    ledger = create_ledger(postgres_url)
+    both = [make_policy("a"), make_policy("b")]
+    errors: list[BaseException] = []
+
+    def work(policies: list[object]) -> None:
+        try:
+            for _ in range(25):
+                ledger.settle(granted(ledger, SMALL, policies=policies))
+        except BaseException as error:
+            errors.append(error)
+
+    orders = [both, both[::-1], both, both[::-1]]
+    threads = [threading.Thread(target=work, args=[order]) for order in orders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    expected = (100 * UNITS, 0)
+    assert (sums(postgres_url, "a#1"), sums(postgres_url, "b#1")) == (expected,) * 2
+    log = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    assert read(postgres_url, log) == [(0,)]
+    ledger.close()
+
+
+def test_more_threads_than_connections_wait_for_each_other(postgres_url: str) -> None:
+    """And are told so when it takes too long."""
+    create_ledger(postgres_url).close()
+    database = PostgresDatabase(postgres_url, connections=1, lock_seconds=0.2)
+    ledger = ledger_on(database)
+    with database.read():
+        told: list[LedgerUnavailable] = []
+
+        def ask() -> None:
+            try:
+                granted(ledger, "0.1")
+            except LedgerUnavailable as error:
+                told.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+    assert "1 threads of this process" in told[0].message
+    assert told[0].waited == 0.2
+    granted(ledger, "0.1")
+    ledger.close()
+
+
+def test_a_holder_that_stopped_is_ended_by_the_server(
+    ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transaction is rolled back, and it is told so when it goes on."""
+    monkeypatch.setattr(postgres_server, "IDLE_SECONDS", 0.3)
+    slow = open_ledger(postgres_url)
+
+    def stop() -> None:
+        with slow.database.write() as session:
+            session.lock(["a"])
+            session.rows("read_ledger")
+            granted(ledger, "0.1")
+            session.rows("read_ledger")
+
+    with pytest.raises(LedgerUnavailable, match="server closed the connection"):
+        stop()
+    granted(slow, "0.1")
+    slow.close()
+
+
+def test_a_server_that_stopped_answering_is_given_up(
+    ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step waits for ever; what was asked is decided in another session."""
+    granted(ledger, "0.1")
+    monkeypatch.setattr(postgres_server, "STATEMENT_SECONDS", 1)
+    monkeypatch.setattr(postgres_server, "_GRACE_SECONDS", 0)
+    sessions = (
+        "SELECT pid FROM pg_stat_activity WHERE application_name = 'dpflow' AND "
+        "datname = current_database()"
+    )
+    stopped = [pid for (pid,) in read(postgres_url, sessions)]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        granted(ledger, "0.1")
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    assert sums(postgres_url) == (0, Fraction(2, 10))
+
+
+# Sessions and processes
+
+
+def test_an_idle_session_that_ended_is_replaced_unnoticed(
+    ledger: Ledger, postgres_url: str
+) -> None:
+    """Also the owner's, whose name stays the same."""
+    name, owner = granted(ledger, "0.1"), ledger.owners.mine()
+    kill = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name "
+        "= 'dpflow' AND datname = current_database()"
+    )
+    assert len(read(postgres_url, kill)) == 2
+    time.sleep(0.1)
+    ledger.settle(name)
+    granted(ledger, "0.1")
+    assert ledger.owners.mine() == owner
+    other = open_ledger(postgres_url)
+    assert other.owners.alive(owner)
+    other.close()
+    assert sums(postgres_url) == (Fraction(1, 10), Fraction(1, 10))
+
+
+def test_a_child_leaves_its_parents_sessions_alone(
+    ledger: Ledger, postgres_url: str
+) -> None:
+    """It has its own, and its end closes none of the parent's."""
+    first, owner = granted(ledger, "0.1"), ledger.owners.mine()
+
+    def work(say: Callable[[str], None]) -> None:
+        assert ledger.owners.alive(owner)
+        say(ledger.owners.mine())
+        ledger.settle(granted(ledger, "0.2"))
+        ledger.close()
+
+    child = Child(work)
+    name = child.line()
+    assert child.end() == (0, [])
+    assert name != owner
+    ended = "SELECT sessions_abandoned, sessions_fatal FROM pg_stat_database"
+    before = read(postgres_url, f"{ended} WHERE datname = current_database()")
+    ledger.settle(first)
+    assert ledger.owners.alive(owner)
+    other = open_ledger(postgres_url)
+    assert other.owners.alive(owner)
+    assert not other.owners.alive(name)
+    other.close()
+    assert before == [(0, 0)]
+    assert sums(postgres_url) == (Fraction(3, 10), 0)
+
+
+def test_a_childs_session_outlives_its_parent_by_no_lock(postgres_url: str) -> None:
+    """A killed parent looks dead although its child still runs."""
+    create_ledger(postgres_url).close()
+
+    def parent(say: Callable[[str], None]) -> None:
+        ledger = open_ledger(postgres_url)
+        say(granted(ledger, "0.1"))
+        say(ledger.owners.mine())
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(30)
+            os._exit(0)
+        say(str(pid))
+        time.sleep(30)
+
+    child = Child(parent)
+    child.line()
+    owner, grandchild = child.line(), int(child.line())
+    other = open_ledger(postgres_url)
+    assert other.owners.alive(owner)
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitpid(child.pid, 0)
+    until = time.monotonic() + 5
+    while other.owners.alive(owner):
+        assert time.monotonic() < until
+    os.kill(grandchild, signal.SIGKILL)
+    other.close()
+
+
+def test_who_looks_dead_and_lives_is_charged_and_so_is_its_successor(
+    postgres_url: str,
+) -> None:
+    """Its session ended, not its body: two charges, one release, nothing given back."""
+    first, second = create_ledger(postgres_url), open_ledger(postgres_url)
+    early = granted(first, "0.25", key="week/1")
+    kill = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity JOIN pg_locks USING "
+        "(pid) WHERE locktype = 'advisory' AND datname = current_database()"
+    )
+    assert len(read(postgres_url, kill)) == 1
+    time.sleep(0.1)
+    # In this process the name counts as alive; another process asks.
+    child = Child(lambda say: say(granted(open_ledger(postgres_url), "0.25", key="w")))
+    assert child.end()[0] == 0
+
+    def work(say: Callable[[str], None]) -> None:
+        ledger = open_ledger(postgres_url)
+        late = granted(ledger, "0.25", key="week/1")
+        say(late)
+        ledger.settle(late, value='"second"')
+
+    child = Child(work)
+    late = child.line()
+    assert child.end() == (0, [])
+    first.settle(early, value='"first"')
+    assert sums(postgres_url) == (Fraction(1, 2), Fraction(1, 4))
+    kept = "SELECT reservation, value FROM release WHERE state = 'settled'"
+    assert read(postgres_url, kept) == [(late, '"second"')]
+    audit(postgres_url)
+    first.close()
+    second.close()
+
+
+def test_two_who_use_one_id_at_once_are_told(ledger: Ledger, postgres_url: str) -> None:
+    """On different datasets no lock is in the way, but the id is one."""
+    made = request(ledger, "0.1")
+    other = request(
+        ledger, "0.1", policies=[make_policy("b")], reservation=made.reservation
+    )
+    answers: list[str] = []
+
+    def ask(each: Request) -> None:
+        try:
+            answers.append(type(ledger.reserve(each)).__name__)
+        except Exception as error:
+            answers.append(type(error).__name__)
+
+    threads = [threading.Thread(target=ask, args=[each]) for each in (made, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == ["Granted", "ReservationConflict"]
+    audit(postgres_url)
+
+
+def test_a_commit_that_rolled_back_is_no_commit(postgres_url: str) -> None:
+    """PostgreSQL answers a COMMIT of a failed transaction without an error."""
+    create_ledger(postgres_url).close()
+    database = PostgresDatabase(postgres_url)
+
+    def fail() -> None:
+        with database.borrowed() as connection, connection.pipeline() as pipeline:
+            session = PostgresSession(connection, pipeline, database.place)
+            session.begin("BEGIN")
+            connection.execute("SELECT 1 / 0")
+            with suppress(psycopg.errors.DivisionByZero):
+                pipeline.sync()
+            session.commit()
+            pipeline.sync()
+            session.check_committed()
+
+    with pytest.raises(LedgerUnavailable, match="ROLLBACK"):
+        fail()
+    database.close()

@@ -1,0 +1,321 @@
+"""A ledger that forgot charges is charged again: never too little, and steps go on."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpflow.exceptions import ConfigurationError, LedgerRolledBack, LedgerUnwitnessed
+from dpflow.ledger import create_ledger, open_ledger
+from dpflow.ledger import witness as module
+from dpflow.ledger.reconcile import compare, reconcile, trust
+from dpflow.ledger.verify import verify
+from tests.ledger.support import (
+    audit,
+    edit,
+    granted,
+    kinds,
+    make_policy,
+    read,
+    sums,
+    url,
+)
+from tests.ledger.test_rollback import ACCIDENTS, Host, gone_another_way
+
+POLICIES = {name: make_policy(name, budget="{epsilon: 100}") for name in ("a", "b")}
+WHY = "the disk was restored"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Return a host that has charged something."""
+    found = Host(tmp_path, str(tmp_path / "state"), random.Random(3))
+    found.work()
+    return found
+
+
+def used(path: Path) -> dict[str, Fraction]:
+    """Return what each dataset has used."""
+    return {name: sum(sums(path, f"{name}#1")) for name in ("a", "b")}
+
+
+class Meter(Host):
+    """A host that remembers what its steps were granted, wherever its ledger went."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.most = {"a": Fraction(0), "b": Fraction(0)}
+
+    def work(self, ledger=None, least=1):
+        """Make charges, and remember the use after them."""
+        super().work(ledger, least)
+        now = used(self.path)
+        self.most = {name: max(now[name], self.most[name]) for name in now}
+
+
+@pytest.mark.parametrize("accident", ACCIDENTS)
+def test_every_accident_is_made_good(tmp_path, accident):
+    """Afterwards no account says less than was ever used, and steps run."""
+    for seed in range(6):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        host = Meter(folder, str(folder / "state"), random.Random(seed))
+        host.work()
+        accident(host)
+        before = used(host.path)
+        ledger = host.open()
+        found = reconcile(ledger, POLICIES, because=WHY)
+        assert not found.agrees
+        after = used(host.path)
+        for name, most in host.most.items():
+            assert after[name] >= max(most, before[name]), (seed, name)
+        if accident is gone_another_way:
+            # Both ways were gone: what was charged on either counts.
+            lost = sum(
+                Fraction(json.loads(line.asked)[0], 10**36)
+                for loss in found.losses
+                for line in loss.missing
+                if loss.account == "a#1"
+            )
+            assert after["a"] == before["a"] + lost
+        assert verify(ledger).bad == []
+        ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
+        ledger.close()
+        host.work()
+        audit(host.path)
+
+
+def test_a_restored_backup_is_raised_to_exactly_what_was_used(tmp_path):
+    """Where nothing was voided, nothing is charged twice."""
+    host = Host(tmp_path, str(tmp_path / "state"), random.Random(1))
+    ledger = host.open()
+    for _ in range(3):
+        ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
+    open_one = granted(ledger, "0.5", policies=[POLICIES["a"]])
+    copy = host.copy()
+    ledger.settle(open_one)
+    for _ in range(4):
+        ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
+    ledger.close()
+    most = used(host.path)["a"]
+    host.replace_by(copy)
+    ledger = host.open()
+    reconcile(ledger, POLICIES, because=WHY)
+    assert used(host.path)["a"] == most
+    assert kinds(host.path)[-1] == "repair"
+
+
+def test_the_repair_is_recorded(host: Host) -> None:
+    """Reason, number, reservations and the count of repairs."""
+    copy = host.copy()
+    host.work()
+    host.replace_by(copy)
+    ledger = host.open()
+    found = reconcile(ledger, POLICIES, because=WHY)
+    (body,) = read(
+        host.path,
+        "SELECT body FROM entry WHERE kind = 'repair' AND account = 'a#1'",
+    )[0]
+    loss = next(loss for loss in found.losses if loss.account == "a#1")
+    assert WHY in body
+    assert all(str(line.reservation) in body for line in loss.missing)
+    assert read(host.path, "SELECT epoch FROM ledger") == [(1,)]
+
+
+def test_comparing_changes_nothing(host: Host) -> None:
+    """It is what one looks at first."""
+    copy = host.copy()
+    host.work()
+    host.replace_by(copy)
+    before = read(host.path, "SELECT * FROM entry")
+    found = compare(host.open())
+    assert {loss.account for loss in found.losses} >= {"a#1"}
+    assert before == read(host.path, "SELECT * FROM entry")
+    with pytest.raises(LedgerRolledBack):
+        granted(host.open(), "0.25", policies=[POLICIES["a"]])
+
+
+def test_a_ledger_that_agrees_is_left_alone(host: Host) -> None:
+    """No entry, no new count."""
+    before = read(host.path, "SELECT * FROM entry")
+    assert reconcile(host.open(), POLICIES, because=WHY).agrees
+    assert before == read(host.path, "SELECT * FROM entry")
+    assert read(host.path, "SELECT epoch FROM ledger") == [(0,)]
+
+
+def test_an_older_copy_is_refused_after_a_repair_too(host: Host) -> None:
+    """The witness begins anew with the repair, and the copy lacks it."""
+    copy = host.copy()
+    host.work()
+    for _ in range(3):
+        host.replace_by(copy)
+        ledger = host.open()
+        with pytest.raises(LedgerRolledBack):
+            granted(ledger, "0.25", policies=[POLICIES["a"]])
+        reconcile(ledger, POLICIES, because=WHY)
+        granted(ledger, "0.25", policies=[POLICIES["a"]])
+        ledger.close()
+    epochs = read(host.path, "SELECT epoch FROM ledger")
+    assert epochs == [(3,)]
+
+
+def test_repeated_repairs_never_charge_less(host: Host) -> None:
+    """Each begins from what the last one left."""
+    copy = host.copy()
+    host.work()
+    most = used(host.path)
+    for _ in range(3):
+        host.replace_by(copy)
+        ledger = host.open()
+        reconcile(ledger, POLICIES, because=WHY)
+        granted(ledger, "0.25", policies=[POLICIES["a"]])
+        ledger.close()
+        now = used(host.path)
+        assert all(now[name] >= most[name] for name in most)
+        most = now
+
+
+def test_a_crash_before_the_witness_begins_anew_only_repeats_the_repair(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is repaired, the witness still tells of what is not there."""
+    copy = host.copy()
+    host.work()
+    host.replace_by(copy)
+    ledger = host.open()
+    assert ledger.watch.witness is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(type(ledger.watch.witness), "enrol", _crash)
+        with pytest.raises(KeyboardInterrupt):
+            reconcile(ledger, POLICIES, because=WHY)
+    first = used(host.path)
+    ledger = host.open()
+    with pytest.raises(LedgerRolledBack):
+        granted(ledger, "0.25", policies=[POLICIES["a"]])
+    reconcile(ledger, POLICIES, because=WHY)
+    second = used(host.path)
+    assert all(second[name] >= first[name] for name in first)
+    granted(ledger, "0.25", policies=[POLICIES["a"]])
+
+
+def _crash(*_args: object, **_options: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_compacted_witness_raises_to_the_last_use(host: Host) -> None:
+    """Its lines do not tell everything, but the newest tells the use."""
+    copy = host.copy()
+    ledger = host.open()
+    witness = ledger.watch.witness
+    assert witness is not None
+    host.work(ledger)
+    for _ in range(60):
+        ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
+    witness._large, kept = 1, witness.path.read_text().count("\n")
+    before, module._KEPT = module._KEPT, 3
+    try:
+        granted(ledger, "0.25", policies=[POLICIES["a"]])
+    finally:
+        module._KEPT = before
+    assert witness.path.read_text().count("\n") < kept / 2
+    ledger.close()
+    most = used(host.path)
+    host.replace_by(copy)
+    ledger = host.open()
+    reconcile(ledger, POLICIES, because=WHY)
+    after = used(host.path)
+    assert after["a"] == most["a"]
+    assert after["b"] >= most["b"]
+
+
+def test_an_account_that_is_gone_and_has_no_policy_is_not_forgotten(
+    host: Host,
+) -> None:
+    """Nothing is repaired before the policy is back."""
+    empty = host.folder / "empty"
+    create_ledger(url(empty), witness="none").close()
+    ledger_id = host.open().id
+    edit(empty, f"UPDATE ledger SET ledger_id = '{ledger_id}'")
+    host.replace_by(empty)
+    ledger = host.open()
+    with pytest.raises(ConfigurationError, match="no policy makes it"):
+        reconcile(ledger, {}, because=WHY)
+    assert read(host.path, "SELECT count(*) FROM entry") == [(0,)]
+    reconcile(ledger, POLICIES, because=WHY)
+    granted(ledger, "0.25", policies=[POLICIES["a"]])
+
+
+def test_the_old_witness_is_kept(host: Host) -> None:
+    """It is the only proof of what was charged."""
+    copy = host.copy()
+    host.work()
+    ledger = host.open()
+    assert ledger.watch.witness is not None
+    file = ledger.watch.witness.path
+    told = file.read_text()
+    ledger.close()
+    host.replace_by(copy)
+    reconcile(host.open(), POLICIES, because=WHY)
+    assert told == file.with_name(f"{file.name}.1").read_text()
+
+
+# A new machine
+
+
+def test_a_new_machine_is_enrolled_with_what_the_ledger_holds(host: Host) -> None:
+    """From then on it notices what the ledger forgets."""
+    there = str(host.folder / "there")
+    ledger = open_ledger(url(host.path), witness=there)
+    with pytest.raises(LedgerUnwitnessed):
+        granted(ledger, "0.25", policies=[POLICIES["a"]])
+    heads = trust(ledger)
+    newest = dict(read(host.path, "SELECT id, head FROM account"))
+    assert {line.account: line.hash for line in heads} == newest
+    copy = host.copy()
+    granted(ledger, "0.25", policies=[POLICIES["a"]])
+    ledger.close()
+    shutil.copyfile(copy, host.path)
+    for end in ("-wal", "-shm"):
+        Path(f"{host.path}{end}").unlink(missing_ok=True)
+    ledger = open_ledger(url(host.path), witness=there)
+    with pytest.raises(LedgerRolledBack):
+        granted(ledger, "0.25", policies=[POLICIES["a"]])
+
+
+def test_trusting_twice_does_not_replace_a_witness(host: Host) -> None:
+    """That would forget what it knows."""
+    with pytest.raises(ConfigurationError, match="already"):
+        trust(host.open())
+
+
+def test_a_waived_witness_cannot_be_compared(host: Host) -> None:
+    """The message says how to have one."""
+    ledger = open_ledger(url(host.path), witness="none")
+    with pytest.raises(ConfigurationError, match="DPFLOW_WITNESS"):
+        compare(ledger)
+
+
+def test_a_repair_on_one_machine_is_noticed_on_another(host: Host) -> None:
+    """Its witness still tells of charges that were made good elsewhere."""
+    there = str(host.folder / "there")
+    second = open_ledger(url(host.path), witness=there)
+    trust(second)
+    granted(second, "0.25", policies=[POLICIES["a"]])
+    second.close()
+    copy = host.copy()
+    host.work()
+    second = open_ledger(url(host.path), witness=there)
+    granted(second, "0.25", policies=[POLICIES["a"]])
+    second.close()
+    host.replace_by(copy)
+    reconcile(host.open(), POLICIES, because=WHY)
+    second = open_ledger(url(host.path), witness=there)
+    with pytest.raises(LedgerRolledBack):
+        granted(second, "0.25", policies=[POLICIES["a"]])
+    reconcile(second, POLICIES, because=WHY)
+    granted(second, "0.25", policies=[POLICIES["a"]])

@@ -1,0 +1,423 @@
+"""Verification finds every edit, names the first bad entry, and takes no other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpflow import Gaussian
+from dpflow.exceptions import BudgetRefused, LedgerCorrupt
+from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.ledger.operations import amend, import_prior
+from dpflow.ledger.records import canonical
+from dpflow.ledger.replay import TAIL, Replay
+from dpflow.ledger.verify import verify
+from tests.ledger.support import (
+    COLUMNS,
+    edit,
+    granted,
+    make_policy,
+    new_ledger,
+    read,
+    request,
+    url,
+)
+
+KEY = b"k" * 32
+SHOP = make_policy(
+    "shop",
+    budget="{epsilon: 3, delta: 1e-6}",
+    filter="gaussian",
+    odometer="{theorem: renyi, delta: 1e-6}",
+    flows="{report: {epsilon: 1, delta: 5e-7, halt_at_epsilon: 3}}",
+    other_flows="allow",
+)
+STEP = Gaussian(sensitivity=1, sigma=100)
+
+
+def fill(ledger: Ledger) -> None:
+    """Let everything happen to a ledger that can."""
+    for number in range(4):
+        name = granted(ledger, key=f"week/{number}")
+        ledger.settle(name, value=json.dumps(number))
+    ledger.void(granted(ledger, "0.01"), reason="test")
+    with pytest.raises(BudgetRefused):
+        ledger.reserve(request(ledger, "5"))
+    for flow in ("report", "other", None):
+        name = granted(ledger, STEP, policies=[SHOP], flow=flow, flow_run="run")
+        ledger.settle(name, outcome="failed")
+    lost = granted(ledger, "0.01", owner="0" * 32)
+    ledger.forfeit(lost, because="its process is gone")
+    amend(ledger, name, Gaussian(sensitivity=1, sigma=50), because="a wrong sigma")
+    import_prior(ledger, SHOP, STEP, because="before", evidence="e" * 64)
+    granted(ledger, "0.02")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """Return a ledger to which everything has happened."""
+    found = new_ledger(tmp_path)
+    fill(found)
+    return found
+
+
+@pytest.fixture
+def path(ledger: Ledger) -> Path:
+    """Return its file."""
+    return Path(ledger.place)
+
+
+def test_a_whole_ledger_is_fine(ledger: Ledger) -> None:
+    """And the report says how much was read."""
+    report = verify(ledger)
+    assert report.bad == []
+    path = Path(ledger.place)
+    counts = [read(path, f"SELECT count(*) FROM {t}") for t in ("entry", "reservation")]
+    assert [[(report.entries,)], [(report.reservations,)]] == counts
+    assert (report.accounts, report.releases, report.witness) == (5, 4, "agrees")
+
+
+def test_an_empty_ledger_is_fine(tmp_path: Path) -> None:
+    """There is nothing that could be wrong."""
+    report = verify(new_ledger(tmp_path))
+    assert (report.fine, report.entries) == (True, 0)
+
+
+def test_progress_tells_of_every_entry(ledger: Ledger) -> None:
+    """A bar that is driven by it ends where it should."""
+    told = []
+    report = verify(ledger, progress=lambda done, total: told.append((done, total)))
+    assert sum(done for done, _ in told) == report.entries
+    assert {total for _, total in told} == {report.entries}
+
+
+# What the hash covers
+
+
+ROWS = st.fixed_dictionaries(
+    {
+        **{name: st.text(max_size=20) for name in ("account", "at", "body", "writer")},
+        "reservation": st.none() | st.text(max_size=20),
+        "run": st.none() | st.text(max_size=20),
+    }
+)
+
+
+@given(ROWS)
+def test_the_fast_text_of_an_entry_is_the_canonical_one(row):
+    """Whatever is in the columns, the hash is the one that was written."""
+    opening = dict.fromkeys(("amount", "settled_after", "held_after"), "[0,0]")
+    entry = {**row, **opening, "seq": 1, "kind": "open", "body": "{}"}
+    first = hashlib.sha256(canonical(entry).encode()).hexdigest()
+    replay = Replay(row["account"])
+    assert replay.feed([{**entry, "hash": first}]) is None
+    later = {**entry, **row, "seq": 2, "kind": "refuse"}
+    second = hashlib.sha256((first + canonical(later)).encode()).hexdigest()
+    assert replay.feed([{**later, "hash": second}]) is None
+    assert replay.hash == second
+
+
+# Edits that leave the hashes as they were
+
+
+def sql(*statements: str) -> Callable[[Path], None]:
+    """Return an edit of a ledger."""
+    return lambda path: edit(path, "DROP TRIGGER entry_no_update", *statements)
+
+
+@pytest.mark.parametrize("column", [*COLUMNS.split()[2:], "hash"])
+def test_each_column_of_an_entry_is_covered(ledger, path, column):
+    """The entry that was edited is named, not a later one."""
+    value = {"hash": f"'{'0' * 64}'", "kind": "'refuse'"}.get(column, "'[1]'")
+    where = "account = 'a#1' AND seq = 4"
+    sql(f"UPDATE entry SET {column} = {value} WHERE {where}")(path)
+    first = verify(ledger).bad[0]
+    assert (first.account, first.entry) == ("a#1", 4)
+
+
+def test_a_removed_entry_is_named(ledger: Ledger, path: Path) -> None:
+    """The gap is what is bad, not what follows it."""
+    edit(
+        path,
+        "DROP TRIGGER entry_no_delete",
+        "DELETE FROM entry WHERE account = 'a#1' AND seq = 4",
+    )
+    first = verify(ledger).bad[0]
+    assert "entry 4 is missing" in first.problem
+
+
+OUTSIDE = {
+    "settled": "UPDATE account SET settled = '[0]' WHERE id = 'a#1'",
+    "held": "UPDATE account SET held = '[0]' WHERE id = 'a#1'",
+    "head": f"UPDATE account SET head = '{'0' * 64}' WHERE id = 'a#1'",
+    "seq": "UPDATE account SET seq = seq - 1 WHERE id = 'a#1'",
+    "state": "UPDATE account SET state = 'open' WHERE state = 'overdrawn'",
+    "rule": "UPDATE account SET rule = replace(rule, '\"1\"', '\"100\"') "
+    "WHERE id = 'a#1'",
+    "halt": "UPDATE account SET halt = '300' WHERE halt = '3'",
+    "kind": "UPDATE account SET kind = 'flow' WHERE id = 'a#1'",
+    "pin": "UPDATE term SET pinned = replace(pinned, '\"1\"', '\"100\"')",
+    "reservation": "UPDATE reservation SET state = 'void' WHERE state = 'open'",
+    "settlement": "UPDATE reservation SET state = 'void' WHERE id = "
+    "(SELECT id FROM reservation WHERE state = 'settled' LIMIT 1)",
+    "opened": "UPDATE reservation SET state = 'open' WHERE state = 'settled'",
+    "accounts": "UPDATE reservation SET accounts = '[]' WHERE state = 'open'",
+    "release": "UPDATE release SET value = '99' WHERE value = '2'",
+    "digest": f"UPDATE release SET digest = '{'0' * 64}' WHERE value = '2'",
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_what_the_journal_implies_is_covered(tmp_path, name):
+    """Accounts, terms, reservations and releases agree with it."""
+    ledger = new_ledger(tmp_path)
+    fill(ledger)
+    if name == "state":
+        import_prior(ledger, SHOP, Gaussian(sensitivity=1, sigma=1), **PRIOR)
+    assert verify(ledger).fine
+    before = read(Path(ledger.place), "SELECT * FROM account")
+    edit(Path(ledger.place), "PRAGMA foreign_keys = OFF", OUTSIDE[name])
+    assert verify(ledger).bad, before
+
+
+PRIOR = {"because": "much", "evidence": "f" * 64}
+
+
+def test_a_reservation_that_no_table_knows_is_named(ledger: Ledger, path: Path) -> None:
+    """Its entry, and what it reserves for."""
+    (name,) = read(path, "SELECT id FROM reservation WHERE state = 'open'")[0]
+    edit(path, f"DELETE FROM reservation WHERE id = '{name}'")
+    first = verify(ledger).bad[0]
+    assert (first.account, name in first.problem) == ("a#1", True)
+
+
+def test_a_state_that_no_entry_made_is_named(ledger: Ledger, path: Path) -> None:
+    """The reservation, its state and what the journal says."""
+    (name,) = read(path, "SELECT id FROM reservation WHERE state = 'open'")[0]
+    edit(path, f"UPDATE reservation SET state = 'settled' WHERE id = '{name}'")
+    first = verify(ledger).bad[0]
+    assert f"reservation {name} is settled on 1 accounts" in first.problem
+
+
+# Edits by someone who fits the hashes
+
+
+def rewrite(path: Path, change: Callable[[dict], None], account: str) -> None:
+    """Change entries and fit the whole chain and the account's row to them."""
+    edit(path, "DROP TRIGGER IF EXISTS entry_no_update")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        previous = ""
+        found = connection.execute(
+            f"SELECT {COLUMNS.replace(' ', ', ')} FROM entry WHERE account = ? "
+            "ORDER BY seq",
+            [account],
+        ).fetchall()
+        for row in map(dict, found):
+            key = (row["account"], row["seq"])
+            change(row)
+            previous = hashlib.sha256((previous + canonical(row)).encode()).hexdigest()
+            names = ", ".join(f"{name} = ?" for name in row)
+            connection.execute(
+                f"UPDATE entry SET {names}, hash = ? WHERE account = ? AND seq = ?",
+                [*row.values(), previous, *key],
+            )
+        connection.execute(
+            "UPDATE account SET head = ?, settled = ?, held = ? WHERE id = ?",
+            [previous, row["settled_after"], row["held_after"], account],
+        )
+        connection.commit()
+
+
+def cheaper(row: dict) -> None:
+    """Make every amount of the account a tenth of what it was."""
+    for name in ("amount", "settled_after", "held_after"):
+        row[name] = canonical([amount // 10 for amount in json.loads(row[name])])
+
+
+def wrong_sum(row: dict) -> None:
+    """Forget one settlement in the sums."""
+    if row["seq"] > 4:
+        less = [amount // 2 for amount in json.loads(row["settled_after"])]
+        row["settled_after"] = canonical(less)
+
+
+def test_sums_are_checked_even_where_all_hashes_fit(ledger, path):
+    """The first entry whose sums do not follow is named."""
+    rewrite(path, wrong_sum, "a#1")
+    first = verify(ledger).bad[0]
+    assert (first.account, first.entry) == ("a#1", 5)
+    assert "it says settled" in first.problem
+
+
+def alien(row: dict, **fields: object) -> None:
+    """Change one entry of a chain that fits."""
+    if row["seq"] == 3:
+        row.update(fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "unheard"},
+        {"reservation": "another"},
+        {"amount": "[1, 2]"},
+        {"amount": "[-1]"},
+        {"amount": "nothing"},
+        {"amount": "[1,2]"},
+        {"kind": "forfeit", "amount": "[1]"},
+        {"kind": "open"},
+        {"kind": "draw", "amount": f"[{10**40}]"},
+    ],
+)
+def test_entries_that_cannot_be_are_named(ledger, path, fields):
+    """Also where a hash says that they are what was written."""
+    edit(path, "DROP TRIGGER entry_no_replace")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_schema SET sql = replace(sql, '''open'', ''reserve''', "
+            "'''open'', ''unheard'', ''reserve''') WHERE name = 'entry'"
+        )
+        connection.commit()
+    rewrite(path, lambda row: alien(row, **fields), "a#1")
+    first = verify(ledger).bad[0]
+    assert (first.account, first.entry) == ("a#1", 3)
+
+
+# Signed checkpoints
+
+
+def test_a_full_rewrite_is_fine_without_a_key_and_caught_with_one(tmp_path):
+    """Whoever can write the database can fit everything but the signatures."""
+    path = tmp_path / "ledger.db"
+    ledger = create_ledger(url(path), witness="none")
+    for _ in range(5):
+        ledger.settle(granted(ledger, "0.1"))
+    assert verify(ledger, key=KEY, sign_new=True).fine
+    ledger.settle(granted(ledger, "0.1"))
+    rewrite(path, cheaper, "a#1")
+    for full in (True, False):
+        first = verify(ledger, key=KEY, full=full).bad[0]
+        assert (first.account, first.entry) == ("a#1", 11)
+        assert "the history was rewritten" in first.problem
+    edit(
+        path,
+        "UPDATE checkpoint SET hash = (SELECT hash FROM entry "
+        "WHERE entry.account = checkpoint.account AND entry.seq = checkpoint.seq)",
+    )
+    unsigned = verify(ledger)
+    assert (unsigned.bad, unsigned.checkpoints, unsigned.signed) == ([], 1, False)
+    for full in (True, False):
+        first = verify(ledger, key=KEY, full=full).bad[0]
+        assert (first.account, first.entry) == ("a#1", 11)
+        assert "forged" in first.problem
+
+
+def test_another_key_is_not_taken_for_the_right_one(tmp_path):
+    """Nor is it said that everything is fine."""
+    ledger = create_ledger(url(tmp_path / "ledger.db"), witness="none")
+    granted(ledger, "0.1")
+    assert verify(ledger, key=KEY, sign_new=True).fine
+    assert "another key" in verify(ledger, key=b"x" * 32).bad[0].problem
+
+
+def test_removed_checkpoints_are_noticed(ledger, path):
+    """An account without one is not signed by itself."""
+    assert verify(ledger, key=KEY, sign_new=True).fine
+    edit(path, "DELETE FROM checkpoint WHERE account = 'a#1'")
+    report = verify(ledger, key=KEY)
+    assert [finding.account for finding in report.bad] == ["a#1"]
+    assert "dpflow ledger checkpoint" in report.bad[0].problem
+    assert read(path, "SELECT * FROM checkpoint WHERE account = 'a#1'") == []
+
+
+def test_an_account_that_opens_under_the_key_is_signed_at_once(tmp_path, monkeypatch):
+    """So that nothing has to be signed unseen later."""
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", KEY.decode())
+    ledger = new_ledger(tmp_path)
+    granted(ledger, "0.1")
+    report = verify(ledger, key=KEY)
+    assert (report.bad, report.checkpoints) == ([], 1)
+
+
+def test_later_runs_read_only_what_came_after(ledger, path):
+    """The tail is replayed from the newest checkpoint; --full reads all again."""
+    assert verify(ledger, key=KEY, sign_new=True).fine
+    name = granted(ledger, "0.001")
+    (held,) = read(path, "SELECT id FROM reservation WHERE state = 'open' LIMIT 1")[0]
+    ledger.settle(name)
+    ledger.settle(held)
+    tail = verify(ledger, key=KEY, full=False)
+    assert (tail.bad, tail.trusted > 20, tail.entries < 10) == ([], True, True)
+    edit(path, "DROP TRIGGER entry_no_update", "UPDATE entry SET at = '' WHERE seq = 2")
+    assert verify(ledger, key=KEY, full=False).fine
+    assert not verify(ledger, key=KEY, full=True).fine
+
+
+def test_an_edit_in_the_tail_is_named(ledger, path):
+    """As it is in a full run."""
+    assert verify(ledger, key=KEY, sign_new=True).fine
+    for _ in range(3):
+        ledger.settle(granted(ledger, "0.001"))
+    (last,) = read(path, "SELECT seq - 1 FROM account WHERE id = 'a#1'")[0]
+    sql(f"UPDATE entry SET run = 'x' WHERE account = 'a#1' AND seq = {last}")(path)
+    first = verify(ledger, key=KEY, full=False).bad[0]
+    assert (first.account, first.entry) == ("a#1", last)
+
+
+# The tail at open
+
+
+def test_an_edited_tail_refuses_the_first_decision(ledger, path):
+    """A process does not decide on sums that do not follow."""
+    sql("UPDATE entry SET at = '' WHERE account = 'a#1' AND seq = 6")(path)
+    opened = open_ledger(url(path))
+    with pytest.raises(LedgerCorrupt, match="entry 6"):
+        granted(opened, "0.001")
+
+
+def test_the_tail_is_short(tmp_path):
+    """What is older is for `verify`: opening stays fast."""
+    ledger = new_ledger(tmp_path)
+    policy = make_policy(budget="{epsilon: 100}")
+    requests = [request(ledger, "0.01", policies=[policy]) for _ in range(TAIL + 20)]
+    ledger.reserve_many(requests)
+    path = Path(ledger.place)
+    sql("UPDATE entry SET at = '' WHERE account = 'a#1' AND seq = 5")(path)
+    opened = open_ledger(url(path))
+    assert granted(opened, "0.01", policies=[policy])
+    assert [finding.entry for finding in verify(opened).bad] == [5]
+
+
+def test_random_flips_of_the_journal_are_found(ledger, path):
+    """A bit in any text of any entry."""
+    chance = random.Random(5)
+    rows = read(path, f"SELECT {COLUMNS.replace(' ', ', ')} FROM entry")
+    names = [name for name in COLUMNS.split() if name not in {"account", "seq", "kind"}]
+    edit(path, "DROP TRIGGER entry_no_update")
+    for _ in range(40):
+        row = dict(zip(COLUMNS.split(), chance.choice(rows), strict=True))
+        name = chance.choice([n for n in names if row[n]])
+        text = row[name]
+        at = chance.randrange(len(text))
+        flipped = text[:at] + chr(ord(text[at]) ^ 1) + text[at + 1 :]
+        where = "WHERE account = ? AND seq = ?"
+        key = [row["account"], row["seq"]]
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"UPDATE entry SET {name} = ? {where}", [flipped, *key])
+            connection.commit()
+            first = verify(ledger).bad[0]
+            assert [first.account, first.entry] == key
+            connection.execute(f"UPDATE entry SET {name} = ? {where}", [text, *key])
+            connection.commit()
+    assert verify(ledger).fine

@@ -1,0 +1,326 @@
+"""The witness file: what is told is there, whoever tells it and whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpflow.exceptions import (
+    BudgetRefused,
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerUnavailable,
+    LedgerUnwitnessed,
+)
+from dpflow.ledger import create_ledger, open_ledger, witness_lines
+from dpflow.ledger import witness as witness_module
+from dpflow.ledger.witness import Witness, witness_folder
+from dpflow.ledger.witness_lines import Header, Line
+from tests.ledger.support import (
+    Child,
+    Gate,
+    granted,
+    kinds,
+    new_ledger,
+    read,
+    state_of,
+    sums,
+    url,
+)
+
+ID = "0" * 31 + "1"
+
+
+def line(seq: int, account: str = "a#1", **fields: str) -> Line:
+    """Make a line."""
+    values = {"hash": f"{seq:064x}", "used": f"[{seq}]", "asked": "[1]"}
+    return Line(account=account, seq=seq, **{**values, **fields})
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> Witness:
+    """Return a witness that has seen nothing."""
+    found = Witness(tmp_path / "state" / f"{ID}.witness", ID)
+    found.enrol(0, [])
+    return found
+
+
+# The file
+
+
+NAMES = st.text(min_size=1, max_size=30)
+
+
+@given(NAMES, NAMES | st.none(), NAMES | st.none())
+def test_any_name_survives_in_one_line(account, reservation, run):
+    """Blanks, newlines and letters of every script."""
+    told = line(3, account, reservation=reservation, run=run)
+    text = told.to_text(ID)
+    assert (text.count("\n"), text[-1]) == (1, "\n")
+    assert Line.from_text(text[:-1], ID) == told
+    assert Line.from_text(text[:-1], "f" * 32) is None
+
+
+@given(st.integers(0, 200), st.integers(1, 255))
+def test_any_damage_to_a_line_is_noticed(at, flip):
+    """The checksum is over the whole line."""
+    data = bytearray(line(3).to_text(ID)[:-1].encode())
+    data[at % len(data)] ^= flip
+    assert Line.from_text(data.decode("latin-1"), ID) is None
+
+
+def test_a_header_is_read_as_it_was_written():
+    """Epoch and completeness."""
+    header = Header(ledger=ID, epoch=3, whole=False)
+    assert Header.from_text(header.to_text()[:-1]) == header
+    assert Header.from_text(line(1).to_text(ID)[:-1]) is None
+
+
+def test_what_is_told_is_read_by_others(witness):
+    """Once by each: what was compared is not read again."""
+    other = Witness(witness.path, ID)
+    witness.append([line(1), line(2)])
+    first = other.unseen()
+    assert first.lines == (line(1), line(2))
+    assert other.unseen().lines == first.lines
+    other.accept(first)
+    assert other.unseen().lines == ()
+    witness.append([line(3)])
+    assert other.unseen().lines == (line(3),)
+
+
+def test_what_a_process_told_itself_is_not_read_again(witness):
+    """Unless another one was faster."""
+    other = Witness(witness.path, ID)
+    witness.accept(witness.unseen())
+    witness.append([line(1)])
+    assert witness.unseen().lines == ()
+    other.append([line(2)])
+    witness.append([line(3)])
+    assert witness.unseen().lines == (line(2), line(3))
+
+
+def test_another_file_with_the_same_number_is_read_from_its_beginning(
+    witness, monkeypatch
+):
+    """File systems use the number of a file that is gone for the next one."""
+    real = witness_module.signature
+    monkeypatch.setattr(
+        witness_module, "signature", lambda status: (1, 1, *real(status)[2:])
+    )
+    witness.accept(witness.unseen())
+    witness.enrol(0, [line(seq) for seq in range(1, 4)], anew=True)
+    assert len(witness.unseen().lines) == 3
+
+
+def test_part_of_a_line_is_ignored_and_cut(witness):
+    """Also one that is longer than a block."""
+    witness.append([line(1)])
+    for length in (1, 40, 9000):
+        with witness.path.open("ab") as file:
+            file.write(b"x" * length)
+        assert Witness(witness.path, ID).unseen().lines[-1].seq >= 1
+        witness.append([line(length)])
+        assert Witness(witness.path, ID).unseen().lines[-1].seq == length
+
+
+def test_beginning_twice_is_refused_and_beginning_anew_keeps_the_old(witness):
+    """What was witnessed is never lost."""
+    witness.append([line(1)])
+    told = witness.path.read_text()
+    with pytest.raises(ConfigurationError):
+        witness.enrol(0, [])
+    witness.enrol(1, [line(2)], anew=True)
+    fresh = Witness(witness.path, ID)
+    assert fresh.unseen().lines == (line(2),)
+    assert fresh.epoch == 1
+    assert witness.path.with_name(f"{ID}.witness.1").read_text() == told
+
+
+def test_the_file_is_for_its_owner_only(witness):
+    """It tells which datasets there are."""
+    assert witness.path.stat().st_mode & 0o077 == 0
+    assert witness.path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_large_file_keeps_the_newest_line_of_each_account(witness, monkeypatch):
+    """And some of the others, and says that it is not whole any more."""
+    monkeypatch.setattr("dpflow.ledger.witness._KEPT", 5)
+    witness.append([line(7, "old")])
+    witness.append([line(seq) for seq in range(1, 50)])
+    witness._large = 1
+    witness.accept(witness.unseen())
+    witness.compact()
+    fresh = Witness(witness.path, ID)
+    seen = [(each.account, each.seq) for each in fresh.unseen().lines]
+    assert seen == [("old", 7), *(("a#1", seq) for seq in range(45, 50))]
+    assert not fresh.whole
+    witness.append([line(50)])
+    assert fresh.unseen().lines[-1].seq == 50
+
+
+def test_lines_that_nobody_compared_are_never_dropped(witness):
+    """Another process told them meanwhile."""
+    witness.accept(witness.unseen())
+    witness._large = 1
+    Witness(witness.path, ID).append([line(1)])
+    witness.compact()
+    assert witness.unseen().lines == (line(1),)
+    assert witness.whole
+
+
+def test_many_processes_tell_and_compact_and_nothing_is_lost(witness):
+    """Every line of each account that was told last is there."""
+    gate = Gate()
+
+    def teller(number: int) -> Child:
+        def tell(say) -> None:
+            mine = Witness(witness.path, ID)
+            mine._large = 2000
+            gate.wait()
+            for seq in range(1, 60):
+                mine.accept(mine.unseen())
+                mine.append([line(seq, f"a{number}")])
+                mine.compact()
+
+        return Child(tell)
+
+    children = [teller(number) for number in range(4)]
+    gate.open()
+    assert [child.end() for child in children] == [(0, [])] * 4
+    newest = {each.account: each.seq for each in Witness(witness.path, ID).all_lines()}
+    assert newest == {f"a{number}": 59 for number in range(4)}
+
+
+# The ledger and its witness
+
+
+def test_a_body_may_start_only_after_the_witness_was_told(tmp_path):
+    """Whoever asks the file then finds the charge in it."""
+    ledger = new_ledger(tmp_path)
+    name = granted(ledger)
+    witness = ledger.watch.witness
+    assert witness is not None
+    (told,) = Witness(witness.path, ledger.id).unseen().lines
+    (row,) = read(
+        Path(ledger.place),
+        "SELECT account, seq, hash, reservation FROM entry WHERE kind = 'reserve'",
+    )
+    assert (told.account, told.seq, told.hash, told.reservation) == row
+    ledger.settle(name)
+    assert Witness(witness.path, ledger.id).unseen().lines == (told,)
+
+
+def test_a_refusal_is_not_told(tmp_path):
+    """It charged nothing."""
+    ledger = new_ledger(tmp_path)
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "5")
+    assert ledger.watch.witness is not None
+    assert Witness(ledger.watch.witness.path, ledger.id).unseen().lines == ()
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_a_witness_that_cannot_be_told_gives_the_charge_back(
+    tmp_path, monkeypatch, call
+):
+    """No body started; the next step, with room again, runs."""
+    ledger = new_ledger(tmp_path)
+    first = granted(ledger)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"dpflow.ledger.witness.{call}", full)
+        with pytest.raises(LedgerUnavailable, match="No space left"):
+            granted(ledger)
+    path = Path(ledger.place)
+    assert kinds(path) == ["open", "reserve", "reserve", "void"]
+    assert state_of(path, first) == "open"
+    granted(ledger)
+    opened = open_ledger(url(path))
+    granted(opened)
+    assert sums(path)[1] * 10 == 3
+
+
+def test_a_witness_that_cannot_be_read_fails_closed(tmp_path):
+    """Its folder is another file."""
+    ledger = new_ledger(tmp_path)
+    (tmp_path / "file").touch()
+    place = url(Path(ledger.place))
+    opened = open_ledger(place, witness=str(tmp_path / "file"))
+    with pytest.raises(LedgerUnavailable, match="cannot read the witness"):
+        granted(opened)
+    with pytest.raises(LedgerUnavailable, match="cannot write the witness"):
+        create_ledger(f"{place}2", witness=str(tmp_path / "file"))
+
+
+def test_the_witness_of_another_ledger_is_refused(tmp_path):
+    """A file that was renamed tells nothing of this ledger."""
+    one = create_ledger(url(tmp_path / "1.db"), witness=str(tmp_path / "w"))
+    two = create_ledger(url(tmp_path / "2.db"), witness=str(tmp_path / "w"))
+    assert one.watch.witness is not None
+    assert two.watch.witness is not None
+    two.watch.witness.path.replace(one.watch.witness.path)
+    with pytest.raises(LedgerCorrupt, match=two.id):
+        granted(one)
+
+
+def test_a_forked_child_tells_too(tmp_path):
+    """Whatever its parent had open, and the parent goes on."""
+    ledger = new_ledger(tmp_path)
+    granted(ledger)
+    code, (name,) = Child(lambda say: say(granted(ledger))).end()
+    assert (code, state_of(Path(ledger.place), name)) == (0, "open")
+    granted(ledger)
+    assert ledger.watch.witness is not None
+    assert len(Witness(ledger.watch.witness.path, ledger.id).unseen().lines) == 3
+
+
+# Where it is
+
+
+def test_the_default_is_the_users_state_folder(monkeypatch):
+    """As the specification of such folders says."""
+    monkeypatch.setenv("XDG_STATE_HOME", "/var/state")
+    assert witness_folder(None, "sqlite") == Path("/var/state/dpflow")
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert witness_folder(None, "sqlite") == Path("/home/me/.local/state/dpflow")
+
+
+def test_it_can_be_elsewhere_or_waived_by_name():
+    """A folder, or the word."""
+    assert witness_folder("/mnt/w", "sqlite") == Path("/mnt/w")
+    assert witness_folder("none", "postgresql") is None
+
+
+def test_a_database_for_many_machines_has_no_default():
+    """A file of one user would see nothing of what others charge."""
+    with pytest.raises(ConfigurationError, match="is not set"):
+        witness_folder(None, "postgresql")
+    assert witness_folder("/mnt/w", "postgresql") == Path("/mnt/w")
+
+
+def test_a_missing_file_is_told_with_its_place(tmp_path):
+    """By whoever asks."""
+    absent = Witness(tmp_path / "absent", ID)
+    for call in (absent.unseen, lambda: absent.append([line(1)])):
+        with pytest.raises(LedgerUnwitnessed, match="absent"):
+            call()
+
+
+def test_a_file_is_synced_where_data_alone_cannot_be(tmp_path, monkeypatch):
+    """Some systems have no fdatasync."""
+    monkeypatch.delattr(os, "fdatasync")
+    called = []
+    monkeypatch.setattr(witness_lines.os, "fsync", called.append)
+    with (tmp_path / "file").open("wb") as file:
+        witness_lines.sync(file.fileno())
+    assert called

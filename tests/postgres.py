@@ -1,0 +1,221 @@
+"""A real PostgreSQL server for the tests: one per test run, a database per test.
+
+It listens on a Unix socket only and keeps its files in memory where it can. The
+binaries come from the wheel `pgserver`, else from the system. If none can start, the
+tests that need it fail: they are never skipped.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+#: PostgreSQL refuses to run as root.
+_USER = "nobody" if os.geteuid() == 0 else None
+_SECONDS = 30
+_SETTINGS = (
+    "listen_addresses=",
+    "max_connections=200",
+    "shared_buffers=32MB",
+    "max_wal_size=256MB",
+    "wal_level=replica",
+    "log_min_messages=fatal",
+)
+
+
+def _candidates() -> Iterator[Path]:
+    wheel = find_spec("pgserver")
+    if wheel is not None and wheel.origin is not None:
+        yield Path(wheel.origin).parent / "pginstall" / "bin"
+    yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    found = shutil.which("initdb")
+    if found is not None:
+        yield Path(found).resolve().parent
+
+
+@cache
+def binaries() -> Path:
+    """Return the folder of the first PostgreSQL that runs here."""
+    tried = []
+    for folder in _candidates():
+        try:
+            _run(folder / "postgres", "--version")
+        except (OSError, subprocess.CalledProcessError) as error:
+            tried.append(f"{folder}: {error}")
+        else:
+            return folder
+    msg = f"no PostgreSQL can run here (pip install pgserver); tried {tried}"
+    raise RuntimeError(msg)
+
+
+def _run(*command: object) -> None:
+    words = [str(word) for word in command]
+    options: dict[str, Any] = {"user": _USER, "group": _group()} if _USER else {}
+    subprocess.run(words, check=True, capture_output=True, cwd="/", **options)
+
+
+def _group() -> int:
+    import pwd
+
+    return pwd.getpwnam(_USER or "").pw_gid
+
+
+def _end_with_parent() -> None:
+    """Let the kernel end the server should the tests be killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGINT)
+
+
+class PostgresServer:
+    """A server with a data folder of its own.
+
+    Args:
+        settings: Further settings, as `name=value`.
+        copy_of: A stopped server whose files this one starts with.
+        standby: Start as a standby in recovery.
+        on_disk: Keep the files on disk, as a benchmark must.
+    """
+
+    def __init__(
+        self,
+        *settings: str,
+        copy_of: PostgresServer | None = None,
+        standby: bool = False,
+        on_disk: bool = False,
+    ) -> None:
+        memory = Path("/dev/shm")
+        enough = (
+            not on_disk and memory.is_dir() and shutil.disk_usage(memory).free > 2**31
+        )
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="dpflow-pg-", dir=memory if enough else None)
+        )
+        self.data = self.folder / "data"
+        self.settings = [*_SETTINGS, *settings]
+        self.process: subprocess.Popen[bytes] | None = None
+        if copy_of is None:
+            self._own()
+            words = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
+            _run(binaries() / "initdb", "-D", self.data, *words, "--no-sync")
+        else:
+            shutil.copytree(copy_of.data, self.data)
+            (self.data / "postmaster.pid").unlink(missing_ok=True)
+        if standby:
+            (self.data / "standby.signal").touch()
+        self._own()
+        self.start()
+
+    def _own(self) -> None:
+        if _USER is None:
+            return
+        for path in (self.folder, *self.folder.rglob("*")):
+            shutil.chown(path, _USER, _group())
+
+    def start(self, *settings: str) -> None:
+        """Start the server and wait until it answers."""
+        words = [f"-c{setting}" for setting in (*self.settings, *settings)]
+        command = [binaries() / "postgres", "-D", self.data, "-k", self.folder, *words]
+        options: dict[str, Any] = {"user": _USER, "group": _group()} if _USER else {}
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(word) for word in command],
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 (no thread runs yet)
+                **options,
+            )
+        until = time.monotonic() + _SECONDS
+        while True:
+            try:
+                psycopg.connect(self.url("postgres")).close()
+            except psycopg.OperationalError as error:
+                if self.process.poll() is not None or time.monotonic() > until:
+                    told = (self.folder / "log").read_text("utf-8")
+                    msg = f"the test server does not start: {error}\n{told}"
+                    raise RuntimeError(msg) from error
+                time.sleep(0.02)
+            else:
+                return
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop the server: SIGINT in order, SIGQUIT and SIGKILL as in a crash."""
+        if self.process is None:
+            return
+        if how is signal.SIGKILL:
+            # A killed postmaster's children end by themselves, but need a moment.
+            children = self._children()
+            self.process.kill()
+            for child in children:
+                _kill(child)
+        else:
+            self.process.send_signal(how)
+        self.process.wait(_SECONDS)
+        self.process = None
+
+    def _children(self) -> list[int]:
+        assert self.process is not None
+        task = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        return [int(word) for word in Path(task).read_text("ascii").split()]
+
+    def destroy(self) -> None:
+        """Stop the server and remove its files."""
+        self.stop(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database: str, user: str = "postgres") -> str:
+        """Return the URL of a database."""
+        return f"postgresql://{user}@/{database}?host={self.folder}"
+
+    def run(self, *statements: str, database: str = "postgres") -> None:
+        """Run statements as the superuser, each by itself."""
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def new_database(self) -> str:
+        """Make an empty database and return its URL."""
+        name = f"t{uuid.uuid4().hex}"
+        self.run(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def drop(self, url: str) -> None:
+        """Drop a database, whoever uses it."""
+        name = url.partition("@/")[2].partition("?")[0]
+        self.run(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _kill(process: int) -> None:
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+@cache
+def server() -> PostgresServer:
+    """Return the server of this test run."""
+    started, owner = PostgresServer(), os.getpid()
+
+    def end() -> None:
+        # A forked child may not end what its parent uses.
+        if os.getpid() == owner:
+            started.destroy()
+
+    atexit.register(end)
+    return started

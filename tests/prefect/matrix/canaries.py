@@ -1,0 +1,235 @@
+"""Steps that let private data pass by every place in which Prefect keeps something."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pandas as pd
+from prefect import flow, get_run_logger, task
+from prefect.assets import Asset
+from prefect.task_runners import ProcessPoolTaskRunner
+
+from dpflow import PureDP, dp_flow, dp_task, private_task
+
+#: Private arguments, texts of errors, and what was not released.
+TEXT, NUMBER = "private-canary-2718281828", 57721566490
+#: A body may print; that is for the terminal, not for Prefect.
+PRINTED = "printed-canary-1618033988"
+#: What is public, to show that the search finds what there is.
+PUBLIC, RELEASED, STORED = "public-canary-1414", "released-canary-1732", "plain-2236"
+LOGGED = "logged-canary-2449"
+
+TENTH = PureDP(epsilon="0.1")
+PRIVATE: Any = {"dataset": "shop", "private": ("frame",), "persist_result": True}
+
+
+class Private:
+    """An object whose repr tells."""
+
+    def __repr__(self) -> str:
+        """Return what nobody may see."""
+        return TEXT
+
+
+class Telling(Exception):
+    """An error that carries what nobody may see."""
+
+    def __init__(self, frame: object) -> None:
+        super().__init__(frame)
+        self.row = TEXT
+
+
+@private_task()
+def load() -> list[Any]:
+    """Load private data."""
+    print(PRINTED)
+    table = pd.DataFrame({TEXT: [NUMBER], "name": [TEXT]})
+    return [table, {TEXT: NUMBER}, Private(), TEXT]
+
+
+@private_task()
+def fail_to_load() -> None:
+    """Fail as loaders do: with the row in the error."""
+    raise ValueError(f"cannot parse {TEXT}")
+
+
+@private_task()
+async def fail_to_load_later() -> None:
+    """Fail in an event loop."""
+    raise Telling(TEXT)
+
+
+@task
+def tidy(frame: Any) -> str:
+    """Be called by a body: what this returns was not released."""
+    return f"{TEXT}{frame!r}"
+
+
+def _count(frame: Any, week: str) -> str:
+    print(PRINTED)
+    middle = tidy(frame)
+    assert TEXT in middle
+    return RELEASED
+
+
+_ASSETS: list[Any] = [Asset(key="dpflow://shop/canary")]
+count = dp_task(
+    cost=TENTH,
+    version="1",
+    task_run_name=f"{PUBLIC}-{{week}}",
+    result_storage_key=f"{PUBLIC}-{{parameters[week]}}",
+    assets=_ASSETS,
+    **PRIVATE,
+)(_count)
+kept = dp_task(cost=TENTH, release_key="kept/{week}", name="kept", **PRIVATE)(_count)
+large = dp_task(cost=PureDP(epsilon=99), version="1", name="large", **PRIVATE)(_count)
+
+
+def _fail_late(frame: Any) -> None:
+    """Put the data into what follows a timeout."""
+    try:
+        _fail_slowly(frame)
+    except BaseException as stopped:
+        raise RuntimeError(TEXT) from stopped
+
+
+def _fail_slowly(frame: Any) -> None:
+    end = time.monotonic() + 30
+    while frame is not None and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def _fail_chained(frame: Any) -> None:
+    try:
+        raise ValueError(TEXT)
+    except ValueError as first:
+        raise Telling(frame) from first
+
+
+def _fail(frame: Any, kind: str) -> None:
+    slowly = {"chained": _fail_chained, "late": _fail_late, "slow": _fail_slowly}
+    if kind in slowly:
+        slowly[kind](frame)
+    error = KeyError(TEXT)
+    error.add_note(TEXT)
+    raise {
+        "noted": error,
+        "group": ExceptionGroup(TEXT, [Telling(frame), OSError(2, TEXT, TEXT)]),
+        "exit": SystemExit(TEXT),
+        "interrupt": KeyboardInterrupt(TEXT, frame),
+        "plain": Telling(frame),
+    }[kind]
+
+
+async def _fail_later(frame: Any, kind: str) -> None:
+    _fail(frame, kind)
+
+
+failing = dp_task(cost=TENTH, version="1", name="failing", **PRIVATE)(_fail)
+failing_later = dp_task(cost=TENTH, version="1", name="later", **PRIVATE)(_fail_later)
+
+
+@task
+def publish(value: str) -> str:
+    """Keep what was released."""
+    get_run_logger().info("publishing %s", LOGGED)
+    return f"{STORED}{value}"
+
+
+def _attempt(call: Callable[[], Any], seen: list[str]) -> None:
+    """Note the type of the error that a call raises."""
+    try:
+        call()
+    except BaseException as error:
+        seen.append(type(error).__name__)
+        # As an author would, who wants to know.
+        logging.getLogger("dpflow").warning("%s %r", error, error.args, exc_info=True)
+    else:
+        seen.append("")
+
+
+SWITCHED_ON: Any = {"persist_result": True, "log_prints": True}
+
+
+@dp_flow(name="canaries", **SWITCHED_ON)
+def succeed() -> None:
+    """Call, submit and map steps over private data of each shape."""
+    frames = load()
+    values = [count(frame, f"{turn}") for turn, frame in enumerate(frames)]
+    values += [count.submit(frames[0], "submitted").result()]
+    values += count.map(frames, [f"mapped-{turn}" for turn in range(4)]).result()
+    values += [kept(frames[0], PUBLIC), kept(frames[1], PUBLIC)]
+    publish("".join(values))
+
+
+@flow(name="canaries-fail", **SWITCHED_ON)
+def fail() -> list[str]:
+    """Fail in every way, called and submitted, retried and timed out."""
+    (table, *_), seen = load(), list[str]()
+    for kind in ("noted", "chained", "group", "plain"):
+        _attempt(lambda kind=kind: failing(table, kind), seen)
+    _attempt(lambda: failing.submit(table, "chained").result(), seen)
+    _attempt(lambda: failing.with_options(retries=1)(table, "group"), seen)
+    limited = failing.with_options(timeout_seconds=0.3)
+    _attempt(lambda: limited(table, "late"), seen)
+    _attempt(lambda: limited(table, "slow"), seen)
+    _attempt(lambda: failing(table, TEXT, TEXT), seen)
+    _attempt(lambda: count.map(NUMBER, 1), seen)
+    _attempt(lambda: count.delay(table, "delayed"), seen)
+    _attempt(load.delay, seen)
+    _attempt(fail_to_load, seen)
+    return seen
+
+
+@flow(name="canaries-later", **SWITCHED_ON)
+async def fail_later() -> list[str]:
+    """Fail in an event loop."""
+    seen: list[str] = []
+    for step, arguments in [
+        (failing_later, (TEXT, "chained")),
+        (fail_to_load_later, ()),
+    ]:
+        try:
+            await step(*arguments)
+        except Exception as error:
+            seen.append(type(error).__name__)
+    return seen
+
+
+@flow(name="canaries-crash", **SWITCHED_ON)
+def crash(kind: str) -> None:
+    """End the program from inside a body."""
+    failing(load()[0], kind)
+
+
+@dp_flow(name="canaries-refused", retries=1, **SWITCHED_ON)
+def refuse() -> None:
+    """Have a step over private data refused."""
+    large.submit(load()[0], PUBLIC).result()
+
+
+@dp_flow(name="canaries-pool", **SWITCHED_ON)
+def pool() -> None:
+    """Send private data to another process, which fails with it."""
+    (table, *_) = load()
+    count.submit(table, "pooled").wait()
+    failing.submit(table, "chained").wait()
+
+
+def pass_by() -> dict[str, Any]:
+    """Run all of them; return the errors that they saw."""
+    import asyncio
+
+    succeed()
+    told: dict[str, Any] = {"fail": fail(), "later": asyncio.run(fail_later())}
+    for kind in ("exit", "interrupt"):
+        with suppress(SystemExit, KeyboardInterrupt):
+            crash(kind)
+    told["refused"] = refuse(return_state=True).name
+    runner: Any = ProcessPoolTaskRunner(max_workers=1)
+    told["pool"] = pool.with_options(task_runner=runner)(return_state=True).name
+    return told

@@ -1,0 +1,193 @@
+"""Experiments with other processes: each has a project of its own, one server serves.
+
+They run side by side while the tests that need only this process are going on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from tests.prefect.matrix.support import wait_until
+from tests.projects import ROOT, fill_project
+
+_PROGRAM = "from tests.prefect.matrix.programs import main; main()"
+_AT_ONCE = 3
+
+
+class Laboratory:
+    """A Prefect server on loopback, and folders for experiments with it.
+
+    Args:
+        folder: An empty folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "prefect"
+        self._folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}/api"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_AT_ONCE)
+        self._results: dict[Callable[..., Any], Future[Any]] = {}
+
+    def __enter__(self) -> Self:
+        arguments = ["server", "start", "--host", "127.0.0.1", "--port", self._port]
+        self._launch(["-m", "prefect", *map(str, arguments)], self._folder, "server")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        for process in reversed(self._processes):
+            stop(process)
+
+    def begin(self, experiment: Callable[[Laboratory], Any]) -> None:
+        """Have an experiment made when there is room for it."""
+        if experiment not in self._results:
+            self._results[experiment] = self._pool.submit(self._made, experiment)
+
+    def result(self, experiment: Callable[[Laboratory], Any]) -> Any:
+        """Return what an experiment found."""
+        self.begin(experiment)
+        return self._results[experiment].result(timeout=400)
+
+    def _made(self, experiment: Callable[[Laboratory], Any]) -> Any:
+        wait_until(self._healthy, "Prefect's server", 120)
+        return experiment(self)
+
+    def _healthy(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5).is_success
+        except httpx.TransportError:
+            return False
+
+    def project(self, name: str, *policies: str) -> Path:
+        """Return the folder of a new project."""
+        folder = self._folder / name
+        folder.mkdir()
+        fill_project(folder, *policies)
+        return folder
+
+    @contextmanager
+    def running(
+        self, folder: Path, *program: object
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a program of `programs.py` for the length of a block."""
+        process = self.start(folder, *program)
+        try:
+            yield process
+        finally:
+            stop(process)
+
+    def start(
+        self, folder: Path, *program: object, **variables: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a program of `programs.py` in a project."""
+        command = ["-c", _PROGRAM, *map(str, program)]
+        return self._launch(command, folder, str(program[0]), **variables)
+
+    def run(self, folder: Path, *program: object, **variables: str) -> Any:
+        """Run a program to its end and return what it told."""
+        process = self.start(folder, *program, **variables)
+        code = process.wait(timeout=300)
+        name = program[0]
+        assert code == 0, (folder / f"{name}.log").read_text("utf-8")[-4000:]
+        return json.loads((folder / f"{name}.json").read_text("utf-8"))
+
+    def _launch(
+        self, command: list[str], folder: Path, log: str, **variables: str
+    ) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "PREFECT_HOME": str(self.home),
+            "PREFECT_API_URL": self.url,
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "DO_NOT_TRACK": "1",
+            "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+            "PYTHONPATH": str(ROOT),
+            **variables,
+        }
+        with (folder / f"{log}.log").open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # What it starts is stopped with it.
+                start_new_session=True,
+            )
+        with self._lock:
+            self._processes.append(process)
+        return process
+
+    def ask(self, path: str, **body: Any) -> Any:
+        """Ask Prefect's server; with a body, by POST."""
+
+        def answer() -> httpx.Response | None:
+            kind = "POST" if body else "GET"
+            given = httpx.request(
+                kind, f"{self.url}/{path}", json=body or None, timeout=30
+            )
+            # Its database is locked: Prefect's own client asks again, too.
+            return (
+                None if given.status_code == httpx.codes.SERVICE_UNAVAILABLE else given
+            )
+
+        found = wait_until(answer, f"an answer about {path}")
+        found.raise_for_status()
+        return found.json()
+
+    def state(self, kind: str, identity: object) -> str:
+        """Return the type of the state of a flow run or a task run."""
+        return str(self.ask(f"{kind}_runs/{identity}")["state_type"])
+
+    def reaches(self, kind: str, identity: object, state: str) -> bool:
+        """Wait until a run is in a state."""
+        return bool(
+            wait_until(
+                lambda: self.state(kind, identity) == state, f"{kind} run {state}", 60
+            )
+        )
+
+    def task_reaches(self, flow_run: object, name: str, *states: str) -> str:
+        """Wait until a task of a flow run is in one of the states; return which."""
+
+        def state() -> str | None:
+            found = self.tasks(flow_run).get(name)
+            return found if found in states else None
+
+        return str(wait_until(state, f"task {name} {states}", 60))
+
+    def tasks(self, flow_run: object) -> dict[str, str]:
+        """Return the state of each task run of a flow run by the task's name."""
+        only = {"id": {"any_": [str(flow_run)]}}
+        found = self.ask("task_runs/filter", flow_runs=only)
+        return {each["name"].rsplit("-", 1)[0]: each["state_type"] for each in found}
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it has started."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

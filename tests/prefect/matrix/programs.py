@@ -1,0 +1,247 @@
+"""What other processes run: flows to kill, workers, pools and clusters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, serve, task
+from prefect.context import FlowRunContext
+from prefect.exceptions import UpstreamTaskError
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.task_runners import ProcessPoolTaskRunner
+from prefect.task_worker import serve as serve_tasks
+
+from dpflow import BudgetExhausted, PureDP, dp_flow, dp_task
+from tests.prefect.matrix.support import mark, run_again
+
+TENTH = PureDP(epsilon="0.1")
+
+
+def _noted(*_: Any) -> None:
+    """Note that a hook fired."""
+    mark("on_running")
+
+
+@dp_task(dataset="shop", cost=TENTH)
+def first(week: int) -> str:
+    """Say which execution of the body this is: a replay repeats an earlier one."""
+    return f"first {mark('first')}"
+
+
+@dp_task(dataset="shop", cost=TENTH, on_running=[_noted])
+def endless(week: int) -> str:
+    """Wait to be killed, the first time."""
+    turn = mark("endless")
+    end = time.monotonic() + 120
+    while turn == 1 and time.monotonic() < end:
+        time.sleep(0.02)
+    return f"endless {turn}"
+
+
+@dp_task(dataset="shop", cost=TENTH)
+def lasting(week: int) -> str:
+    """Take long enough to be told to stop meanwhile."""
+    turn = mark("lasting")
+    time.sleep(1.5)
+    mark("lasting ended")
+    return f"lasting {turn}"
+
+
+def _note_run() -> None:
+    """Tell the test which flow run this is."""
+    context = FlowRunContext.get()
+    assert context is not None
+    assert context.flow_run is not None
+    Path("run.txt").write_text(str(context.flow_run.id), "utf-8")
+
+
+@flow(name="report")
+def called() -> list[str]:
+    """Call the step that is killed."""
+    _note_run()
+    return [first(1), endless(1)]
+
+
+@flow(name="report-submitted")
+def submitted() -> list[str]:
+    """Submit the step during which the flow is stopped."""
+    _note_run()
+    value = first(1)
+    return [value, lasting.submit(1).result()]
+
+
+@dp_task(dataset="shop", cost=PureDP(epsilon="0.3"))
+def third(turn: int) -> int:
+    """Fit three times."""
+    mark("third")
+    return os.getpid()
+
+
+@task
+def after(value: Any) -> Any:
+    """Stand for what must not run after a refusal."""
+    mark("after")
+    return value
+
+
+@dp_task(dataset="shop", cost=TENTH)
+def suicide(week: int) -> str:
+    """End the process in which the body runs, the first time."""
+    turn = mark("suicide")
+    if turn == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"suicide {turn}"
+
+
+def _until_exhausted() -> None:
+    """Submit one step more than fits, and what is behind it."""
+    futures = [third.submit(turn) for turn in range(4)]
+    behind = [after.submit(future) for future in futures]
+    for future in [*futures, *behind]:
+        # Process pools raise where what is behind a refusal is waited for.
+        with suppress(UpstreamTaskError):
+            future.wait()
+    refused = [each for each in futures if each.state.name == "BudgetExhausted"]
+    assert len(refused) == 1
+    # `dp_flow` waits for this one, which is never run.
+    third.submit(refused[0])
+    assert sum(each.state.is_completed() for each in behind) == 3
+    try:
+        refused[0].result()
+    except BudgetExhausted as error:
+        mark(f"left {error.left['epsilon']}")
+
+
+@flow(name="pool")
+def broken_pool() -> str:
+    """Lose a process of the pool in the middle of a body."""
+    future = suicide.submit(1)
+    future.wait()
+    return str(future.state.type.value)
+
+
+def process_pool() -> dict[str, Any]:
+    """Exhaust the budget in a pool of processes, then lose one of them."""
+    runner: Any = ProcessPoolTaskRunner(max_workers=2)
+    report = until_exhausted.with_options(task_runner=runner)
+    return {"ended": report(return_state=True).name, "pid": os.getpid()}
+
+
+def broken_process_pool() -> dict[str, Any]:
+    """Lose a process of the pool in the middle of a body."""
+    runner: Any = ProcessPoolTaskRunner(max_workers=1)
+    state = broken_pool.with_options(task_runner=runner)(return_state=True)
+    return {"type": state.type.value, "pid": os.getpid()}
+
+
+#: The cluster that the flows below run on; a flow that names it would be pickled
+#: together with it.
+CLUSTER: list[Any] = []
+
+
+def _kill_workers() -> None:
+    for worker in list(CLUSTER[0].workers.values()):
+        os.kill(worker.pid, signal.SIGKILL)
+
+
+@dp_flow(name="mid-task")
+def mid_task() -> str:
+    """Lose a Dask worker in the middle of a body."""
+    return suicide.submit(1).result()
+
+
+@dp_flow(name="recomputed")
+def recomputed() -> list[str]:
+    """Lose all Dask workers, and with them the results that they hold."""
+    futures = [first.submit(week) for week in range(3)]
+    for future in futures:
+        future.wait()
+    _kill_workers()
+    return sorted(future.result() for future in futures)
+
+
+@dp_flow(name="report")
+def until_exhausted() -> None:
+    """Submit one step more than fits."""
+    _until_exhausted()
+
+
+def dask() -> dict[str, Any]:
+    """Let Dask workers die during a body and after some, then exhaust the budget."""
+    from distributed import LocalCluster
+    from prefect_dask import DaskTaskRunner
+
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None
+    ) as made:
+        CLUSTER.append(made)
+        runner: Any = DaskTaskRunner(address=made.scheduler_address)
+        return {
+            "mid_task": mid_task.with_options(task_runner=runner)(),
+            "recomputed": recomputed.with_options(task_runner=runner)(),
+            "ended": until_exhausted.with_options(task_runner=runner)(
+                return_state=True
+            ).name,
+        }
+
+
+def worker() -> None:
+    """Serve the steps to background callers."""
+    serve_tasks(first, endless)
+
+
+def delay() -> dict[str, Any]:
+    """Have one background step run to its end, and start one to be killed."""
+    value = first.delay(1).result(timeout=60)
+    return {"value": value, "task_run": str(endless.delay(1).task_run_id)}
+
+
+def delay_again() -> dict[str, Any]:
+    """Have another one run by the next worker."""
+    return {"value": first.delay(2).result(timeout=60)}
+
+
+def deployments(name: str) -> None:
+    """Serve the flows as deployments of this name."""
+    flows = {"called": called, "submitted": submitted}
+    serve(*(made.to_deployment(f"{name}-{key}") for key, made in flows.items()))
+
+
+def canaries() -> dict[str, Any]:
+    """Let private data pass by everything that Prefect could keep it in."""
+    from tests.prefect.matrix.canaries import pass_by
+
+    return pass_by()
+
+
+def run(name: str) -> dict[str, Any]:
+    """Run a flow by its name."""
+    state = globals()[name](return_state=True)
+    return {"name": state.name}
+
+
+def again(name: str, flow_run: str) -> dict[str, Any]:
+    """Retry a flow run as the button of Prefect's UI does."""
+    state = run_again(globals()[name], flow_run)
+    return {"name": state.name, "value": state.result()}
+
+
+def main() -> None:
+    """Run a program of this module and print what it returns."""
+    name, *arguments = sys.argv[1:]
+    # The heartbeat thread adds a second to every sync flow run
+    # (PrefectHQ/prefect#19641, #21276).
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        told = globals()[name](*arguments)
+    Path(f"{name}.json").write_text(json.dumps(told), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Processes that are killed, told to stop or cancelled, in the middle of a body."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from tests.prefect.matrix.support import books, marked, marks, settled, wait_until
+
+
+def _run_of(folder):
+    return (folder / "run.txt").read_text("utf-8")
+
+
+def killed_script(laboratory):
+    """Kill a script in the middle of a body, and retry its flow run from the UI."""
+    folder = laboratory.project("killed-script")
+    with laboratory.running(folder, "run", "called") as process:
+        wait_until(lambda: marks(folder)["endless"], "the body")
+        before = books(folder)
+        run = _run_of(folder)
+        laboratory.task_reaches(run, "endless", "RUNNING")
+        process.kill()
+        process.wait()
+    return SimpleNamespace(
+        before=before,
+        after=books(folder),
+        flow=laboratory.state("flow", run),
+        tasks=laboratory.tasks(run),
+        again=laboratory.run(folder, "again", "called", run),
+        at_last=books(folder),
+        marks=marks(folder),
+    )
+
+
+def test_a_killed_script_forfeits_its_charge(found):
+    """Nobody knows what the step did: it stays charged in full, for ever."""
+    seen = found(killed_script)
+    open_one = settled(2, "0.1", outcomes=("completed",), open=1)
+    assert seen.before == open_one
+    lost = {"orphans": 1, "forfeited": "0.1"}
+    assert seen.after == settled(2, "0.1", outcomes=("completed",), **lost)
+    assert (seen.flow, seen.tasks["endless"]) == ("RUNNING", "RUNNING")
+
+
+def test_its_retry_replays_what_was_settled_and_pays_for_the_rest(found):
+    """A dead claim frees its release key."""
+    seen = found(killed_script)
+    assert seen.again == {"name": "Completed", "value": ["first 1", "endless 2"]}
+    assert seen.marks["first"] == 1
+    assert seen.marks["endless"] == 2
+    lost = {"orphans": 1, "forfeited": "0.1"}
+    assert seen.at_last == settled(3, "0.2", outcomes=("completed",) * 2, **lost)
+
+
+def _logged_end(folder, name):
+    """Return how a task ended; at shutdown the server may never hear of it."""
+    # PrefectHQ/prefect#19261, PrefectHQ/prefect#18310, PrefectHQ/prefect#22247
+    log = (folder / "run.log").read_text("utf-8")
+    (end,) = re.findall(rf"Task run '{name}-\w+' - Finished in state (\w+)\(", log)
+    return end
+
+
+def stopped(laboratory, name, number, flow, body):
+    """Send a script a signal in the middle of a body."""
+    folder = laboratory.project(name)
+    with laboratory.running(folder, "run", flow) as process:
+        wait_until(lambda: marks(folder)[body], "the body")
+        run = _run_of(folder)
+        process.send_signal(number)
+        process.wait(timeout=60)
+    return SimpleNamespace(
+        books=books(folder),
+        flow=laboratory.state("flow", run),
+        task=_logged_end(folder, body),
+        again=laboratory.run(folder, "again", flow, run),
+        at_last=books(folder),
+        marks=marks(folder),
+    )
+
+
+def terminated_called(laboratory):
+    """SIGTERM, the step called."""
+    return stopped(laboratory, "term-called", signal.SIGTERM, "called", "endless")
+
+
+def interrupted_called(laboratory):
+    """SIGINT, the step called."""
+    return stopped(laboratory, "int-called", signal.SIGINT, "called", "endless")
+
+
+def terminated_submitted(laboratory):
+    """SIGTERM, the step submitted."""
+    return stopped(laboratory, "term-submitted", signal.SIGTERM, "submitted", "lasting")
+
+
+@pytest.mark.parametrize("experiment", [terminated_called, interrupted_called])
+def test_a_called_step_that_is_told_to_stop_is_charged_in_full(found, experiment):
+    """The body sees no Exception; Prefect's hook fires twice, the charge is one."""
+    seen = found(experiment)
+    assert (seen.flow, seen.task) == ("CRASHED", "Crashed")
+    assert seen.books == settled(2, "0.2", outcomes=("completed", "failed"))
+    assert seen.again == {"name": "Completed", "value": ["first 1", "endless 2"]}
+    assert seen.marks["first"] == 1
+    assert seen.marks["on_running"] == 3
+    outcomes = ("completed", "failed", "completed")
+    assert seen.at_last == settled(3, "0.3", outcomes=outcomes)
+
+
+def test_a_submitted_step_runs_to_its_end_behind_the_crash(found):
+    """Its release is kept, and a retry of the flow run replays it."""
+    seen = found(terminated_submitted)
+    assert (seen.flow, seen.task) == ("CRASHED", "Completed")
+    assert seen.books == settled(2, "0.2")
+    assert seen.again == {"name": "Completed", "value": ["first 1", "lasting 1"]}
+    assert seen.at_last == settled(2, "0.2")
+
+
+def served(laboratory):
+    """Kill and cancel runs of served deployments, and retry a killed one."""
+    folder = laboratory.project("served")
+    with laboratory.running(folder, "deployments", "served"):
+        killed = _start(laboratory, "served-called")
+        body = _body(folder, "endless", 1)
+        laboratory.task_reaches(killed, "endless", "RUNNING")
+        os.kill(body, signal.SIGKILL)
+        laboratory.reaches("flow", killed, "CRASHED")
+        after_kill = books(folder, killed), laboratory.tasks(killed)
+        laboratory.ask(f"flow_runs/{killed}/set_state", state=RETRY)
+        cut = _start(laboratory, "served-submitted")
+        _body(folder, "lasting", 1)
+        laboratory.ask(f"flow_runs/{cut}/set_state", state=CANCEL)
+        laboratory.reaches("flow", cut, "CANCELLED")
+        laboratory.reaches("flow", killed, "COMPLETED")
+        wait_until(lambda: books(folder).open == 0, "the settlements")
+    return SimpleNamespace(
+        killed=after_kill[0],
+        killed_tasks=after_kill[1],
+        retried=books(folder, killed),
+        cut=books(folder, cut),
+        marks=marks(folder),
+    )
+
+
+def cancelled(laboratory):
+    """Cancel a served run while its step is called."""
+    folder = laboratory.project("cancelled")
+    with laboratory.running(folder, "deployments", "cancelled"):
+        run = _start(laboratory, "cancelled-called")
+        _body(folder, "endless", 1)
+        laboratory.ask(f"flow_runs/{run}/set_state", state=CANCEL)
+        laboratory.reaches("flow", run, "CANCELLED")
+        wait_until(lambda: books(folder).open == 0, "the settlement")
+    return SimpleNamespace(books=books(folder), marks=marks(folder))
+
+
+RETRY = {"type": "SCHEDULED", "name": "AwaitingRetry"}
+CANCEL = {"type": "CANCELLING"}
+
+
+def _start(laboratory, name):
+    """Start a run of a deployment, once it is there."""
+
+    def deployment():
+        only = {"name": {"any_": [name]}}
+        found = laboratory.ask("deployments/filter", deployments=only)
+        return [each["id"] for each in found]
+
+    identity = wait_until(deployment, f"deployment {name}")[-1]
+    made = laboratory.ask(
+        f"deployments/{identity}/create_flow_run", state={"type": "SCHEDULED"}
+    )
+    return made["id"]
+
+
+def _body(folder, name, turn):
+    """Wait until a body runs for so many times; return its process."""
+
+    def process():
+        found = [each for text, each in marked(folder) if text == name]
+        return found[turn - 1] if len(found) >= turn else None
+
+    return wait_until(process, f"body {name}", 90)
+
+
+def test_a_killed_run_of_a_deployment_is_crashed_and_forfeits(found):
+    """The runner marks the flow; the task stays Running, the charge stays."""
+    seen = found(served)
+    lost = {"orphans": 1, "forfeited": "0.1"}
+    assert seen.killed == settled(2, "0.1", outcomes=("completed",), **lost)
+    assert seen.killed_tasks["endless"] == "RUNNING"
+
+
+def test_a_retried_run_of_a_deployment_replays_across_processes(found):
+    """The runner loads the flow's file under a name of its own in each process."""
+    seen = found(served)
+    assert seen.marks["first"] == 2
+    lost = {"orphans": 1, "forfeited": "0.1"}
+    assert seen.retried == settled(3, "0.2", outcomes=("completed",) * 2, **lost)
+
+
+def test_a_cancelled_submitted_step_runs_to_its_end(found):
+    """It is settled behind the cancellation."""
+    seen = found(served)
+    assert seen.marks["lasting ended"] == 1
+    assert seen.cut == settled(2, "0.2")
+
+
+def test_a_cancelled_called_step_is_charged_in_full(found):
+    """The body sees a TerminationSignal."""
+    seen = found(cancelled)
+    assert seen.marks["endless"] == 1
+    assert seen.books == settled(2, "0.2", outcomes=("completed", "failed"))
+
+
+EXPERIMENTS = [
+    served,
+    cancelled,
+    killed_script,
+    terminated_called,
+    interrupted_called,
+    terminated_submitted,
+]

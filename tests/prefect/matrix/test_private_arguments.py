@@ -1,0 +1,393 @@
+"""Private arguments that Prefect would keep are refused, with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from prefect import allow_failure, flow, task, unmapped
+from prefect.cache_policies import DEFAULT, INPUTS, NO_CACHE, RUN_ID
+from prefect.exceptions import PrefectException
+from prefect.filesystems import LocalFileSystem
+from prefect.settings import PREFECT_TASKS_DEFAULT_PERSIST_RESULT, temporary_settings
+from prefect.task_runners import PrefectTaskRunner
+from pydantic import BaseModel, SecretStr
+
+from dpflow import DPStepFailed, PureDP, dp_flow, dp_task, private_task
+from dpflow.exceptions import ConfigurationError
+from tests.prefect.matrix.support import mark, marks
+from tests.prefect.support import charges
+
+PRIVATE: Any = {
+    "dataset": "shop",
+    "cost": PureDP(epsilon="0.1"),
+    "private": ("frame",),
+    "version": "1",
+}
+KEPT = "Prefect keeps the parameters of flows"
+
+
+@dp_task(**PRIVATE)
+def count(frame: Any, week: int = 1) -> int:
+    """Stand for a step over private data."""
+    return mark("count")
+
+
+@dataclass
+class Pair:
+    """A parameter with a part."""
+
+    left: object
+
+
+class Model(BaseModel):
+    """A parameter that pydantic checks."""
+
+    rows: list[str]
+
+
+FRAME = pd.DataFrame({"name": ["x"]})
+
+
+def copied(text: str) -> str:
+    """Return an equal text that is another object."""
+    return bytes(text, "utf-8").decode()
+
+
+def cache_key(context: object, arguments: dict[str, Any]) -> str:
+    """Stand for an author's cache key."""
+    return f"{context}{arguments}"
+
+
+@pytest.mark.parametrize(
+    ("given", "argument"),
+    [
+        (FRAME, FRAME),
+        ([FRAME], FRAME),
+        ({"data": {"deep": FRAME}}, FRAME),
+        (Pair(FRAME), FRAME),
+        (np.arange(3), None),
+        ("rows of Ann", copied("rows of Ann")),
+        (["rows of Ann"], copied("rows of Ann")),
+        ({"rows of Ann": 1}, copied("rows of Ann")),
+        (Model(rows=["Ann"]), copied("Ann")),
+        (SecretStr("Ann"), "Ann"),
+        (["Ann", "Bob"], ["Ann", "Bob"]),
+        (123456789, 123456789),
+        (Path("/ann"), Path("/ann")),
+    ],
+)
+@pytest.mark.parametrize("how", ["call", "submit", "map", "fn"])
+def test_a_private_argument_from_the_flows_parameters_is_refused(
+    project, given, argument, how
+):
+    """By identity, and if it is plain data by its value, wherever it is inside."""
+
+    @flow(name="report", validate_parameters=False)
+    def report(data):
+        value = data if argument is None else argument
+        if how == "map":
+            count.map([value], unmapped(2)).result()
+        elif how == "submit":
+            count.submit(allow_failure(value)).result()
+        else:
+            {"call": count, "fn": count.fn}[how](value)
+
+    with pytest.raises(ConfigurationError, match=KEPT) as caught:
+        report(given)
+    assert "Ann" not in str(caught.value)
+    assert "'frame' is in the parameter 'data'" in str(caught.value)
+    assert marks() == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "argument"),
+    [
+        ("shop", FRAME),
+        ([FRAME], pd.DataFrame({"name": ["x"]})),
+        (None, None),
+        (True, True),
+        (7, 7),
+        ("", ""),
+        ([], []),
+        ([np.arange(3)], [np.arange(3)]),
+        ({"week": 1}, "week 1"),
+    ],
+)
+def test_what_only_happens_to_be_equal_is_not_refused(project, given, argument):
+    """Numbers that are everywhere, and data that is loaded, are no parameters."""
+
+    @flow(name="report", validate_parameters=False)
+    def report(data):
+        return count(argument)
+
+    assert report(given) == 1
+    assert charges(project) == 1
+
+
+def test_the_same_name_tells_small_values_apart(project):
+    """A parameter that is passed on under its name is refused though it is small."""
+
+    @dp_flow(name="report")
+    def report(frame: int):
+        count(frame)
+
+    state = report(7, return_state=True)
+    with pytest.raises(ConfigurationError, match=KEPT):
+        state.result()
+    assert marks() == {}
+
+
+def test_public_arguments_may_be_parameters(project):
+    """Only those that are private are looked at."""
+
+    @dp_flow(name="report")
+    def report(week: int):
+        return count(FRAME, week)
+
+    assert report(123456) == 1
+
+
+@pytest.mark.parametrize("name", ["count-{frame}", "{week}-{frame.shape}", "{nobody}"])
+def test_a_run_is_not_named_after_private_arguments(name):
+    """The template is checked when the step is defined, and when it is renamed."""
+    with pytest.raises(ConfigurationError, match="task_run_name"):
+        dp_task(**PRIVATE, task_run_name=name)(count.fn.__wrapped__)
+    with pytest.raises(ConfigurationError, match="task_run_name"):
+        count.with_options(task_run_name=name)
+
+
+OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"task_run_name": lambda: "x"}, "is a function, which sees"),
+    ({"cache_policy": INPUTS}, "unsalted digest"),
+    ({"cache_policy": DEFAULT}, "unsalted digest"),
+    ({"cache_policy": RUN_ID + INPUTS}, "unsalted digest"),
+    ({"cache_key_fn": cache_key}, "cache_key_fn= sees"),
+    ({"result_storage_key": "{parameters[frame]}"}, "result_storage_key"),
+    ({"result_storage_key": "{task_run.parameters[frame]}"}, "result_storage_key"),
+    ({"result_storage_key": "{parameters}"}, "result_storage_key"),
+]
+
+
+@pytest.mark.parametrize(("options", "reason"), OPTIONS)
+def test_options_that_keep_private_arguments_are_refused(options, reason):
+    """When the step is defined, and when it gets other options."""
+    with pytest.raises(ConfigurationError, match=reason):
+        dp_task(**PRIVATE, **options)(count.fn.__wrapped__)
+    with pytest.raises(ConfigurationError, match=reason):
+        count.with_options(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"task_run_name": "count-{week}"},
+        {"cache_policy": NO_CACHE, "persist_result": True},
+        {"result_storage_key": "{flow_run.id}-{parameters[week]}"},
+    ],
+)
+def test_options_that_keep_public_arguments_are_not_refused(options):
+    """The release is public, and so are the other arguments."""
+    assert dp_task(**PRIVATE, **options)(count.fn.__wrapped__).step.private == {"frame"}
+
+
+def test_steps_without_private_arguments_keep_all_options():
+    """A function that names the run, and Prefect's caches."""
+
+    @dp_task(dataset="shop", cost=PRIVATE["cost"], task_run_name=lambda: "x")
+    def plain(week: int) -> int:
+        return week
+
+    assert plain.with_options(cache_policy=INPUTS).cache_policy == INPUTS
+
+
+@pytest.mark.parametrize("how", ["delay", "apply_async", "runner"])
+def test_a_background_step_with_private_arguments_is_refused(project, how):
+    """Prefect would write a pickle of them to its result storage."""
+
+    @flow(name="report", task_runner=PrefectTaskRunner())
+    def report():
+        if how == "apply_async":
+            count.apply_async((FRAME,))
+        elif how == "delay":
+            count.delay(FRAME)
+        else:
+            count.submit(FRAME)
+
+    with pytest.raises(ConfigurationError, match="as a pickle that stays there"):
+        report()
+
+
+@pytest.mark.parametrize("setting", [True, None])
+def test_what_a_body_computes_by_tasks_is_not_stored(project, tmp_path, setting):
+    """They would inherit the persistence of the step, of the flow or of a setting."""
+    storage = tmp_path / "storage"
+    block = LocalFileSystem(basepath=str(storage))
+    block.save("inside", overwrite=True, _sync=True)
+
+    @task
+    def inside() -> str:
+        return "not-released"
+
+    @task
+    async def inside_async() -> str:
+        return "not-released"
+
+    @task
+    def outside(value: str) -> str:
+        return f"stored-{value}"
+
+    @dp_task(dataset="shop", cost=PRIVATE["cost"], persist_result=True)
+    def step() -> str:
+        return f"released-{len(inside() + inside.submit().result())}"
+
+    @dp_task(dataset="shop", cost=PRIVATE["cost"], persist_result=True)
+    async def step_async() -> str:
+        return f"released-{len(await inside_async())}"
+
+    @flow(
+        name="report",
+        persist_result=True,
+        result_storage=block,
+        result_serializer="json",
+    )
+    async def report():
+        return outside(step() + await step_async() + step.fn())
+
+    with temporary_settings({PREFECT_TASKS_DEFAULT_PERSIST_RESULT: setting}):
+        expected = "stored-released-24released-12released-24"
+        assert asyncio.run(report()) == expected
+    stored = "".join(path.read_text("utf-8") for path in storage.iterdir())
+    assert expected in stored
+    assert "not-released" not in stored
+
+
+def test_a_loaders_error_is_told_by_its_type(project, caplog):
+    """Its text can quote the data; `errors="keep"` shows it where that is safe."""
+
+    def load() -> int:
+        raise ValueError("canary-31415")
+
+    hidden, shown = private_task()(load), private_task(errors="keep")(load)
+
+    @flow(name="report")
+    def report(keep: bool):
+        return (shown if keep else hidden)()
+
+    with pytest.raises(
+        DPStepFailed, match="ValueError in private task 'load'"
+    ) as found:
+        report(keep=False)
+    assert found.value.__context__ is None
+    assert "canary-31415" not in caplog.text
+    with pytest.raises(ValueError, match="canary-31415"):
+        report(keep=True)
+
+
+def test_a_loader_keeps_its_word_under_other_options():
+    """Renamed it is still private; what stores its result is refused."""
+
+    @private_task()
+    def load() -> int:
+        return 1
+
+    renamed = load.with_options(name="renamed", retries=2)
+    assert (renamed.persist_result, renamed.log_prints) == (False, False)
+    assert (renamed.name, renamed.retries) == ("renamed", 2)
+    for change in [load.with_options, renamed.with_options, private_task]:
+        with pytest.raises(ConfigurationError, match="persist_result"):
+            change(persist_result=True)
+    with pytest.raises(ConfigurationError, match="cannot run in the background"):
+        renamed.delay()
+    with pytest.raises(ConfigurationError, match="'redact' or 'keep'"):
+        private_task(errors="show")
+    with pytest.raises(ConfigurationError, match="generator"):
+
+        @private_task()
+        def rows():
+            yield 1
+
+
+def test_methods_of_each_kind_can_be_steps(project):
+    """The descriptor goes on top, as Prefect has it."""
+
+    class Shop:
+        @staticmethod
+        @dp_task(dataset="shop", cost=PRIVATE["cost"])
+        def static(week: int) -> int:
+            return week
+
+        @classmethod
+        @dp_task(dataset="shop", cost=PRIVATE["cost"])
+        def of_class(cls, week: int) -> tuple[str, int]:
+            return cls.__name__, week
+
+    @flow(name="report")
+    def report():
+        return Shop.static(1), Shop().static(2), Shop.of_class(3), Shop().of_class(4)
+
+    assert report() == (1, 2, ("Shop", 3), ("Shop", 4))
+    assert charges(project) == 4
+    for kind in (classmethod, staticmethod):
+        with pytest.raises(ConfigurationError, match="on top of @dp_task"):
+            dp_task(dataset="shop", cost=PRIVATE["cost"])(kind(lambda week: week))
+
+
+@pytest.mark.parametrize("how", ["__call__", "submit", "map", "delay"])
+@pytest.mark.parametrize("load", [True, False], ids=["loader", "step"])
+def test_a_call_that_does_not_fit_does_not_tell_its_arguments(project, how, load):
+    """Prefect's own error quotes all of them, and ends up in the flow's state."""
+    step = private_task()(count.fn.__wrapped__) if load else _plain
+    if load and how == "delay":
+        with pytest.raises(ConfigurationError, match="in the background"):
+            step.delay(FRAME)
+        return
+
+    @flow(name="report")
+    def report():
+        getattr(step, how)("canary-31415", 1, "canary-31415")
+
+    state = report(return_state=True)
+    with pytest.raises(TypeError, match="too many positional arguments") as caught:
+        state.result()
+    assert "canary" not in str(caught.value) + state.message
+    assert caught.value.__context__ is None
+
+
+@dp_task(dataset="shop", cost=PRIVATE["cost"])
+def _plain(frame: Any, week: int = 1) -> int:
+    """Stand for a step whose arguments are public."""
+    return week
+
+
+@pytest.mark.parametrize("given", [(314159, 1), ([314159], [1, 2])])
+@pytest.mark.parametrize("load", [True, False], ids=["loader", "step"])
+def test_a_map_that_cannot_be_does_not_tell_its_arguments(project, given, load):
+    """Prefect's own error quotes them, or tells how many rows there are."""
+    step = private_task()(count.fn.__wrapped__) if load else count
+
+    @flow(name="report")
+    def report():
+        step.map(*given)
+
+    state = report(return_state=True)
+    with pytest.raises(PrefectException, match="at least one iterable") as caught:
+        state.result()
+    assert "314159" not in str(caught.value) + state.message
+    assert caught.value.__context__ is None
+
+
+def test_a_new_version_is_a_new_release(project):
+    """`with_options(version=)` says that the data is another."""
+
+    @flow(name="report")
+    def report():
+        return [count.with_options(version=v)(FRAME) for v in ("1", "2", "2", None)]
+
+    assert report() == [1, 2, 2, 1]
+    assert charges(project) == 2

@@ -1,0 +1,281 @@
+"""Prefect runs completed steps again; what was released is replayed, at no cost."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+
+import pytest
+from prefect import flow
+from prefect.cache_policies import DEFAULT
+from prefect.client.orchestration import get_client
+from prefect.exceptions import Pause
+from prefect.flow_runs import pause_flow_run, resume_flow_run, suspend_flow_run
+
+from dpflow import BudgetRefused, DPStepFailed, PureDP, dp_flow, dp_task
+from tests.prefect.matrix.support import (
+    books,
+    charged_bodies,
+    execute,
+    flow_run,
+    mark,
+    marks,
+    run_again,
+    settled,
+    task_runs,
+    wait_until,
+)
+
+TENTH = PureDP(epsilon="0.1")
+
+
+@dp_task(dataset="shop", cost=TENTH)
+def steady(week: int) -> str:
+    """Say which execution of the body this is: a replay repeats an earlier one."""
+    return f"{week}: execution {mark('steady')}"
+
+
+@dp_task(dataset="shop", cost=TENTH)
+def shaky(good_from: int) -> int:
+    """Fail until the body has run so often."""
+    if (turn := mark("shaky")) < good_from:
+        raise ValueError
+    return turn
+
+
+def test_each_retry_of_a_task_is_a_charge(project):
+    """Prefect repeats the task run's id and counts up; every attempt may release."""
+
+    @flow(name="report")
+    def report():
+        return shaky.with_options(retries=2)(3)
+
+    assert report() == 3
+    assert marks() == {"shaky": 3}
+    outcomes = ("failed", "failed", "completed")
+    assert books() == settled(3, "0.3", outcomes=outcomes)
+    charged = charged_bodies(project)
+    assert len({body["task_run"] for body in charged}) == 1
+    assert [body["attempt"] for body in charged] == ["1", "2", "3"]
+
+
+def test_a_retry_condition_keeps_a_step_from_a_second_charge(project):
+    """`retry_condition_fn` is asked about the redacted error."""
+    asked = []
+
+    def never(task, run, state):
+        asked.append(state.message)
+        return False
+
+    @flow(name="report")
+    def report():
+        return shaky.with_options(retries=2, retry_condition_fn=never)(2)
+
+    with pytest.raises(DPStepFailed):
+        report()
+    assert len(asked) == 1
+    assert "text withheld" in asked[0]
+    assert books() == settled(1, "0.1", outcomes=("failed",))
+
+
+@pytest.mark.parametrize("make_flow", [flow, dp_flow])
+def test_a_flow_retry_replays_completed_steps(project, make_flow):
+    """The second execution makes new task runs; the release is served again."""
+
+    @make_flow(name="report", retries=1)
+    def report():
+        value = steady(1)
+        if mark("flow") == 1:
+            raise RuntimeError
+        return value
+
+    state = report(return_state=True)
+    assert state.result() == "1: execution 1"
+    assert marks() == {"steady": 1, "flow": 2}
+    assert books() == settled(1, "0.1")
+    run = state.state_details.flow_run_id
+    assert flow_run(run).run_count == 2
+    assert len({each.id for each in task_runs(run, 2)}) == 2
+
+
+def test_a_flow_retry_repeats_a_step_that_cannot_be_told_by_its_arguments(project):
+    """What a closure holds is no argument, so each execution is a charge."""
+    column = "spend"
+
+    @dp_task(dataset="shop", cost=TENTH)
+    def total(week: int) -> str:
+        mark("total")
+        return column
+
+    @flow(name="report", retries=1)
+    def report():
+        total(1)
+        if mark("flow") == 1:
+            raise RuntimeError
+
+    report()
+    assert marks() == {"total": 2, "flow": 2}
+    assert books() == settled(2, "0.2")
+
+
+def test_a_flow_retry_serves_a_persisted_step_from_prefects_storage(project):
+    """Its state is Cached, its hooks are not repeated, and nothing is charged."""
+    committed, names = [], []
+    kept = steady.with_options(persist_result=True, cache_policy=DEFAULT)
+    kept.on_commit_hooks = [lambda transaction: committed.append(transaction.key)]
+
+    @flow(name="report", retries=1)
+    def report():
+        state = kept(1, return_state=True)
+        names.append(state.name)
+        if len(names) == 1:
+            raise RuntimeError
+        return state.result()
+
+    assert report() == "1: execution 1"
+    assert (names, len(committed)) == (["Completed", "Cached"], 1)
+    assert marks() == {"steady": 1}
+    assert books() == settled(1, "0.1")
+
+
+def test_a_retry_from_the_ui_after_a_failure_replays_what_was_released(project):
+    """The same flow run; only the step that failed is charged again."""
+
+    @dp_flow(name="report")
+    def report():
+        return [steady(1), shaky(2)]
+
+    first = report(return_state=True)
+    assert first.is_failed()
+    assert books() == settled(2, "0.2", outcomes=("completed", "failed"))
+    run = first.state_details.flow_run_id
+    second = run_again(report, run)
+    assert second.result() == ["1: execution 1", 2]
+    assert flow_run(run).run_count == 2
+    assert marks() == {"steady": 1, "shaky": 2}
+    outcomes = ("completed", "failed", "completed")
+    assert books() == settled(3, "0.3", outcomes=outcomes)
+
+
+def test_a_retry_from_the_ui_after_exhaustion_is_refused_again(project):
+    """A retry brings no budget: the first releases are replayed, the rest refused."""
+
+    @dp_flow(name="report")
+    def report():
+        return [steady(week) for week in range(11)]
+
+    first = report(return_state=True)
+    run = first.state_details.flow_run_id
+    second = run_again(report, run)
+    assert (first.name, second.name) == ("BudgetExhausted", "BudgetExhausted")
+    stored = flow_run(run)
+    assert (stored.state.name, stored.run_count) == ("BudgetExhausted", 2)
+    assert marks() == {"steady": 10}
+    assert books() == settled(10, "1", refused=2)
+
+
+def test_a_retry_from_the_ui_completes_once_the_policy_has_room(make_project):
+    """Earlier refusals of the same flow run are no refusals of this execution."""
+    folder = make_project()
+
+    @dp_task(dataset="shop", cost=PureDP(epsilon=2))
+    def large() -> int:
+        return mark("large")
+
+    @dp_flow(name="report")
+    def report():
+        return large()
+
+    first = report(return_state=True)
+    assert first.name == "BudgetRefused"
+    path = folder / "policies" / "shop.yaml"
+    text = path.read_text("utf-8")
+    path.write_text(text.replace("{epsilon: 1}", "{epsilon: 3}"), "utf-8")
+    second = run_again(report, first.state_details.flow_run_id)
+    assert second.result() == 1
+    assert marks() == {"large": 1}
+    (charge,) = [entry for entry in _newest_term() if entry.kind == "reserve"]
+    assert charge.amount["epsilon"] == "2"
+
+
+def _newest_term():
+    from dpflow.ledger.views import history
+    from dpflow.project import current_project
+
+    found = history(current_project().ledger, "shop")
+    return [entry for entry in found if entry.account == "shop#2"]
+
+
+@dp_flow(name="report")
+def pausing(pause: str) -> list[str]:
+    """Stop between two steps, and go on when told to."""
+    mark("flow")
+    first = steady(1)
+    if pause == "suspend":
+        suspend_flow_run(timeout=60)
+    elif pause == "pause":
+        pause_flow_run(timeout=60, poll_interval=1)
+    return [first, steady(2)]
+
+
+def test_suspend_and_resume_replays_what_was_released(project):
+    """The whole flow runs again from the top, under the same run count."""
+    deployment = pausing.to_deployment("nightly", parameters={"pause": "suspend"})
+    with get_client(sync_client=True) as client:
+        made = deployment.apply()
+        run = client.create_flow_run_from_deployment(made).id
+    # A worker's process ends here: Pause is no Exception.
+    with pytest.raises(Pause):
+        execute(pausing, run)
+    assert flow_run(run).state.name == "Suspended"
+    assert marks() == {"flow": 1, "steady": 1}
+    resume_flow_run(run)
+    assert execute(pausing, run).result() == ["1: execution 1", "2: execution 2"]
+    assert marks() == {"flow": 2, "steady": 2}
+    assert books() == settled(2, "0.2")
+    assert flow_run(run).run_count == 1
+
+
+def test_pause_and_resume_go_on_where_they_stopped(project):
+    """The same process; the run count goes up though nothing ran twice."""
+    seen = []
+
+    def resume():
+        with get_client(sync_client=True) as client:
+            (run,) = wait_until(
+                lambda: [
+                    r for r in client.read_flow_runs() if r.state_name == "Paused"
+                ],
+                "a paused flow run",
+            )
+        seen.append(run.id)
+        resume_flow_run(run.id)
+
+    helper = threading.Thread(target=contextvars.copy_context().run, args=(resume,))
+    helper.start()
+    assert pausing("pause") == ["1: execution 1", "2: execution 2"]
+    helper.join()
+    assert marks() == {"flow": 1, "steady": 2}
+    assert books() == settled(2, "0.2")
+    assert flow_run(seen[0]).run_count == 2
+
+
+def test_a_run_is_not_finished_by_a_caught_refusal(project):
+    """A flow that goes on without its refused step still ends as refused."""
+
+    @dp_task(dataset="shop", cost=PureDP(epsilon=2))
+    def large() -> int:
+        return mark("large")
+
+    @dp_flow(name="report", retries=1)
+    def report():
+        try:
+            large()
+        except BudgetRefused:
+            steady(1)
+            raise RuntimeError from None
+
+    state = report(return_state=True)
+    assert (state.name, marks()) == ("BudgetRefused", {"steady": 1})
+    assert flow_run(state.state_details.flow_run_id).run_count == 1
+    assert books() == settled(1, "0.1", refused=1)

@@ -1,0 +1,289 @@
+"""How a refused step ends, and why it returns Cancelled and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from prefect import allow_failure, flow, task
+from prefect.client.orchestration import get_client
+from prefect.exceptions import Abort, CancelledRun
+from prefect.states import Cancelled, Completed, Crashed, Failed, Pending
+
+from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
+from tests.prefect.matrix.support import books, execute, flow_run, mark, marks, settled
+
+HALT = "BudgetExhausted"
+
+
+def _raise(error):
+    raise error
+
+
+#: What a refused task could do, and what Prefect makes of it: its state; what is
+#: behind it by data, by `wait_for`, through `allow_failure`; executions of its body
+#: with `retries=2`; the end of a flow that returns nothing, of one that returns what is
+#: downstream, and of one with `retries=1` that calls it, with that one's executions.
+STOPS = ("NotReady", "NotReady", "NotReady")
+RUNS = ("ran", "ran", "ran")
+LEAKS = ("NotReady", "NotReady", "ran")
+ROWS = {
+    "raise": (
+        lambda: _raise(BudgetExhausted("no budget")),
+        ("FAILED/Failed", *LEAKS, 3, "COMPLETED", "FAILED", "FAILED", 2),
+    ),
+    "failed": (
+        lambda: Failed(name=HALT),
+        (f"FAILED/{HALT}", *LEAKS, 3, "COMPLETED", "FAILED", "COMPLETED", 1),
+    ),
+    "cancelled": (
+        lambda: Cancelled(name=HALT),
+        (f"CANCELLED/{HALT}", *STOPS, 1, "COMPLETED", "CANCELLED", "COMPLETED", 1),
+    ),
+    "completed": (
+        lambda: Completed(name=HALT),
+        (f"COMPLETED/{HALT}", *RUNS, 1, "COMPLETED", "COMPLETED", "COMPLETED", 1),
+    ),
+    "crashed": (
+        lambda: Crashed(name=HALT),
+        (f"CRASHED/{HALT}", *STOPS, 1, "COMPLETED", "FAILED", "COMPLETED", 1),
+    ),
+    "cancelled run": (
+        lambda: _raise(CancelledRun("no budget")),
+        ("FAILED/Failed", *LEAKS, 3, "COMPLETED", "FAILED", "FAILED", 2),
+    ),
+}
+
+
+@task
+def after(value):
+    """Stand for what must not run after a refusal."""
+    mark("after")
+    return value
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_what_prefect_makes_of_each_way_to_refuse(project, row):
+    """Only Cancelled is final, asks for no retry and stops all that is behind it."""
+    act, expected = ROWS[row]
+
+    @task(retries=2)
+    def refused():
+        mark("refused")
+        return act()
+
+    def told(future):
+        future.wait()
+        return "ran" if future.state.is_completed() else future.state.name
+
+    @flow
+    def submits():
+        future = refused.submit()
+        behind = [
+            after.submit(future),
+            after.submit(0, wait_for=[future]),
+            after.submit(allow_failure(future)),
+        ]
+        ends = [told(each) for each in behind]
+        seen.extend([f"{future.state.type.value}/{future.state.name}", *ends])
+
+    @flow
+    def returns():
+        future = refused.submit()
+        future.wait()
+        return future
+
+    @flow(retries=1)
+    def calls():
+        mark("flow")
+        refused()
+
+    seen: list[object] = []
+    nothing = submits(return_state=True).type.value
+    seen += [marks()["refused"], nothing, returns(return_state=True).type.value]
+    seen += [calls(return_state=True).type.value, marks()["flow"]]
+    assert tuple(seen) == expected
+
+
+def test_an_aborted_task_takes_its_flow_along(project):
+    """Abort escapes everything: the flow's end would never be recorded."""
+
+    @task(retries=2)
+    def refused():
+        mark("refused")
+        raise Abort
+
+    @flow
+    def submits():
+        after.submit(refused.submit()).wait()
+
+    with pytest.raises(Abort):
+        submits(return_state=True)
+    assert marks() == {"refused": 1}
+
+
+def test_a_pending_state_stops_nothing_behind_allow_failure(project):
+    """A task that calls itself not ready is not run, and not respected either."""
+
+    @task
+    def refused():
+        return Pending(name="NotReady")
+
+    @flow
+    def submits():
+        future = refused.submit()
+        behind = after.submit(allow_failure(future))
+        behind.wait()
+        return behind.state.is_completed()
+
+    assert submits() is True
+
+
+EXHAUSTED = """
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1}
+filter: basic
+flows: {report: {}, parent: {}}
+on_exhausted: {flow: halt, schedule: pause}
+"""
+
+
+@dp_task(dataset="shop", cost=lambda epsilon: PureDP(epsilon=epsilon), retries=2)
+def step(epsilon: str, turn: int) -> int:
+    """Ask for so much; retries are there to be left alone."""
+    return mark("step")
+
+
+def called():
+    """Call the refused step."""
+    after(step(*ASKED[0]))
+
+
+def submitted():
+    """Submit it and what is behind it, and return nothing."""
+    after.submit(step.submit(*ASKED[0]))
+
+
+def mapped():
+    """Map over one that fits, perhaps, and one that does not."""
+    after.map(step.map([ASKED[0][0]] * 2, [7, 8]))
+
+
+def waited_for():
+    """Let something wait for it without its value."""
+    after.submit(0, wait_for=[step.submit(*ASKED[0])])
+
+
+def allowed_to_fail():
+    """Let something go on if it fails."""
+    after.submit(allow_failure(step.submit(*ASKED[0])))
+
+
+def asked_for_its_result():
+    """Ask for the result behind it: Prefect raises UnfinishedRun."""
+    after.submit(step.submit(*ASKED[0])).result()
+
+
+def returned():
+    """Return what is behind it."""
+    return after.submit(step.submit(*ASKED[0]))
+
+
+def state_ignored():
+    """Ask for its state and go on, to nothing that is private."""
+    step(*ASKED[0], return_state=True)
+
+
+def in_a_subflow():
+    """Have it refused in a flow inside, which returns nothing."""
+    child()
+
+
+def in_a_halting_subflow():
+    """Have it refused in a `dp_flow` inside."""
+    halting_child()
+
+
+@flow(name="child", retries=1)
+def child():
+    """Submit the step in a plain flow."""
+    after.submit(step.submit(*ASKED[0])).wait()
+
+
+@dp_flow(name="halting-child", retries=1)
+def halting_child():
+    """Submit the step in a flow that halts."""
+    after.submit(step.submit(*ASKED[0]))
+
+
+WAYS = [
+    called,
+    submitted,
+    mapped,
+    waited_for,
+    allowed_to_fail,
+    asked_for_its_result,
+    returned,
+    state_ignored,
+    in_a_subflow,
+    in_a_halting_subflow,
+]
+
+#: What the step asks for: more than it was ever granted, or as much as before.
+ASKED: list[tuple[str, int]] = []
+
+
+@dp_flow(name="report", retries=1)
+def report(way: str, before: int) -> object:
+    """Let the steps before fit, then refuse one."""
+    for turn in range(before):
+        step("0.5", turn)
+    return globals()[way]()
+
+
+@pytest.mark.parametrize("way", [way.__name__ for way in WAYS])
+@pytest.mark.parametrize(
+    ("kind", "asked", "before"),
+    [(BudgetExhausted, "0.5", 2), (BudgetRefused, "2", 1)],
+    ids=["exhausted", "refused"],
+)
+def test_a_refusal_ends_the_flow_whatever_the_way(
+    make_project, way, kind, asked, before
+):
+    """Cancelled, once, in spite of all retries; nothing behind it runs."""
+    make_project(EXHAUSTED)
+    ASKED[:] = [(asked, 99)]
+    state = report(way, before, return_state=True)
+    stored = flow_run(state.state_details.flow_run_id)
+    assert (stored.state.type.value, stored.state.name) == ("CANCELLED", kind.__name__)
+    assert stored.run_count == 1
+    with pytest.raises(kind) as caught:
+        state.result()
+    assert type(caught.value) is kind
+    assert marks() == {"step": before}
+    refusals = 2 if way == "mapped" else 1
+    spent = {2: "1", 1: "0.5"}[before]
+    assert books() == settled(before, spent, refused=refusals)
+
+
+@pytest.mark.parametrize(
+    ("asked", "before", "name", "paused"),
+    [("0.5", 2, HALT, True), ("2", 1, "BudgetRefused", False)],
+    ids=["exhausted", "refused"],
+)
+def test_only_an_exhausted_budget_pauses_the_schedule(
+    make_project, asked, before, name, paused
+):
+    """A mistyped cost leaves the schedule alone; an undone pause is repeated."""
+    make_project(EXHAUSTED)
+    ASKED[:] = [(asked, 99)]
+    parameters = {"way": "called", "before": before}
+    deployment = report.to_deployment(f"nightly-{name}", parameters=parameters).apply()
+    with get_client(sync_client=True) as client:
+        for _ in range(2):
+            run = client.create_flow_run_from_deployment(deployment).id
+            assert execute(report, run).name == name
+            assert client.read_deployment(deployment).paused is paused
+            # As a redeploy does: PrefectHQ/prefect#19302.
+            client.resume_deployment(deployment)
+    assert "after" not in marks()

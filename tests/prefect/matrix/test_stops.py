@@ -1,0 +1,207 @@
+"""Timeouts, flows that end early, and hooks that fail: each body is charged once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from prefect import flow, task
+from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.transactions import transaction
+
+from dpflow import DPStepFailed, PureDP, dp_flow, dp_task
+from tests.prefect.matrix.support import books, mark, marks, settled, wait_until
+
+TENTH = PureDP(epsilon="0.1")
+ONE_BY_ONE = ThreadPoolTaskRunner(max_workers=1)
+
+
+@dp_task(dataset="shop", cost=TENTH)
+def slow(seconds: float) -> int:
+    """Take a while, in small steps that a timeout can interrupt."""
+    turn = mark("slow")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.02)
+    mark("slow ended")
+    return turn
+
+
+@dp_task(dataset="shop", cost=TENTH)
+async def slow_async(seconds: float) -> int:
+    """Take a while, without blocking the event loop."""
+    turn = mark("slow")
+    await asyncio.sleep(seconds)
+    mark("slow ended")
+    return turn
+
+
+@dp_task(dataset="shop", cost=TENTH)
+def quick(week: int) -> int:
+    """Return at once."""
+    return mark("quick")
+
+
+@pytest.mark.parametrize("how", ["called", "submitted"])
+def test_a_task_timeout_is_charged_in_full(project, how):
+    """The body sees CancelledError, no Exception, in worker threads too."""
+    limited = slow.with_options(timeout_seconds=0.2)
+
+    @flow(name="report")
+    def report():
+        if how == "called":
+            return limited(5, return_state=True).name
+        future = limited.submit(5)
+        future.wait()
+        return future.state.name
+
+    assert report() == "TimedOut"
+    wait_until(lambda: books().open == 0, "the settlement")
+    assert marks() == {"slow": 1}
+    assert books() == settled(1, "0.1", outcomes=("failed",))
+
+
+async def test_an_async_task_timeout_is_charged_in_full(project):
+    """Async bodies are cancelled by their event loop."""
+    limited = slow_async.with_options(timeout_seconds=0.2)
+
+    @flow(name="report")
+    async def report():
+        return (await limited(5, return_state=True)).name
+
+    assert await report() == "TimedOut"
+    assert marks() == {"slow": 1}
+    assert books() == settled(1, "0.1", outcomes=("failed",))
+
+
+def test_a_retried_timeout_is_two_charges(project):
+    """Each attempt saw the data until it was stopped."""
+    limited = slow.with_options(timeout_seconds=0.2, retries=1)
+
+    @flow(name="report")
+    def report():
+        return limited(5, return_state=True).name
+
+    assert report() == "TimedOut"
+    assert marks() == {"slow": 2}
+    assert books() == settled(2, "0.2", outcomes=("failed", "failed"))
+
+
+@pytest.mark.parametrize("make_flow", [flow, dp_flow])
+@pytest.mark.parametrize("how", ["called", "submitted"])
+def test_a_flow_timeout_leaves_no_step_uncharged(project, make_flow, how):
+    """A submitted step runs to its end behind the flow's, and is settled."""
+
+    @make_flow(name="report", timeout_seconds=0.5)
+    def report():
+        if how == "called":
+            slow(5)
+        else:
+            slow.submit(1).wait()
+
+    assert report(return_state=True).name == "TimedOut"
+    wait_until(lambda: books().open == 0, "the settlement")
+    ended = how == "submitted"
+    assert marks() == {"slow": 1, **({"slow ended": 1} if ended else {})}
+    outcomes = ("completed" if ended else "failed",)
+    assert books() == settled(1, "0.1", outcomes=outcomes)
+
+
+def test_a_plain_flow_that_raises_early_drops_what_is_queued(project):
+    """The running step ends and is settled; the queued ones cost nothing."""
+
+    @flow(name="report", task_runner=ONE_BY_ONE)
+    def report():
+        for _ in range(3):
+            slow.with_options(fresh=True).submit(0.4)
+        wait_until(lambda: marks()["slow"], "the first body")
+        raise RuntimeError
+
+    assert report(return_state=True).is_failed()
+    assert marks() == {"slow": 1, "slow ended": 1}
+    assert books() == settled(1, "0.1")
+
+
+@pytest.mark.parametrize(("make_flow", "bodies"), [(flow, 1), (dp_flow, 3)])
+def test_steps_that_nobody_awaits_are_charged_if_they_run(project, make_flow, bodies):
+    """`dp_flow` waits for all; a plain flow drops those that have not started."""
+
+    @make_flow(name="report", task_runner=ONE_BY_ONE)
+    def report():
+        for week in range(3):
+            slow.with_options(name=f"slow-{week}", fresh=True).submit(0.3)
+        wait_until(lambda: marks()["slow"], "the first body")
+
+    assert report(return_state=True).is_completed()
+    assert marks() == {"slow": bodies, "slow ended": bodies}
+    assert books() == settled(bodies, f"0.{bodies}")
+
+
+def test_hooks_neither_gate_nor_account(project, caplog):
+    """A raising hook changes nothing: the body runs once and is charged once."""
+
+    def broken(*_):
+        raise RuntimeError
+
+    step = quick.with_options(on_running=[broken], on_completion=[broken])
+    step.on_commit_hooks = [broken]
+
+    @flow(name="report")
+    def report():
+        return step(1, return_state=True).name
+
+    assert report() == "Completed"
+    assert marks() == {"quick": 1}
+    assert books() == settled(1, "0.1")
+
+
+@task
+def sibling():
+    """Fail beside a DP step."""
+    raise RuntimeError
+
+
+def test_a_rolled_back_transaction_refunds_nothing(project):
+    """Its hook fires, but the value was seen; a retry replays it."""
+    rolled = []
+    step = quick.with_options(persist_result=True)
+    step.on_rollback_hooks = [lambda _: rolled.append(1)]
+
+    @flow(name="report", retries=1)
+    def report():
+        with transaction():
+            value = step(1)
+            if mark("flow") == 1:
+                sibling()
+        return value
+
+    assert report() == 1
+    assert rolled == [1]
+    assert marks() == {"quick": 1, "flow": 2}
+    assert books() == settled(1, "0.1")
+
+
+def test_a_failing_step_is_charged_though_its_rollback_never_fires(project):
+    """Prefect stages rollback hooks on success only (PrefectHQ/prefect#13692)."""
+    rolled = []
+
+    @dp_task(
+        dataset="shop",
+        cost=TENTH,
+        persist_result=True,
+        on_rollback=[lambda _: rolled.append(1)],
+    )
+    def failing() -> int:
+        mark("failing")
+        raise ValueError
+
+    @flow(name="report")
+    def report():
+        with transaction():
+            failing()
+
+    with pytest.raises(DPStepFailed):
+        report()
+    assert (rolled, marks()) == ([], {"failing": 1})
+    assert books() == settled(1, "0.1", outcomes=("failed",))

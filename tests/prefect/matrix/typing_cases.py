@@ -1,0 +1,115 @@
+"""What type checkers must see of steps and loaders; `test_types.py` has them look.
+
+Nothing here runs. A line that must be an error says so to the checker, which complains
+if it is none.
+"""
+# pyright: basic, reportUnnecessaryTypeIgnoreComment=error
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any, assert_type
+
+from prefect import Flow
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture, PrefectFutureList
+
+from dpflow import Gaussian, dp_flow, dp_task, private_task, release
+from dpflow.prefect import DPTask, PrivateTask
+
+COST = Gaussian(sensitivity=1, sigma=20)
+
+
+@dp_task(dataset="shop", cost=COST)
+def count(week: str, scale: float = 1.0) -> int:
+    """Stand for a sync step."""
+    value: int = release(len(week) * scale)
+    return value
+
+
+@dp_task(dataset=("shop", "web"), cost=COST, private=("frame",), version="1")
+async def mean(frame: list[float]) -> float:
+    """Stand for an async step."""
+    return sum(frame)
+
+
+@private_task(name="load", retries=2)
+def load(path: str) -> list[float]:
+    """Stand for a loader."""
+    return [float(path)]
+
+
+@dp_flow(name="report")
+def report(week: str) -> float:
+    """Stand for a flow."""
+    assert_type(count(week), int)
+    assert_type(count(week, scale=2.0), int)
+    assert_type(count.submit(week), PrefectFuture[int])
+    assert_type(count.submit(week).result(), int)
+    assert_type(count.map([week]), PrefectFutureList[int])
+    assert_type(count(week, return_state=True), State[int])
+    assert_type(count.fn(week), int)
+    assert_type(load(week), list[float])
+    assert_type(load.submit(week), PrefectFuture[list[float]])
+    count(7)  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+    count()  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]
+    count(week, sacle=2.0)  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]
+    load(7)  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+    return count(week)
+
+
+assert_type(count, DPTask[[str, float], int])  # type: ignore[assert-type] # pyright: ignore[reportAssertTypeFailure]
+assert_type(load, PrivateTask[[str], list[float]])  # type: ignore[assert-type] # pyright: ignore[reportAssertTypeFailure]
+assert_type(count.step.name, str)
+assert_type(report("1997-01"), float)
+flow_of: Flow[..., float] = report
+awaited: Callable[[list[float]], Coroutine[Any, Any, float]] = mean.fn
+
+renamed = count.with_options(name="renamed", fresh=True, retries=1)
+assert_type(renamed("1997-01"), int)
+assert_type(renamed.step.fresh, bool)
+count.with_options(frsh=True)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+
+
+async def awaits() -> None:
+    """Await an async step."""
+    assert_type(await mean([1.0]), float)
+
+
+all_options = dp_task(
+    dataset="shop",
+    cost=COST,
+    name="name",
+    description="text",
+    tags=["a"],
+    version="1",
+    cache_policy=NO_CACHE,
+    cache_key_fn=None,
+    cache_expiration=timedelta(1),
+    task_run_name="count",
+    retries=1,
+    retry_delay_seconds=[1.0, 2.0],
+    retry_jitter_factor=0.5,
+    persist_result=True,
+    result_storage=None,
+    result_serializer="json",
+    result_storage_key=None,
+    cache_result_in_memory=False,
+    timeout_seconds=9,
+    log_prints=False,
+    refresh_cache=False,
+    on_completion=[],
+    on_failure=[],
+    on_running=[],
+    on_rollback=[],
+    on_commit=[],
+    retry_condition_fn=None,
+    viz_return_value=1,
+    asset_deps=[],
+)
+dp_task(dataset="shop")  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+dp_task(dataset="shop", cost=COST, retires=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+dp_task(dataset="shop", cost=COST, retries="1")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+private_task(persist=True)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
