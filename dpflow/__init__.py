@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     )
     from dpflow.accounting.outcomes import OutputDP, ProposeTestRelease
     from dpflow.accounting.output_costs import EarlyStopping, SparseVector
+    from dpflow.drawing import (
+        gradient_descent,
+        interquartile_range,
+        output_perturbation,
+        recoverable_model,
+        sparse_vector,
+    )
     from dpflow.exceptions import (
         BudgetExhausted,
         BudgetRefused,
@@ -43,12 +50,12 @@ if TYPE_CHECKING:
     )
     from dpflow.execution import release
     from dpflow.guard import guarded, spend
-    from dpflow.iterations import iterations
     from dpflow.ledger.codec_declared import releasable
     from dpflow.policy import Policy, load_policies, load_policy
     from dpflow.prefect.flow import dp_flow
     from dpflow.prefect.loader import private_task
     from dpflow.prefect.task import dp_task
+    from dpflow.substeps import iterations
 
 __version__ = "0.1.0"
 
@@ -85,13 +92,18 @@ _PLACES = {
     "ZCDP": _COSTS,
     "dp_flow": "dpflow.prefect.flow",
     "dp_task": "dpflow.prefect.task",
+    "gradient_descent": "dpflow.drawing",
     "guarded": "dpflow.guard",
-    "iterations": "dpflow.iterations",
+    "interquartile_range": "dpflow.drawing",
+    "iterations": "dpflow.substeps",
     "load_policies": "dpflow.policy",
     "load_policy": "dpflow.policy",
+    "output_perturbation": "dpflow.drawing",
     "private_task": "dpflow.prefect.loader",
+    "recoverable_model": "dpflow.drawing",
     "releasable": "dpflow.ledger.codec_declared",
     "release": "dpflow.execution",
+    "sparse_vector": "dpflow.drawing",
     "spend": "dpflow.guard",
 }
 
@@ -127,13 +139,18 @@ __all__ = [
     "dp_task",
     "from_dp_event",
     "from_opendp",
+    "gradient_descent",
     "guarded",
+    "interquartile_range",
     "iterations",
     "load_policies",
     "load_policy",
+    "output_perturbation",
     "private_task",
+    "recoverable_model",
     "releasable",
     "release",
+    "sparse_vector",
     "spend",
 ]
 

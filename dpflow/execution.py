@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
 from dpflow.accounting.costs import Cost
+from dpflow.accounting.outcomes import OutcomeCost
 from dpflow.accounting.theorem import Settling
 from dpflow.asking import Place, ask
 from dpflow.exceptions import (
@@ -30,7 +31,7 @@ from dpflow.ledger.records import digest as text_digest
 from dpflow.ledger.releases import check_value
 from dpflow.project import Project, Unsettled
 from dpflow.redaction import shown
-from dpflow.step import Step
+from dpflow.step import CellLike, Step
 from dpflow.waiting import areserve, reserve
 
 logger = logging.getLogger("dpflow")
@@ -49,8 +50,7 @@ class Execution:
         error: What the outside may see of the error that ended the body, if one did.
         error_type: Name of that error's type.
         ended: Whether the body has ended.
-        reported: How the step came out: the sub-steps that ran, or the cell of its
-            mechanism's output. None charges it in full.
+        reported: The sub-steps that ran, or the cell of the output; None: all of it.
         place: Where the step runs.
     """
 
@@ -86,24 +86,37 @@ class Execution:
         """
         from dpflow.mechanisms.noise import draw  # noqa: PLC0415 (imports OpenDP)
 
-        step = self.request.step
         # Threads of the body may race for the one draw that is paid for.
         with self._drawing:
-            if self.ended:
-                msg = (
-                    f"release() was called after step {step!r} had ended and its "
-                    "charge was posted. Call it inside the body or block."
-                )
-                raise ReleaseError(msg)
-            if self.noise != "self-declared":
-                msg = (
-                    f"step {step!r} called release() twice, but its cost covers one "
-                    "draw. Release one vector, or make two steps of it."
-                )
-                raise ReleaseError(msg)
+            self._check_undrawn("release()")
             noisy = draw(self.cost, value)
             self.noise = "opendp"
         return noisy
+
+    def claim_draw(self, asked_by: str) -> None:
+        """Take the one draw that the cost pays for, for the mechanism `asked_by`.
+
+        Raises:
+            ReleaseError: If the step has ended, or has drawn its noise already.
+        """
+        with self._drawing:
+            self._check_undrawn(asked_by)
+            self.noise = "opendp"
+
+    def _check_undrawn(self, asked_by: str) -> None:
+        step = self.request.step
+        if self.ended:
+            msg = (
+                f"{asked_by} was called after step {step!r} had ended and its charge "
+                "was posted. Call it inside the body or block."
+            )
+            raise ReleaseError(msg)
+        if self.noise != "self-declared":
+            msg = (
+                f"step {step!r} drew noise twice (now by {asked_by}), but its cost "
+                "covers one draw. Release one vector, or make two steps of it."
+            )
+            raise ReleaseError(msg)
 
     def report(self, outcome: int | str) -> None:
         """Say how the step came out, so that only this is charged.
@@ -130,6 +143,25 @@ class Execution:
             raise ReleaseError(msg)
         self.cost.realised(outcome)
         self.reported = outcome
+
+    def _report_cell(self, cell: CellLike, value: Any) -> str | None:
+        """Report the cell of what the body returned, or say why there is none.
+
+        Without one, or if the body reported another one, the charge is in full.
+        """
+        reported, self.reported = self.reported, None
+        try:
+            outcome = cell(value)
+            known = isinstance(self.cost, OutcomeCost) and self.cost.cell(outcome)
+        # Its text may quote the output, which need not be released yet.
+        except Exception as error:  # noqa: BLE001
+            why = f"gave no cell of its cost ({type(error).__name__})"
+        else:
+            if known and reported in (None, outcome):
+                self.reported = outcome
+                return None
+            why = "contradicts its cost or what its body reported"
+        return f"its cell function {why}; it is charged in full"
 
     @contextmanager
     def charged(self) -> Iterator[None]:
@@ -161,8 +193,8 @@ class Execution:
             if self.redact:
                 error.__context__ = behind
 
-    def settle(self, value: Any) -> None:
-        """Post the charge and keep the release.
+    def settle(self, value: Any, cell: CellLike | None = None) -> None:
+        """Post the charge, by the cell that a function of the value names, if any.
 
         A value that cannot be stored is told and not replayed; a ledger that does not
         answer is told, and the charge stays held in full.
@@ -174,7 +206,10 @@ class Execution:
                 text = encode(value)
             except ReleaseError as error:
                 refused = error
+        no_cell = None if cell is None else self._report_cell(cell, value)
         self._post("completed", text, {"noise": self.noise})
+        if no_cell is not None:
+            self._warn(no_cell)
         if refused is not None:
             self._warn(f"its release cannot be replayed: {refused.message}")
 
@@ -323,7 +358,7 @@ def run(
         value = _finished(step, body(*args, **kwargs))
     if admitted.error is not None:
         admitted.fail()
-    admitted.settle(value)
+    admitted.settle(value, step.cell)
     return value
 
 
@@ -348,7 +383,7 @@ async def arun(
         value = _finished(step, await body(*args, **kwargs))
     if admitted.error is not None:
         admitted.fail()
-    admitted.settle(value)
+    admitted.settle(value, step.cell)
     return value
 
 

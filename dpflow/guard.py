@@ -17,7 +17,13 @@ from dpflow.asking import Place, ask
 from dpflow.exceptions import ConfigurationError
 from dpflow.execution import Execution, admit, arun, run
 from dpflow.ledger.records import Replayed
-from dpflow.step import CostLike, PartitionsLike, checked_text, define_step
+from dpflow.step import (
+    CellLike,
+    CostLike,
+    PartitionsLike,
+    checked_text,
+    define_step,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,6 +39,7 @@ def guarded(
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
     version: str | None = None,
+    cell: CellLike | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Guard a function that reads private data, without Prefect.
@@ -49,6 +56,10 @@ def guarded(
         fresh: Draw anew, at a charge of its own, even where a release could be
             replayed; the new one takes its place.
         version: Version of the data; default: the policy's.
+        cell: For costs with cells, such as `OutputDP`: a function of what the body
+            returns that names the cell. The body must return its mechanism's own
+            output, before any post-processing. Without an answer from it (it raises,
+            or names no cell of the cost) the step is charged in full.
         name: Name of the step in the journal; default: the function's.
 
     Returns:
@@ -73,6 +84,7 @@ def guarded(
             partitions=partitions,
             fresh=fresh,
             version=version,
+            cell=cell,
             name=name,
         )
         place = Place.named(flow)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpflow.accounting.costs import Cost
+from dpflow.accounting.outcomes import OutcomeCost
 from dpflow.exceptions import ConfigurationError
 
 #: The instance of a method is no public argument.
@@ -19,6 +20,8 @@ CostLike = Cost | Callable[..., Cost]
 #: Names of partitions: templates over public parameters, or a function of the public
 #: arguments that returns names.
 PartitionsLike = str | Sequence[str] | Callable[..., Sequence[str]]
+#: Names the cell of a cost such as `OutputDP` that an output falls into.
+CellLike = Callable[[Any], str | int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,7 @@ class Step:
         replays: Whether a call is told by its public arguments, so that it may be
             replayed within a flow run. Not if the body closes over variables or is a
             method: what those hold is no argument.
+        cell: Function of the output that names the cell of the cost it falls into.
         source: Module and qualified name of the body, which tell two steps of one
             name apart within a flow run.
     """
@@ -52,6 +56,7 @@ class Step:
     partitions: PartitionsLike | None = None
     fresh: bool = False
     version: str | None = None
+    cell: CellLike | None = None
     source: str = ""
     replays: bool = True
 
@@ -162,6 +167,7 @@ def define_step(
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
     version: str | None = None,
+    cell: CellLike | None = None,
     name: str | None = None,
 ) -> Step:
     """Check what the author of a step declares.
@@ -177,6 +183,7 @@ def define_step(
         fresh: Draw anew, at a charge of its own, even where a release could be
             replayed; the new one takes its place.
         version: Version of the data; default: the policy's.
+        cell: Function of the output that names the cell of the cost it falls into.
         name: Default: the function's name.
 
     Raises:
@@ -207,6 +214,7 @@ def define_step(
         partitions=_checked_partitions(title, partitions),
         fresh=checked_flag(fresh, "fresh"),
         version=_optional_text(version, "version"),
+        cell=_checked_cell(title, cost, cell),
         source=_source(function),
         replays=not (function.__closure__ or _HIDDEN & set(signature.parameters))
         if inspect.isfunction(function)
@@ -285,6 +293,24 @@ def _checked_private(
             )
             raise ConfigurationError(msg)
     return frozenset(names)
+
+
+def _checked_cell(title: str, cost: CostLike, cell: CellLike | None) -> CellLike | None:
+    if cell is None:
+        return None
+    if not callable(cell) or inspect.iscoroutinefunction(cell):
+        msg = (
+            f"step {title!r} takes cell= as a function of its output that returns the "
+            f"name of a cell, got {cell!r}"
+        )
+        raise ConfigurationError(msg)
+    if isinstance(cost, Cost) and not isinstance(cost, OutcomeCost):
+        msg = (
+            f"step {title!r} declares cell=, but {cost!r} has no cells; declare "
+            'OutputDP({"none": ..., "answer": ...})'
+        )
+        raise ConfigurationError(msg)
+    return cell
 
 
 def _checked_partitions(title: str, partitions: object) -> PartitionsLike | None:

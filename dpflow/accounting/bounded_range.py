@@ -32,29 +32,58 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
-from dpflow.accounting.loss_grid import UNIT, Array, Curve
+from dpflow.accounting.loss_grid import RAISE, UNIT, Array, Curve
 from dpflow.rounding import float_up
 
 #: Ranges above are better taken as (epsilon, 0)-DP.
 LARGEST_RANGE = 50
 
 _BITS = 26  # of the grid's step: multiples up to 2^27 are exact
-_PARTS = 8  # a range is first looked at in so many parts
-_FEWEST_CELLS, _MOST_CELLS = 32, 256
-_MOST_WORK, _OVERHEAD = 4e9, 64  # steps times points times operations on each
+_PARTS, _SHORT = 8, 4  # a range is first looked at in so many parts; the shortest
+_CELLS = (32, 48, 64, 96, 128, 192, 256)
+#: Steps times points, at first and for a close look: a second or two, and below ten.
+_MOST_WORK, _CLOSE_WORK = 3e7, 9e7
 _RAISE = 1 + 64 * UNIT
 _MARGIN = 8.0  # in logs, below the floor
 
 
 @dataclass(frozen=True)
 class _Curve:
-    """D_k at 0, 1, 2, ... times the grid's step; zero (or the last value) beyond."""
+    """D_k at 0, 1, 2, ... times the grid's step; beyond, it is at most the last."""
 
     values: Array
     steps: int
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of [0, eta]: its start, the first x, the means at its ends from there."""
+
+    start: int
+    first: int
+    low: Array
+    high: Array
+
+    @property
+    def last(self) -> int:
+        """The end of the x."""
+        return self.first + len(self.low)
+
+    def between(self, first: int, last: int) -> _Part:
+        """Return the part for fewer x."""
+        low, high = self.low[first:last], self.high[first:last]
+        return _Part(self.start, self.first + first, low, high)
+
+    def halves(self, width: int, middle: Array) -> list[_Part]:
+        """Return both halves, each so wide."""
+        return [
+            _Part(self.start, self.first, self.low, middle),
+            _Part(self.start + width, self.first, middle, self.high),
+        ]
 
 
 class Game:
@@ -73,13 +102,16 @@ class Game:
 
     Args:
         eta: The range, positive.
-        cells: Points of the grid in one range, a power of two and at least 16.
+        cells: Points of the grid in one range: 8 times a power of two, or 3 times that.
         high: Above it, D_k is taken to be what it is there.
+        least: So is D_k above where it is no larger than this.
     """
 
-    def __init__(self, eta: Fraction, cells: int, high: float) -> None:
+    def __init__(
+        self, eta: Fraction, cells: int, high: float, least: float = 0.0
+    ) -> None:
         self.step = _short_up(float_up(eta) / cells * (1 + 4 * UNIT))
-        self.cells = cells
+        self.cells, self.least = cells, least
         self.points = max(math.ceil(high / self.step), cells) + 1
         places = np.arange(cells + 1) * self.step
         eta_up = cells * self.step
@@ -88,33 +120,43 @@ class Game:
         self._upper = np.minimum(upper * (1 + 16 * UNIT), 1.0)
         below = -np.arange(cells, 0, -1) * self.step
         self._below = -np.expm1(below), np.exp(below)
-        self._start = _Curve(np.zeros(self.points), 0)
+        self._start = _Curve(np.zeros(cells + 1), 0)
         self._last = self._start
 
     def after(self, steps: int) -> Array:
         """Return D_k on the grid, rounded up; remembers the last k."""
         curve = self._last if self._last.steps <= steps else self._start
         for done in range(curve.steps, steps):
-            curve = _Curve(self._next(self._around(curve), done + 1), done + 1)
+            values = self._next(self._around(curve.values), done + 1)
+            curve = _Curve(self._short(values, done + 1), done + 1)
         self._last = curve
-        return curve.values
+        return np.pad(curve.values, (0, self.points - len(curve.values)), mode="edge")
 
-    def _around(self, curve: _Curve) -> Array:
-        """Return a curve from one range below zero to one range above the grid.
+    def _short(self, values: Array, steps: int) -> Array:
+        """Leave out where D_k is next to nothing: it falls, so the last is above."""
+        # What is left out rises by its rounding at every step.
+        told = np.flatnonzero(values > self.least * (1 + steps * RAISE))
+        return values[: max(int(told[-1]) + 2 if told.size else 0, self.cells + 1)]
+
+    def _around(self, values: Array) -> Array:
+        """Return a curve from one range below zero to two ranges above its end.
 
         D(-x) = 1 - e^-x + e^-x D(x), for the two datasets may change places.
         """
-        cells, values = self.cells, curve.values
-        reached = curve.steps * cells < self.points
-        above = np.full(cells, 0.0 if reached else values[-1])
-        mirrored = self._below[0] + self._below[1] * values[cells:0:-1]
+        above = np.full(2 * self.cells, values[-1])
+        mirrored = self._below[0] + self._below[1] * values[self.cells : 0 : -1]
         return np.concatenate([mirrored * _RAISE, values, above])
 
     def _next(self, known: Array, steps: int) -> Array:
-        """Return the maximum over t, on the grid."""
-        cells, wide = self.cells, self.cells // _PARTS
-        # D is zero from steps * eta on.
-        size = min(self.points, steps * cells)
+        """Return the maximum over t, on the grid.
+
+        Parts of [0, eta] in which something may lie above the best so far are halved
+        until they are short enough to look at every point.
+        """
+        cells, width = self.cells, self.cells // _PARTS
+        # D is zero from steps * eta on, and constant one range above its known end.
+        zero = steps * cells
+        size = min(self.points, zero, len(known) - 2 * cells)
         falls = np.maximum(known[:-cells] - known[cells:], 0.0)
 
         def mean(place: int, first: int, last: int) -> Array:
@@ -123,32 +165,55 @@ class Game:
             value += known[low + cells : high + cells]
             return np.asarray(value)
 
-        knots = [mean(i * wide, 0, size) for i in range(_PARTS + 1)]
+        knots = [mean(i * width, 0, size) for i in range(_PARTS + 1)]
         best = np.maximum.reduce(knots)
-        result = np.zeros(self.points)
-        result[:size] = best
-        rough, fine = self._bends(known, wide), self._bends(known, 1)
-        for reach in (2**k for k in range(wide.bit_length() - 1)):
-            fine[:-reach] = np.maximum(fine[:-reach], fine[reach:])
-        for part in range(_PARTS):
-            start = part * wide
-            left = cells - start - wide
-            above = np.maximum(knots[part], knots[part + 1])
-            above += rough[left : left + size] * self._excess(start, wide)
-            open_ = np.flatnonzero(above > best)
-            if not open_.size:
-                continue
-            first, last = int(open_[0]), int(open_[-1]) + 1
-            ends = knots[part][first:last], knots[part + 1][first:last]
-            top, second = np.maximum(*ends), np.minimum(*ends)
-            for place in range(start + 1, start + wide):
+        parts = [
+            _Part(i * width, 0, low, high)
+            for i, (low, high) in enumerate(pairwise(knots))
+        ]
+        parts = self._open(parts, width, known, best)
+        while width > _SHORT:
+            width //= 2
+            halves = []
+            for part in parts:
+                middle = mean(part.start + width, part.first, part.last)
+                found = best[part.first : part.last]
+                np.maximum(found, middle, out=found)
+                halves += part.halves(width, middle)
+            parts = self._open(halves, width, known, best)
+        result = best
+        fine = _highest(self._bends(known, 1), width)
+        for part in parts:
+            first, last = part.first, part.last
+            top, second = (
+                np.maximum(part.low, part.high),
+                np.minimum(part.low, part.high),
+            )
+            for place in range(part.start + 1, part.start + width):
                 value = mean(place, first, last)
                 np.maximum(second, np.minimum(top, value), out=second)
                 np.maximum(top, value, out=top)
-            bend = fine[left + first : left + last] * self._excess(start + wide - 1, 1)
-            top += _over(top - second, bend)
+            left = cells - part.start - width
+            bend = fine[left + first : left + last]
+            top += _over(top - second, bend * self._excess(part.start + width - 1, 1))
             np.maximum(result[first:last], top, out=result[first:last])
-        return result * _RAISE
+        result = result * _RAISE
+        return np.append(result, 0.0) if size == zero else result
+
+    def _open(
+        self, parts: list[_Part], width: int, known: Array, best: Array
+    ) -> list[_Part]:
+        """Return where parts of [0, eta] may have something above the best."""
+        rough, found = self._bends(known, width), []
+        for part in parts:
+            left = self.cells - part.start - width
+            above = rough[left + part.first : left + part.last]
+            above = above * self._excess(part.start, width)
+            above += np.maximum(part.low, part.high)
+            open_ = np.flatnonzero(above > best[part.first : part.last])
+            if open_.size:
+                found.append(part.between(int(open_[0]), int(open_[-1]) + 1))
+        return found
 
     def _bends(self, known: Array, width: int) -> Array:
         """Return how much chords drop at e^x = 0 from each cell to one range higher."""
@@ -166,6 +231,14 @@ class Game:
         return size / math.expm1(self.cells * self.step) * (1 + 64 * UNIT)
 
 
+def _highest(values: Array, width: int) -> Array:
+    """Return the largest of each value and the width - 1 after it."""
+    values = values.copy()
+    for _ in range(width - 1):
+        values[:-1] = np.maximum(values[:-1], values[1:])
+    return values
+
+
 def _over(gap: Array, bend: Array) -> Array:
     """Return how far above its higher end an arc gets that bends so much.
 
@@ -178,7 +251,9 @@ def _over(gap: Array, bend: Array) -> Array:
     return np.asarray(room * room / (16 * bend) * (1 + 64 * UNIT))
 
 
-def range_curves(eta: Fraction, count: int, floor: float) -> list[tuple[Curve, int]]:
+def range_curves(
+    eta: Fraction, count: int, floor: float, *, close: bool = False
+) -> list[tuple[Curve, int]]:
     """Return hockey-stick curves whose composition dominates `count` steps of a range.
 
     One curve where the work allows it, which is the optimum of adaptive choices; else
@@ -194,13 +269,14 @@ def range_curves(eta: Fraction, count: int, floor: float) -> list[tuple[Curve, i
         eta: The range.
         count: How many steps there are.
         floor: Values below it need not be told apart.
+        close: Whether a finer grid is worth several seconds.
     """
+    most = _CLOSE_WORK if close else _MOST_WORK
     block = count
-    while block > 1 and _work(eta, block, _FEWEST_CELLS, floor) > _MOST_WORK:
+    while block > 1 and _work(eta, block, _CELLS[0], floor) > most:
         block = -(-block // 2)
-    cells = _FEWEST_CELLS
-    while cells < _MOST_CELLS and _work(eta, block, 2 * cells, floor) <= _MOST_WORK:
-        cells *= 2
+    fitting = [c for c in _CELLS if _work(eta, block, c, floor) <= most]
+    cells = max(fitting, default=_CELLS[0])
     whole, rest = divmod(count, block)
     curves = [(_curve(eta, block, cells, floor), whole)]
     return curves + ([(_curve(eta, rest, cells, floor), 1)] if rest else [])
@@ -209,7 +285,7 @@ def range_curves(eta: Fraction, count: int, floor: float) -> list[tuple[Curve, i
 def _work(eta: Fraction, count: int, cells: int, floor: float) -> float:
     """Return what the recursion costs; neighbouring counts share a grid."""
     points = _top(eta, _grown(count), floor) / float(eta) * cells
-    return _grown(count) * points * (_OVERHEAD + cells)
+    return _grown(count) * points
 
 
 def _grown(count: int) -> int:
@@ -226,13 +302,14 @@ def _top(eta: Fraction, count: int, floor: float) -> float:
 
 
 @lru_cache(maxsize=8)
-def _game(eta: Fraction, cells: int, high: float) -> Game:
-    return Game(eta, cells, high)
+def _game(eta: Fraction, cells: int, high: float, least: float) -> Game:
+    return Game(eta, cells, high, least)
 
 
 @lru_cache(maxsize=64)
 def _curve(eta: Fraction, count: int, cells: int, floor: float) -> Curve:
-    game = _game(eta, cells, _top(eta, _grown(count), floor))
+    least = floor * math.exp(-_MARGIN)
+    game = _game(eta, cells, _top(eta, _grown(count), floor), least)
     values = np.maximum.accumulate(game.after(count)[::-1])[::-1]
     step, last, end = game.step, len(values) - 1, count * cells
 

@@ -48,9 +48,12 @@ _ORDERS = tuple(1 + Fraction(2) ** k for k in range(-6, 12)) + tuple(
     1 + 3 * Fraction(2) ** k for k in range(-6, 11)
 )
 _BISECTIONS, _FINEST = 30, Fraction(1, 10**4)
+_NEAR = Fraction(1, 1000)  # more than the grid of exponential mechanisms loses
 
 
-def composed_epsilon(parts: Parts, delta: Fraction, accountant: str) -> Fraction:
+def composed_epsilon(
+    parts: Parts, delta: Fraction, accountant: str, *, limit: Fraction | None = None
+) -> Fraction:
     """Return an epsilon of a fixed sequence at delta, by one composition theorem.
 
     Source: basic: Dwork, Lei 2009. kov: `optimal.fixed_epsilon`, every step taken as
@@ -65,6 +68,13 @@ def composed_epsilon(parts: Parts, delta: Fraction, accountant: str) -> Fraction
 
     Checked by: tests/accounting/test_early_stopping.py.
 
+    Args:
+        parts: The costs and how often each runs.
+        delta: The delta.
+        accountant: One of `ACCOUNTANTS`.
+        limit: An epsilon that matters. A result of pld just above it is looked at
+            again on a finer grid, which may take several seconds.
+
     Raises:
         UnsupportedCost: If the accountant has no price for a step.
         ConfigurationError: If dp-accounting is needed and not installed.
@@ -74,7 +84,11 @@ def composed_epsilon(parts: Parts, delta: Fraction, accountant: str) -> Fraction
         return Fraction(0)
     # Without a delta nothing improves on the sum.
     compose = _ACCOUNTANTS[accountant] if delta else _basic
-    return compose(without_substeps(parts), delta)
+    parts = without_substeps(parts)
+    found = compose(parts, delta)
+    if compose is _pld and limit and limit < found <= limit * (1 + _NEAR):
+        return min(found, _pld_closely(parts, delta, found))
+    return found
 
 
 def _basic(parts: Parts, delta: Fraction) -> Fraction:
@@ -118,6 +132,18 @@ def _pld(parts: Parts, delta: Fraction) -> Fraction:
     return grid_epsilon(parts, delta)
 
 
+def _pld_closely(parts: Parts, delta: Fraction, found: Fraction) -> Fraction:
+    """Return what a finer grid finds, where there is one."""
+    from dpflow.accounting.loss_distribution import (  # noqa: PLC0415
+        grid_epsilon,
+        has_range,
+    )
+
+    if any(has_range(cost) for cost, _ in parts):
+        return grid_epsilon(parts, delta, close=True)
+    return found
+
+
 @lru_cache(maxsize=1024)
 def _renyi(parts: Parts, delta: Fraction) -> Fraction:
     def epsilon(order: Fraction) -> Fraction:
@@ -143,7 +169,11 @@ _ACCOUNTANTS: dict[str, Callable[[Parts, Fraction], Fraction]] = {
 
 
 def lemma_11(
-    prefixes: Sequence[Parts], deltas: Sequence[Fraction], accountant: str
+    prefixes: Sequence[Parts],
+    deltas: Sequence[Fraction],
+    accountant: str,
+    *,
+    limit: Fraction | None = None,
 ) -> tuple[Fraction, ...]:
     """Return the epsilon of each stop; the delta of the whole is the sum of `deltas`.
 
@@ -163,13 +193,14 @@ def lemma_11(
         prefixes: The steps up to each stop.
         deltas: The part of delta for each stop, fixed in advance.
         accountant: One of `ACCOUNTANTS`.
+        limit: As for `composed_epsilon`.
 
     Raises:
         UnsupportedCost: If the accountant has no price for a step.
         InvalidCost: If a stop's delta does not cover its steps.
     """
     return tuple(
-        composed_epsilon(parts, delta, accountant)
+        composed_epsilon(parts, delta, accountant, limit=limit)
         for parts, delta in zip(prefixes, deltas, strict=True)
     )
 

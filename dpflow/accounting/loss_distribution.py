@@ -71,10 +71,11 @@ def has_curve(cost: Cost) -> bool:
 
 def needs_grid(cost: Cost) -> bool:
     """Say whether `optimal` composes a step loosely or not at all, and this exactly."""
-    return has_curve(cost) or _has_range(cost)
+    return has_curve(cost) or has_range(cost)
 
 
-def _has_range(cost: Cost) -> bool:
+def has_range(cost: Cost) -> bool:
+    """Say whether `bounded_range` composes a step."""
     return isinstance(cost, ExponentialMechanism) and cost.epsilon <= LARGEST_RANGE
 
 
@@ -150,7 +151,7 @@ def _gaussian_curve(mu_squared: Fraction) -> Curve:
 
 
 @lru_cache(maxsize=1024)
-def grid_epsilon(parts: Parts, delta: Fraction) -> Fraction:
+def grid_epsilon(parts: Parts, delta: Fraction, *, close: bool = False) -> Fraction:
     """Return an epsilon of a fixed sequence at delta, rounded up.
 
     Source: composition of dominating pairs, Zhu, Dong, Wang 2022 (arXiv 2106.08567)
@@ -161,9 +162,14 @@ def grid_epsilon(parts: Parts, delta: Fraction) -> Fraction:
     steps: the neighbouring relation is add-or-remove.
 
     Rounding: up. The grid loses about 1e-5 of epsilon or 3e-6 of log delta; many
-    exponential mechanisms lose up to 5e-4 of epsilon.
+    exponential mechanisms lose up to 5e-4 of epsilon, with `close` a fraction of that.
 
     Checked by: tests/accounting/test_loss_distribution.py.
+
+    Args:
+        parts: The costs and how often each runs.
+        delta: The delta.
+        close: Whether a finer grid for exponential mechanisms is worth several seconds.
 
     Raises:
         UnsupportedCost: If a step has neither a curve nor (epsilon, delta).
@@ -173,7 +179,7 @@ def grid_epsilon(parts: Parts, delta: Fraction) -> Fraction:
     target = float_down(delta)
     results = []
     for direction in range(_directions(parts)):
-        composition, lost = _prepared(parts, target, direction)
+        composition, lost = _prepared(parts, target, direction, close=close)
         room = (target - lost) / (1 - lost) * (1 - 1e-12)
         if room <= composition.infinite or target < _SMALLEST_DELTA:
             floor = lost + composition.infinite + _SMALLEST_DELTA
@@ -219,7 +225,12 @@ def _directions(parts: Parts) -> int:
 
 
 def _prepared(
-    parts: Parts, target: float, direction: int, epsilon: float | None = None
+    parts: Parts,
+    target: float,
+    direction: int,
+    epsilon: float | None = None,
+    *,
+    close: bool = False,
 ) -> tuple[Composition, float]:
     """Choose a grid; return the composition on it and the mass of the deltas."""
     steps = without_substeps(parts)
@@ -234,13 +245,14 @@ def _prepared(
     ranges = [
         (c.epsilon, n)
         for c, n in steps
-        if isinstance(c, ExponentialMechanism) and _has_range(c)
+        if isinstance(c, ExponentialMechanism) and has_range(c)
     ]
     responses = sequence.responses
     runs = sum(count for _, count in [*named, *ranges]) + len(responses)
     tiny = target * 1e-9 / max(runs, 1)
     for eta, count in ranges:
-        named += range_curves(eta, count, 10.0 ** math.floor(math.log10(tiny)))
+        floor = 10.0 ** math.floor(math.log10(tiny))
+        named += range_curves(eta, count, floor, close=close)
     runs = sum(count for _, count in named) + len(responses)
     reaches = [_reach(curve, tiny, runs) for curve, _ in named]
     sizes = [min(reach) for reach in reaches] or [float(e) for e, _ in responses]

@@ -28,17 +28,24 @@ _NO_MEMBERS = ("best", "individual", "plan", "portfolio")
 _MOST_MEMBERS = 16
 
 #: How the default members share delta. Chosen so that each workload of
-#: benchmarks/admitted.py gets 0.92 of what its best single filter admits.
+#: benchmarks/admitted.py gets 0.92 of what its best single filter admits, one whose
+#: order was tuned to the workload included, or one step fewer.
 GAUSSIAN_SHARE, RENYI_SHARE, CONCENTRATED_SHARE = (
-    Fraction(53, 100),
-    Fraction(45, 100),
-    Fraction(2, 100),
+    Fraction(503, 1000),
+    Fraction(492, 1000),
+    Fraction(5, 1000),
 )
-#: Default orders of the renyi member, as multiples of (the best order - 1), and their
-#: weights. The lower ones are for sampled Gaussians, whose price explodes at an order
-#: that their noise decides; at a tenth of the weight they cost other steps little.
-RENYI_FACTORS = (Fraction(1), Fraction(7, 10), Fraction(1, 2))
-RENYI_WEIGHTS = (Fraction(90, 100), Fraction(7, 100), Fraction(3, 100))
+#: Part of the concentrated member's share for its conversion; the rest is for deltas of
+#: steps, which no other member takes.
+CONCENTRATED_LOSS = Fraction(1, 5)
+#: Default orders of the renyi member, as multiples of 1 + RENYI_RAISE / max(epsilon, 1)
+#: times (the best order for Gaussians - 1), and their weights. Raised because at high
+#: orders, which small budgets have, pure steps and exponential mechanisms cost less
+#: than in proportion. The lower one is for sampled Gaussians, whose price explodes at
+#: an order that their noise decides; so small a weight costs other steps little.
+RENYI_RAISE = Fraction(1, 5)
+RENYI_FACTORS = (Fraction(1), Fraction(6, 10))
+RENYI_WEIGHTS = (Fraction(99, 100), Fraction(1, 100))
 
 #: How the default members of `best` share delta: tuned, mixture, basic.
 TUNED_SHARE, MIXTURE_SHARE = Fraction(7, 10), Fraction(28, 100)
@@ -70,9 +77,9 @@ class PortfolioFilter(Filter):
         epsilon: Budget, positive.
         delta: Budget, in (0, 1).
         members: Filters as names or mappings: `theorem`, their part `delta` (default
-            0) and their options. Default: `gaussian` with 0.53 of delta, `renyi` with
-            0.45, `concentrated` with 0.02 (half of it for deltas of steps), and
-            `basic` with none, which is free for steps without a delta.
+            0) and their options. Default: `gaussian` with 0.503 of delta, `renyi` with
+            0.492, `concentrated` with 0.005 (four fifths of it for deltas of steps),
+            and `basic` with none, which is free for steps without a delta.
 
     Raises:
         InvalidCost: If a member cannot be made, or the parts exceed delta.
@@ -254,7 +261,10 @@ def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
     )
     share = CONCENTRATED_SHARE * delta
     concentrated = theorems.make_filter(
-        "concentrated", epsilon=epsilon, delta=share, delta_loss=share / 2
+        "concentrated",
+        epsilon=epsilon,
+        delta=share,
+        delta_loss=CONCENTRATED_LOSS * share,
     )
     try:
         renyi = _default_renyi(epsilon, RENYI_SHARE * delta)
@@ -265,6 +275,7 @@ def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
 
 def _default_renyi(epsilon: Fraction, delta: Fraction) -> Filter:
     best = best_order(epsilon, delta * RENYI_WEIGHTS[0]) - 1
+    best *= 1 + RENYI_RAISE / max(epsilon, Fraction(1))
     weights: dict[Fraction, Fraction] = {}
     for factor, weight in zip(RENYI_FACTORS, RENYI_WEIGHTS, strict=True):
         order = readable_order(factor * best)

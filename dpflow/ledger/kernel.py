@@ -43,6 +43,7 @@ from dpflow.ledger.records import (
     Request,
     canonical,
     digest,
+    is_id,
 )
 from dpflow.ledger.replay import check_tail
 from dpflow.ledger.watch import Watch
@@ -61,11 +62,8 @@ class Ledger:
         database: Where it is kept.
         owners: Who holds what.
         witness: Folder of the witness; None if it was waived.
-        environment: What this process runs in; None if nobody said.
+        environment: What this process runs in; a ledger of another one is refused.
         conditions: How requests are decided.
-
-    Raises:
-        ConfigurationError: If the ledger serves another environment.
     """
 
     def __init__(
@@ -330,11 +328,14 @@ class Ledger:
         Raises:
             ReservationConflict: If the ledger does not know it.
         """
-        session.soon("read_reservation", id=reservation)
-        self._check_identity(session)
-        rows = session.rows("read_reservation", id=reservation)
+        rows: list[Row] = []
+        # What no id may be is known to no ledger, and some drivers choke on it.
+        if is_id(reservation):
+            session.soon("read_reservation", id=reservation)
+            self._check_identity(session)
+            rows = session.rows("read_reservation", id=reservation)
         if not rows:
-            msg = f"the ledger {self.place} knows no reservation {reservation}"
+            msg = f"the ledger {self.place} knows no reservation {reservation!s:.60}"
             raise ReservationConflict(msg, reservation=reservation)
         # Written once; what else the row says may change until the lock is held.
         session.lock(json.loads(rows[0]["datasets"] or "[]"))
@@ -373,6 +374,9 @@ class Ledger:
                 raise LedgerCorrupt(msg, ledger=self.place)
             check_reserve(held[0])
             amount = Tally.from_text(held[0]["amount"])
+            if not amount.fits_within(account.held):
+                msg = f"account {account_id!r} does not hold reservation {reservation}"
+                raise LedgerCorrupt(msg, ledger=self.place)
             posted = amount
             if kind == "settle":
                 posted = realised(account, row, amount, facts.get("reported"))

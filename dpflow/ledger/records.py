@@ -77,6 +77,7 @@ class Request:
     body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _check_types(self)
         datasets = self.datasets
         if not datasets or len(set(datasets)) != len(datasets):
             msg = f"a step reads one or more different datasets, got {datasets!r}"
@@ -114,6 +115,30 @@ class Request:
         datasets = sorted(self.datasets)
         parts = [datasets, self.cost.describe(), self.step, self.flow, self.flow_run]
         return digest(canonical([*parts, self.release_key, *self.partitions]))
+
+
+def is_id(text: object) -> bool:
+    """Say whether this may be the id of a reservation."""
+    return isinstance(text, str) and _ID.fullmatch(text) is not None
+
+
+def _check_types(request: Request) -> None:
+    """Refuse what a decision or the journal would stumble over later."""
+    policies, body = request.policies, request.body
+    if not (
+        isinstance(policies, tuple)
+        and all(isinstance(policy, Policy) for policy in policies)
+    ):
+        msg = f"policies must be a tuple of policies, got {policies!r:.60}"
+        raise ConfigurationError(msg)
+    if not isinstance(request.cost, Cost):
+        msg = f"cost must be a cost such as Gaussian(...), got {request.cost!r:.60}"
+        raise ConfigurationError(msg)
+    try:
+        canonical({**body})
+    except (TypeError, ValueError) as error:
+        msg = f"body must be a mapping of JSON's types, got {body!r:.60}: {error}"
+        raise ConfigurationError(msg) from None
 
 
 def _check(name: str, text: object, pattern: re.Pattern[str]) -> None:

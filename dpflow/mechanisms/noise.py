@@ -38,6 +38,9 @@ _Parts = tuple[list[int] | list[float], _Rebuild]
 #: Every int up to here is a float; beyond, rounding would change the sensitivity.
 LARGEST_INT = 2**53
 
+#: Of integer noise, in steps: OpenDP's int64 then ends 2**14 scales away.
+LARGEST_STEPS = 2**48
+
 #: Floats above this round to ints that int64 cannot hold.
 _LARGEST_INT64 = math.nextafter(2.0**63, 0)
 
@@ -115,6 +118,27 @@ def _(cost: Gaussian) -> Sampler:
     return _continuous("gaussian", cost.sigma)
 
 
+def integer_laplace(scale: Fraction, count: int) -> list[int]:
+    """Draw integers k with probabilities proportional to exp(-abs(k) / scale).
+
+    Args:
+        scale: Positive, at most `LARGEST_STEPS`; rounded up to a float.
+        count: How many to draw.
+
+    Raises:
+        ReleaseError: If the scale is out of range, or OpenDP is missing or fails.
+    """
+    rounded = float_up(scale)
+    if not 0 < rounded <= LARGEST_STEPS:
+        msg = (
+            f"integer noise of a scale of {rounded} steps cannot be drawn; at most "
+            f"{LARGEST_STEPS}. Declare a larger epsilon or fewer answers."
+        )
+        raise ReleaseError(msg, mechanism="discrete laplace")
+    noise: list[int] = _invoke(_measurements.make("steps", rounded), [0] * count)
+    return noise
+
+
 def _continuous(mechanism: str, scale: Fraction) -> Sampler:
     """Return a sampler of real-valued noise, its scale rounded up to a float."""
     rounded = float_up(scale)
@@ -133,10 +157,10 @@ def _continuous(mechanism: str, scale: Fraction) -> Sampler:
     return sample
 
 
-def _invoke(measurement: Any, numbers: list[float]) -> list[float]:
+def _invoke(measurement: Any, numbers: list[Any]) -> list[Any]:
     failure = None
     try:
-        noisy: list[float] = measurement(numbers)
+        noisy: list[Any] = measurement(numbers)
     except Exception as error:  # noqa: BLE001
         failure = type(error).__name__
     # Raised outside the handler: OpenDP's message may quote the value, and an error
@@ -163,13 +187,16 @@ class _Measurements(threading.local):
 
 
 def _make_measurement(mechanism: str, scale: float) -> Any:
-    """Build the OpenDP measurement of a mechanism on vectors of floats.
+    """Build the OpenDP measurement of a mechanism on vectors.
 
-    A single number is a vector of length one, where the norms agree. The grid is left
-    at OpenDP's default, its finest.
+    Of floats, or of integers for noise in whole steps. A single number is a vector of
+    length one, where the norms agree. The grid is left at OpenDP's default, its finest.
     """
     dp = _opendp()
     dp.enable_features("contrib")
+    if mechanism == "steps":
+        whole = dp.vector_domain(dp.atom_domain(T="i64"))
+        return dp.m.make_laplace(whole, dp.l1_distance(T="i64"), scale=scale)
     domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
     if mechanism == "laplace":
         return dp.m.make_laplace(domain, dp.l1_distance(T=float), scale=scale)
@@ -201,7 +228,7 @@ def _take_apart(value: Any) -> _Parts:
         return _take_series(value)
     if numpy is not None and type(value) is numpy.ndarray:
         return _take_array(value, value)
-    number = _number(value)
+    number = plain_number(value)
     if number is None:
         what = f"only {_ACCEPTED} can be released"
         raise _refused(value, what, _todo(value))
@@ -210,7 +237,7 @@ def _take_apart(value: Any) -> _Parts:
     return [number], lambda noisy: noisy[0]
 
 
-def _number(value: object) -> int | float | None:
+def plain_number(value: object) -> int | float | None:
     """Return a plain int or float for any scalar that is one, else None."""
     # numpy.float64 is a subclass of float, numpy.bool is not one of bool.
     if isinstance(value, bool):
@@ -231,7 +258,7 @@ def _number(value: object) -> int | float | None:
 def _take_list(values: list[Any]) -> _Parts:
     numbers: list[Any] = []
     for item in values:
-        number = _number(item)
+        number = plain_number(item)
         if number is None:
             what = f"it holds an entry of type {_type_name(item)}"
             raise _refused(values, what, _todo(item))

@@ -33,6 +33,7 @@ from dpflow.prefect.privacy import (
 )
 from dpflow.prefect.states import refusal_in, refused_state
 from dpflow.step import (
+    CellLike,
     CostLike,
     PartitionsLike,
     Step,
@@ -140,6 +141,7 @@ def dp_task(
     release_key: str | None = None,
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
+    cell: CellLike | None = None,
     assets: Sequence[str | Asset] = (),
     **task_options: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], DPTask[P, R]]:
@@ -162,6 +164,10 @@ def dp_task(
             "{week}", or a function of its public arguments that returns names.
         fresh: Draw anew, at a charge of its own, even where a release could be
             replayed; the new one takes its place.
+        cell: For costs with cells, such as `OutputDP`: a function of what the body
+            returns that names the cell. The body must return its mechanism's own
+            output, before any post-processing. Without an answer from it (it raises,
+            or names no cell of the cost) the step is charged in full.
         assets: Keys of the Prefect assets that each release materialises, such as
             "dpflow://cdnow/weekly-revenue", with its cost and guarantee as metadata.
         **task_options: Every option of `prefect.task`. Retries default to 0: every
@@ -205,6 +211,7 @@ def dp_task(
             partitions=partitions,
             fresh=fresh,
             version=task_options.get("version"),
+            cell=cell,
             name=task_options.get("name"),
         )
         task: DPTask[P, R] = DPTask(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -32,6 +33,13 @@ from tests.ledger.support import (
     sums,
 )
 from tests.postgres import server
+
+
+@pytest.fixture(autouse=True)
+def _no_witness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers share no witness here: the model is of the ledger alone."""
+    monkeypatch.setenv("DPFLOW_WITNESS", "none")
+
 
 LIMIT = 1000
 QUANTUM = Fraction(1, 10**12)

@@ -47,6 +47,12 @@ SMALL = PureDP(epsilon=Fraction(1, 10**6))
 UNITS = Fraction(1, 10**6)
 
 
+@pytest.fixture(autouse=True)
+def _no_witness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These ledgers lie on servers of their own; their witness is waived."""
+    monkeypatch.setenv("DPFLOW_WITNESS", "none")
+
+
 @pytest.fixture
 def ledger(postgres_url: str) -> Iterator[Ledger]:
     """Give a new, open ledger."""

@@ -81,3 +81,17 @@ def project(make_project):
     """Return a project whose budget is epsilon 1 under the basic filter."""
     make_project()
     return current_project()
+
+
+@pytest.fixture
+def examples(tmp_path, monkeypatch):
+    """Go to a folder with the policies of the example flows and a new ledger."""
+    source = Path(__file__).resolve().parents[2] / "policies"
+    shutil.copytree(source, tmp_path / "policies")
+    (tmp_path / "policies" / "ledger.lock").unlink(missing_ok=True)
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    found = settings()
+    pin_ledger(create_ledger(found.ledger_url), found.policies)
+    yield tmp_path
+    forget_projects()

@@ -28,14 +28,15 @@ class SubStep:
     Attributes:
         number: Which one it is, from 1.
         stops: Numbers of sub-steps after which the step may end.
+        parts: What one sub-step does: the costs that were composed, or the one.
     """
 
     def __init__(self, number: int, cost: EarlyStopping, execution: Execution) -> None:
         self.number = number
         self.stops = cost.stops
         self._execution = execution
-        self._parts = _parts(cost.step)
-        self._unpaid = list(self._parts)
+        self.parts = _parts(cost.step)
+        self._unpaid = list(self.parts)
         self._over = False
 
     @property
@@ -67,7 +68,7 @@ class SubStep:
         """
         from dpflow.mechanisms.noise import draw  # noqa: PLC0415 (imports OpenDP)
 
-        return draw(self._paid("release()", cost), value)
+        return draw(self.claim("release()", cost), value)
 
     def test(self, value: float, *, at_least: float, cost: Cost) -> bool:
         """Test a private number against a threshold, with noise that is paid for.
@@ -89,13 +90,25 @@ class SubStep:
         noisy: float = self.release(float(value), cost=cost)
         return noisy >= at_least
 
-    def _paid(self, what: str, cost: Cost | None) -> Cost:
+    def claim(self, what: str, cost: Cost | None = None) -> Cost:
+        """Take a part of the sub-step, for a mechanism that draws its own noise.
+
+        Args:
+            what: What takes it, for the message.
+            cost: Which part, if the sub-step has several.
+
+        Returns:
+            The part, which pays for this and nothing else.
+
+        Raises:
+            ReleaseError: If the sub-step is over, or nothing in it pays for this.
+        """
         name = f"sub-step {self.number} of step {self._execution.request.step!r}"
         if self._over or self._execution.ended:
             msg = f"{what} was called after {name} was over; call it inside the loop"
             raise ReleaseError(msg)
-        if cost is None and len(self._parts) == 1:
-            cost = self._parts[0]
+        if cost is None and len(self.parts) == 1:
+            cost = self.parts[0]
         if cost is None or cost not in self._unpaid:
             left = ", ".join(map(repr, self._unpaid)) or "nothing"
             msg = (

@@ -1,0 +1,253 @@
+"""A model with noise on its parameters, released only if it is of use.
+
+Logistic regression is fitted, noise is added to the fitted parameters, and the noisy
+model is tested on people it was not fitted to. If it fails the test, it is gone: what
+comes out is that there is no model, which costs only the test.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special  # type: ignore[import-untyped]
+
+from dpflow.accounting.costs import Gaussian, Laplace
+from dpflow.accounting.outcomes import OutputDP
+from dpflow.exceptions import ReleaseError
+from dpflow.individual.costs import clip_rows
+from dpflow.mechanisms.drawn import Drawn
+from dpflow.mechanisms.noise import draw
+from dpflow.rounding import Number, exact
+
+Floats = NDArray[np.float64]
+
+#: Cells of the cost.
+NONE, MODEL = "none", "model"
+
+#: What roundings and the solver may add to the sensitivity, as a part of it. The solver
+#: ends at a gradient of half of it, and a mean of n terms errs by less than n 2**-53.
+INEXACT = Fraction(1, 2**11)
+MOST_PEOPLE = 2**19
+
+#: Steps of the released grid in the expected length of the noise.
+_GRID = 2**10
+_NEWTON_STEPS = 100
+_UNIT = Gaussian(sensitivity=1, sigma=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is fitted and how it is tested; all public.
+
+    Attributes:
+        train: How many people it is fitted to; the others test it.
+        regularisation: The Lambda of Chaudhuri et al., positive.
+        threshold: Largest mean absolute error, in [0, 2], of a model that is released.
+    """
+
+    train: int
+    regularisation: Fraction
+    threshold: float
+
+    @classmethod
+    def of(cls, train: int, regularisation: Number, threshold: float) -> Recipe:
+        """Check the numbers.
+
+        Raises:
+            ReleaseError: If one is out of range.
+        """
+        low, high = Fraction(1, 10**6), Fraction(10**6)
+        strength = exact(regularisation, name="regularisation", low=low, high=high)
+        if type(train) is not int or not 1 <= train <= MOST_PEOPLE:
+            msg = f"train must be 1 to {MOST_PEOPLE} people, got {train!r}"
+            raise ReleaseError(msg)
+        if not math.isfinite(threshold):
+            msg = f"the threshold must be a finite number, got {threshold!r}"
+            raise ReleaseError(msg)
+        return cls(train, strength, float(threshold))
+
+    @property
+    def sensitivity(self) -> Fraction:
+        """How far one person can move what the solver returns, in L2 norm."""
+        return 2 * (1 + INEXACT) / (self.train * self.regularisation)
+
+    def test_sensitivity(self, tests: int) -> Fraction:
+        """Return how far one person can move the error of a model of given noise.
+
+        Either one of the people it is tested on, or one it is fitted to, for the same
+        noise. With h = tanh(score / 2) and a score that moves by s, h moves by at most
+        2 tanh(s / 4).
+        """
+        moved = 2 * math.tanh(float(self.sensitivity) / 4)
+        return Fraction(max(2 / tests, moved)) * (1 + INEXACT)
+
+
+def recovered_model(
+    cost: OutputDP, features: NDArray[Any], labels: NDArray[Any], recipe: Recipe
+) -> Drawn[Floats | None]:
+    """Fit, add noise, and return the noisy model if it passes a noisy test.
+
+    The first `recipe.train` people are fitted to, the others test. On None the noisy
+    model must be gone, and is: nothing keeps it.
+
+    Source: noise: Chaudhuri, Monteleoni, Sarwate 2011, Alg. 1 (their sensitivity 2 / (n
+    Lambda)); test: Hartmann et al. 2022, Alg. 5 and Thm 17, with the smaller scale of
+    docs/derivations/output.md#released-or-not.
+
+    Assumes: neighbours differ in one person's row and label (replace-one; how many
+    people there are is public); who comes first is independent of the data. Rows are
+    scaled down to norm 1 here. Labels above 0 are one class, all others the other.
+
+    The noise is exact up to floats: its direction comes from OpenDP's Gaussians and its
+    length from OpenDP's Laplace draws, but their product and the sum with the model
+    round like every float. So the model is rounded to a grid of 2**-10 of the noise's
+    expected length. It is then the ideal mechanism's output, rounded, unless that
+    lies within the rounding errors of the edge of a grid cell. The probability of that,
+    about 2**-35 per parameter, is in no delta.
+
+    Rounding: sensitivities are widened by `INEXACT`, which covers the solver's error
+    (by strong convexity a gradient of g moves the minimum by g / Lambda) and roundings.
+
+    Checked by: tests/mechanisms/test_output_perturbation.py.
+
+    Args:
+        cost: Cells "none" (the epsilon of the test) and "model" (that of the noise).
+        features: number[people, parameters].
+        labels: number[people].
+        recipe: What is fitted and how it is tested.
+
+    Returns:
+        The parameters, or None; and the cell.
+
+    Raises:
+        ReleaseError: If cost, shapes or numbers do not fit, or the solver fails.
+    """
+    test, model = _epsilons(cost)
+    rows, classes = _checked(features, labels, recipe)
+    fitted = minimum(rows[: recipe.train], classes[: recipe.train], recipe)
+    noise = k_norm_noise(fitted.size, recipe.sensitivity / model)
+    noisy = fitted + noise
+    rest = slice(recipe.train, None)
+    error = mean_error(noisy, rows[rest], classes[rest])
+    tests = len(rows) - recipe.train
+    noisy_error: float = draw(
+        Laplace(sensitivity=recipe.test_sensitivity(tests), epsilon=test), error
+    )
+    if noisy_error > recipe.threshold:
+        return Drawn(None, NONE)
+    length = float(recipe.sensitivity / model) * fitted.size
+    return Drawn(on_grid(noisy, length / _GRID), MODEL)
+
+
+def is_recoverable(cost: OutputDP) -> bool:
+    """Tell whether a cost has the cells of this mechanism."""
+    cells = dict(cost.cells)
+    return set(cells) == {NONE, MODEL} and 0 < cells[NONE] <= cells[MODEL]
+
+
+def _epsilons(cost: OutputDP) -> tuple[Fraction, Fraction]:
+    if not is_recoverable(cost):
+        msg = (
+            f"output_perturbation() needs cost=recoverable_model(...), with an epsilon "
+            f"of {MODEL!r} that is no less than that of {NONE!r}; got {cost!r}"
+        )
+        raise ReleaseError(msg)
+    cells = dict(cost.cells)
+    return cells[NONE], cells[MODEL]
+
+
+def _checked(
+    features: NDArray[Any], labels: NDArray[Any], recipe: Recipe
+) -> tuple[Floats, Floats]:
+    shapes = np.shape(features), np.shape(labels)
+    fits = len(shapes[0]) == 2 and shapes[1] == shapes[0][:1] and 0 not in shapes[0]  # noqa: PLR2004
+    if not fits or not recipe.train < shapes[1][0] <= recipe.train + MOST_PEOPLE:
+        msg = (
+            f"output_perturbation() needs features[people, parameters] and labels"
+            f"[people] with some people beyond the {recipe.train} that it is fitted "
+            f"to, got shapes {shapes[0]} and {shapes[1]}"
+        )
+        raise ReleaseError(msg)
+    # A row that is no number has no norm; as zeros it says nothing.
+    rows, _ = clip_rows(np.nan_to_num(np.asarray(features, np.float64)), norm=1)
+    return np.nan_to_num(rows), np.where(np.asarray(labels) > 0, 1.0, -1.0)
+
+
+def minimum(rows: Floats, classes: Floats, recipe: Recipe) -> Floats:
+    """Return the minimum of the regularised logistic loss, close enough.
+
+    J = mean of log(1 + exp(-y x.w)) + Lambda |w|^2 / 2, by Newton's method; it ends
+    when the gradient is as small as `INEXACT` allows.
+
+    Raises:
+        ReleaseError: If it does not get there, which no data is known to cause.
+    """
+    strength, people = float(recipe.regularisation), len(rows)
+    # |gradient| / Lambda is the error; the sensitivity has two of them, and roundings.
+    enough = float(INEXACT) / (2 * people)
+    signed = rows * classes[:, None]
+
+    def loss(w: Floats) -> float:
+        return float(np.logaddexp(0, -signed @ w).mean() + strength / 2 * w @ w)
+
+    def gradient(w: Floats) -> Floats:
+        weights = special.expit(-signed @ w)
+        return np.asarray(strength * w - signed.T @ weights / people, np.float64)
+
+    w: Floats = np.zeros(rows.shape[1])
+    if w.size <= people:
+        found = optimize.minimize(loss, w, jac=gradient, method="L-BFGS-B")
+        w = np.asarray(found.x, np.float64)
+    for _ in range(_NEWTON_STEPS):
+        slope = gradient(w)
+        if np.linalg.norm(slope) <= enough:
+            return w
+        w = w - _damped(w, slope, signed, strength, loss)
+    msg = (
+        "the solver did not reach its tolerance; scale the features or regularise more"
+    )
+    raise ReleaseError(msg)
+
+
+def _damped(
+    w: Floats, slope: Floats, signed: Floats, strength: float, loss: Any
+) -> Floats:
+    """Return Newton's step, halved until the loss does not grow."""
+    odds = special.expit(-signed @ w)
+    curved = signed.T @ (signed * (odds * (1 - odds))[:, None]) / len(signed)
+    step = np.linalg.solve(curved + strength * np.eye(w.size), slope)
+    now = loss(w)
+    for _ in range(40):
+        # At the minimum the loss cannot tell; the gradient still can.
+        if loss(w - step) <= now + 1e-12:
+            break
+        step = step / 2
+    return np.asarray(step, np.float64)
+
+
+def k_norm_noise(size: int, scale: Fraction) -> Floats:
+    """Draw a vector b of density proportional to exp(-|b| / scale), in L2 norm.
+
+    Its direction is that of a vector of normal draws; its length, Gamma distributed
+    with shape `size`, is a sum of so many exponential draws: absolute Laplace noise.
+    """
+    direction = np.asarray(draw(_UNIT, np.zeros(size)), np.float64)
+    lengths = draw(Laplace(sensitivity=scale, epsilon=1), np.zeros(size))
+    norm = float(np.linalg.norm(direction))
+    return np.asarray(direction * (float(np.abs(lengths).sum()) / norm), np.float64)
+
+
+def mean_error(model: Floats, rows: Floats, classes: Floats) -> float:
+    """Return the mean of |y - h(x)|, h(x) = 2 / (1 + exp(-x.w)) - 1; in [0, 2]."""
+    return float(np.abs(classes - np.tanh(rows @ model / 2)).mean())
+
+
+def on_grid(values: Floats, step: float) -> Floats:
+    """Round to multiples of the power of two at or above `step`."""
+    width = 2.0 ** math.ceil(math.log2(step))
+    return np.asarray(np.rint(values / width) * width, np.float64)

@@ -1,0 +1,211 @@
+"""The interquartile range by propose-test-release: an answer only where one is safe.
+
+The logarithm of the range is sorted into bins of width one. If many people would have
+to be replaced before it leaves its bin, noise of the bin's width hides everybody; how
+many that is, is tested with noise. Where the range lies near the edge of a bin, a
+second try with bins shifted by one half can still answer.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpflow.accounting.costs import Laplace
+from dpflow.accounting.outcomes import ProposeTestRelease
+from dpflow.exceptions import ReleaseError
+from dpflow.mechanisms.drawn import Drawn
+from dpflow.mechanisms.noise import draw
+from dpflow.rounding import bound_above, float_up, to_real
+
+Floats = NDArray[np.float64]
+
+FEWEST_PEOPLE = 8
+#: Values are clipped to here; ranges outside the next two are in the outermost bins.
+_FARTHEST = 1e300
+_SMALLEST, _LARGEST = 1e-100, 1e100
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Bins of the logarithm of a range, each of width one; public.
+
+    Attributes:
+        base: Of the logarithm, above 1.
+        first: Where the lowest inner edge lies, in the logarithm.
+        edges: The inner edges, as ranges. The lowest bin starts at 0, the highest has
+            no end.
+    """
+
+    base: float
+    first: float
+    edges: tuple[float, ...]
+
+    @classmethod
+    def of(cls, base: float, shift: float) -> Bins:
+        """Make the bins whose edges are at whole numbers plus `shift`.
+
+        Raises:
+            ReleaseError: If the base is not in (1, 1000], or the shift not in [0, 1).
+        """
+        if not 1.0001 <= base <= 1000 or not 0 <= shift < 1:  # noqa: PLR2004
+            msg = (
+                f"the bins need a base in [1.0001, 1000] and a shift in [0, 1), got "
+                f"{base!r} and {shift!r}"
+            )
+            raise ReleaseError(msg)
+        first = math.floor(math.log(_SMALLEST, base)) + shift
+        edges: list[float] = []
+        for number in count():
+            edges.append(base ** (first + number))
+            if edges[-1] > _LARGEST:
+                return cls(base, first, tuple(edges))
+        raise AssertionError
+
+    def bin(self, spread: float) -> int:
+        """Return the number of the bin that a range is in."""
+        return bisect.bisect_right(self.edges, spread)
+
+    def within(self, number: int) -> tuple[float, float]:
+        """Return the ranges at which a bin starts, and before which it ends."""
+        low = self.edges[number - 1] if number else 0.0
+        high = self.edges[number] if number < len(self.edges) else math.inf
+        return low, high
+
+    def logarithm(self, spread: float) -> float:
+        """Return the logarithm of a range, no farther than one from all of its bin."""
+        start = self.first - 1 + self.bin(spread)
+        value = math.log(spread, self.base) if spread > 0 else -math.inf
+        return min(max(value, start), start + 1)
+
+
+def quartiles(people: int) -> tuple[int, int]:
+    """Return the places of the quartiles among sorted values, counted from 0."""
+    return -(-people // 4) - 1, -(-3 * people // 4) - 1
+
+
+def spread_of(ordered: Floats) -> float:
+    """Return the interquartile range of sorted values."""
+    low, high = quartiles(len(ordered))
+    return float(ordered[high] - ordered[low])
+
+
+def distance(ordered: Floats, bins: Bins) -> int:
+    """Return how many people must be replaced until the range leaves its bin.
+
+    Exactly: with m replaced, j of them beyond the top and m - j beyond the bottom, the
+    quartiles move out by j and m - j places, and no replacement moves them farther;
+    with j taken from above the upper and m - j from below the lower quartile they move
+    in by as many. Being a distance to a set of datasets, it changes by at most one when
+    one person is replaced.
+
+    Source: Dwork, Lei 2009, Sec. 4; the sliding windows of their A.
+
+    Checked by: tests/mechanisms/test_propose_test_release.py, against all replacements.
+
+    Args:
+        ordered: Finite values, sorted.
+        bins: The bins.
+    """
+    low, high = bins.within(bins.bin(spread_of(ordered)))
+    first, last = quartiles(len(ordered))
+    # Beyond these a quartile can be put anywhere, or both in one place.
+    farthest = max(len(ordered) - last, first + 1, last - first)
+    outside = np.concatenate(
+        [np.full(farthest, -np.inf), ordered, np.full(farthest, np.inf)]
+    )
+
+    def leaves(replaced: int) -> bool:
+        up = np.arange(replaced + 1)
+        tops = outside[farthest + last + up]
+        bottoms = outside[farthest + first - up[::-1]]
+        if (tops - bottoms).max() >= high:
+            return True
+        if replaced >= last - first:
+            return low > 0
+        tops, bottoms = ordered[last - up], ordered[first + up[::-1]]
+        return bool((tops - bottoms).min() < low)
+
+    return 1 + bisect.bisect_left(range(1, farthest + 1), x=True, key=leaves)
+
+
+def interquartile_range(
+    cost: ProposeTestRelease,
+    values: NDArray[Any],
+    *,
+    base: float | None = None,
+    shift: float = 0.0,
+) -> Drawn[float | None]:
+    """Release the interquartile range, or that no answer is safe.
+
+    With two tries the second one, after "none", has its bins shifted by one half.
+
+    Source: Dwork, Lei 2009, Alg. S; guarantee: docs/derivations/output.md#two-tries
+    and docs/derivations/output.md#propose-test-release.
+
+    Assumes: neighbours differ in one person's value (replace-one); how many people
+    there are is public. Two steps of one try each, the second after "none" with a
+    shift of one half, are the other way to account for the same.
+
+    Rounding: the test's threshold up; the logarithm is kept within its bin. Values are
+    clipped to 1e300, and those that are no numbers count as 0.
+
+    Checked by: tests/mechanisms/test_propose_test_release.py.
+
+    Args:
+        cost: Epsilon and delta of the test, and how many tries.
+        values: number[people], one for each person.
+        base: Of the bins: an answer is within such factors of the truth. Default: 1 +
+            1 / log(people).
+        shift: Of the bins of the first try, in [0, 1).
+
+    Returns:
+        The range, or None; and the cell.
+
+    Raises:
+        ReleaseError: If there are fewer than 8 people, or the bins cannot be made.
+    """
+    numbers = np.asarray(values, np.float64)
+    if numbers.ndim != 1 or numbers.size < FEWEST_PEOPLE:
+        msg = (
+            f"interquartile_range() needs one value for each of {FEWEST_PEOPLE} or "
+            f"more people, got the shape {numbers.shape}"
+        )
+        raise ReleaseError(msg)
+    numbers = np.clip(np.nan_to_num(numbers), -_FARTHEST, _FARTHEST)
+    chosen = 1 + 1 / math.log(numbers.size) if base is None else base
+    # Half a bin further is half a bin back.
+    shifts = (shift, shift - 0.5 if shift >= 0.5 else shift + 0.5)  # noqa: PLR2004
+    tries = [Bins.of(chosen, each) for each in shifts[: cost.tries]]
+    ordered = np.sort(numbers)
+    for bins in tries:
+        answer = _tried(cost, ordered, bins)
+        if answer is not None:
+            return Drawn(answer, "answer")
+    return Drawn(None, "none")
+
+
+def passing(cost: ProposeTestRelease) -> float:
+    """Return what the noisy distance must exceed: 1 + log(1 / delta) / epsilon."""
+    return float_up(
+        bound_above(
+            lambda mp: 1 - mp.log(to_real(mp, cost.delta)) / to_real(mp, cost.epsilon)
+        )
+    )
+
+
+def _tried(cost: ProposeTestRelease, ordered: Floats, bins: Bins) -> float | None:
+    noise = Laplace(sensitivity=1, epsilon=cost.epsilon)
+    room: float = draw(noise, float(distance(ordered, bins)))
+    # The answer's noise is drawn in any case: how long this takes says less.
+    power: float = draw(noise, bins.logarithm(spread_of(ordered)))
+    if room <= passing(cost):
+        return None
+    limit = 700 / math.log(bins.base)
+    return float(bins.base ** min(max(power, -limit), limit))

@@ -1,0 +1,391 @@
+"""The machine that plays random histories on the ledger and on the model at once."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dpflow import ApproxDP, Gaussian, PureDP
+from dpflow.exceptions import DpflowError, LedgerUnavailable
+from dpflow.ledger import Ledger
+from dpflow.ledger.database import Database
+from dpflow.ledger.records import Replayed, Request
+from tests.hunts.memory import MemoryDatabase
+from tests.hunts.model import LIMIT, Model
+from tests.hunts.support import (
+    Crash,
+    HookedDatabase,
+    SimulatedOwners,
+    audited,
+    first,
+    nth,
+)
+from tests.ledger.support import UNIT, make_policy, request
+
+QUANTUM = Fraction(1, 10**12)
+POLICY = make_policy(budget="{epsilon: 1e-9}")
+#: More calls than any operation makes; a fault beyond the last one does not come.
+MOST = 34
+
+WORKER = st.integers(0, 2)
+PICK = st.integers(0, 10**6)
+COST = st.integers(0, 999)
+KEY = st.sampled_from([None, None, "k1", "k2"])
+END = st.sampled_from(["settle", "void", "forfeit"])
+FAULT = st.tuples(
+    st.integers(0, MOST),
+    st.sampled_from(["before", "after"]),
+    st.sampled_from(["crash", "fails once", "fails for ever"]),
+)
+STATES = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
+
+#: Costs and requests that must be refused wherever they are made or sent.
+BAD_COSTS: list[Callable[[], object]] = [
+    lambda: PureDP(epsilon=math.nan),
+    lambda: PureDP(epsilon=-1),
+    lambda: ApproxDP(epsilon=1, delta=1),
+    lambda: Gaussian(sensitivity=1, sigma=math.inf),
+]
+BAD_FIELDS: list[dict[str, Any]] = [
+    {"reservation": "a\0b"},
+    {"reservation": "\ud800"},
+    {"reservation": "x" * 10**6},
+    {"step": "\ud800"},
+    {"policies": []},
+    {"policies": [POLICY, POLICY]},
+    {"policies": [make_policy(budget="{epsilon: 2}")]},
+    {"release_key": "short"},
+    {"cost": 2**62},
+    {"cost": None},
+    {"body": {"x": math.nan}},
+    {"body": {"x": object()}},
+]
+#: Edits by hand: the statement, and how to take it back.
+TAMPERS = [
+    "settled = '[0,0]'",
+    "held = '[0,0]'",
+    f"head = '{'0' * 64}'",
+    "seq = seq - 1",
+    "rule = replace(rule, '1e-9', '1')",
+]
+
+
+def ask(ledger: Ledger, **fields: Any) -> object:
+    """Reserve with the fields."""
+    values = {"policies": [POLICY], "cost": PureDP(epsilon=QUANTUM), **fields}
+    return ledger.reserve(request(ledger, **values))
+
+
+def name_of(answer: object) -> str:
+    """Return the name of an answer or error, as the model says it."""
+    name = "none" if answer is None else type(answer).__name__
+    return {"BudgetExhausted": "refused", "BudgetRefused": "refused"}.get(name, name)
+
+
+def outcome(call: Callable[[], object]) -> tuple[str, object]:
+    """Return the name of an answer or error, and the answer."""
+    try:
+        answer = call()
+    except DpflowError as error:
+        answer = error
+    return name_of(answer), answer
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Three workers on one ledger, who die, err and repeat themselves."""
+
+    #: How often each rule did its work, over all examples.
+    counts: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raw, self.open = self.place()
+        self.model, self.living = Model(), set[str]()
+        self.asked: list[Request] = []
+        self.workers = [self.worker() for _ in range(3)]
+        self.reader = self.open()
+        self.fields = Request.__dataclass_fields__
+
+    def place(self) -> tuple[sqlite3.Connection, Callable[[], Database]]:
+        """Make an empty ledger; return a connection to edit it by, and its door."""
+        memory = MemoryDatabase()
+        return memory.connection, lambda: memory
+
+    def worker(self) -> Ledger:
+        """Start a worker."""
+        owners: Any = SimulatedOwners(self.living)
+        return Ledger(HookedDatabase(self.open()), owners)
+
+    def hooks(self, worker: int) -> HookedDatabase:
+        """Return the hooks of a worker."""
+        database = self.workers[worker].database
+        assert isinstance(database, HookedDatabase)
+        return database
+
+    def cost(self, drawn: int) -> int:
+        """Turn a draw into a small cost, a large one, or exactly what is left."""
+        kind, size = drawn % 20, drawn // 20
+        large = {0: max(self.model.left(), 1), 1: self.model.left() + 1, 2: 21 * size}
+        return large.get(kind) or size + 1
+
+    def make(self, worker: int, cost: int, key: str | None) -> Request:
+        """Make a request."""
+        ledger, amount = self.workers[worker], PureDP(epsilon=cost * QUANTUM)
+        made = request(ledger, amount, policies=[POLICY], key=key)
+        self.asked.append(made)
+        return made
+
+    def expected(self, made: Request, model: Model | None = None) -> str:
+        """Ask the model, or another."""
+        cost: Any = made.cost
+        owner, key = made.owner, made.key_text or None
+        return (model or self.model).reserve(
+            made.reservation, owner, int(cost.epsilon / QUANTUM), key
+        )
+
+    def any_name(self, pick: int) -> str:
+        """Choose a reservation that was asked for, or one that never was."""
+        names = ["unknown", *(made.reservation for made in self.asked)]
+        return names[-1 - pick % len(names)]
+
+    def check_reserve(self, worker: int, made: Request) -> None:
+        """Reserve with both and compare."""
+        name, answer = outcome(lambda: self.workers[worker].reserve(made))
+        assert self.expected(made) == name
+        if isinstance(answer, Replayed):
+            assert self.model.releases[made.key_text][1] == answer.value
+        self.counts[name] += 1
+
+    def end(self, worker: int, how: str, name: str) -> Callable[[], None]:
+        """Return what ends a charge."""
+        ledger = self.workers[worker]
+        if how == "settle":
+            return lambda: ledger.settle(name, value=f'"{name}"')
+        if how == "void":
+            return lambda: ledger.void(name, reason="test")
+        return lambda: ledger.forfeit(name, because="test")
+
+    def expected_end(self, worker: int, how: str, name: str) -> str:
+        """Ask the model about an end."""
+        mine = self.workers[worker].owners.mine()
+        value = f'"{name}"' if how == "settle" else None
+        return self.model.end(name, STATES[how], mine, value)
+
+    def state(self, name: str) -> str | None:
+        """Read a reservation's state."""
+        with self.reader.read() as session:
+            rows = session.rows("read_reservation", id=name)
+        return rows[0]["state"] if rows else None
+
+    @rule(worker=WORKER, cost=COST, key=KEY)
+    def reserve(self, worker: int, cost: int, key: str | None) -> None:
+        """Ask for a step."""
+        self.check_reserve(worker, self.make(worker, self.cost(cost), key))
+
+    @rule(worker=WORKER, pick=PICK)
+    def repeat(self, worker: int, pick: int) -> None:
+        """Send a request again, whatever became of it."""
+        if self.asked:
+            self.check_reserve(worker, self.asked[pick % len(self.asked)])
+
+    @rule(worker=WORKER, cost=COST, key=KEY)
+    def wonder(self, worker: int, cost: int, key: str | None) -> None:
+        """Ask what the answer would be; nothing is kept of it."""
+        made, before = self.make(worker, self.cost(cost), key), self.accounts()
+        self.asked.pop()
+        answer = self.workers[worker].would_answer(made)
+        assert name_of(answer) == self.expected(made, deepcopy(self.model))
+        assert before == self.accounts()
+        assert self.state(made.reservation) is None
+        self.counts["wondered"] += 1
+
+    @rule(worker=WORKER, pick=PICK)
+    def again(self, worker: int, pick: int) -> None:
+        """Ask for what somebody asked for before, under the same key."""
+        kept = [made for made in self.asked if made.key_text in self.model.releases]
+        pool = kept or self.asked
+        if pool:
+            old: Any = pool[pick % len(pool)]
+            cost = int(old.cost.epsilon / QUANTUM)
+            self.check_reserve(worker, self.make(worker, cost, old.key_text or None))
+
+    @rule(worker=WORKER, pick=PICK, cost=st.integers(1, LIMIT))
+    def reuse(self, worker: int, pick: int, cost: int) -> None:
+        """Use an id for another request."""
+        made = self.make(worker, cost, None)
+        self.asked.pop()
+        name = self.any_name(pick)
+        if name in self.model.charges:
+            values = {field: getattr(made, field) for field in self.fields}
+            self.check_reserve(worker, Request(**{**values, "reservation": name}))
+
+    @rule(worker=WORKER, how=END, pick=PICK)
+    def finish(self, worker: int, how: str, pick: int) -> None:
+        """Settle, void or forfeit what may or may not be so ended."""
+        name, mine = self.any_name(pick), self.workers[worker].owners.mine()
+        own = [made.reservation for made in self.asked if made.owner == mine]
+        if how == "void" and pick % 3 and own:
+            name = own[pick % len(own)]
+        self.check_end(worker, how, name)
+
+    def check_end(self, worker: int, how: str, name: str) -> None:
+        """End a charge with both and compare."""
+        told, _ = outcome(self.end(worker, how, name))
+        assert self.expected_end(worker, how, name) == told
+        self.counts[f"{how} {told}"] += 1
+
+    @rule(worker=WORKER, pick=PICK, fails=st.booleans())
+    def settle_without_a_release(self, worker: int, pick: int, fails: bool) -> None:
+        """Post a charge as failed, or with an output that cannot be kept."""
+        name, how = self.any_name(pick), "failed" if fails else "completed"
+        told, _ = outcome(lambda: self.workers[worker].settle(name, outcome=how))
+        assert self.model.end(name, "settled", "") == told
+
+    @rule(worker=WORKER, cost=COST, key=st.sampled_from(["k1", "k2"]))
+    def release(self, worker: int, cost: int, key: str) -> None:
+        """Make a release, and ask for it again."""
+        amount = self.cost(cost)
+        made = self.make(worker, amount, key)
+        self.check_reserve(worker, made)
+        self.check_end(worker, "settle", made.reservation)
+        self.check_reserve(worker, self.make(worker, amount, key))
+
+    @rule(worker=WORKER, key=KEY)
+    def bury(self, worker: int, key: str | None) -> None:
+        """Die with a charge that somebody else closes."""
+        made = self.make(worker, 1, key)
+        self.check_reserve(worker, made)
+        self.kill(worker)
+        self.check_end(worker, "forfeit", made.reservation)
+
+    @rule(worker=WORKER)
+    def kill(self, worker: int) -> None:
+        """End a worker; another one takes its place."""
+        ledger = self.workers[worker]
+        self.model.dead.add(ledger.owners.mine())
+        ledger.close()
+        self.workers[worker] = self.worker()
+
+    @rule(worker=WORKER, cost=COST, key=KEY, fault=FAULT)
+    def break_reserve(
+        self, worker: int, cost: int, key: str | None, fault: tuple[int, str, str]
+    ) -> None:
+        """Let a reservation end at any call, before or after it ran."""
+        made = self.make(worker, self.cost(cost), key)
+        told = self.broken(worker, lambda: self.workers[worker].reserve(made), fault)
+        kept = self.state(made.reservation) is not None
+        if kept or told not in {"Crash", LedgerUnavailable.__name__}:
+            assert self.expected(made) == ("Granted" if kept else told)
+        if told == "Crash":
+            self.kill(worker)
+
+    @rule(worker=WORKER, act=END, pick=PICK, fault=FAULT)
+    def break_end(
+        self, worker: int, act: str, pick: int, fault: tuple[int, str, str]
+    ) -> None:
+        """Let the end of a charge break at any call."""
+        name = self.any_name(pick)
+        old = self.state(name)
+        told = self.broken(worker, self.end(worker, act, name), fault)
+        if self.state(name) != old or told not in {"Crash", "LedgerUnavailable"}:
+            expected = self.expected_end(worker, act, name)
+            assert expected == ("none" if self.state(name) != old else told)
+        if told == "Crash":
+            self.kill(worker)
+
+    def broken(
+        self, worker: int, call: Callable[[], object], fault: tuple[int, str, str]
+    ) -> str:
+        """Run an operation that breaks at its n-th call; return what it told."""
+        at, when, how = fault
+        broken = Crash() if how == "crash" else LedgerUnavailable("the disk failed")
+        hooks = self.hooks(worker)
+        setattr(hooks, when, nth(at, broken, once=how != "fails for ever"))
+        try:
+            told, _ = outcome(call)
+        except Crash:
+            told = "Crash"
+        hooks.quiet()
+        self.counts[told if told in {"Crash", "LedgerUnavailable"} else how] += 1
+        return told
+
+    @rule(worker=WORKER, pick=PICK)
+    def bad_input(self, worker: int, pick: int) -> None:
+        """What nobody should send is refused and leaves no trace."""
+        ledger, name = self.workers[worker], f"{self.any_name(pick)}\0"
+        bad = [
+            *BAD_COSTS,
+            *(lambda fields=fields: ask(ledger, **fields) for fields in BAD_FIELDS),
+            *(self.end(worker, how, name) for how in STATES),
+        ]
+        # A change of policy is allowed while nothing is charged.
+        if self.model.left() == LIMIT:
+            return
+        before = self.accounts()
+        try:
+            answer = bad[pick % len(bad)]()
+        except (DpflowError, ValueError, TypeError, AttributeError):
+            self.counts["bad inputs"] += 1
+        else:
+            raise AssertionError(answer)
+        assert before == self.accounts()
+
+    @rule(worker=WORKER, tamper=st.sampled_from(TAMPERS))
+    def tamper(self, worker: int, tamper: str) -> None:
+        """An edit of the sums by hand is seen before anything is granted or ended."""
+        rows = self.accounts()
+        self.raw.execute(f"UPDATE account SET {tamper}")
+        if self.accounts() != rows:
+            told, answer = outcome(lambda: ask(self.workers[worker]))
+            assert told == "LedgerCorrupt", answer
+            self.counts["tampers"] += 1
+        for name, settled, held, seq, head, gate, state in rows:
+            self.raw.execute(
+                "UPDATE account SET settled = ?, held = ?, seq = ?, head = ?, rule = ?,"
+                " state = ? WHERE id = ?",
+                (settled, held, seq, head, gate, state, name),
+            )
+
+    @rule(worker=WORKER, pick=PICK)
+    def reopen(self, worker: int, pick: int) -> None:
+        """A charge that was reopened by hand cannot be given back."""
+        name = self.any_name(pick)
+        state = self.state(name)
+        if state in {None, "open"}:
+            return
+        sql = "UPDATE reservation SET state = ?, owner = ? WHERE id = ?"
+        owner = self.model.charges[name].owner
+        ledger = self.workers[worker]
+        self.raw.execute(sql, ("open", ledger.owners.mine(), name))
+        told, answer = outcome(self.end(worker, "void", name))
+        assert told == "LedgerCorrupt", answer
+        self.raw.execute(sql, (state, owner, name))
+        self.counts["reopened"] += 1
+
+    def accounts(self) -> list[tuple[Any, ...]]:
+        """Return every account as it is."""
+        sql = "SELECT id, settled, held, seq, head, rule, state FROM account"
+        return [tuple(row) for row in self.raw.execute(sql)]
+
+    @invariant()
+    def sums_agree(self) -> None:
+        """What is spent and held is what the model says, and never too much."""
+        spent = int(self.model.total("settled", "forfeited") * QUANTUM * UNIT)
+        held = int(self.model.total("open") * QUANTUM * UNIT)
+        for _, settled, kept, *_ in self.accounts():
+            assert (spent, held) == (first(settled), first(kept))
+        assert spent + held <= LIMIT * QUANTUM * UNIT
+        self.counts["steps"] += 1
+
+    def teardown(self) -> None:
+        """Audit the journal."""
+        states = audited(self.reader, LIMIT * QUANTUM).states
+        assert {n: c.state for n, c in self.model.charges.items()} == states

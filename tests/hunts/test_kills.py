@@ -1,0 +1,192 @@
+"""SIGKILL at every statement of every operation, and storms of kills at any moment."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpflow import PureDP
+from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.ledger.sqlite import SqliteDatabase
+from tests.hunts.storm import Told, drain, storm, work
+from tests.hunts.support import (
+    SCALE,
+    SimulatedOwners,
+    audited,
+    figure,
+    first_seed,
+    memory_folder,
+)
+from tests.hunts.test_faults import FailingDatabase, Wire
+from tests.hunts.trials import ACTIONS, CAP, Action, Trial
+from tests.ledger.support import Child, die, make_policy, new_ledger
+
+#: More statements than any operation has.
+MOST = 80
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Give a folder in memory."""
+    place = memory_folder()
+    yield place
+    shutil.rmtree(place)
+
+
+class Lazy(FailingDatabase):
+    """A database that says yes first and commits when it is used again."""
+
+    class wire(Wire):  # noqa: N801
+        """A connection that puts off its commits."""
+
+        owed = False
+
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            """Run a statement, or what was put off and then the statement."""
+            if sql == "COMMIT":
+                self.owed = True
+                return super().execute("SELECT 1")
+            if self.owed:
+                self.owed = False
+                super().execute("COMMIT")
+            return super().execute(sql, *values)
+
+
+# Points
+
+
+def die_at_every_statement(
+    folder: Path,
+    action: Callable[[Trial], Action],
+    when: str,
+    kind: type[FailingDatabase] = FailingDatabase,
+) -> int:
+    """Kill a process at each statement of an operation; return how many there are."""
+    new_ledger(folder).close()
+    path = folder / "ledger.db"
+    for number in range(MOST):
+
+        def run(say: Callable[[str], None], left: int = number) -> None:
+            database = kind(path)
+            trial = Trial.on(database)
+            do, aims = action(trial)
+            say(json.dumps([trial.sure, aims]))
+
+            def hook(_: str) -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    die()
+
+            setattr(database, when, hook)
+            do()
+            say("acknowledged")
+            die()
+
+        _, (first, *rest) = Child(run).end()
+        sure, aims = json.loads(first)
+        reader = SqliteDatabase(path)
+        states = audited(reader, CAP).states
+        reader.close()
+        for name, state in aims.items():
+            allowed = {state} if rest else {state, sure.get(name)}
+            assert states.get(name) in allowed, "neither before nor after"
+        done = {states.get(name) == state for name, state in aims.items()}
+        assert len(done) < 2, "half of it happened"
+        assert sure.keys() <= states.keys(), "an acknowledged reservation is lost"
+        if rest:
+            return number
+    raise AssertionError("more statements than expected")
+
+
+def test_death_at_every_statement(folder: Path) -> None:
+    """Of a reservation, a batch, a settlement, a void, a forfeit and an opening."""
+    counts: Counter[str] = Counter()
+    for action in ACTIONS:
+        for when in ("before", "after"):
+            place = folder / f"{action.__name__}-{when}"
+            counts[action.__name__] += die_at_every_statement(place, action, when)
+    assert all(count >= 4 for count in counts.values())
+    figure("SIGKILL points", violations=0, points=counts.total(), **counts)
+
+
+def test_points_find_a_lazy_commit(folder: Path) -> None:
+    """An acknowledgement before the commit."""
+    with pytest.raises(AssertionError, match=r"lost|neither before nor after"):
+        die_at_every_statement(folder, ACTIONS[0], "before", Lazy)
+
+
+# Storms
+
+
+def start(url: str, budget: Fraction) -> Callable[[Callable[[str], None]], None]:
+    """Return what a worker does with a ledger of its own."""
+    policy = make_policy(budget=f"{{epsilon: {float(budget):g}}}")
+
+    def run(say: Callable[[str], None]) -> None:
+        work(open_ledger(url), policy, PureDP(epsilon="0.001"), say)
+
+    return run
+
+
+def test_a_storm_of_kills_loses_nothing(ledger_url: str) -> None:
+    """Workers are killed at any moment and replaced; what they were told stays true."""
+    create_ledger(ledger_url).close()
+    seed, told = first_seed(), Told()
+    budget = Fraction(1000)
+    seconds = max(2, 6 * SCALE)
+    counts = storm(start(ledger_url, budget), seconds=seconds, seed=seed, told=told)
+    ledger = open_ledger(ledger_url)
+    facts = audited(ledger.database, budget)
+    ledger.close()
+    told.check(facts)
+    kept = sum(state != "void" for state in facts.states.values())
+    assert facts.total() == kept * Fraction(1, 1000), "not charged in full"
+    assert counts["kills"] > 10
+    states = Counter(facts.states.values())
+    figure("kill storm", violations=0, seed=seed, **counts, left_open=states["open"])
+
+
+def test_a_budget_that_ends_in_a_storm_is_exact(ledger_url: str) -> None:
+    """Workers are killed while the budget runs out; not one charge more fits."""
+    create_ledger(ledger_url).close()
+    seed, told, budget = first_seed(), Told(), Fraction(3, 10)
+    run = start(ledger_url, budget)
+    storm(run, seconds=2, seed=seed, told=told)
+    policy = make_policy(budget="{epsilon: 0.3}")
+    names = drain(ledger_url, policy, PureDP(epsilon="0.001"))
+    told.words["begins"].update(names)
+    told.words["granted"].update(names)
+    ledger = open_ledger(ledger_url)
+    facts = audited(ledger.database, budget)
+    ledger.close()
+    told.check(facts)
+    assert facts.total() == budget
+    states = Counter(facts.states.values())
+    figure("kills at the limit", violations=0, seed=seed, budget=300, **states)
+
+
+def test_a_storm_finds_a_lazy_commit(folder: Path) -> None:
+    """An acknowledgement before the commit does not outlive its process."""
+    new_ledger(folder).close()
+    told, policy = Told(), make_policy(budget="{epsilon: 1000}")
+
+    def run(say: Callable[[str], None]) -> None:
+        owners: Any = SimulatedOwners(set())
+        ledger = Ledger(Lazy(folder / "ledger.db"), owners)
+        work(ledger, policy, PureDP(epsilon="0.001"), say)
+
+    storm(run, seconds=1, seed=first_seed(), told=told)
+    reader = SqliteDatabase(folder / "ledger.db")
+    facts = audited(reader, Fraction(1000))
+    reader.close()
+    with pytest.raises(AssertionError, match="lost"):
+        told.check(facts)

@@ -1,0 +1,171 @@
+"""The power fails: what was acknowledged is on the disk, and nothing is half there.
+
+The real statements run through a file system that notes every write. After each note
+the power might have failed; each image is opened by the standard library's SQLite.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dpflow import PureDP
+from dpflow.ledger import Ledger
+from tests.hunts.crash_vfs import ApswDatabase, Disk, Note, NotingVFS, plain_connection
+from tests.hunts.memory import StatementSession, empty_ledger
+from tests.hunts.support import (
+    SimulatedOwners,
+    audit,
+    figure,
+    first_seed,
+    memory_folder,
+    shared_out,
+    times,
+)
+from tests.ledger.support import make_policy, request
+
+CAP = Fraction(1)
+POLICY = make_policy()
+#: Names that stand for an acknowledgement among the notes.
+ACKS = {"granted", "settled", "void"}
+STATES = {"granted": {"open", "settled", "void"}, "settled": {"settled"}}
+STATES["void"] = {"void"}
+LEDGER = "ledger.db"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Give a folder in memory."""
+    place = memory_folder()
+    yield place
+    shutil.rmtree(place)
+
+
+def history(folder: Path, seed: int, **settings: Any) -> list[Note]:
+    """Use a ledger for a while and return what happened, acknowledgements included."""
+    chance, path = Random(seed), folder / LEDGER
+    for old in folder.iterdir():
+        old.unlink()
+    path.write_bytes(empty_ledger())
+    vfs = NotingVFS(f"noting-{uuid.uuid4().hex}")
+    database = ApswDatabase(path, vfs, **settings)
+    owners: Any = SimulatedOwners(set())
+    ledger = Ledger(database, owners)
+    for number in range(14):
+        cost = PureDP(epsilon=Fraction(chance.randrange(1, 60), 1000))
+        made = request(ledger, cost, policies=[POLICY], reservation=f"r{number}")
+        ledger.reserve(made)
+        vfs.note(made.reservation, "granted")
+        fate = chance.random()
+        if fate < 0.6:
+            ledger.settle(made.reservation, value='"x"')
+            vfs.note(made.reservation, "settled")
+        elif fate < 0.7:
+            ledger.void(made.reservation, reason="test")
+            vfs.note(made.reservation, "void")
+        if chance.random() < 0.1:
+            database.close()
+    database.close()
+    vfs.unregister()
+    return vfs.notes
+
+
+def images(notes: list[Note], seed: int, count: int) -> Iterator[tuple[Any, Any]]:
+    """Yield files as a power cut might leave them, and what was acknowledged."""
+    chance, disk = Random(seed), Disk()
+    disk.safe[LEDGER] = empty_ledger()
+    told: dict[str, str] = {}
+    cuts = Counter(chance.randrange(len(notes)) for _ in range(count))
+    for position, note in enumerate(notes):
+        name, what = note[:2]
+        if what in ACKS:
+            told[name] = what
+        else:
+            disk.follow(note)
+        for _ in range(cuts[position]):
+            yield disk.image(chance), told
+
+
+def broken_promise(folder: Path, image: dict[str, bytes], told: dict[str, str]) -> str:
+    """Open an image; return what is wrong with it, if anything."""
+    for old in folder.iterdir():
+        old.unlink()
+    for name, content in image.items():
+        (folder / name).write_bytes(content)
+    connection = plain_connection(folder / LEDGER)
+    try:
+        states = audit(StatementSession(connection), CAP).states
+    except (sqlite3.Error, AssertionError, TypeError, ValueError) as error:
+        return f"damaged: {error!r}"
+    finally:
+        connection.close()
+    for name, ack in told.items():
+        if states.get(name) not in STATES[ack]:
+            return f"{name} was {ack} and is {states.get(name)}"
+    return ""
+
+
+def hunt(count: int, start: int, **settings: Any) -> Counter[str]:
+    """Look at so many images; count them, the lost and the damaged ones."""
+    each = 50
+
+    def work(part: range) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        folder = memory_folder()
+        for seed in part:
+            notes = history(folder, seed, **settings)
+            for image, told in images(notes, seed, each):
+                wrong = broken_promise(folder, image, told)
+                counts["images"] += 1
+                counts["violations"] += bool(wrong)
+                if wrong and counts["violations"] == 1:
+                    print(f"seed {seed}: {wrong}")
+        shutil.rmtree(folder)
+        return counts
+
+    return shared_out(work, range(start, start + max(2, -(-count // each))))
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({}, 2400),
+        ({"journal": "TRUNCATE"}, 600),
+    ],
+    ids=["WAL FULL", "TRUNCATE FULL"],
+)
+def test_what_was_acknowledged_survives(settings: dict[str, Any], count: int) -> None:
+    """With dpflow's settings no image lacks a charge that was acknowledged."""
+    start = first_seed()
+    counts = hunt(times(count), start, **settings)
+    name = settings.get("journal", "WAL")
+    figure(f"power cut, {name} FULL", first_seed=start, **counts)
+    assert counts["violations"] == 0
+    assert counts["images"] >= times(count)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"synchronous": "NORMAL"},
+        {"synchronous": "OFF"},
+        {"journal": "DELETE"},
+    ],
+    ids=["WAL NORMAL", "WAL OFF", "DELETE FULL"],
+)
+def test_weaker_settings_lose_charges(settings: dict[str, Any]) -> None:
+    """The images know a bad setting from a good one."""
+    start = first_seed()
+    counts = hunt(500, start, **settings)
+    name = " ".join({"journal": "WAL", "synchronous": "FULL", **settings}.values())
+    figure(f"power cut, control {name}", first_seed=start, **counts)
+    assert counts["violations"] > 0

@@ -1,0 +1,277 @@
+"""Noisy sums of clipped rows: exact sensitivity, sampling, who pays, early stops."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow import (
+    Composed,
+    EarlyStopping,
+    Gaussian,
+    Laplace,
+    PoissonSampledGaussian,
+    PureDP,
+    gradient_descent,
+    guarded,
+)
+from dpflow.accounting import make_filter
+from dpflow.exceptions import ReleaseError
+from dpflow.individual import PrivateTally
+from dpflow.mechanisms import gradient_descent as mechanism
+from dpflow.mechanisms.gradient_descent import (
+    Clip,
+    individual_descent,
+    individual_gradient,
+    noisy_gradient,
+    poisson_sample,
+)
+from tests.projects import POLICY, account, make_project
+
+QUIET = Gaussian(sensitivity=1, noise_multiplier="1e-6")
+
+
+def squared_norm(row: np.ndarray, step: float) -> Fraction:
+    """Return the squared norm of a row of grid steps, exactly."""
+    return sum((Fraction(int(k)) * Fraction(step)) ** 2 for k in row)
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.floats(allow_nan=True, allow_infinity=True), min_size=3, max_size=3
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from(["1", "0.1", "7.3", "1e-9", "1e9"]),
+)
+@settings(max_examples=150)
+def test_no_row_is_longer_than_the_clip(rows: list, norm: str) -> None:
+    """In exact arithmetic, whatever the row holds; the sum adds such rows exactly."""
+    clip = Clip.to(norm)
+    steps = clip.rows(np.array(rows))
+    longest = Fraction(norm) ** 2
+    assert all(squared_norm(row, clip.step) <= longest for row in steps)
+    total = clip.floats(steps.sum(axis=0))
+    exact = [sum(int(k) for k in column) * Fraction(clip.step) for column in steps.T]
+    assert [Fraction(value) for value in total.tolist()] == exact
+
+
+def test_clipping_keeps_short_rows_and_directions() -> None:
+    """Up to the grid of 2**-29 of the clip."""
+    rows = np.array([[0.3, -0.4], [30.0, -40.0]])
+    found = Clip.to(1).floats(Clip.to(1).rows(rows))
+    assert np.allclose(found, [[0.3, -0.4], [0.6, -0.8]], atol=1e-8)
+
+
+def test_the_order_of_people_does_not_move_the_sum() -> None:
+    """As it would with floats."""
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(5000, 2)) * 1e3
+    clip = Clip.to(1)
+    sums = {clip.rows(rng.permutation(rows)).sum(axis=0).tobytes() for _ in range(5)}
+    floats = {rng.permutation(rows / 3).sum(axis=0).tobytes() for _ in range(5)}
+    assert len(sums) == 1 < len(floats)
+
+
+def test_the_noise_is_the_declared_one() -> None:
+    """Its spread, within six standard errors."""
+    cost = Gaussian(sensitivity=2, sigma=3)
+    sample = noisy_gradient(cost, np.zeros((1, 4000)), clip=Clip.to(1))
+    assert abs(sample.std() - 3) < 6 * 3 / math.sqrt(2 * 4000)
+    sampled = PoissonSampledGaussian(sampling_rate="0.5", noise_multiplier=4)
+    sample = noisy_gradient(sampled, np.zeros((1, 4000)), clip=Clip.to("0.5"))
+    assert abs(sample.std() - 2) < 6 * 2 / math.sqrt(2 * 4000)
+
+
+def test_a_cost_that_does_not_cover_the_clip_is_refused() -> None:
+    """A sensitivity below the clip, or another mechanism."""
+    for cost in (Gaussian(sensitivity=1, sigma=9), PureDP(epsilon=1)):
+        with pytest.raises(ReleaseError, match=r"at least the clip 1\.5"):
+            noisy_gradient(cost, np.zeros((2, 2)), clip=Clip.to("1.5"))
+
+
+def test_people_are_sampled_independently_at_the_rate() -> None:
+    """Within Hoeffding's bound at 1e-9, and neighbours are not drawn together."""
+    people = 200_000
+    first, second = (poisson_sample(Fraction(1, 5), people) for _ in range(2))
+    limit = math.sqrt(math.log(2e9) / (2 * people))
+    assert abs(first.mean() - 0.2) < limit
+    assert abs((first & second).mean() - 0.04) < limit
+    assert abs((first[1:] & first[:-1]).mean() - 0.04) < limit
+    assert poisson_sample(Fraction(1), 5).all()
+
+
+def test_only_the_sampled_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose word of the system's randomness is below the rate."""
+    words = np.array([0, 2**63, 2**64 - 1, 2**62], "<u8").tobytes()
+    monkeypatch.setattr(mechanism.os, "urandom", lambda count: words[:count])
+    cost = PoissonSampledGaussian(sampling_rate="0.5", noise_multiplier="0.001")
+    rows = np.diag([1.0, 1.0, 1.0, 1.0])
+    noisy = noisy_gradient(cost, rows, clip=Clip.to(1))
+    assert np.allclose(noisy, [1, 0, 0, 1], atol=0.02)
+
+
+def test_who_has_spent_their_budget_is_left_out() -> None:
+    """Long rows run out first; short ones go on; nobody else can tell."""
+    rule = make_filter("individual", epsilon=1, delta="1e-6", measure="gaussian")
+    bound = rule.opening()
+    sigma = float(1 / math.sqrt(float(bound.bound))) * 1.0001
+    tally = PrivateTally(bound, people=2)
+    rows = np.array([[1.0, 0.0], [0.0, 0.5]])
+    quiet, seen = mechanism.draw, []
+    mechanism.draw = lambda _, value: seen.append(value) or quiet(QUIET, value)
+    try:
+        for _ in range(5):
+            individual_gradient(tally, rows, clip=Clip.to(1), sigma=sigma)
+    finally:
+        mechanism.draw = quiet
+    assert np.allclose(seen[0], [1, 0.5], atol=1e-6)
+    assert all(np.allclose(each, [0, 0.5], atol=1e-6) for each in seen[1:4])
+    assert np.allclose(seen[4], [0, 0], atol=1e-6)
+
+
+def test_the_schedule_sees_released_models_only() -> None:
+    """Its arguments are the step's number and a copy of the model."""
+    bound = make_filter(
+        "individual", epsilon=5, delta="1e-6", measure="gaussian"
+    ).opening()
+    told = []
+
+    def sigma(number: int, model: np.ndarray) -> int:
+        told.append((number, model.copy()))
+        model[:] = 99
+        return 10 * number
+
+    final = individual_descent(
+        bound,
+        np.zeros(2),
+        lambda _: np.ones((3, 2)),
+        clip=Clip.to(1),
+        rate=1.0,
+        sigma=sigma,
+        steps=3,
+    )
+    assert [number for number, _ in told] == [1, 2, 3]
+    assert (told[0][1] == 0).all()
+    assert (told[1][1] != 0).all()
+    assert not (final == 99).any()
+
+
+@pytest.mark.parametrize("shape", [(3,), (0, 2)])
+def test_rows_must_be_people(shape: tuple[int, ...]) -> None:
+    """One row for each, and at least one."""
+    with pytest.raises(ReleaseError, match="one row for each"):
+        noisy_gradient(QUIET, np.zeros(shape), clip=Clip.to(1))
+
+
+# ---- in a step
+
+STEP = Gaussian(sensitivity=1, sigma=1)
+CHECK = Laplace(sensitivity=1, scale="0.002")
+STOPS = (2, 4, 8)
+TARGET = np.array([0.3, -0.2])
+
+
+def pull(model: np.ndarray) -> np.ndarray:
+    """Return gradients of ten people who all want the model at the target."""
+    return np.tile(model - TARGET, (10, 1))
+
+
+def descend(cost: object, **options: object) -> np.ndarray:
+    """Run a guarded descent."""
+
+    @guarded(dataset="shop", cost=cost)
+    def fit() -> np.ndarray:
+        return gradient_descent(np.zeros(2), pull, norm=1, rate=0.05, **options)
+
+    return fit()
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a project with a budget that fits these loud steps."""
+    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 10000, delta: 1e-6}")
+    return make_project(tmp_path, monkeypatch, policy.replace("basic", "concentrated"))
+
+
+def test_it_descends_and_stops_where_a_paid_test_says(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked at stops only; what ran is charged."""
+    asked = []
+
+    def good(step: object, model: np.ndarray) -> bool:
+        asked.append(step.number)
+        return step.test(-np.abs(model - TARGET).max(), at_least=-0.05, cost=CHECK)
+
+    loud = Gaussian(sensitivity=1, sigma="0.05")
+    cost = EarlyStopping(Composed(loud, CHECK), stops=STOPS)
+    model = descend(cost, good_enough=good)
+    assert np.allclose(model, TARGET, atol=0.06)
+    assert asked == [2, 4]
+    rule = make_filter("concentrated", epsilon=1, delta="1e-6")
+    once = rule.price(cost.step)
+    assert account().spent == rule.named(once + once + once + once)
+
+
+def test_without_a_test_it_runs_to_the_end(shop: Path) -> None:
+    """Under the last stop's price."""
+    cost = EarlyStopping(Gaussian(sensitivity=1, sigma="0.05"), stops=(40,))
+    assert np.allclose(descend(cost), TARGET, atol=0.05)
+
+
+def test_a_sampled_descent_finds_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step sums half of the people, on average."""
+    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 10000, delta: 1e-6}")
+    make_project(tmp_path, monkeypatch, policy.replace("basic", "renyi"))
+    noise = PoissonSampledGaussian(sampling_rate="0.5", noise_multiplier="0.1")
+    model = descend(EarlyStopping(noise, stops=(40,)))
+    assert np.allclose(model, TARGET, atol=0.1)
+
+
+def test_replace_one_needs_twice_the_clip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row goes and another comes."""
+    policy = POLICY.replace("add-or-remove", "replace-one").replace(
+        "{epsilon: 1}", "{epsilon: 50}\nerrors: keep"
+    )
+    policy = policy.replace("{epsilon: 50}", "{epsilon: 50, delta: 1e-6}")
+    make_project(tmp_path, monkeypatch, policy.replace("basic", "concentrated"))
+    single = Gaussian(sensitivity=1, sigma=10)
+    with pytest.raises(ReleaseError, match="twice the norm 1"):
+        descend(EarlyStopping(single, stops=(2,)))
+    double = Gaussian(sensitivity=2, sigma=10)
+    assert descend(EarlyStopping(double, stops=(2,))).shape == (2,)
+
+
+def test_everybody_may_have_a_budget_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound is reserved and charged once, in full, however many steps there are."""
+    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 5, delta: 1e-6}").replace(
+        "filter: basic", "filter: {theorem: individual, measure: gaussian}"
+    )
+    make_project(tmp_path, monkeypatch, policy)
+    rule = make_filter("individual", epsilon=5, delta="1e-6", measure="gaussian")
+    model = descend(rule.opening(), sigma=20, steps=30)
+    assert model.shape == (2,)
+    assert account().spent == rule.named(rule.price(rule.opening()))
+
+
+def test_options_belong_to_their_costs(shop: Path) -> None:
+    """Sigma and steps go with an individual bound, and with nothing else."""
+    with pytest.raises(ReleaseError, match="under IndividualBound"):
+        descend(EarlyStopping(STEP, stops=(1,)), sigma=1, steps=2)
+    with pytest.raises(ReleaseError, match="outside the body"):
+        gradient_descent(np.zeros(2), pull, norm=1, rate=0.1)

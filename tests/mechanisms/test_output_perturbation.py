@@ -1,0 +1,331 @@
+"""Output perturbation with a test: its law in one dimension, exactly; its noise; gone.
+
+With one parameter the noise is Laplace noise, so the law of (model, released) is a
+density that can be written down from the functions that the mechanism itself uses, and
+integrated. Wrong scales go through the same function and are caught.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from dpflow import Laplace, OutputDP, guarded, output_perturbation, recoverable_model
+from dpflow.exceptions import InvalidCost, ReleaseError
+from dpflow.mechanisms import output_perturbation as mechanism
+from dpflow.mechanisms.output_perturbation import (
+    INEXACT,
+    Recipe,
+    k_norm_noise,
+    mean_error,
+    minimum,
+    on_grid,
+    recovered_model,
+)
+from tests.projects import POLICY, account, ledger_bytes, make_project
+
+GRID = np.linspace(-400, 400, 80_001)
+REPLACE = POLICY.replace("add-or-remove", "replace-one").replace("basic", "output")
+
+
+def law(recipe, e1, e2, rows, labels, *, noise=1.0, test=1.0):
+    """Return the density of released models on a grid, and the mass of none.
+
+    Args:
+        recipe: What is fitted and tested.
+        e1: Epsilon of the noise.
+        e2: Epsilon of the test.
+        rows: One feature per person.
+        labels: One per person.
+        noise: Factor on the noise's scale; 1 is right.
+        test: The sensitivity of the test, or a factor of 1 for the right one.
+    """
+    rows, labels = np.asarray(rows, float)[:, None], np.asarray(labels, float)
+    n = recipe.train
+    fitted = minimum(rows[:n], labels[:n], recipe)[0]
+    scale = noise * float(recipe.sensitivity) / e1
+    density = stats.laplace.pdf(GRID, loc=fitted, scale=scale)
+    spread = float(recipe.test_sensitivity(len(rows) - n)) if test == 1.0 else test
+    errors = np.abs(labels[n:, None] - np.tanh(rows[n:] * GRID / 2)).mean(axis=0)
+    passes = stats.laplace.cdf(recipe.threshold - errors, scale=spread / e2)
+    width = GRID[1] - GRID[0]
+    return density * passes, float(((1 - passes) * density).sum() * width)
+
+
+def worst(recipe, e1, e2, **wrong) -> tuple[float, float]:
+    """Return the largest losses (none, model) over neighbours."""
+    rng = np.random.default_rng(7)
+    none = model = 0.0
+    people = recipe.train + 4
+    for extreme in (True, False):
+        rows = np.ones(people) if extreme else rng.uniform(-1, 1, people)
+        labels = np.where(rng.random(people) < 0.5, -1.0, 1.0)
+        if extreme:
+            # All agree: then one person's change has the largest pull.
+            labels[:] = 1.0
+        first = law(recipe, e1, e2, rows, labels, **wrong)
+        for person in (0, people - 1):
+            other_rows, other = rows.copy(), labels.copy()
+            other_rows[person], other[person] = 1.0, -labels[person]
+            second = law(recipe, e1, e2, other_rows, other, **wrong)
+            none = max(none, abs(math.log(first[1] / second[1])))
+            seen = (first[0] > 1e-200) & (second[0] > 1e-200)
+            losses = np.log(first[0][seen] / second[0][seen])
+            model = max(model, float(np.abs(losses).max()))
+    return none, model
+
+
+RECIPES = [Recipe.of(3, "0.2", 0.8), Recipe.of(2, "0.05", 0.5), Recipe.of(20, 1, 1.0)]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=range(3))
+@pytest.mark.parametrize(("e1", "e2"), [(1.0, 0.5), (0.5, 0.5), (2.0, 0.1)])
+def test_no_cell_loses_more_than_it_costs(recipe, e1, e2) -> None:
+    """None costs the test, a model the larger epsilon."""
+    none, model = worst(recipe, e1, e2)
+    assert none <= e2 * (1 + 1e-3)
+    assert model <= max(e1, e2) * (1 + 1e-3)
+
+
+def test_wrong_scales_are_caught() -> None:
+    """Half the noise; a test scaled for the people tested on alone."""
+    recipe = Recipe.of(3, "0.2", 0.8)
+    assert worst(recipe, 1.0, 0.5, noise=0.2)[1] > 1.1
+    narrow = Recipe.of(2, "0.05", 0.5)
+    assert worst(narrow, 50.0, 2.0, test=2 / 40)[0] > 2.1
+
+
+def test_the_test_scale_is_the_tighter_one() -> None:
+    """The two documented numbers, at n 700, m 300, Lambda 0.01."""
+    recipe = Recipe.of(700, "0.01", 1.0)
+    paper = 2 * (math.exp(2 / (700 * 0.01)) - 1)
+    assert paper == pytest.approx(0.6614, abs=1e-4)
+    assert float(recipe.test_sensitivity(300)) == pytest.approx(0.1426, abs=2e-4)
+    assert float(Recipe.of(700, 1, 1.0).test_sensitivity(300)) == pytest.approx(
+        2 / 300, rel=1e-3
+    )
+
+
+def test_one_person_moves_the_minimum_no_farther_than_declared() -> None:
+    """Real fits of random neighbours; the bound is approached, never passed."""
+    rng = np.random.default_rng(3)
+    recipe = Recipe.of(12, "0.5", 1.0)
+    moved = 0.0
+    for _ in range(60):
+        rows = rng.normal(size=(12, 3))
+        rows /= np.maximum(1, np.linalg.norm(rows, axis=1))[:, None]
+        classes = np.where(rng.random(12) < 0.5, -1.0, 1.0)
+        other, flipped = rows.copy(), classes.copy()
+        other[0], flipped[0] = -rows[0] / np.linalg.norm(rows[0]), classes[0]
+        step = minimum(rows, classes, recipe) - minimum(other, flipped, recipe)
+        moved = max(moved, float(np.linalg.norm(step)))
+    assert 0.1 * float(recipe.sensitivity) < moved <= float(recipe.sensitivity)
+
+
+def test_the_solver_reaches_its_tolerance() -> None:
+    """The gradient, computed apart, is as small as the sensitivity assumes."""
+    rng = np.random.default_rng(5)
+    for people, strength in [(50, "0.001"), (3000, "0.01"), (5, "1")]:
+        rows = rng.normal(size=(people, 8))
+        rows /= np.maximum(1, np.linalg.norm(rows, axis=1))[:, None]
+        classes = np.where(rows[:, 0] > 0, 1.0, -1.0)
+        w = minimum(rows, classes, Recipe.of(people, strength, 1.0))
+        pulls = special.expit(-(rows @ w) * classes) * classes
+        slope = float(Fraction(strength)) * w - (rows * pulls[:, None]).mean(axis=0)
+        assert np.linalg.norm(slope) <= float(INEXACT) / people
+
+
+def test_the_noise_is_k_norm_noise() -> None:
+    """Gamma distributed length, and a direction without preference."""
+    sample = np.array([k_norm_noise(3, Fraction(2)) for _ in range(500)])
+    lengths = np.linalg.norm(sample, axis=1)
+    limit = math.sqrt(math.log(2e9) / (2 * len(lengths)))
+    found = stats.kstest(lengths, stats.gamma(3, scale=2).cdf).statistic
+    assert found < limit
+    heights = sample[:, 0] / lengths
+    assert stats.kstest(heights, stats.uniform(-1, 2).cdf).statistic < limit
+    assert stats.kstest(lengths, stats.gamma(2, scale=2).cdf).statistic > limit
+
+
+def test_models_lie_on_a_grid() -> None:
+    """A power of two, at or above what was asked."""
+    rounded = on_grid(np.array([0.3, -1.26, 5.0]), 0.2)
+    assert rounded.tolist() == [0.25, -1.25, 5.0]
+
+
+def people(count: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    """Return people whose first feature tells their class."""
+    rng = np.random.default_rng(11)
+    rows = rng.uniform(-1, 1, (count, 3)) / 2
+    return rows, rows[:, 0] > 0
+
+
+COST = recoverable_model(model=5, test=1)
+
+
+def test_a_good_model_is_released_and_a_bad_one_is_none() -> None:
+    """By thresholds that no noise reaches."""
+    rows, labels = people()
+    drawn = recovered_model(COST, rows, labels, Recipe.of(300, "0.1", 50.0))
+    assert drawn.cell == "model"
+    assert drawn.output.shape == (3,)
+    # The noise is 3 * sensitivity / 5 long on average, 0.04: the grid is 2**-14.
+    assert (drawn.output * 2**14 == np.rint(drawn.output * 2**14)).all()
+    assert recovered_model(COST, rows, labels, Recipe.of(300, "0.1", -50.0)) == (
+        mechanism.Drawn(None, "none")
+    )
+
+
+def test_the_parts_are_put_together_as_the_law_above_says(monkeypatch) -> None:
+    """Fitted to the first people; both noises as declared; tested on the others."""
+    rows, labels = people()
+    recipe = Recipe.of(300, "0.1", 50.0)
+    seen = {}
+
+    def noise(size: int, scale: Fraction) -> np.ndarray:
+        seen["noise"] = (size, scale)
+        return np.ones(size)
+
+    def drawn(cost: Laplace, value: float) -> float:
+        seen["test"] = (cost, value)
+        return 50.5
+
+    def fit(fit_rows: np.ndarray, classes: np.ndarray, used: Recipe) -> np.ndarray:
+        seen["fit"] = (fit_rows, classes, used)
+        return minimum(fit_rows, classes, used)
+
+    monkeypatch.setattr(mechanism, "k_norm_noise", noise)
+    monkeypatch.setattr(mechanism, "draw", drawn)
+    monkeypatch.setattr(mechanism, "minimum", fit)
+    # The noisy error decides, not the true one, which is at most 2.
+    assert recovered_model(COST, rows, labels, recipe).cell == "none"
+    classes = np.where(labels, 1.0, -1.0)
+    assert (seen["fit"][0] == rows[:300]).all()
+    assert (seen["fit"][1] == classes[:300]).all()
+    assert seen["noise"] == (3, recipe.sensitivity / 5)
+    cost, error = seen["test"]
+    assert cost == Laplace(sensitivity=recipe.test_sensitivity(100), epsilon=1)
+    noisy = minimum(rows[:300], classes[:300], recipe) + 1
+    assert error == pytest.approx(mean_error(noisy, rows[300:], classes[300:]))
+
+
+def test_rows_are_scaled_and_bad_numbers_are_zeros() -> None:
+    """No row is refused: an error would tell that there is such a person."""
+    rows, labels = people(20)
+    rows[0] = [1e300, np.inf, np.nan]
+    rows[1] *= 1e9
+    scaled, classes = mechanism._checked(rows, labels, Recipe.of(10, 1, 1.0))
+    assert np.isfinite(scaled).all()
+    assert np.linalg.norm(scaled, axis=1).max() <= 1
+    assert set(classes) == {-1.0, 1.0}
+
+
+def test_the_error_is_the_one_of_the_paper() -> None:
+    """The mean of |y - (2 / (1 + exp(-x.w)) - 1)|."""
+    rows, model = np.array([[0.5], [-1.0]]), np.array([2.0])
+    h = 2 / (1 + np.exp(-np.array([1.0, -2.0]))) - 1
+    expected = np.abs(np.array([1, 1]) - h).mean()
+    assert mean_error(model, rows, np.array([1.0, 1.0])) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("train", "strength", "threshold"),
+    [(0, 1, 1.0), (2**20, 1, 1.0), (True, 1, 1.0), (5, 0, 1.0), (5, 1, math.nan)],
+)
+def test_bad_recipes_are_refused(train, strength, threshold) -> None:
+    """Before private data is looked at."""
+    with pytest.raises((ReleaseError, InvalidCost)):
+        Recipe.of(train, strength, threshold)
+
+
+def test_shapes_must_fit() -> None:
+    """One label per row, and somebody to test."""
+    rows, labels = people(10)
+    recipe = Recipe.of(10, 1, 1.0)
+    for bad in ((rows, labels), (rows[0], labels), (rows, labels[:5])):
+        with pytest.raises(ReleaseError, match="beyond the 10"):
+            recovered_model(COST, *bad, recipe)
+
+
+# ---- in a step
+
+
+def train(threshold: float, cost: object = COST) -> object:
+    """Run a guarded step that fits a model."""
+    rows, labels = people()
+
+    @guarded(dataset="shop", cost=cost)
+    def fit() -> object:
+        return output_perturbation(
+            rows, labels, train=300, regularisation="0.1", threshold=threshold
+        )
+
+    return fit()
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a project whose dataset has epsilon 10 by cells, under replace-one."""
+    policy = REPLACE.replace("{epsilon: 1}", "{epsilon: 10}")
+    return make_project(tmp_path, monkeypatch, policy)
+
+
+def test_no_model_gives_the_rest_back(shop: Path) -> None:
+    """The test alone is charged; a model costs the larger epsilon."""
+    assert train(-50.0) is None
+    assert account().spent["epsilon"] == "1"
+    assert train(50.0).shape == (3,)
+    assert account().spent["epsilon"] == "6"
+
+
+def test_after_none_the_noisy_model_is_nowhere(shop: Path, monkeypatch, caplog) -> None:
+    """Not in the ledger, not in the log, not in memory that the step left."""
+    import gc
+    import weakref
+
+    kept = []
+    original = mechanism.k_norm_noise
+
+    class Noise(np.ndarray):
+        """An array that can be watched."""
+
+    def watched(size: int, scale: Fraction) -> np.ndarray:
+        noise = (original(size, scale) + 1e6).view(Noise)
+        kept.append((weakref.ref(noise), noise.tolist()))
+        return noise
+
+    monkeypatch.setattr(mechanism, "k_norm_noise", watched)
+    assert train(-50.0) is None
+    gc.collect()
+    (reference, values) = kept[0]
+    assert reference() is None
+    everything = ledger_bytes(shop)
+    for value in values:
+        assert repr(value).encode() not in everything
+        assert repr(value)[:8] not in caplog.text
+
+
+def test_it_needs_its_own_cost_and_relation(shop: Path, tmp_path, monkeypatch) -> None:
+    """Other cells are another mechanism's; add-or-remove has no such guarantee."""
+    for cost in (OutputDP({"none": 1, "other": 2}), OutputDP({"none": 2, "model": 1})):
+        with pytest.raises(Exception, match=r"ReleaseError|its own kind"):
+            train(50.0, cost)
+    folder = tmp_path / "other"
+    folder.mkdir()
+    policy = REPLACE.replace("replace-one", "add-or-remove")
+    make_project(folder, monkeypatch, policy.replace("{epsilon: 1}", "{epsilon: 10}"))
+    with pytest.raises(Exception, match=r"ReleaseError|relation"):
+        train(50.0)
+
+
+def test_the_cost_takes_the_larger_epsilon() -> None:
+    """A test that costs more than the model is what a model costs."""
+    cells = dict(recoverable_model(model="0.1", test="0.5").cells)
+    assert cells == {"none": Fraction(1, 2), "model": Fraction(1, 2)}
+    with pytest.raises(InvalidCost):
+        recoverable_model(model=0, test=1)

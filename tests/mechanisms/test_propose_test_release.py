@@ -1,0 +1,230 @@
+"""The interquartile range: its distance to the edge of a bin, its test, its cells."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow import ProposeTestRelease, guarded, interquartile_range
+from dpflow.exceptions import DPStepFailed, ReleaseError
+from dpflow.mechanisms import propose_test_release as mechanism
+from dpflow.mechanisms.propose_test_release import (
+    Bins,
+    distance,
+    passing,
+    quartiles,
+    spread_of,
+)
+from tests.projects import POLICY, account, make_project
+
+COST = ProposeTestRelease(epsilon=1, delta="1e-6")
+BINS = Bins.of(2, 0)
+
+
+def brute_force(values: tuple, bins: Bins) -> int:
+    """Return the distance by trying all replacements by all values that matter."""
+    home = bins.bin(spread_of(np.sort(np.array(values, float))))
+    # A replacement matters by its order among the others only; ends are far out.
+    targets = sorted({*values, -1e90, 1e90})
+    for count in range(1, len(values) + 1):
+        for places in itertools.combinations(range(len(values)), count):
+            for new in itertools.combinations_with_replacement(targets, count):
+                changed = list(values)
+                for place, value in zip(places, new, strict=True):
+                    changed[place] = value
+                if bins.bin(spread_of(np.sort(np.array(changed, float)))) != home:
+                    return count
+    raise AssertionError
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+@given(st.lists(st.integers(0, 40), min_size=4, max_size=6))
+@settings(max_examples=60)
+def test_the_distance_is_exact(shift: float, values: list[int]) -> None:
+    """Against all replacements of up to all people."""
+    bins = Bins.of(2, shift)
+    assert distance(np.sort(np.array(values, float)), bins) == brute_force(
+        tuple(values), bins
+    )
+
+
+@given(
+    st.lists(st.floats(-100, 100), min_size=8, max_size=40),
+    st.integers(0, 7),
+    st.floats(-1e6, 1e6),
+)
+@settings(max_examples=200)
+def test_one_person_moves_the_distance_by_at_most_one(
+    values: list[float], place: int, new: float
+) -> None:
+    """Within a bin; and whoever moves the range to another one was at distance one."""
+    other = list(values)
+    other[place] = new
+    one, two = np.sort(np.array(values)), np.sort(np.array(other))
+    first, second = distance(one, BINS), distance(two, BINS)
+    if BINS.bin(spread_of(one)) == BINS.bin(spread_of(two)):
+        assert abs(first - second) <= 1
+    else:
+        assert first == second == 1
+
+
+def test_a_naive_distance_would_be_caught() -> None:
+    """The steps of one quartile alone overlook that both can move."""
+
+    def naive(ordered: np.ndarray, bins: Bins) -> int:
+        low, high = bins.within(bins.bin(spread_of(ordered)))
+        first, last = quartiles(len(ordered))
+        for replaced in range(1, len(ordered)):
+            top = ordered[last + replaced] if last + replaced < len(ordered) else 1e90
+            if top - ordered[first] >= high:
+                return replaced
+            inner = max(last - replaced, first)
+            if ordered[inner] - ordered[first] < low:
+                return replaced
+        return len(ordered)
+
+    rng = np.random.default_rng(2)
+    samples = [tuple(rng.integers(0, 40, 6).tolist()) for _ in range(60)]
+    wrong = [
+        values
+        for values in samples
+        if naive(np.sort(np.array(values, float)), BINS) != brute_force(values, BINS)
+    ]
+    assert wrong
+
+
+def test_shifted_bins_are_half_a_bin_apart() -> None:
+    """So that a range at an edge of one is in the middle of another."""
+    for shift, inside in ((0.0, False), (0.5, True)):
+        bins = Bins.of(2, shift)
+        low, high = bins.within(bins.bin(8.0))
+        assert low <= 8 < high
+        assert (low < 7.9 and high > 8.1) == inside
+
+
+def test_logarithms_of_one_bin_are_at_most_one_apart() -> None:
+    """Whatever the rounding, and for a range of zero."""
+    for spread in (0.0, 5e-324, 1e-100, 1.0, 1.9999999, 8.0, 1e100, 1e300):
+        for bins in (BINS, Bins.of(1.1, 0.5)):
+            start = bins.first - 1 + bins.bin(spread)
+            assert start <= bins.logarithm(spread) <= start + 1
+    assert BINS.logarithm(3.0) == pytest.approx(math.log2(3))
+
+
+def test_a_wrong_proposal_passes_with_probability_delta_at_most() -> None:
+    """At distance one, by the law of the noise: half of delta."""
+    for cost in (COST, ProposeTestRelease(epsilon="0.3", delta="0.01")):
+        room = passing(cost) - 1
+        chance = 0.5 * math.exp(-room * float(cost.epsilon))
+        assert chance <= float(cost.delta) / 2 * (1 + 1e-9)
+        assert chance >= float(cost.delta) / 2 * (1 - 1e-9)
+
+
+NORMAL = np.random.default_rng(5).normal(size=20_000) * 3
+TRUE = 1.349 * 3
+
+
+def test_many_people_get_an_answer_near_the_truth() -> None:
+    """Within the noise: a factor of the base to some powers."""
+    loud = ProposeTestRelease(epsilon=3, delta="1e-6", tries=2)
+    drawn = mechanism.interquartile_range(loud, NORMAL)
+    assert drawn.cell == "answer"
+    powers = math.log(drawn.output / TRUE) / math.log(1 + 1 / math.log(20_000))
+    assert abs(powers) < 10
+
+
+def test_at_an_edge_the_second_try_answers() -> None:
+    """The first says none for sure, the second, half a bin away, an answer."""
+    edge = np.concatenate([np.zeros(500), np.full(500, 8.0), np.linspace(0, 8, 4)])
+    single = ProposeTestRelease(epsilon=10, delta="1e-9")
+    first = mechanism.interquartile_range(single, edge, base=2)
+    # At an edge one value below it is enough; here five hundred must go.
+    assert distance(np.sort(edge), BINS) > 100
+    assert first.cell == "answer"
+    ramp = np.linspace(0, 16, 1001)
+    assert distance(ramp, BINS) <= 2
+    assert mechanism.interquartile_range(single, ramp, base=2).output is None
+    second = mechanism.interquartile_range(single, ramp, base=2, shift=0.5)
+    assert second.cell == "answer"
+    double = ProposeTestRelease(epsilon=10, delta="1e-9", tries=2)
+    assert mechanism.interquartile_range(double, ramp, base=2).cell == "answer"
+
+
+def test_bad_values_are_somebody_s_and_are_kept() -> None:
+    """No error tells that there is such a person."""
+    values = np.concatenate([NORMAL, [np.nan, np.inf, -np.inf, 1e308]])
+    loud = ProposeTestRelease(epsilon=3, delta="1e-6", tries=2)
+    assert mechanism.interquartile_range(loud, values).cell == "answer"
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        (np.zeros(7), {}),
+        (np.zeros((9, 2)), {}),
+        (np.zeros(9), {"base": 1.0}),
+        (np.zeros(9), {"base": math.nan}),
+        (np.zeros(9), {"shift": 1.0}),
+    ],
+)
+def test_what_cannot_be_binned_is_refused(values: np.ndarray, options: dict) -> None:
+    """By public facts: how many people, which bins."""
+    with pytest.raises(ReleaseError, match=r"needs? "):
+        mechanism.interquartile_range(COST, values, **options)
+
+
+# ---- in a step
+
+
+def ask(cost: ProposeTestRelease, values: np.ndarray, **options: object) -> object:
+    """Run a guarded step."""
+
+    @guarded(dataset="shop", cost=cost)
+    def spread() -> float | None:
+        return interquartile_range(values, **options)
+
+    return spread()
+
+
+RAMP = np.linspace(0, 16, 1001)
+
+
+def project(folder: Path, monkeypatch: pytest.MonkeyPatch, relation: str) -> None:
+    """Make a project with cells and a delta."""
+    folder.mkdir()
+    policy = POLICY.replace("basic", "output").replace("add-or-remove", relation)
+    policy = policy.replace("{epsilon: 1}", "{epsilon: 60, delta: 1e-6}")
+    make_project(folder, monkeypatch, policy)
+
+
+def test_two_steps_and_two_tries_cost_what_the_analyses_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None then answer: 3 epsilon; the deltas are 2 delta, or 2 delta - delta^2."""
+    project(tmp_path / "steps", monkeypatch, "replace-one")
+    single = ProposeTestRelease(epsilon=10, delta="1e-9")
+    assert ask(single, RAMP, base=2) is None
+    assert account().spent == {"epsilon": "10", "delta": "1e-9"}
+    assert ask(single, RAMP, base=2, shift=0.5) > 0
+    assert account().spent == {"epsilon": "30", "delta": "2e-9"}
+
+    project(tmp_path / "tries", monkeypatch, "replace-one")
+    double = ProposeTestRelease(epsilon=10, delta="1e-9", tries=2)
+    assert ask(double, RAMP, base=2) > 0
+    assert account().spent["epsilon"] == "30"
+    assert account().spent["delta"] == "1.999999999e-9"
+
+
+def test_add_or_remove_has_no_such_guarantee(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many people there are is public here."""
+    project(tmp_path / "other", monkeypatch, "add-or-remove")
+    with pytest.raises((ReleaseError, DPStepFailed), match=r"relation|ReleaseError"):
+        ask(COST, RAMP)

@@ -1,0 +1,346 @@
+"""Sparse vector: the exact law of the code meets its price in every cell.
+
+`law` runs the real code on every draw of the threshold's noise, and on both sides of
+every comparison with a query's noise, and adds up exact probabilities. The variants
+that Lyu, Su and Li found broken go through the same function and are caught.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dpflow.accounting.output_costs import SparseVector
+from dpflow.exceptions import ReleaseError
+from dpflow.mechanisms.drawn import Drawn
+from dpflow.mechanisms.sparse_vector import FARTHEST, GRID, answers, sparse_vector
+
+SMALL_GRID = 2
+
+#: The threshold's noise is summed over so many scales: all but a mass of 1e-13.
+REACH = 30
+
+#: Draws of the variants that must be summed as well end here.
+MANY = 9
+
+
+def mass(k: int, scale: float) -> float:
+    """Return the probability of k under discrete Laplace noise."""
+    ratio = math.exp(-1 / scale)
+    return (1 - ratio) / (1 + ratio) * ratio ** abs(k)
+
+
+def at_least(k: int, scale: float) -> float:
+    """Return the probability of k or more."""
+    ratio = math.exp(-1 / scale)
+    return ratio**k / (1 + ratio) if k > 0 else 1 - ratio ** (1 - k) / (1 + ratio)
+
+
+class Draw:
+    """A draw that is known only by the comparisons made with it: one, here."""
+
+    def __init__(self, walk: Walk, scale: Fraction, shift: int = 0) -> None:
+        self.walk, self.scale, self.shift = walk, float(scale), shift
+
+    def __radd__(self, other: int) -> Draw:
+        return Draw(self.walk, self.scale, self.shift + other)  # type: ignore[arg-type]
+
+    def __ge__(self, limit: int) -> bool:
+        chance = at_least(limit - self.shift, self.scale)
+        return self.walk.choose([(True, chance), (False, 1 - chance)])
+
+
+class Walk:
+    """One path through the choices of a run, with its probability."""
+
+    def __init__(self, path: list[int]) -> None:
+        self.path, self.seen, self.chance = path, [], 1.0
+
+    def choose(self, options: list) -> object:
+        """Take the option that the path says, the first beyond its end."""
+        at = len(self.seen)
+        taken = self.path[at] if at < len(self.path) else 0
+        self.seen.append((taken, len(options)))
+        value, chance = options[taken]
+        self.chance *= chance
+        return value
+
+    def following(self) -> list[int] | None:
+        """Return the next path in order, or None after the last."""
+        seen = list(self.seen)
+        while seen and seen[-1][0] + 1 == seen[-1][1]:
+            seen.pop()
+        if not seen:
+            return None
+        return [taken for taken, _ in seen[:-1]] + [seen[-1][0] + 1]
+
+
+def law(mechanism: Callable, cost: SparseVector, queries: tuple) -> dict:
+    """Return the probability of each output: (answers, cell)."""
+    whole = Fraction(SMALL_GRID + 1) / cost.sensitivity
+    threshold = float(cost.threshold_scale * whole)
+    reach = math.ceil(REACH * threshold)
+    found: dict = {}
+    for shift in range(-reach, reach + 1):
+        path: list[int] | None = []
+        while path is not None:
+            walk = Walk(path)
+            first = iter([shift])
+
+            def noise(scale: Fraction, walk: Walk = walk, first=first) -> object:
+                # The threshold's noise is the first draw of all.
+                drawn = next(first, None)
+                return Draw(walk, scale) if drawn is None else drawn
+
+            noise.walk = walk
+            noise.many = lambda scale, walk=walk: walk.choose(
+                [(k, mass(k, float(scale))) for k in range(-MANY, MANY + 1)]
+            )
+            drawn = mechanism(cost, queries, 0, noise=noise, grid=SMALL_GRID)
+            chance = walk.chance * mass(shift, threshold)
+            key = (drawn.output, drawn.cell)
+            found[key] = found.get(key, 0.0) + chance
+            path = walk.following()
+    return found
+
+
+def worst_excess(mechanism: Callable, cost: SparseVector, pairs: list) -> float:
+    """Return the largest loss of any output beyond the epsilon of its cell."""
+    epsilons = {name: float(e) for name, e in cost.output_dp().cells}
+    worst = -math.inf
+    for one, other in pairs:
+        first, second = law(mechanism, cost, one), law(mechanism, cost, other)
+        for p, q in ((first, second), (second, first)):
+            for output, chance in p.items():
+                loss = math.log(chance / q[output]) if q.get(output) else math.inf
+                cell = str(min(output[1], cost.positives))
+                worst = max(worst, loss - epsilons[cell])
+    return worst
+
+
+COSTS = [
+    SparseVector(positives=2, epsilon_threshold="0.4", epsilon_answers="0.6"),
+    SparseVector(positives=1, epsilon_threshold=1, epsilon_answers=1),
+    SparseVector(
+        positives=2, epsilon_threshold="0.5", epsilon_answers="0.5", monotone=True
+    ),
+    SparseVector(
+        positives=3, epsilon_threshold="0.3", epsilon_answers=1, sensitivity=5
+    ),
+]
+
+
+def neighbours(cost: SparseVector, size: int) -> list:
+    """Return pairs of query vectors that one privacy unit can turn into each other.
+
+    The far ones, where the bound is nearly met, and numbers off the grid.
+    """
+    width = float(cost.sensitivity)
+    moves = [0, 0.37, 1] if cost.monotone else [-1, 0.37, 1]
+    starts = [(0.0,) * size, (12 * width, -12 * width, 0.31 * width)[:size]]
+    return [
+        (start, tuple(q + m * width for q, m in zip(start, move, strict=True)))
+        for start in starts
+        for move in itertools.product(moves, repeat=size)
+        if any(move)
+    ]
+
+
+@pytest.mark.parametrize("cost", COSTS, ids=range(len(COSTS)))
+def test_no_output_loses_more_than_its_cell_costs(cost: SparseVector) -> None:
+    """Over neighbours on and off the grid, in both directions."""
+    assert worst_excess(answers, cost, neighbours(cost, 2)) <= 1e-9
+
+
+@pytest.mark.parametrize("positives", [0, 1, 2])
+def test_the_bound_is_nearly_met_in_every_cell(positives: int) -> None:
+    """Beyond the step that rounding may cost, nothing is wasted."""
+    cost = SparseVector(positives=2, epsilon_threshold="0.4", epsilon_answers=4)
+    one = (10.0, 10.0) + (-15.0,) * positives
+    other = (11.0, 11.0) + (-16.0,) * positives
+    output = ((False, False) + (True,) * positives, positives)
+    loss = math.log(law(answers, cost, one)[output] / law(answers, cost, other)[output])
+    epsilon = float(dict(cost.output_dp().cells)[str(positives)])
+    assert 0.9 * SMALL_GRID / (SMALL_GRID + 1) < loss / epsilon <= 1
+
+
+def test_the_law_sums_to_one() -> None:
+    """So no output was missed."""
+    found = law(answers, COSTS[0], (0.0, 1.0, -2.0))
+    assert sum(found.values()) == pytest.approx(1, abs=1e-9)
+    assert {cell for _, cell in found} == {0, 1, 2}
+
+
+# ---- the variants that are not private, or not at this price
+
+
+def variant(
+    *,
+    redraw: bool = False,
+    noiseless: bool = False,
+    unbounded: bool = False,
+    unscaled: bool = False,
+    numeric: bool = False,
+) -> Callable:
+    """Return the technique with one mistake of the literature."""
+
+    def run(cost, queries, thresholds, *, noise, grid):
+        widened = Fraction(grid + 1) / cost.sensitivity
+        shift = noise(cost.threshold_scale * widened)
+        scale = cost.answer_scale * widened
+        if unscaled:
+            scale /= cost.positives
+        given, positives = [], 0
+        for query in queries:
+            steps = math.floor(Fraction(query) * grid / cost.sensitivity)
+            if redraw and given:
+                shift = noise.many(cost.threshold_scale * widened)
+            if noiseless:
+                answer = steps >= shift
+            elif numeric:
+                noisy = steps + noise.many(scale)
+                answer = noisy if noisy >= shift else False
+            else:
+                answer = steps + noise(scale) >= shift
+            given.append(answer)
+            positives += answer is not False
+            if positives == cost.positives and not unbounded:
+                break
+        return Drawn(tuple(given), positives)
+
+    return run
+
+
+HALF = SparseVector(positives=2, epsilon_threshold="0.5", epsilon_answers=2)
+SHARP = SparseVector(positives=2, epsilon_threshold=1, epsilon_answers=20)
+SINGLE = SparseVector(positives=1, epsilon_threshold=1, epsilon_answers=4)
+TRIPLE = SparseVector(positives=3, epsilon_threshold=1, epsilon_answers=6)
+APART = ((0.0,) * 6, (1.0, -1.0) * 3)
+BROKEN = {
+    "threshold noise drawn again": ({"redraw": True}, SHARP, (0.0, 0.0), (1.0, 1.0)),
+    "no noise on the queries": ({"noiseless": True}, HALF, (0.0, 1.0), (1.0, 0.0)),
+    "no end after the positives": ({"unbounded": True}, SINGLE, *APART),
+    "noise not scaled by the positives": ({"unscaled": True}, TRIPLE, *APART),
+    "the noisy value is released": ({"numeric": True}, HALF, (0.0,), (1.0,)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_variant_is_caught(name: str) -> None:
+    """Each loses more than its cell costs on these neighbours; the right one does not.
+
+    Outputs that one of them cannot have are a loss without bound, and real ones.
+    """
+    mistake, cost, one, other = BROKEN[name]
+    assert worst_excess(variant(**mistake), cost, [(one, other)]) > 0.05
+    assert worst_excess(answers, cost, [(one, other)]) <= 1e-9
+
+
+def test_the_right_variant_is_not_caught() -> None:
+    """What the test above finds are the mistakes."""
+    cost = SparseVector(positives=2, epsilon_threshold="0.5", epsilon_answers=2)
+    pairs = [((0.0,) * 6, (1.0, -1.0) * 3), ((1.0,) * 6, (0.0,) * 6)]
+    assert worst_excess(variant(), cost, pairs) <= 1e-9
+    assert law(variant(), cost, (0.0, 1.0)) == law(answers, cost, (0.0, 1.0))
+
+
+# ---- the drawn one
+
+SURE = SparseVector(positives=2, epsilon_threshold=1000, epsilon_answers=1000)
+
+
+def test_it_ends_after_the_last_positive_and_evaluates_nothing_more() -> None:
+    """Queries are functions; those behind the end are never called."""
+    called = []
+
+    def query(value: float) -> Callable[[], float]:
+        return lambda: (called.append(value), value)[1]
+
+    values = [9.0, -9.0, 8.0, 7.0]
+    drawn = sparse_vector(SURE, [query(value) for value in values])
+    assert drawn == Drawn((True, False, True), 2)
+    assert called == values[:3]
+
+
+def test_fewer_positives_fall_in_cheaper_cells() -> None:
+    """All queries are answered then."""
+    queries = np.array([-5, 5, -5, -5])
+    assert sparse_vector(SURE, queries) == Drawn((False, True, False, False), 1)
+    assert sparse_vector(SURE, [-5, -5]) == Drawn((False, False), 0)
+
+
+def test_thresholds_may_differ() -> None:
+    """One for each query, as a list or an array."""
+    for thresholds in ([10, 20.5, 30], np.array([10, 20.5, 30])):
+        drawn = sparse_vector(SURE, [15, 15, 35], thresholds)
+        assert drawn == Drawn((True, False, True), 2)
+
+
+def test_noise_has_the_declared_scales() -> None:
+    """One draw of 1 / e1 for the threshold, then 2 c / e2 for each query."""
+    cost = SparseVector(positives=3, epsilon_threshold="0.5", epsilon_answers=2)
+    scales = []
+
+    def noise(scale: Fraction) -> int:
+        scales.append(scale)
+        return 0
+
+    answers(cost, [0.0, -1.0, 5.0], 1, noise=noise, grid=GRID)
+    assert scales == [Fraction(2 * (GRID + 1))] + [Fraction(3 * (GRID + 1))] * 3
+
+
+def test_the_law_of_the_drawn_one_is_the_computed_one() -> None:
+    """Frequencies of 4,000 runs, within Hoeffding's bound at 1e-9."""
+    cost = SparseVector(positives=1, epsilon_threshold=1, epsilon_answers=1)
+    runs = 4000
+    hits = sum(sparse_vector(cost, [1.0]).cell for _ in range(runs))
+    # P(1 + Lap(2) >= Lap(1)), by integration over the threshold's noise.
+    grid = np.linspace(-60, 60, 240_001)
+    density = 0.5 * np.exp(-np.abs(grid))
+    room = 1 - grid
+    above = np.where(
+        room >= 0, 1 - 0.5 * np.exp(-room / 2), 0.5 * np.exp(np.minimum(room, 0) / 2)
+    )
+    expected = float(np.sum(density * above) * (grid[1] - grid[0]))
+    assert abs(hits / runs - expected) < math.sqrt(math.log(2e9) / (2 * runs))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, "7", None, True])
+def test_what_is_no_number_is_refused_without_showing_it(bad: object) -> None:
+    """As a query or a threshold."""
+    with pytest.raises(ReleaseError, match="no finite number"):
+        sparse_vector(SURE, [bad])
+    with pytest.raises(ReleaseError, match="no finite number"):
+        sparse_vector(SURE, [1.0], bad)
+
+
+def test_queries_and_thresholds_must_fit() -> None:
+    """There are some, and as many of each."""
+    with pytest.raises(ReleaseError, match="there are none"):
+        sparse_vector(SURE, [])
+    with pytest.raises(ReleaseError, match="2 queries and 3 thresholds"):
+        sparse_vector(SURE, [1, 2], [1, 2, 3])
+
+
+def test_huge_numbers_saturate() -> None:
+    """Beyond 2**61 steps nothing is farther away; the answer stays right."""
+    seen = []
+    shift = iter([0, 0, 0])
+    cost = SparseVector(positives=2, epsilon=1)
+    drawn = answers(
+        cost, [1e300, -1e300], 0, noise=lambda _: seen.append(1) or next(shift), grid=2
+    )
+    assert drawn.output == (True, False)
+    assert FARTHEST + 2**60 < 2**63
+
+
+def test_too_much_noise_is_refused() -> None:
+    """Beyond 2**48 steps the ends of int64 would come near."""
+    cost = SparseVector(positives=9999, epsilon="0.00001")
+    with pytest.raises(ReleaseError, match="larger epsilon or fewer answers"):
+        sparse_vector(cost, [1.0])

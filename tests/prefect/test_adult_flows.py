@@ -1,0 +1,121 @@
+"""Recovered budget and early stopping on people in the format of Adult."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dpflow.accounting.output_costs import EarlyStopping
+from dpflow.ledger.views import accounts
+from dpflow.project import current_project
+from dpflow.rounding import number_from_text
+from flows import adult, individual_training, recover_budget, train_until_good
+from tests import adult_people
+
+
+@pytest.fixture
+def people(examples, tmp_path, monkeypatch):
+    """Give the flows people, as many as there are in the real files."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    adult_people.write(folder, monkeypatch)
+    yield
+    adult._table.cache_clear()
+
+
+def spent(component: str = "epsilon"):
+    """Return what the dataset has spent; nothing may stay held."""
+    view = next(v for v in accounts(current_project().ledger, "adult"))
+    assert set(view.reserved.values()) == {"0"}
+    return number_from_text(view.spent[component])
+
+
+@pytest.mark.parametrize(("threshold", "cell"), [(-1e6, "none"), (1e6, "model")])
+def test_a_model_costs_its_epsilon_and_none_the_test(
+    people, monkeypatch, threshold, cell
+):
+    """A second run replays the release, none included."""
+    monkeypatch.setattr(recover_budget, "THRESHOLD", threshold)
+    weights = recover_budget.recover_budget(2000)
+    assert (weights is None) == (cell == "none")
+    assert spent() == dict(recover_budget.COST.cells)[cell]
+    assert recover_budget.recover_budget(2000) == weights
+    assert spent() == dict(recover_budget.COST.cells)[cell]
+
+
+def test_the_study_tells_useless_from_good_models(people):
+    """With little noise in the test nearly all are told apart; shares are shares."""
+    (row,) = recover_budget.study([(3000, 1.0, 1000.0)], runs=6)
+    assert 0 <= row.useless <= 1
+    assert math.isnan(row.caught) or row.caught == 1
+    assert math.isnan(row.lost) or row.lost == 0
+    assert row.charged == pytest.approx(1000 * row.useless + 1 - row.useless)
+
+
+def test_figure_2_has_the_numbers_of_the_paper():
+    """95th percentiles at 1,000 and 5,000 people."""
+    expected = {
+        1000: {0.1: 0.1535056729, 0.2: 0.0767528364, 0.5: 0.0307011346},
+        5000: {0.1: 0.0307011346, 0.2: 0.0153505673, 0.5: 0.0061402269},
+    }
+    for size, values in expected.items():
+        for test, value in values.items():
+            assert recover_budget.reach(size, test) == pytest.approx(value, abs=1e-10)
+
+
+def test_training_stops_early_and_the_rest_pays_for_the_report(people):
+    """A test that everybody passes ends it at the first stop; all of 3 is spent."""
+    report = train_until_good.train_until_good(-100.0)
+    first = train_until_good.STOPS[0]
+    assert report["steps"] == first
+    assert spent() == pytest.approx(3, abs=1e-8)
+    assert spent() <= 3
+    assert spent("delta") == number_from_text("1e-5")
+    assert len(report["high_earners"]) == len(train_until_good.AGE_LABELS)
+    true = adult.high_earners(train_until_good.AGES)
+    scale = 2 / float(train_until_good.BUDGET - train_until_good.price(first))
+    errors = np.abs(np.array(list(report["high_earners"].values())) - true)
+    assert errors.max() < 40 * scale
+
+
+def test_the_table_says_what_cells_give_back():
+    """Without them the last stop is charged, whatever ran."""
+    (_, spent_with, left_with, with_cells), (_, last, left, without) = (
+        train_until_good.table(20)
+    )
+    assert isinstance(train_until_good.FIT, EarlyStopping)
+    assert spent_with == pytest.approx(float(train_until_good.FIT.epsilons()[1]))
+    # One stop has all of delta, so it is cheaper than the last one of many.
+    assert spent_with < last < float(train_until_good.FIT.epsilons()[-1])
+    assert spent_with + left_with == pytest.approx(3)
+    assert last + left == pytest.approx(3)
+    assert with_cells < without
+
+
+def test_the_figures_are_drawn(examples):
+    """Two PNG files."""
+    row = recover_budget.Row(1000, 1.0, 0.2, 0.5, 0.9, 0.1, 0.6)
+    for path in (recover_budget.draw([row]), train_until_good.draw(20)):
+        assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_individual_training_reserves_the_whole_bound_once(people):
+    """However many steps there are; a second run replays."""
+    weights = individual_training.individual_training(300, 3)
+    assert len(weights) == adult.FEATURES
+    view = next(v for v in accounts(current_project().ledger, "adult-individual"))
+    assert view.used_fraction == pytest.approx(1)
+    assert individual_training.individual_training(300, 3) == weights
+
+
+def test_the_comparison_spends_the_same_budget_both_ways(people):
+    """At the worst case's own number of steps both are one and the same noise."""
+    ((steps, worst, individual),) = individual_training.compare(200, (2,), runs=1)
+    assert steps == 2
+    assert 0 <= worst <= 1
+    assert 0 <= individual <= 1
+    used = individual_training.WORST_CASE_STEPS / individual_training.SIGMA**2
+    bound = float(individual_training.BOUND.bound)
+    assert bound * (1 - 1e-6) < used <= bound
