@@ -78,11 +78,11 @@ MUTANTS = [
         "Fraction(reading) <= self.halt",
         "Fraction(reading) < self.halt",
     ),
-    Mutant("the head entry is not checked", "if told != [kept]:", OFF),
+    Mutant("the head entry is not checked", "if told != kept:", OFF),
     Mutant(
         "a row that moved is not noticed",
-        "state=state,\n    )\n    if moved != 1:",
-        "state=state,\n    )\n    if False:",
+        "if self.change(statement, **values) != 1:",
+        "if self.change(statement, **values) > 1:",
         equal="the lock lets nobody move it; the guard is a second line of defence",
     ),
     # The decision
@@ -121,7 +121,11 @@ MUTANTS = [
         "and not any(is_charged(session, t) for t in",
         "and any(True for t in",
     ),
-    Mutant("a claim is not noted", "if request.release_key is not None:", OFF),
+    Mutant(
+        "a claim is not noted",
+        "if request.release_key is not None:\n        session.post(",
+        "if False:\n        session.post(",
+    ),
     # The operations
     Mutant("anyone may void", 'if row["owner"] != self.owners.mine():', OFF),
     Mutant(
@@ -136,21 +140,23 @@ MUTANTS = [
     ),
     Mutant(
         "a charge ends twice",
-        'if session.change("close_reservation", id=reservation, state=state) != 1:',
-        'if session.change("close_reservation", id=reservation, state=state) > 1:',
+        'if row["state"] != "open":\n            msg = f"reservation {reservation} is',
+        'if False:\n            msg = f"reservation {reservation} is',
     ),
     Mutant(
         "a second settlement is an error",
         'if row["state"] == "settled":\n                return',
         'if row["state"] == "settled":\n                pass',
     ),
-    Mutant("what failed is kept for replay", 'if outcome != "completed":', OFF),
+    Mutant(
+        "what failed is kept for replay", 'if facts["outcome"] != "completed":', OFF
+    ),
     Mutant(
         "a request that failed leaves traces",
         'session.change("rollback_to_savepoint")\n            answer = error',
         "answer = error",
     ),
-    Mutant("another ledger is used", "if found != self.id:", OFF),
+    Mutant("another ledger is used", "if found != ledger_id:", OFF),
     Mutant("an old writer writes", 'if row["min_writer"] > SCHEMA_VERSION:', OFF),
     Mutant(
         "a charge that is not held is ended",
@@ -165,8 +171,8 @@ MUTANTS = [
     ),
     Mutant(
         "a report charges more than was reserved",
-        "return realised if realised.fits_within(reserved) else reserved",
-        "return realised",
+        "return posted if posted.fits_within(reserved) else reserved",
+        "return posted",
     ),
     # The file
     Mutant(
@@ -187,8 +193,8 @@ MUTANTS = [
     ),
     Mutant(
         "a failed commit keeps its connection",
-        "except sqlite3.Error as error:\n                self._drop()",
-        "except sqlite3.Error as error:",
+        "quote damaged text.\n                self._drop()",
+        "quote damaged text.",
     ),
     Mutant("settings are not read back", 'if (mode, level) != ("wal", 2):', OFF),
     Mutant("not every commit is synced", "synchronous = FULL", "synchronous = NORMAL"),
@@ -200,7 +206,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lock file that was removed still locks",
-        "if _file_id(self._lock_path) == _file_id(self._lock_file):",
+        "if file_id(self._lock_path) == file_id(self._lock_file):",
         "if True:",
     ),
 ]
