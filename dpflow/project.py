@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.config import Settings, settings
-from dpflow.ledger import Ledger, open_ledger
+from dpflow.ledger import Ledger, is_postgres, open_ledger
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Conditions
 from dpflow.policy import PolicySet, load_policies
@@ -89,7 +89,11 @@ def project_ledger(found: Settings) -> Ledger:
         policies=found.policies,
         witness=found.witness,
         environment=found.environment,
-        conditions=Conditions(facts=provenance(found.root, found.principal)),
+        conditions=Conditions(
+            facts=provenance(found.root, found.principal),
+            # A shared ledger's policies are an officer's to apply.
+            applies_policies=not is_postgres(found.ledger_url),
+        ),
     )
 
 
