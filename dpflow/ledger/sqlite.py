@@ -39,7 +39,7 @@ from dpflow.ledger.sqlite_session import SqliteSession
 
 _LOCK_SECONDS = 30.0
 _FORK_SECONDS = 5.0
-_SLEEP_SECONDS = (0.0005, 0.02)
+_SLEEP_SECONDS = (0.0002, 0.002)
 
 
 class SqliteDatabase:
