@@ -68,6 +68,9 @@ def judge(
         if field == "lifetime" and old is None and file.get("partition"):
             why = "what all partitions were charged so far would be forgotten"
             found.append(_change((field,), old, new, "other", why))
+        elif field == "budget" and file.get("partition"):
+            why = "each part keeps the budget that it was opened with"
+            found.append(_change((field,), old, new, "other", why))
         elif field in ("budget", "lifetime"):
             found += _numbers(old, new, field)
         elif field == "flows":

@@ -30,7 +30,9 @@ def term_guarantee(copy: Mapping[str, Any], terms: Sequence[TermView] = ()) -> s
         copy: What `Policy.pinned` or `Policy.declared` returned.
         terms: The dataset's terms, oldest first; none if it has none yet.
     """
-    budget = terms[-1].opened if terms else copy["budget"]
+    # What a divided dataset was opened with is the cap of all its parts together.
+    whole = terms and not terms[-1].divided
+    budget = terms[-1].opened if whole else copy["budget"]
     return guarantee_in_words({**copy, "budget": budget})
 
 
@@ -50,7 +52,7 @@ def terms_in_words(terms: Sequence[TermView]) -> str:
         cap = "no lifetime is set" if lifetime is None else budget_text(lifetime)
         of = f"of the lifetime {cap}" if lifetime else f"and {cap}"
         parts.append(f"Charged terms add up to {total} {of}.")
-    if any(view.opened != view.budget for view in terms):
+    if any(view.opened != view.budget and not view.divided for view in terms):
         parts.append(
             "A tightened term counts as it was opened. Its smaller numbers hold where "
             "usage was below them and the tightening was decided without regard to "
@@ -65,8 +67,11 @@ def terms_in_words(terms: Sequence[TermView]) -> str:
 
 
 def _term_text(view: TermView) -> str:
-    text = f"{view.number} {budget_text(view.opened)} for {view.unit} ({view.relation})"
-    if view.opened != view.budget:
+    budget = view.budget if view.divided else view.opened
+    text = f"{view.number} {budget_text(budget)} for {view.unit} ({view.relation})"
+    if view.divided:
+        text += f", all parts within {budget_text(view.opened)}"
+    elif view.opened != view.budget:
         text += f", tightened to {budget_text(view.budget)}"
     if not view.charged:
         text += ", not charged"

@@ -32,6 +32,7 @@ def term_views(session: Session, dataset: str) -> Iterator[TermView]:
             unit=pinned["unit"],
             relation=pinned["relation"],
             opened=_opening(session, term),
+            divided="whole" in pinned,
             budget=pinned["budget"],
             charged=is_charged(session, term),
             lifetime=pinned.get("lifetime"),

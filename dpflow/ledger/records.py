@@ -304,6 +304,7 @@ class TermView:
         charged: Whether anything was charged; a term without a charge counts nothing.
         lifetime: What all terms together may lose, as this term's copy says.
         frozen: What the freeze says, if the dataset is frozen in this term.
+        divided: Whether `opened` caps all parts of a divided dataset together.
     """
 
     number: int
@@ -318,3 +319,4 @@ class TermView:
     opened_at: str
     opened_by: str
     frozen: Mapping[str, Any] | None = None
+    divided: bool = False

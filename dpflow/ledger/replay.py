@@ -87,6 +87,7 @@ class Replay:
         self.held_text = "" if start is None else str(start["held_after"])
         self.opening: dict[str, Any] | None = None
         self.frozen: bool | None = None
+        self.tightened = False
         self.posts = 0
         self._amounts: dict[str, _Amounts] = {}
         self._open: dict[str, _Amounts] = {}
@@ -196,6 +197,7 @@ class Replay:
             self._hold(map(sub, self._held, rest))
         elif kind == "tighten":
             self.opening = {**(self.opening or {}), **_rule_of(body)}
+            self.tightened = True
         elif kind in {"freeze", "thaw"}:
             self.frozen = kind == "freeze"
         elif kind != "refuse":

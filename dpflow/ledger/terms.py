@@ -170,15 +170,22 @@ def gate_of(
     term: Term, kind: str, name: str
 ) -> tuple[dict[str, Any], Fraction | None] | None:
     """Return the pinned rule and halt of an account; None if the term asks for none."""
+    return pinned_gate(term.pinned, kind, name)
+
+
+def pinned_gate(
+    pinned: Mapping[str, Any], kind: str, name: str
+) -> tuple[dict[str, Any], Fraction | None] | None:
+    """Return what a pinned copy says of an account, as `gate_of` does."""
     if kind in ("dataset", "partition", "population"):
         # All partitions by time together have a cap of their own, if any.
-        whole = term.pinned.get("whole") if kind == "dataset" else None
-        return {"role": "filter", **(whole or term.pinned["filter"])}, None
-    share = term.pinned["flows"].get(name, {})
+        whole = pinned.get("whole") if kind == "dataset" else None
+        return {"role": "filter", **(whole or pinned["filter"])}, None
+    share = pinned["flows"].get(name, {})
     if kind == "flow":
         rule = share.get("filter")
         return None if rule is None else ({"role": "filter", **rule}, None)
-    rule = share.get("odometer", term.pinned["odometer"])
+    rule = share.get("odometer", pinned["odometer"])
     if kind != "odometer" or rule is None:
         return None
     text = share.get("halt_at_epsilon")

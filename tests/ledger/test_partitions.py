@@ -20,9 +20,12 @@ from dpflow.exceptions import (
     UnsupportedCost,
 )
 from dpflow.ledger import Ledger
-from dpflow.ledger.views import accounts, history
+from dpflow.ledger.verify import verify
+from dpflow.ledger.views import accounts, history, terms
 from dpflow.policy import Policy, load_policies, parse_policy
+from dpflow.policy_changes import judge
 from dpflow.rounding import number_from_text
+from dpflow.summary import term_guarantee, terms_in_words
 from tests.ledger.support import granted, make_policy, new_ledger
 
 WEEKS = make_policy(unit="user-week", partition="{by: week}")
@@ -238,6 +241,34 @@ def test_dividing_a_charged_dataset_needs_a_new_term(ledger: Ledger) -> None:
         charge(ledger, make_policy(partition="{by: region}"), "north")
 
 
+def test_the_parts_budget_is_not_changed_in_place() -> None:
+    """Each part keeps what it was opened with; a new term has new parts."""
+    tighter = make_policy(
+        unit="user-week", partition="{by: week}", budget="{epsilon: 0.5}"
+    )
+    changes = judge(WEEKS.declared(), tighter.declared())
+    assert {change.verdict for change in changes} == {"other"}
+
+
+def test_terms_tell_a_parts_budget_and_the_cap(ledger: Ledger) -> None:
+    """And count the cap towards the lifetime."""
+    charge(ledger, CAPPED, "2026-W01")
+    told = terms_in_words(terms(ledger, "a"))
+    assert "(epsilon = 1, delta = 0) for user-week" in told
+    assert "all parts within (epsilon = 2, delta = 0)" in told
+    assert "tightened" not in told
+    sentence = term_guarantee(CAPPED.pinned(), terms(ledger, "a"))
+    assert sentence == CAPPED.guarantee_sentence()
+
+
+@pytest.mark.parametrize("policy", [WEEKS, CAPPED, REGIONS], ids=["weeks", "cap", "id"])
+def test_a_divided_ledger_verifies(ledger: Ledger, policy: Policy) -> None:
+    """Every account's gate is the one that its term pinned."""
+    name = "north" if policy is REGIONS else "2026-W01"
+    charge(ledger, policy, name)
+    assert verify(ledger).bad == []
+
+
 # ---- populations
 
 PEOPLE = """
@@ -331,3 +362,9 @@ def test_a_dataset_cannot_take_a_populations_name() -> None:
     """Its account would be the population's."""
     with pytest.raises(PolicyError, match="begins with"):
         parse_policy(PEOPLE.replace("population: people", "dataset: population/a"))
+
+
+def test_a_ledger_with_a_population_verifies(ledger: Ledger, folder: Path) -> None:
+    """Its account included."""
+    on(ledger, folder, "shop", "web")
+    assert verify(ledger).bad == []

@@ -23,6 +23,7 @@ from dpflow.ledger.apply import Applied, Wish, apply_policy, propose
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.marks import change_gate
 from dpflow.ledger.terms import accounts_of_term, newest_term
+from dpflow.ledger.verify import verify
 from dpflow.policy import Policy
 from tests.ledger.support import (
     BASIC,
@@ -182,6 +183,7 @@ def test_usage_above_the_new_limit_closes_the_account_without_alarm(
     (view,) = views.accounts(ledger, "a")
     assert (view.left, view.used_fraction) == ({"epsilon": "0", "delta": "0"}, 1.6)
     audit(path)
+    assert verify(ledger).bad == []
 
 
 def test_shares_and_halts_fall_on_every_account(ledger: Ledger, path: Path) -> None:
@@ -199,6 +201,7 @@ def test_shares_and_halts_fall_on_every_account(ledger: Ledger, path: Path) -> N
     with pytest.raises(BudgetRefused, match="halt_at_epsilon"):
         granted(ledger, "0.2", policies=[after], flow="weekly", flow_run="r")
     audit(path)
+    assert verify(ledger).bad == []
 
 
 def test_a_flow_that_is_not_named_any_more_keeps_its_gates(
