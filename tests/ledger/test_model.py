@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from dpflow import PureDP
 from dpflow.exceptions import DpflowError, LedgerUnavailable
 from dpflow.ledger import Ledger
 from dpflow.ledger.records import Replayed, Request
+from tests.hunts.model import Model
 from tests.ledger.support import (
     UNIT,
     FaultyDatabase,
@@ -44,73 +44,6 @@ def _no_witness(monkeypatch: pytest.MonkeyPatch) -> None:
 LIMIT = 1000
 QUANTUM = Fraction(1, 10**12)
 POLICY = make_policy(budget="{epsilon: 1e-9}")
-
-
-# The model: at most fifty lines, integers only.
-
-
-@dataclass
-class Charge:
-    """What the model knows of a charge."""
-
-    owner: str
-    cost: int
-    key: str | None
-    state: str = "open"
-
-
-@dataclass
-class Model:
-    """The promises: answers and states as they must be."""
-
-    charges: dict[str, Charge] = field(default_factory=dict)
-    claims: dict[str, str] = field(default_factory=dict)
-    releases: dict[str, tuple[int, str]] = field(default_factory=dict)
-    dead: set[str] = field(default_factory=set)
-
-    def total(self, *states: str) -> int:
-        """Add up the charges in some states."""
-        return sum(c.cost for c in self.charges.values() if c.state in states)
-
-    def left(self) -> int:
-        """Return what is neither spent nor held."""
-        return LIMIT - self.total("open", "settled", "forfeited")
-
-    def reserve(self, name: str, owner: str, cost: int, key: str | None) -> str:
-        """Decide."""
-        if name in self.charges:
-            same = self.charges[name] == Charge(owner, cost, key)
-            return "Granted" if same else "ReservationConflict"
-        if key in self.releases:
-            same = self.releases[key][0] == cost
-            return "Replayed" if same else "ReservationConflict"
-        if key in self.claims and self.charges[self.claims[key]].owner not in self.dead:
-            return "Busy"
-        if cost > self.left():
-            return "refused"
-        self.charges[name] = Charge(owner, cost, key)
-        if key is not None:
-            self.claims[key] = name
-        return "Granted"
-
-    def end(self, name: str, state: str, by: str, value: str | None = None) -> str:
-        """Settle, void or forfeit."""
-        charge = self.charges.get(name)
-        if charge is not None and charge.state == state == "settled":
-            return "none"
-        if charge is None or charge.state != "open":
-            return "ReservationConflict"
-        dead = charge.owner in self.dead
-        if (state, by == charge.owner) == ("void", False) or (
-            state == "forfeited" and not dead
-        ):
-            return "ReservationConflict"
-        charge.state = state
-        if state != "forfeited" and self.claims.get(charge.key or "") == name:
-            del self.claims[charge.key or ""]
-            if value is not None:
-                self.releases[charge.key or ""] = charge.cost, value
-        return "none"
 
 
 # The machine that plays both
