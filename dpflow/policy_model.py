@@ -206,6 +206,11 @@ class Policy(Record):
             return None
         return self._filter(self.lifetime.epsilon, self.lifetime.delta)
 
+    @property
+    def promised(self) -> Budget:
+        """What a term counts towards the lifetime; parts by time may use up all."""
+        return (self.lifetime if self.whole_filter() else None) or self.budget
+
     def flow_filter(self, flow: str | None) -> Filter | None:
         """Make the filter of a flow's own share; None if it has no share.
 

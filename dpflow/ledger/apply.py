@@ -183,7 +183,7 @@ def _check_sum(
     if not any(view.charged for view in terms) or action == "nothing":
         return
     if action != "tighten":
-        check_lifetime(policy, Budgets.of(terms, policy.budget))
+        check_lifetime(policy, Budgets.of(terms, policy.promised))
         check_raise(policy, terms, allowed=raised)
     elif policy.lifetime is not None:
         check_lifetime(policy, Budgets.of(terms))
@@ -320,7 +320,7 @@ def _open(
         facts={
             **facts,
             "changes": [change.line for change in found.changes],
-            "total": Budgets.of(found.terms, policy.budget).total(),
+            "total": Budgets.of(found.terms, policy.promised).total(),
             "lifetime": policy.declared().get("lifetime"),
         },
     )

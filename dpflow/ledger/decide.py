@@ -75,7 +75,7 @@ def decide(
         terms=terms,
         gates=gates,
         pairs=[(gate.account, gate.price(request.cost)) for gate in gates],
-        body=_body(request, terms, facts),
+        body=_body(request, terms, gates, facts),
     )
     refusal = _refused(session, case)
     if refusal is not None:
@@ -312,7 +312,7 @@ def _granted(session: Session, account: Account, step: str) -> Tally | None:
 
 
 def _body(
-    request: Request, terms: list[Term], facts: Mapping[str, Any]
+    request: Request, terms: list[Term], gates: list[Gate], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
         **facts,
@@ -324,4 +324,5 @@ def _body(
         "release_key": request.key_text or None,
         "datasets": request.datasets,
         "partitions": list(request.partitions),
+        "units": {g.account.id: g.size for g in gates if g.size != 1},
     }

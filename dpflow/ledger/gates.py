@@ -15,7 +15,7 @@ from typing import Any
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.groups import group_cost
 from dpflow.accounting.tally import Tally
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt, UnsupportedCost
+from dpflow.exceptions import ConfigurationError, UnsupportedCost
 from dpflow.ledger.account import Account, announce_account
 from dpflow.ledger.database import Session
 from dpflow.ledger.records import Request
@@ -196,4 +196,4 @@ def _check_populations(request: Request) -> None:
             f"the datasets {', '.join(request.datasets)} belong to the populations "
             f"{sorted(map(str, needed))}, but the request charges {sorted(given)}"
         )
-        raise LedgerCorrupt(msg)
+        raise ConfigurationError(msg)

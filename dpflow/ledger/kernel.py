@@ -251,9 +251,7 @@ class Ledger:
             LedgerUnavailable: If the ledger did not answer; the charge stays held.
         """
         kept = None if value is None else digest(value)
-        facts: dict[str, Any] = {"outcome": outcome, "digest": kept, **(body or {})}
-        if reported is not None:
-            facts["reported"] = reported
+        facts = dict(body or {}, outcome=outcome, digest=kept, reported=reported)
         try:
             self._settle_once(reservation, facts, value)
         except LedgerUnavailable as error:

@@ -11,10 +11,16 @@ from typing import Any
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt, ReservationConflict
-from dpflow.ledger.account import Account, append, read_account, remainder
+from dpflow.ledger.account import (
+    Account,
+    append,
+    check_reserve,
+    read_account,
+    remainder,
+)
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.decide import check_relation
-from dpflow.ledger.gates import gates_of, terms_of
+from dpflow.ledger.gates import Gate, gates_of, terms_of
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.records import Request
 from dpflow.ledger.watch import line_of
@@ -62,8 +68,8 @@ def amend(
             "because": because,
         }
         extra = [
-            (account, remainder(account.price(cost), charged))
-            for account, charged in _charged(session, row, ledger.place)
+            (gate.account, remainder(gate.price(cost), charged))
+            for gate, charged in _charged(session, row, ledger.place)
         ]
         if not any(any(amount.amounts) for _, amount in extra):
             msg = (
@@ -160,8 +166,8 @@ def _check_new_evidence(session: Session, account: Account, evidence: str) -> No
             raise ConfigurationError(msg)
 
 
-def _charged(session: Session, row: Row, place: str) -> list[tuple[Account, Tally]]:
-    """Return a step's accounts and what each was charged for it."""
+def _charged(session: Session, row: Row, place: str) -> list[tuple[Gate, Tally]]:
+    """Return a step's gates and what each account was charged for it."""
     found = []
     for account_id in json.loads(row["accounts"]):
         where = {"account": account_id, "reservation": row["id"]}
@@ -170,13 +176,16 @@ def _charged(session: Session, row: Row, place: str) -> list[tuple[Account, Tall
         if account is None or len(reserved) != 1:
             msg = f"account {account_id!r} lacks reservation {row['id']}"
             raise LedgerCorrupt(msg, ledger=place)
+        check_reserve(reserved[0])
+        # How many units of one person the step touched there, as it was reserved.
+        units = json.loads(reserved[0]["body"]).get("units", {})
         charged = Tally.from_text(reserved[0]["amount"])
         for end in session.rows("ends_of_reservation", **where):
             void = end["kind"] == "void"
             charged = account.rule.zero() if void else Tally.from_text(end["amount"])
         for amendment in session.rows("amendments_of_reservation", **where):
             charged = charged + Tally.from_text(amendment["amount"])
-        found.append((account, charged))
+        found.append((Gate(account, units.get(account_id, 1)), charged))
     return found
 
 

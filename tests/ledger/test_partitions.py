@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import Gaussian, RenyiDP
+from dpflow import Gaussian, PureDP, RenyiDP
 from dpflow.accounting import make_filter
 from dpflow.exceptions import (
     BudgetExhausted,
@@ -17,9 +17,13 @@ from dpflow.exceptions import (
     DpflowError,
     PolicyChanged,
     PolicyError,
+    PolicyNotApplied,
     UnsupportedCost,
 )
 from dpflow.ledger import Ledger
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.operations import amend
 from dpflow.ledger.verify import verify
 from dpflow.ledger.views import accounts, history, terms
 from dpflow.policy import Policy, load_policies, parse_policy
@@ -267,6 +271,36 @@ def test_a_divided_ledger_verifies(ledger: Ledger, policy: Policy) -> None:
     name = "north" if policy is REGIONS else "2026-W01"
     charge(ledger, policy, name)
     assert verify(ledger).bad == []
+
+
+def test_an_amendment_prices_the_group(ledger: Ledger) -> None:
+    """A larger true cost is charged to the whole as often as a person is touched."""
+    weeks = ("2026-W01", "2026-W02", "2026-W03", "2026-W04")
+    made = charge(ledger, CAPPED, *weeks, cost="0.1")
+    amend(ledger, made, PureDP(epsilon="0.3"), because="found out")
+    assert set(spent(ledger).values()) == {Fraction(3, 10)}
+    assert spent(ledger, "dataset") == {"": Fraction(12, 10)}
+    assert verify(ledger).bad == []
+
+
+def test_an_amendment_leaves_the_switch_of_a_dataset_alone(ledger: Ledger) -> None:
+    """Without a cap the dataset's own account holds nothing."""
+    made = charge(ledger, WEEKS, "2026-W01", cost="0.1")
+    amend(ledger, made, PureDP(epsilon=5), because="found out")
+    assert spent(ledger) == {"2026-W01": Fraction(5)}
+    assert spent(ledger, "dataset") == {"": Fraction(0)}
+    charge(ledger, WEEKS, "2026-W02")
+
+
+def test_a_cap_over_parts_leaves_no_room_for_a_second_term(ledger: Ledger) -> None:
+    """The parts may use all of it, so that two terms would break what it promises."""
+    charge(ledger, CAPPED, "2026-W01")
+    wider = make_policy(
+        unit="user-week", partition="{by: week}", lifetime="{epsilon: 3}"
+    )
+    wish = Wish(because="more", new_term=True, raise_lifetime=True)
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply_policy(ledger, wider, wish, Approval(principal="ann"))
 
 
 # ---- populations
