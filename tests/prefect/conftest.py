@@ -17,6 +17,8 @@ atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
 os.environ["PREFECT_HOME"] = _HOME
 os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
 os.environ["DO_NOT_TRACK"] = "1"
+# A loaded machine may keep the tests' server from answering for a minute.
+os.environ["PREFECT_API_REQUEST_TIMEOUT"] = "240"
 
 from prefect.settings import (
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
