@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,9 @@ from dpflow.project import Project, current_project
 from dpflow.step import Step, checked_text
 
 logger = logging.getLogger("dpflow")
+
+#: The runs of the `preflight` blocks that this context is in, nearest first.
+current_runs: ContextVar[tuple[str, ...]] = ContextVar("dpflow_runs", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +106,10 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
     elif run is not None and step.replays:
         what = [step.source, cost.describe(), _encoded(step, public)]
         parts = ["run", *common, run, *what]
-    flow = _charged_flow(policies, place)
+    flow = charged_flow(policies, place)
     request = Request(
         reservation=uuid.uuid4().hex,
-        owner=_owner(project),
+        owner=owner_of(project),
         policies=policies,
         populations=project.policies.populations_of(policies),
         cost=cost,
@@ -113,6 +117,7 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
         flow=None if flow is None else flow.name,
         flow_run=None if flow is None else flow.run,
         enclosing_runs=tuple(f.run for f in place.flows if f.run is not None),
+        preflights=runs_around(place),
         partitions=touched,
         release_key=None if parts is None else project.ledger.release_key(*parts),
         key_text=key_text or "",
@@ -132,7 +137,18 @@ def _policy(project: Project, step: Step, dataset: str) -> Policy:
     return project.policies.policy_for(dataset)
 
 
-def _owner(project: Project) -> str:
+def runs_around(place: Place) -> tuple[str, ...]:
+    """Return the runs whose preflight a step may draw from, nearest first."""
+    flows = (flow.run for flow in place.flows if flow.run is not None)
+    return (*current_runs.get(), *flows)
+
+
+def owner_of(project: Project) -> str:
+    """Return this process's name in the ledger.
+
+    Raises:
+        LedgerUnavailable: If it cannot take one.
+    """
     try:
         return project.ledger.owners.mine()
     except OSError as error:
@@ -170,7 +186,7 @@ def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | None:
+def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | None:
     """Return the nearest enclosing flow that a policy names, else the root flow."""
     for flow in place.flows:
         if any(flow.name in policy.flows for policy in policies):

@@ -43,6 +43,7 @@ ROOMS = [
     "substeps",
     "drawing",
     "guard",
+    "runs",
     "summary",
     "plots",
     "prefect",

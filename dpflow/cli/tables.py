@@ -22,6 +22,8 @@ _KIND_STYLES = {
     "reserve": "cyan",
     "settle": "green",
     "void": "yellow",
+    "draw": "cyan",
+    "seal": "yellow",
     "forfeit": "magenta",
     "refuse": "bold red",
     "amend": "bold magenta",

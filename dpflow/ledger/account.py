@@ -171,18 +171,19 @@ def announce_account(session: Session, account_id: str) -> None:
         session.soon("newest_entries", account=account_id)
 
 
-def check_reserve(row: Row) -> None:
-    """Check the entry that holds a charge by its hash; a void gives back its amount.
+def check_kept(row: Row, kind: str) -> None:
+    """Check an entry of a charge by its hash, for its amount is given back by others.
 
     Args:
         row: The entry, and the hash of the one before it as `previous`.
+        kind: What it must be.
 
     Raises:
         LedgerCorrupt: If the entry is not what was hashed when it was written.
     """
     kept = {key: row[key] for key in row.keys() if key != "previous"}  # noqa: SIM118
     whole = _hash_again(row["previous"] or "", kept) == row["hash"]
-    if not whole or row["kind"] != "reserve":
+    if not whole or row["kind"] != kind:
         msg = (
             f"the journal entry {row['seq']} of account {row['account']!r} is not what "
             "was written. Someone edited the ledger, or it is damaged: restore a "

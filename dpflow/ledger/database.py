@@ -11,8 +11,8 @@ from importlib.resources import files
 from typing import Any, Protocol
 
 #: Version of the newest migration, and the oldest code that may write after it.
-SCHEMA_VERSION = 4
-MIN_WRITER = 4
+SCHEMA_VERSION = 5
+MIN_WRITER = 5
 
 Row = Mapping[str, Any]
 
@@ -94,6 +94,8 @@ _ASIDE = {
     "claim_release",
     "settle_release",
     "drop_claim",
+    "open_preflight",
+    "adopt_preflight",
 }
 
 

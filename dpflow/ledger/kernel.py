@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Outcome
 from dpflow.exceptions import (
     DpflowError,
@@ -25,15 +24,16 @@ from dpflow.exceptions import (
 from dpflow.ledger.account import (
     announce_account,
     append,
-    check_reserve,
     read_account,
 )
+from dpflow.ledger.again import surely
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import readable
 from dpflow.ledger.database import Database, Row, Session
 from dpflow.ledger.decide import announce, decide
 from dpflow.ledger.identity import check_environment, check_same, current_identity
 from dpflow.ledger.owner import Liveness
+from dpflow.ledger.preflight import amount_to_end
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.realised import realised
 from dpflow.ledger.records import (
@@ -132,15 +132,9 @@ class Ledger:
         return answers
 
     def _reserve_surely(self, requests: Sequence[Request]) -> _Decided:
-        try:
-            return self._reserve_once(requests)
-        except LedgerUnavailable as error:
-            if "waited" in error.details:
-                # Nothing was sent; waiting twice as long helps nobody.
-                raise
-            # The outcome of a failed commit is unknown. The ids were made before
-            # sending, so asking again either finds the answer or decides anew.
-            return self._reserve_once(requests)
+        # The outcome of a failed commit is unknown. The ids were made before sending,
+        # so asking again either finds the answer or decides anew.
+        return surely(lambda _: self._reserve_once(requests))
 
     def _reserve_once(self, requests: Sequence[Request]) -> _Decided:
         locked = {name for request in requests for name in request.locked}
@@ -252,13 +246,8 @@ class Ledger:
         """
         kept = None if value is None else digest(value)
         facts = dict(body or {}, outcome=outcome, digest=kept, reported=reported)
-        try:
-            self._settle_once(reservation, facts, value)
-        except LedgerUnavailable as error:
-            if "waited" in error.details:
-                raise
-            # Should the first have come through after all, this changes nothing.
-            self._settle_once(reservation, facts, value)
+        # Should the first have come through after all, the second changes nothing.
+        surely(lambda _: self._settle_once(reservation, facts, value))
 
     def _settle_once(
         self, reservation: str, facts: Mapping[str, Any], value: str | None
@@ -289,12 +278,18 @@ class Ledger:
 
         Raises:
             ReservationConflict: If another process reserved it, or it has ended.
+            LedgerUnavailable: If the ledger did not answer; it may stay held.
         """
+        surely(lambda again: self._void_once(reservation, reason, again=again))
+
+    def _void_once(self, reservation: str, reason: str, *, again: bool) -> None:
         with self._write() as session:
             row = self.locked_row(session, reservation)
             if row["owner"] != self.owners.mine():
                 msg = f"reservation {reservation} belongs to another process"
                 raise ReservationConflict(msg, reservation=reservation)
+            if again and row["state"] == "void":
+                return
             self._end(session, row, "void", "void", {"reason": reason})
             if row["release_key"] is not None:
                 session.change(
@@ -370,11 +365,7 @@ class Ledger:
             if account is None or len(held) != 1:
                 msg = f"account {account_id!r} lacks reservation {reservation}"
                 raise LedgerCorrupt(msg, ledger=self.place)
-            check_reserve(held[0])
-            amount = Tally.from_text(held[0]["amount"])
-            if not amount.fits_within(account.held):
-                msg = f"account {account_id!r} does not hold reservation {reservation}"
-                raise LedgerCorrupt(msg, ledger=self.place)
+            amount = amount_to_end(session, row, account, held[0], kind)
             posted = amount
             if kind == "settle":
                 posted = realised(account, row, amount, facts.get("reported"))

@@ -14,7 +14,7 @@ from dpflow.exceptions import ConfigurationError, LedgerCorrupt, ReservationConf
 from dpflow.ledger.account import (
     Account,
     append,
-    check_reserve,
+    check_kept,
     read_account,
     remainder,
 )
@@ -61,6 +61,12 @@ def amend(
     """
     with ledger.writing((), guarded=True) as session:
         row = ledger.locked_row(session, reservation)
+        if row["run"] is not None:
+            msg = (
+                f"reservation {reservation} is the preflight of flow run {row['run']}, "
+                "under which no body runs. Amend the step that cost more."
+            )
+            raise ReservationConflict(msg, reservation=reservation)
         body = {
             **json.loads(row["body"]),
             "cost": cost.describe(),
@@ -176,7 +182,7 @@ def _charged(session: Session, row: Row, place: str) -> list[tuple[Gate, Tally]]
         if account is None or len(reserved) != 1:
             msg = f"account {account_id!r} lacks reservation {row['id']}"
             raise LedgerCorrupt(msg, ledger=place)
-        check_reserve(reserved[0])
+        check_kept(reserved[0], "reserve")
         # How many units of one person the step touched there, as it was reserved.
         units = json.loads(reserved[0]["body"]).get("units", {})
         charged = Tally.from_text(reserved[0]["amount"])

@@ -54,6 +54,9 @@ class Request:
         release_key: Keyed digest under which the output is kept, if it is.
         key_text: The release key for people.
         fresh: Whether a new draw is wanted, at a new charge, where there is a release.
+        preflights: Runs whose preflight may hold the step's worst case, nearest first.
+        covers: For a preflight, the run that it holds.
+        planned: For a preflight, its steps; their reservations' ids are not used.
         body: Further facts for the journal: task run, attempt, version. Never data.
 
     Raises:
@@ -74,6 +77,9 @@ class Request:
     release_key: str | None = None
     key_text: str = ""
     fresh: bool = False
+    preflights: tuple[str, ...] = ()
+    covers: str | None = None
+    planned: tuple[Request, ...] = ()
     body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,8 +92,13 @@ class Request:
         _check("owner", self.owner, _ID)
         _check("step", self.step, _NAME)
         _check("key_text", self.key_text, _TEXT)
-        for run in self.enclosing_runs:
+        for run in (*self.enclosing_runs, *self.preflights):
             _check("enclosing_runs", run, _NAME)
+        if self.covers is not None:
+            _check("covers", self.covers, _NAME)
+        if (self.covers is None) == bool(self.planned):
+            msg = "a preflight names the run that it covers and at least one step"
+            raise ConfigurationError(msg)
         for partition in self.partitions:
             _check("partitions", partition, _ID)
         if len(set(self.partitions)) != len(self.partitions):
@@ -114,6 +125,7 @@ class Request:
         """Return a digest of everything that must agree when an id is sent again."""
         datasets = sorted(self.datasets)
         parts = [datasets, self.cost.describe(), self.step, self.flow, self.flow_run]
+        parts += [each.fingerprint() for each in self.planned]
         return digest(canonical([*parts, self.release_key, *self.partitions]))
 
 
@@ -178,11 +190,13 @@ class Granted:
     Attributes:
         alerts: Thresholds that were reached with it; not told again if the same id is
             sent again.
+        beyond: Whether the run has a preflight, and it did not cover the step.
     """
 
     reservation: str
     accounts: tuple[str, ...]
     alerts: tuple[Alert, ...] = field(default=(), compare=False)
+    beyond: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +284,12 @@ class RefusalView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenReservation:
-    """A charge that nobody has settled."""
+    """A charge that nobody has settled.
+
+    Attributes:
+        covers: The flow run that it holds, if it is a preflight.
+        undrawn: For a preflight, what its steps have not drawn, by account.
+    """
 
     reservation: str
     step: str
@@ -279,6 +298,8 @@ class OpenReservation:
     body: Mapping[str, Any]
     alive: bool
     at: str
+    covers: str | None = None
+    undrawn: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,6 +109,14 @@ SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, 
 FROM entry
 WHERE account = :account AND reservation = :reservation AND kind = 'reserve';
 
+-- name: draws_of_reservation
+SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+       at, writer, hash,
+       (SELECT before.hash FROM entry AS before
+        WHERE before.account = entry.account AND before.seq = entry.seq - 1) AS previous
+FROM entry
+WHERE account = :account AND reservation = :reservation AND kind = 'draw' ORDER BY seq;
+
 -- name: history
 SELECT entry.account, entry.seq, entry.kind, entry.reservation, entry.amount,
        entry.settled_after, entry.held_after, entry.run, entry.body, entry.at,
@@ -153,12 +161,28 @@ WHERE refused.run = :run AND refused.charged = 1 AND account.kind = 'odometer';
 SELECT amount FROM entry WHERE kind = 'forfeit' AND account = :account;
 
 -- name: read_reservation
-SELECT id, fingerprint, owner, state, datasets, accounts, cost, step, release_key, body, at
-FROM reservation WHERE id = :id;
+SELECT r.id, r.fingerprint, COALESCE(p.owner, r.owner) AS owner, r.state, r.datasets,
+       r.accounts, r.cost, r.step, r.release_key, r.body, r.at, p.run
+FROM reservation r LEFT JOIN preflight p ON p.reservation = r.id WHERE r.id = :id;
 
 -- name: open_reservations
-SELECT id, fingerprint, owner, state, datasets, accounts, cost, step, release_key, body, at
-FROM reservation WHERE state = 'open' ORDER BY at, id;
+SELECT r.id, r.fingerprint, COALESCE(p.owner, r.owner) AS owner, r.state, r.datasets,
+       r.accounts, r.cost, r.step, r.release_key, r.body, r.at, p.run
+FROM reservation r LEFT JOIN preflight p ON p.reservation = r.id
+WHERE r.state = 'open' ORDER BY r.at, r.id;
+
+-- name: preflight_of_run
+SELECT r.id, r.fingerprint, p.owner, r.datasets, r.accounts, r.body, p.run, p.number,
+       CASE WHEN p.epoch = l.epoch THEN r.state ELSE 'repaired' END AS state
+FROM preflight p JOIN reservation r ON r.id = p.reservation CROSS JOIN ledger l
+WHERE p.run = :run ORDER BY p.number DESC LIMIT 1;
+
+-- name: open_preflight
+INSERT INTO preflight (reservation, owner, run, number, epoch)
+SELECT :reservation, :owner, :run, :number, epoch FROM ledger;
+
+-- name: adopt_preflight
+UPDATE preflight SET owner = :owner WHERE reservation = :reservation;
 
 -- name: open_reservation
 INSERT INTO reservation
@@ -234,7 +258,7 @@ FROM entry WHERE account = :account AND seq > :above ORDER BY seq LIMIT :limit;
 -- name: ends_of_reservation
 SELECT account, seq, kind, amount FROM entry
 WHERE account = :account AND reservation = :reservation
-  AND kind IN ('settle', 'void', 'forfeit');
+  AND kind IN ('settle', 'void', 'forfeit', 'seal');
 
 -- name: amendments_of_reservation
 SELECT amount FROM entry
@@ -253,7 +277,8 @@ SELECT r.id, r.state, r.accounts,
         WHERE s.reservation = r.id AND s.kind = 'reserve') AS reserved,
        count(e.kind) AS ended, min(e.kind) AS first_end, max(e.kind) AS last_end
 FROM reservation r
-LEFT JOIN entry e ON e.reservation = r.id AND e.kind IN ('settle', 'void', 'forfeit')
+LEFT JOIN entry e ON e.reservation = r.id
+  AND e.kind IN ('settle', 'void', 'forfeit', 'seal')
 WHERE r.id >= :low AND r.id <= :high
 GROUP BY r.id, r.state, r.accounts ORDER BY r.id;
 

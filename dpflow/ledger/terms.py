@@ -37,7 +37,10 @@ UNCHARGED = "nothing was charged before"
 BY_ITSELF = (FIRST, UNCHARGED)
 
 #: Entries that say that data may have been read, or that usage was raised.
-_QUIET = ("open", "reserve", "void", "refuse", "tighten", "freeze", "thaw")
+_QUIET = (
+    *("open", "reserve", "void", "refuse", "tighten", "freeze", "thaw"),
+    *("draw", "seal"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +283,9 @@ def is_charged(session: Session, term: Term) -> bool:
 def _has_charges(session: Session, account: str) -> bool:
     rows = session.rows("entries_by_kind", account=account)
     counts = {row["kind"]: int(row["entries"]) for row in rows}
-    unended = counts.get("reserve", 0) > counts.get("void", 0)
+    # No body runs under a preflight; its steps have reservations of their own.
+    unread = counts.get("void", 0) + counts.get("seal", 0)
+    unended = counts.get("reserve", 0) > unread
     return unended or any(kind not in _QUIET for kind in counts)
 
 

@@ -28,6 +28,7 @@ _ENDS = {
     "settled": "settle",
     "void": "void",
     "forfeited": "forfeit",
+    "sealed": "seal",
 }
 
 

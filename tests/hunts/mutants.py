@@ -29,6 +29,7 @@ STAGES = [
         "tests/ledger/test_releases.py",
         "tests/ledger/test_reported.py",
         "tests/ledger/test_relations.py",
+        "tests/ledger/test_preflight.py",
         "tests/ledger/test_sqlite.py",
         "tests/races",
         "tests/crash",
@@ -108,9 +109,25 @@ MUTANTS = [
     ),
     Mutant(
         "an odometer's halt is forgotten",
-        "if account.id in halted or not account.admits(amount)",
-        "if not account.admits(amount)",
+        "if account.id in halted or not",
+        "if not",
     ),
+    Mutant(
+        "a draw is counted as new",
+        "account.rule.zero() if self.drawn else amount",
+        "amount",
+    ),
+    Mutant(
+        "a late step draws from a sealed run",
+        'ended = row["state"] != "open"\n            drawn',
+        "ended = False\n            drawn",
+    ),
+    Mutant(
+        "a draw is forgotten",
+        "rest = rest - amount\n    return rest\n\n\ndef amount",
+        "pass\n    return rest\n\n\ndef amount",
+    ),
+    Mutant("anyone seals a run", 'if row["owner"] != ledger.owners.mine():', OFF),
     Mutant(
         "a gate that was edited is used",
         "if (account.rule, account.halt) != (rule, halt):",
@@ -160,7 +177,7 @@ MUTANTS = [
     Mutant("an old writer writes", 'if row["min_writer"] > SCHEMA_VERSION:', OFF),
     Mutant(
         "a charge that is not held is ended",
-        "if not amount.fits_within(account.held):",
+        "if not rest.fits_within(account.held):",
         OFF,
     ),
     Mutant(

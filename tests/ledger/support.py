@@ -223,7 +223,16 @@ def audit(path: Place) -> None:
             if kind == "reserve":
                 kept = [a + b for a, b in zip(kept, amount, strict=True)]
                 open_amounts[account, reservation] = amount
-            elif kind in {"settle", "void", "forfeit"}:
+            elif kind == "draw":
+                rest = open_amounts.get((account, reservation)) or [-1] * len(amount)
+                rest = [a - b for a, b in zip(rest, amount, strict=True)]
+                assert min(rest) >= 0
+                open_amounts[account, reservation] = rest
+                kept = [a - b for a, b in zip(kept, amount, strict=True)]
+                # What the draw takes, the next entry holds for the step.
+                assert rows[position][1] == "reserve"
+                assert json.loads(rows[position][3]) == amount
+            elif kind in {"settle", "void", "forfeit", "seal"}:
                 assert open_amounts.pop((account, reservation)) == amount
                 kept = [a - b for a, b in zip(kept, amount, strict=True)]
                 ended.setdefault(reservation, set()).add(kind)
@@ -234,6 +243,7 @@ def audit(path: Place) -> None:
         assert (spent, kept) == (json.loads(settled), json.loads(held))
         assert (seq, head) == (len(rows), hashes[-1][0])
     words = {"settled": {"settle"}, "void": {"void"}, "forfeited": {"forfeit"}}
+    words["sealed"] = {"seal"}
     for name, state in read(path, "SELECT id, state FROM reservation"):
         assert words.get(state, set()) == ended.pop(name, set())
         assert (state == "open") == any(key[1] == name for key in open_amounts)

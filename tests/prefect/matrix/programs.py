@@ -54,6 +54,40 @@ def lasting(week: int) -> str:
     return f"lasting {turn}"
 
 
+@dp_flow(name="report", preflight={"shop": [TENTH] * 4})
+def whole() -> list[str]:
+    """Hold the whole run, and be killed in the middle of its second step."""
+    _note_run()
+    return [first(1), endless(1)]
+
+
+@dp_task(dataset="shop", cost=TENTH, release_key="weekly/{week}")
+def weekly(week: str) -> str:
+    """Make one release of a week, and wait for the test to end it."""
+    turn = mark("weekly")
+    end = time.monotonic() + 120
+    while not Path("go").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    return f"weekly {turn}"
+
+
+@dp_flow(name="report")
+def tick(week: str) -> str:
+    """Report a week, as every tick of a schedule does."""
+    mark("tick")
+    return weekly(week)
+
+
+def first_tick() -> dict[str, Any]:
+    """Report the week."""
+    return {"value": tick("w1")}
+
+
+def second_tick() -> dict[str, Any]:
+    """Report the same week, from another process."""
+    return {"value": tick("w1")}
+
+
 def _note_run() -> None:
     """Tell the test which flow run this is."""
     context = FlowRunContext.get()
