@@ -45,6 +45,8 @@ ROOMS = [
     "guard",
     "summary",
     "plots",
+    "report",
+    "serve",
     "prefect",
     "demo",
     "cli",
@@ -267,6 +269,9 @@ HEAVY = {
     "matplotlib",
     "scipy",
     "mpmath",
+    "jinja2",
+    "starlette",
+    "uvicorn",
 }
 LOADED = """
 import json, sys

@@ -17,9 +17,12 @@ from dpflow.cli import (
     freeze,
     history,
     ledger,
+    plot,
     policy,
     releases,
+    report,
     resume,
+    serve,
     status,
     why,
 )
@@ -75,10 +78,13 @@ def _dpflow(
 app.command("status")(status.status)
 app.command("history")(history.history)
 app.command("why")(why.why)
+app.command("report")(report.report)
+app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("freeze")(freeze.freeze)
 app.command("thaw")(freeze.thaw)
 app.command("resume")(resume.resume)
+app.add_typer(plot.app, name="plot")
 app.add_typer(policy.app, name="policy")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(releases.app, name="releases")

@@ -13,7 +13,12 @@ from rich.text import Text
 from dpflow.cli.output import plain
 from dpflow.ledger.records import AccountView
 from dpflow.rounding import number_from_text, reading_up, short_down, short_up
-from dpflow.summary import account_title, amount_text, percent_text
+from dpflow.summary import (
+    account_title,
+    amount_text,
+    percent_text,
+    shown_components,
+)
 
 #: Shares of a budget from which its use is shown in yellow, then in red.
 _YELLOW, _RED = 0.8, 0.95
@@ -57,21 +62,6 @@ def new_table(*columns: str, numbers: Iterable[str] = ()) -> Table:
 def cell(value: object, style: str = "") -> Text:
     """Write one cell; what a journal says can hold anything."""
     return Text(plain(str(value)).replace("\n", " "), style=style)
-
-
-def shown_components(view: AccountView) -> list[str]:
-    """Return the components that say something: not a delta of 0 of 0."""
-    budget = view.budget or {}
-    names = [
-        name
-        for name in view.spent
-        if view.budget is None
-        or any(
-            amounts.get(name, "0") != "0"
-            for amounts in (budget, view.spent, view.reserved, view.forfeited)
-        )
-    ]
-    return names or list(view.spent)[:1]
 
 
 def accounts_table(views: Sequence[AccountView]) -> Table:

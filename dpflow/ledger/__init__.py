@@ -21,6 +21,7 @@ from dpflow.ledger.database import (
 from dpflow.ledger.identity import identity_row
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.owner import Liveness, Owners
+from dpflow.ledger.readonly import ReadOnlyDatabase
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.sqlite import SqliteDatabase
 from dpflow.ledger.witness import witness_folder
@@ -51,6 +52,7 @@ def open_ledger(
     witness: str | None = None,
     environment: str | None = None,
     conditions: Conditions | None = None,
+    read_only: bool = False,
 ) -> Ledger:
     """Open a ledger that exists.
 
@@ -64,6 +66,7 @@ def open_ledger(
         environment: What this process runs in, such as "production". A ledger that was
             made for one serves no other.
         conditions: How it decides, and who is recorded. Default: this user.
+        read_only: Only show it: the database refuses every write.
 
     Raises:
         LedgerMissing: If there is none; it is never made by itself.
@@ -74,7 +77,7 @@ def open_ledger(
     """
     database = database_at(url)
     ledger = Ledger(
-        database,
+        ReadOnlyDatabase(database) if read_only else database,
         _owners(database),
         witness_folder(witness, database.dialect),
         environment=environment,

@@ -11,8 +11,9 @@ from typing import Any
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter
 from dpflow.ledger.account import Account, account_from_row
-from dpflow.ledger.database import Row, Session
+from dpflow.ledger.database import Database, Row
 from dpflow.ledger.kernel import Ledger
+from dpflow.ledger.pages import entries
 
 #: Entries that post usage.
 _POSTED = ("settle", "forfeit", "amend", "prior", "repair")
@@ -60,22 +61,22 @@ def spending(ledger: Ledger, dataset: str, by: tuple[str, ...]) -> list[Spending
     found: list[Spending] = []
     with ledger.database.read() as session:
         rows = session.rows("list_accounts", dataset=dataset)
-        term = max((row["term"] for row in rows), default=0)
-        for row in rows:
-            if row["term"] == term and row["kind"] in _HAVE_BUDGETS:
-                found += _of_account(session, account_from_row(row), by)
+    term = max((row["term"] for row in rows), default=0)
+    for row in rows:
+        if row["term"] == term and row["kind"] in _HAVE_BUDGETS:
+            found += _of_account(ledger.database, account_from_row(row), by)
     return sorted(found, key=lambda each: (-each.used_fraction, each.group))
 
 
 def _of_account(
-    session: Session, account: Account, by: tuple[str, ...]
+    database: Database, account: Account, by: tuple[str, ...]
 ) -> list[Spending]:
     rule = account.rule
     if not isinstance(rule, Filter):
         return []
     held: dict[str, Row] = {}
     charges: list[Row] = []
-    for row in session.rows("journal_of_account", account=account.id):
+    for row in entries(database, account.id, account.seq):
         if row["kind"] == "reserve":
             held[row["reservation"]] = row
         elif row["kind"] in (*_POSTED, "void"):

@@ -29,6 +29,9 @@ COMMANDS = (
     ("policy", "schema"),
     ("ledger", "init"),
     ("ledger", "status"),
+    ("report",),
+    ("serve",),
+    *(("plot", kind) for kind in ("burndown", "composition", "noise", "theorems")),
 )
 #: Typer itself needs pydantic to parse some options.
 HEAVY = ("prefect", "mpmath", "numpy", "yaml", "sqlite3")
