@@ -13,9 +13,12 @@ from typer.core import TyperGroup
 
 import dpflow
 from dpflow.cli import (
+    compare,
     demo,
+    forecast,
     freeze,
     history,
+    init,
     ledger,
     policy,
     releases,
@@ -72,9 +75,12 @@ def _dpflow(
     """A budget guard for differentially private pipelines on Prefect."""
 
 
+app.command("init")(init.init)
 app.command("status")(status.status)
 app.command("history")(history.history)
 app.command("why")(why.why)
+app.command("forecast")(forecast.forecast)
+app.command("compare")(compare.compare)
 app.command("demo")(demo.demo)
 app.command("freeze")(freeze.freeze)
 app.command("thaw")(freeze.thaw)
