@@ -14,10 +14,12 @@ from typer.core import TyperGroup
 import dpflow
 from dpflow.cli import (
     demo,
+    evidence,
     freeze,
     history,
     ledger,
     policy,
+    preview,
     releases,
     resume,
     status,
@@ -76,6 +78,8 @@ app.command("status")(status.status)
 app.command("history")(history.history)
 app.command("why")(why.why)
 app.command("demo")(demo.demo)
+app.command("evidence")(evidence.evidence)
+app.command("preview")(preview.preview)
 app.command("freeze")(freeze.freeze)
 app.command("thaw")(freeze.thaw)
 app.command("resume")(resume.resume)
