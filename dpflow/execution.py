@@ -281,7 +281,7 @@ def release(value: Any) -> Any:
     Raises:
         ReleaseError: Outside the body of a DP step, and as `Execution.release` says.
 
-    Example:
+    Examples:
         >>> @guarded(dataset="cdnow", cost=Gaussian(sensitivity=1, sigma=20))
         ... def customers(week):
         ...     return release(count(week))

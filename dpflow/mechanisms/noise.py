@@ -71,7 +71,7 @@ def draw(cost: Cost, value: Any) -> Any:
         ReleaseError: If the cost names no mechanism, the value cannot be noised, or
             OpenDP is missing. The text never holds the value.
 
-    Example:
+    Examples:
         >>> isinstance(draw(Laplace(sensitivity=1, epsilon=1), 120), int)
         True
     """
