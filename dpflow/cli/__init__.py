@@ -15,12 +15,14 @@ import dpflow
 from dpflow.cli import (
     compare,
     demo,
+    evidence,
     forecast,
     freeze,
     history,
     init,
     ledger,
     policy,
+    preview,
     releases,
     resume,
     status,
@@ -82,6 +84,8 @@ app.command("why")(why.why)
 app.command("forecast")(forecast.forecast)
 app.command("compare")(compare.compare)
 app.command("demo")(demo.demo)
+app.command("evidence")(evidence.evidence)
+app.command("preview")(preview.preview)
 app.command("freeze")(freeze.freeze)
 app.command("thaw")(freeze.thaw)
 app.command("resume")(resume.resume)
