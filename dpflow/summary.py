@@ -131,16 +131,21 @@ def percent_text(fraction: float | None) -> str:
 
 def account_title(view: AccountView) -> str:
     """Say which account this is."""
-    if view.kind == "dataset":
-        return f"dataset {view.dataset}"
-    if view.kind == "population":
-        return view.dataset.replace("/", " ", 1)
-    if view.kind == "partition":
-        return f"partition {view.name}"
-    inside = f" in {partition}" if (partition := partition_of(view.id)) else ""
-    if view.kind == "flow":
-        return f"share of {view.name}{inside}"
-    return f"{view.kind} of {view.name}{inside}"
+    return kind_title(view.kind, view.dataset, view.name, partition_of(view.id))
+
+
+def kind_title(kind: str, dataset: str, name: str, partition: str = "") -> str:
+    """Say which account of a dataset this is."""
+    if kind == "dataset":
+        return f"dataset {dataset}"
+    if kind == "population":
+        return dataset.replace("/", " ", 1)
+    if kind == "partition":
+        return f"partition {name}"
+    inside = f" in {partition}" if partition else ""
+    if kind == "flow":
+        return f"share of {name}{inside}"
+    return f"{kind} of {name}{inside}"
 
 
 def reading_text(view: AccountView) -> str:

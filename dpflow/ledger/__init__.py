@@ -18,6 +18,7 @@ from dpflow.ledger.database import (
     Session,
     migrations,
 )
+from dpflow.ledger.fence import check_fence
 from dpflow.ledger.identity import identity_row
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.owner import Liveness, Owners
@@ -182,6 +183,7 @@ def accept_server(url: str, *, because: str) -> None:
     if not is_postgres(url):
         msg = "the ledger is a SQLite file, which has no server to accept"
         raise ConfigurationError(msg)
+    check_fence(url)
     database = _postgres()(url)
     try:
         database.accept_server(because=because)
@@ -198,8 +200,10 @@ def database_at(url: str) -> Database:
     """Return the database that a ledger URL names; nothing is opened yet.
 
     Raises:
-        ConfigurationError: If the URL names none, or its driver is not installed.
+        ConfigurationError: If the URL names none, its driver is not installed, or a
+            test keeps it closed.
     """
+    check_fence(url)
     if is_postgres(url):
         return _postgres()(url)
     return SqliteDatabase(sqlite_path(url))
@@ -211,6 +215,7 @@ def is_postgres(url: str) -> bool:
 
 
 def _created(url: str, fill: Callable[[Session], None]) -> Database:
+    check_fence(url)
     if is_postgres(url):
         return _postgres().create(url, fill)
     return SqliteDatabase.create(sqlite_path(url), fill)

@@ -30,6 +30,7 @@ class Spending:
         amount: Their sum in the theorem's own currency.
         used_fraction: The share of the threshold that the sum would use alone.
         last: When the newest was posted; a label.
+        weeks: The ISO weeks of the oldest and of the newest.
     """
 
     account: str
@@ -38,6 +39,7 @@ class Spending:
     amount: Mapping[str, str]
     used_fraction: float
     last: str
+    weeks: tuple[str, str]
 
 
 #: What charges can be told apart by: each takes a journal row and its body.
@@ -97,13 +99,15 @@ def _spending(
     total = rule.zero()
     for row in rows:
         total = total + Tally.from_text(row["amount"])
+    times = [row["at"] for row in rows]
     return Spending(
         account=account.id,
         group=group,
         charges=len(rows),
         amount=rule.named(total),
         used_fraction=rule.used_fraction(total),
-        last=max(row["at"] for row in rows),
+        last=max(times),
+        weeks=(_week(min(times)), _week(max(times))),
     )
 
 

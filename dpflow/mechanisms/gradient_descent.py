@@ -8,7 +8,6 @@ the rows; a sum of floats would round, and by how much depends on everybody.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,6 +23,7 @@ from dpflow.exceptions import ReleaseError
 from dpflow.individual.costs import clip_rows, gaussian_costs, squared_norms
 from dpflow.individual.state import PrivateTally
 from dpflow.mechanisms.noise import draw
+from dpflow.mechanisms.sources import random_bytes
 from dpflow.rounding import SCALE_HIGH, SCALE_LOW, Number, exact
 
 Floats = NDArray[np.float64]
@@ -97,7 +97,7 @@ def poisson_sample(rate: Fraction, people: int) -> NDArray[np.bool_]:
     """
     if rate == 1:
         return np.ones(people, np.bool_)
-    words = np.frombuffer(os.urandom(8 * people), "<u8")
+    words = np.frombuffer(random_bytes(8 * people), "<u8")
     return np.asarray(words < np.uint64(int(rate * _WORD)), np.bool_)
 
 

@@ -112,7 +112,7 @@ def test_people_are_sampled_independently_at_the_rate() -> None:
 def test_only_the_sampled_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those whose word of the system's randomness is below the rate."""
     words = np.array([0, 2**63, 2**64 - 1, 2**62], "<u8").tobytes()
-    monkeypatch.setattr(mechanism.os, "urandom", lambda count: words[:count])
+    monkeypatch.setattr(mechanism, "random_bytes", lambda count: words[:count])
     cost = PoissonSampledGaussian(sampling_rate="0.5", noise_multiplier="0.001")
     rows = np.diag([1.0, 1.0, 1.0, 1.0])
     noisy = noisy_gradient(cost, rows, clip=Clip.to(1))
