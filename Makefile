@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types tests tests-rules tests-system campaign data schema clean
+.PHONY: demo test lint types tests tests-rules tests-system docs campaign data schema clean
 
 # What waits for servers, disks and killed processes runs beside what computes.
 SYSTEM := tests/ledger tests/prefect tests/crash tests/races
@@ -33,6 +33,10 @@ tests-rules:
 
 tests-system:
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(SYSTEM)
+
+docs: $(VENV)/dev.installed
+	@echo "== The documentation, in site/"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # How much larger than at each push the hunts are; docs/campaign.md has the figures.
 SCALE ?= 20

@@ -54,7 +54,7 @@ def sparse_vector(
         ReleaseError: Outside a step with such a cost, if the step has drawn noise
             already, or as `dpflow.mechanisms.sparse_vector` says.
 
-    Example:
+    Examples:
         >>> @guarded(dataset="cdnow", cost=SparseVector(positives=5, epsilon="0.5"))
         ... def busy_weeks(weeks):
         ...     return sparse_vector([lambda w=w: count(w) for w in weeks], 600)

@@ -137,7 +137,7 @@ def iterations() -> Iterator[SubStep]:
     Raises:
         ReleaseError: Outside such a step, or at a second loop in it.
 
-    Example:
+    Examples:
         >>> @guarded(dataset="adult", cost=EarlyStopping(
         ...     Gaussian(sensitivity=1, sigma=40), stops=(25, 50, 100)))
         ... def fit(path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -18,6 +17,7 @@ from dpflow.individual.costs import gaussian_costs, sampled_gaussian_costs
 from dpflow.individual.state import PrivateMask, PrivateTally
 from dpflow.mechanisms.noise import draw
 from dpflow.mechanisms.rows import Clip, Floats, OuterRows
+from dpflow.mechanisms.sources import random_bytes
 from dpflow.rounding import Number, exact
 
 _WORD = 2**64
@@ -37,7 +37,7 @@ def poisson_sample(rate: Fraction, people: int) -> NDArray[np.bool_]:
     """
     if rate == 1:
         return np.ones(people, np.bool_)
-    words = np.frombuffer(os.urandom(8 * people), "<u8")
+    words = np.frombuffer(random_bytes(8 * people), "<u8")
     return np.asarray(words < np.uint64(int(rate * _WORD)), np.bool_)
 
 

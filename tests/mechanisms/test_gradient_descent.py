@@ -113,7 +113,7 @@ def test_people_are_sampled_independently_at_the_rate() -> None:
 def test_only_the_sampled_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those whose word of the system's randomness is below the rate."""
     words = np.array([0, 2**63, 2**64 - 1, 2**62], "<u8").tobytes()
-    monkeypatch.setattr(mechanism.os, "urandom", lambda count: words[:count])
+    monkeypatch.setattr(mechanism, "random_bytes", lambda count: words[:count])
     cost = PoissonSampledGaussian(sampling_rate="0.5", noise_multiplier="0.001")
     rows = np.diag([1.0, 1.0, 1.0, 1.0])
     noisy = noisy_gradient(cost, rows, clip=Clip.to(1))
@@ -302,7 +302,7 @@ def test_a_sampled_step_charges_everybody_and_sums_the_drawn(
     drawings = [(low, high, low), (low, high, high), (low, low, low)]
     for drawing in drawings:
         words = np.array(drawing, "<u8").tobytes()
-        monkeypatch.setattr(mechanism.os, "urandom", lambda _, words=words: words)
+        monkeypatch.setattr(mechanism, "random_bytes", lambda _, words=words: words)
         rows = np.diag([1.0, 1.0, 0.1])
         individual_gradient(tally, rows, clip=Clip.to(1), sigma=2, sampling_rate=0.5)
     assert np.allclose(seen, [[1, 0, 0.1], [1, 0, 0], [0, 0, 0.1]], atol=1e-6)
