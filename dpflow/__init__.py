@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from dpflow.accounting.outcomes import OutputDP, ProposeTestRelease
     from dpflow.accounting.output_costs import EarlyStopping, SparseVector
+    from dpflow.bounding import Clip, Contributions, bound_contributions
     from dpflow.drawing import (
         gradient_descent,
         interquartile_range,
@@ -81,6 +82,9 @@ _PLACES = {
     "SparseVector": "dpflow.accounting.output_costs",
     "from_dp_event": "dpflow.accounting.adapters",
     "from_opendp": "dpflow.accounting.adapters",
+    "Clip": "dpflow.bounding",
+    "Contributions": "dpflow.bounding",
+    "bound_contributions": "dpflow.bounding",
     "ApproxDP": _COSTS,
     "BudgetExhausted": _ERRORS,
     "BudgetRefused": _ERRORS,
@@ -116,7 +120,9 @@ __all__ = [
     "ApproxZCDP",
     "BudgetExhausted",
     "BudgetRefused",
+    "Clip",
     "Composed",
+    "Contributions",
     "Cost",
     "DPStepFailed",
     "DiscreteGaussian",
@@ -139,6 +145,7 @@ __all__ = [
     "RunCosts",
     "SparseVector",
     "__version__",
+    "bound_contributions",
     "dp_flow",
     "dp_task",
     "from_dp_event",

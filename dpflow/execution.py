@@ -19,16 +19,12 @@ from dpflow.accounting.costs import Cost
 from dpflow.accounting.outcomes import OutcomeCost
 from dpflow.accounting.theorem import Settling
 from dpflow.asking import Place, ask
-from dpflow.exceptions import (
-    BudgetExhausted,
-    BudgetRefused,
-    DpflowError,
-    ReleaseError,
-)
+from dpflow.exceptions import BudgetExhausted, BudgetRefused, DpflowError, ReleaseError
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
 from dpflow.ledger.records import digest as text_digest
 from dpflow.ledger.releases import check_value
+from dpflow.mechanisms.sources import NoiseFor, drawn_by
 from dpflow.project import Project, Unsettled
 from dpflow.redaction import shown
 from dpflow.step import CellLike, Step
@@ -90,7 +86,7 @@ class Execution:
         with self._drawing:
             self._check_undrawn("release()")
             noisy = draw(self.cost, value)
-            self.noise = "opendp"
+            self.noise = drawn_by()
         return noisy
 
     def claim_draw(self, asked_by: str) -> None:
@@ -101,7 +97,7 @@ class Execution:
         """
         with self._drawing:
             self._check_undrawn(asked_by)
-            self.noise = "opendp"
+            self.noise = drawn_by()
 
     def _check_undrawn(self, asked_by: str) -> None:
         step = self.request.step
@@ -171,8 +167,12 @@ class Execution:
         Call `settle` after the block, or `fail` if there is an error.
         """
         token = _current.set(self)
+        ledger, request = self.project.ledger, self.request
         try:
-            yield
+            with NoiseFor(
+                ledger.id, ledger.environment, request.step, request.key_text
+            ):
+                yield
         # Timeouts, cancellation and termination are no Exceptions.
         except BaseException as error:  # noqa: BLE001 (an error is an output too)
             self.error_type = type(error).__name__
@@ -281,7 +281,7 @@ def release(value: Any) -> Any:
     Raises:
         ReleaseError: Outside the body of a DP step, and as `Execution.release` says.
 
-    Example:
+    Examples:
         >>> @guarded(dataset="cdnow", cost=Gaussian(sensitivity=1, sigma=20))
         ... def customers(week):
         ...     return release(count(week))

@@ -68,7 +68,7 @@ def guarded(
     Raises:
         ConfigurationError: If something declared cannot work.
 
-    Example:
+    Examples:
         >>> @guarded(dataset="cdnow", cost=Gaussian(sensitivity=1, sigma=20))
         ... def customers(week):
         ...     return release(count(week))
@@ -128,7 +128,7 @@ def spend(
         BudgetRefused: If a gate does not admit the block, which then does not run.
         DPStepFailed: If the block raises; it is charged in full.
 
-    Example:
+    Examples:
         >>> with spend(dataset="cdnow", cost=Laplace(sensitivity=1, epsilon="0.1"),
         ...            step="customers") as charge:
         ...     answer = charge.release(len(frame))

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import InitErrorDetails
 
 from dpflow.accounting import (
@@ -51,12 +50,13 @@ from dpflow.policy_limits import (
 from dpflow.policy_partition import Partition
 from dpflow.policy_types import (
     FLOW_PATTERN,
-    Alert,
+    PEOPLE,
+    Alerts,
     Name,
+    Officers,
     Text,
     check_flow_name,
     did_you_mean,
-    problem,
     problem_at,
     raise_all,
 )
@@ -85,6 +85,7 @@ class Policy(Record):
         description="Whom the guarantee protects.",
         examples=["customer", "user-week"],
     )
+    people: int | None = PEOPLE
     relation: Literal["add-or-remove", "replace-one"] = Field(
         title="Neighbouring relation",
         description="How two datasets that differ in one unit differ. "
@@ -140,14 +141,14 @@ class Policy(Record):
         "Required before a second term can open.",
         examples=[{"epsilon": 10, "delta": "1e-5"}],
     )
-    officers: tuple[Text, ...] = Field(
+    officers: Officers = Field(
         default=(),
         title="Officers",
         description="Who may apply this policy and thaw the dataset; an officer "
         "applies no edit of their own.",
         examples=[["ann", "bob"]],
     )
-    alerts: tuple[Alert, ...] = Field(
+    alerts: Alerts = Field(
         default=(Decimal("0.5"), Decimal("0.8"), Decimal("0.95")),
         title="Alerts",
         description="Fractions of the filter's threshold that raise an alert, rising.",
@@ -172,22 +173,6 @@ class Policy(Record):
         description="Version of the data; a new one lets releases be made anew.",
         examples=["1", "2026-11"],
     )
-
-    @field_validator("alerts")
-    @classmethod
-    def _rising(cls, value: tuple[Decimal, ...]) -> tuple[Decimal, ...]:
-        if any(high <= low for low, high in pairwise(value)):
-            message = f"alerts must rise strictly, got {[str(x) for x in value]}."
-            raise problem(message, "Sort them and drop repetitions.")
-        return value
-
-    @field_validator("officers")
-    @classmethod
-    def _different(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) != len(value):
-            message = f"officers must be different people, got {list(value)}."
-            raise problem(message, "Name each once.")
-        return value
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

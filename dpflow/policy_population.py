@@ -12,7 +12,7 @@ from pydantic import Field
 
 from dpflow.policy_fields import Budget, FilterChoice, Record
 from dpflow.policy_model import Policy
-from dpflow.policy_types import Name, Text
+from dpflow.policy_types import PEOPLE, Name, Text
 
 #: What stands before a population's name where the ledger keeps datasets.
 PREFIX = "population/"
@@ -31,6 +31,7 @@ class Population(Record):
         description="Whom the guarantee protects, in all datasets together.",
         examples=["customer"],
     )
+    people: int | None = PEOPLE
     relation: Literal["add-or-remove", "replace-one"] = Field(
         title="Neighbouring relation",
         description="How two populations that differ in one unit differ.",
@@ -64,6 +65,7 @@ class Population(Record):
         return Policy(
             dataset=f"{PREFIX}{self.population}",
             unit=self.unit,
+            people=self.people,
             relation=self.relation,
             budget=self.budget,
             filter=self.filter,

@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Field,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
@@ -170,6 +172,20 @@ def _checked_text(value: str, info: ValidationInfo) -> str:
     return value
 
 
+def _checked_rising(value: tuple[Decimal, ...]) -> tuple[Decimal, ...]:
+    if any(high <= low for low, high in pairwise(value)):
+        message = f"alerts must rise strictly, got {[str(x) for x in value]}."
+        raise problem(message, "Sort them and drop repetitions.")
+    return value
+
+
+def _checked_different(value: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(value)) != len(value):
+        message = f"officers must be different people, got {list(value)}."
+        raise problem(message, "Name each once.")
+    return value
+
+
 #: The name of a dataset.
 Name = Annotated[
     str,
@@ -182,3 +198,19 @@ Text = Annotated[
     AfterValidator(_checked_text),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _NAME_LENGTH}),
 ]
+
+#: Fractions of a budget, rising.
+Alerts = Annotated[tuple[Alert, ...], AfterValidator(_checked_rising)]
+#: Names of different people.
+Officers = Annotated[tuple[Text, ...], AfterValidator(_checked_different)]
+#: About how many people there are; it warns of a delta that is too large for them.
+PEOPLE: Any = Field(
+    default=None,
+    ge=1,
+    le=10**12,
+    strict=True,
+    title="People",
+    description="About how many privacy units there are, for `dpflow policy check`: "
+    "delta should be well below 1 / people. No part of the guarantee.",
+    examples=[23570],
+)

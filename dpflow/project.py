@@ -77,8 +77,12 @@ def current_project() -> Project:
     return Project(found, opened.ledger, policies, opened.unsettled)
 
 
-def project_ledger(found: Settings) -> Ledger:
+def project_ledger(found: Settings, *, read_only: bool = False) -> Ledger:
     """Open the ledger of a project, checked and with who acts.
+
+    Args:
+        found: Where it is.
+        read_only: Only show it: the database refuses every write.
 
     Raises:
         LedgerError: If the ledger is missing, out of reach or not the pinned one.
@@ -94,6 +98,7 @@ def project_ledger(found: Settings) -> Ledger:
             # A shared ledger's policies are an officer's to apply.
             applies_policies=not is_postgres(found.ledger_url),
         ),
+        read_only=read_only,
     )
 
 

@@ -109,6 +109,21 @@ def amounts_text(amounts: Mapping[str, str] | None, *, up: bool = True) -> str:
     return ", ".join(parts) or "0"
 
 
+def shown_components(view: AccountView) -> list[str]:
+    """Return the components that say something: not a delta of 0 of 0."""
+    budget = view.budget or {}
+    names = [
+        name
+        for name in view.spent
+        if view.budget is None
+        or any(
+            amounts.get(name, "0") != "0"
+            for amounts in (budget, view.spent, view.reserved, view.forfeited)
+        )
+    ]
+    return names or list(view.spent)[:1]
+
+
 def percent_text(fraction: float | None) -> str:
     """Write a share as a percentage."""
     return "-" if fraction is None else f"{fraction:.1%}"
@@ -116,16 +131,21 @@ def percent_text(fraction: float | None) -> str:
 
 def account_title(view: AccountView) -> str:
     """Say which account this is."""
-    if view.kind == "dataset":
-        return f"dataset {view.dataset}"
-    if view.kind == "population":
-        return view.dataset.replace("/", " ", 1)
-    if view.kind == "partition":
-        return f"partition {view.name}"
-    inside = f" in {partition}" if (partition := partition_of(view.id)) else ""
-    if view.kind == "flow":
-        return f"share of {view.name}{inside}"
-    return f"{view.kind} of {view.name}{inside}"
+    return kind_title(view.kind, view.dataset, view.name, partition_of(view.id))
+
+
+def kind_title(kind: str, dataset: str, name: str, partition: str = "") -> str:
+    """Say which account of a dataset this is."""
+    if kind == "dataset":
+        return f"dataset {dataset}"
+    if kind == "population":
+        return dataset.replace("/", " ", 1)
+    if kind == "partition":
+        return f"partition {name}"
+    inside = f" in {partition}" if partition else ""
+    if kind == "flow":
+        return f"share of {name}{inside}"
+    return f"{kind} of {name}{inside}"
 
 
 def reading_text(view: AccountView) -> str:
@@ -156,3 +176,8 @@ def account_lines(views: list[AccountView]) -> list[str]:
     titles = " | ".join(account_title(view) for view in views)
     lines = [f"| | {titles} |", "| --- |" + " --- |" * len(views)]
     return lines + [f"| {name} | {' | '.join(cells)} |" for name, cells in rows]
+
+
+def printable(text: str) -> str:
+    """Make names from a journal harmless: no control sign reaches a page or picture."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{BULLET}" for c in text)

@@ -34,7 +34,7 @@ from prefect import task
 from prefect.artifacts import create_image_artifact
 
 from dpflow import BudgetRefused, Gaussian, dp_flow, dp_task, release
-from dpflow.plots import burn_down, data_uri
+from dpflow.plots import alt_text, burn_down, data_uri
 from flows import data
 
 REPORTS = Path("reports")
@@ -152,7 +152,7 @@ def draw_burn_down() -> Path:
     create_image_artifact(
         image_url=data_uri(figure),
         key="dpflow-burn-down-cdnow",
-        description="How the privacy budget of cdnow was used",
+        description=alt_text(figure),
     )
     return path
 

@@ -1,6 +1,6 @@
 """Theorems of adaptive composition as pure functions of additive tallies.
 
-Example:
+Examples:
     >>> from dpflow import Gaussian
     >>> from dpflow.accounting import make_filter
     >>> rule = make_filter("gaussian", epsilon=1, delta="1e-6")

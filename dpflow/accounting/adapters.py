@@ -43,7 +43,7 @@ def from_dp_event(event: Any) -> Cost:
         UnsupportedCost: If the event has no exact translation.
         InvalidCost: If a number of it cannot be used.
 
-    Example:
+    Examples:
         >>> import dp_accounting
         >>> step = dp_accounting.PoissonSampledDpEvent(
         ...     0.01, dp_accounting.GaussianDpEvent(1.1)

@@ -37,7 +37,7 @@ class Composed(Cost):
     Raises:
         InvalidCost: If there is none, or something else than a cost.
 
-    Example:
+    Examples:
         >>> from dpflow import Gaussian, Laplace
         >>> Composed(Gaussian(sensitivity=1, sigma=20), Laplace(sensitivity=1, scale=9))
         Composed(Gaussian(sensitivity=1, sigma=20), Laplace(sensitivity=1, scale=9))
@@ -90,7 +90,7 @@ class Repeated(Cost):
     Raises:
         InvalidCost: If `cost` is none, or `times` is no positive whole number.
 
-    Example:
+    Examples:
         >>> from dpflow import PureDP
         >>> Repeated(PureDP(epsilon="0.1"), 50)
         Repeated(PureDP(epsilon=0.1), 50)

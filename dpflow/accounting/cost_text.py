@@ -29,7 +29,7 @@ def cost_from_text(text: str) -> Cost:
     Raises:
         InvalidCost: If it is no cost, or one with a number that cannot be used.
 
-    Example:
+    Examples:
         >>> cost_from_text("Repeated(PureDP(epsilon=0.1), 12)")
         Repeated(PureDP(epsilon=0.1), times=12)
     """

@@ -196,7 +196,7 @@ class Gaussian(Cost):
     Raises:
         InvalidCost: If a number is not finite, not positive or out of all proportion.
 
-    Example:
+    Examples:
         >>> Gaussian(sensitivity=100, noise_multiplier=20)
         Gaussian(sensitivity=100, sigma=2000)
     """

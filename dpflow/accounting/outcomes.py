@@ -98,7 +98,7 @@ class OutputDP(OutcomeCost):
         InvalidCost: If there is no cell, a number is out of range, or everything is
             zero: a mechanism that tells nothing needs no budget.
 
-    Example:
+    Examples:
         >>> OutputDP({"none": 0, "answer": "0.5"})
         OutputDP({'answer': 0.5, 'none': 0}, delta=0)
     """

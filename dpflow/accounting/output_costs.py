@@ -84,7 +84,7 @@ class EarlyStopping(Cost):
     Raises:
         InvalidCost: If stops do not rise, or delta is missing or out of range.
 
-    Example:
+    Examples:
         >>> from dpflow.accounting.costs import Gaussian
         >>> EarlyStopping(Gaussian(sensitivity=1, sigma=40), stops=(25, 50, 100))
         EarlyStopping(Gaussian(sensitivity=1, sigma=40), stops=(25, 50, 100))

@@ -13,13 +13,21 @@ from typer.core import TyperGroup
 
 import dpflow
 from dpflow.cli import (
+    compare,
     demo,
+    evidence,
+    forecast,
     freeze,
     history,
+    init,
     ledger,
+    plot,
     policy,
+    preview,
     releases,
+    report,
     resume,
+    serve,
     status,
     why,
 )
@@ -72,13 +80,21 @@ def _dpflow(
     """A budget guard for differentially private pipelines on Prefect."""
 
 
+app.command("init")(init.init)
 app.command("status")(status.status)
 app.command("history")(history.history)
 app.command("why")(why.why)
+app.command("report")(report.report)
+app.command("serve")(serve.serve)
+app.command("forecast")(forecast.forecast)
+app.command("compare")(compare.compare)
 app.command("demo")(demo.demo)
+app.command("evidence")(evidence.evidence)
+app.command("preview")(preview.preview)
 app.command("freeze")(freeze.freeze)
 app.command("thaw")(freeze.thaw)
 app.command("resume")(resume.resume)
+app.add_typer(plot.app, name="plot")
 app.add_typer(policy.app, name="policy")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(releases.app, name="releases")

@@ -19,13 +19,22 @@ if TYPE_CHECKING:
     from dpflow.policy import Policy, PolicySet
     from dpflow.policy_changes import Change
 
+_VERDICTS = {
+    "tighter": "All in all the file is tighter: everything promised goes on to hold.",
+    "looser": "All in all the file is looser: it would admit more than was promised.",
+    "other": "All in all the file makes another promise, neither tighter nor looser.",
+    "neutral": "No part of the guarantee changes.",
+}
 _VERDICT_STYLES = {"tighter": "green", "looser": "bold red", "other": "bold red"}
 
 
 def diff(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
     """Show how policy files differ from the ledger's copies, and what apply would do.
 
-    Exit code 1 if any differs, as diff(1) does; 0 if the ledger has them all.
+    Each change is tighter, looser or other. Exit code 1 if any file differs, as
+    diff(1) does; 0 if the ledger has them all.
+
+    Example: `dpflow policy diff sales`
     """
     from dpflow.cli.source import project_ledger
     from dpflow.ledger.apply import propose
@@ -136,6 +145,9 @@ def _print_proposal(proposal: Proposal) -> None:
 
     title = (plain(proposal.dataset), "bold cyan")
     say(Text.assemble(title, f"  apply {plain(_action_text(proposal))}"))
+    if proposal.verdict in _VERDICTS:
+        style = _VERDICT_STYLES.get(proposal.verdict, "")
+        say(Text(_VERDICTS[proposal.verdict], style=style))
     if proposal.changes:
         say(_changes_table(proposal.changes))
     for text in (proposal.why, proposal.obstacle):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dpflow.accounting.costs import Cost
-from dpflow.accounting.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.ledger.account import Account
-
-#: A gate that admits so many steps is said to have no end.
-_NO_END = 10**12
+from dpflow.workload import count_admitted, times
 
 
 def steps_that_fit(gate: Account, cost: Cost) -> int | None:
@@ -26,19 +23,7 @@ def steps_that_fit(gate: Account, cost: Cost) -> int | None:
     """
     price = gate.price(cost)
 
-    def admits(steps: int) -> bool:
-        return gate.admits(Tally(tuple(steps * amount for amount in price.amounts)))
-
-    # Gates are monotone: double until one refuses, then halve the interval.
-    low, high = 0, 1
-    while admits(high):
-        low, high = high, 2 * high
-        if low > _NO_END:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if admits(middle) else (low, middle)
-    return low
+    return count_admitted(lambda steps: gate.admits(times(price, steps)))
 
 
 def is_priced(gate: Account, cost: Cost) -> bool:

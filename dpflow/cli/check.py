@@ -12,13 +12,25 @@ from dpflow.cli.capacity import is_priced, steps_that_fit
 from dpflow.cli.output import finite, short_path
 from dpflow.cli.source import Standing, gates, project_ledger, standings, view_of
 from dpflow.cli.tables import GateRow, threshold_text
-from dpflow.exceptions import LedgerMissing, PolicyError
+from dpflow.exceptions import InvalidCost, LedgerMissing, PolicyError
+from dpflow.forecast.advice import (
+    Advice,
+    Suggestion,
+    advice,
+    declared_workload,
+    suggestion,
+)
+from dpflow.forecast.outlook import example_run
+from dpflow.forecast.workload_file import step_from_text, workload_of_runs
+from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
 from dpflow.ledger.account import Account
 from dpflow.ledger.records import TermView
+from dpflow.ledger.runs import dataset_runs
 from dpflow.policy import Policy, PolicySet, load_policies, load_policy
 from dpflow.policy_yaml import policy_error
 from dpflow.summary import account_title, term_guarantee
+from dpflow.workload import Workload, merged
 
 #: The steps that are counted, with their headings.
 _STEPS: Sequence[tuple[str, Cost]] = (
@@ -58,6 +70,7 @@ class Comparison:
         officers: Who has to apply the file if there is no copy.
         terms: The dataset's terms so far.
         pinned: The copy, with the numbers that govern.
+        workload: One run of each flow that has charged something.
     """
 
     term: int | None
@@ -66,6 +79,7 @@ class Comparison:
     replaceable: bool = True
     officers: tuple[str, ...] = ()
     terms: tuple[TermView, ...] = ()
+    workload: Workload = ()
 
     @property
     def refused(self) -> bool:
@@ -172,6 +186,7 @@ def compare(policies: Mapping[str, Policy]) -> dict[str, Comparison] | None:
                     policy,
                     standings(ledger, known, name)[-1],
                     ledger_views.terms(ledger, name),
+                    _history(ledger, name),
                 )
                 for name, policy in policies.items()
             }
@@ -179,8 +194,21 @@ def compare(policies: Mapping[str, Policy]) -> dict[str, Comparison] | None:
         return None
 
 
+def _history(ledger: Ledger, dataset: str) -> Workload:
+    """Return one run of each flow, the last completed one."""
+    runs = dataset_runs(ledger, dataset)
+    if runs is None:
+        return ()
+    flows = dict.fromkeys(run.flow for run in runs.runs)
+    try:
+        return workload_of_runs([example_run(runs.of_flow(flow)) for flow in flows])
+    except InvalidCost:
+        # A mechanism of someone's own, which is not imported here.
+        return ()
+
+
 def _comparison(
-    policy: Policy, standing: Standing, terms: list[TermView]
+    policy: Policy, standing: Standing, terms: list[TermView], workload: Workload
 ) -> Comparison:
     return Comparison(
         term=standing.term,
@@ -189,6 +217,7 @@ def _comparison(
         replaceable=standing.replaceable,
         officers=policy.officers,
         terms=tuple(terms),
+        workload=workload,
     )
 
 
@@ -197,6 +226,53 @@ def guarantee(policy: Policy, comparison: Comparison | None) -> str:
     same = comparison is not None and comparison.same
     terms = comparison.terms if comparison is not None and same else ()
     return term_guarantee(policy.declared(), terms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What is weak about a policy, and what would be better.
+
+    Attributes:
+        workload: The steps that were taken into account.
+        origin: Where they are from, in words.
+    """
+
+    warnings: tuple[Advice, ...]
+    workload: Workload
+    origin: str
+    suggestion: Suggestion | None
+
+
+def judgement(
+    policy: Policy,
+    comparison: Comparison | None,
+    *,
+    costs: Sequence[str] = (),
+    people: int | None = None,
+) -> Judgement:
+    """Judge a policy, with the workload that is known of it.
+
+    Args:
+        policy: The policy.
+        comparison: How it stands to the ledger, if there is one.
+        costs: Steps that are meant to run; else the plan's, else the journal's.
+        people: About how many privacy units there are.
+
+    Raises:
+        InvalidCost: If a cost is none.
+    """
+    terms = () if comparison is None else comparison.terms
+    workload, origin = declared_workload(policy), "its plan"
+    if costs:
+        workload, origin = merged(step_from_text(text) for text in costs), "--cost"
+    elif not workload and comparison is not None:
+        workload, origin = comparison.workload, "the journal: one run of each flow"
+    return Judgement(
+        warnings=tuple(advice(policy, people=people, workload=workload, terms=terms)),
+        workload=workload,
+        origin=origin if workload else "",
+        suggestion=suggestion(policy, workload),
+    )
 
 
 def governing(policy: Policy, comparison: Comparison | None) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from dpflow.cli import apply
 from dpflow.cli.output import AsJson, fail, plain, say, say_json, short_path
 
 if TYPE_CHECKING:
-    from dpflow.cli.check import Checked, Comparison
+    from dpflow.cli.check import Checked, Comparison, Judgement
     from dpflow.exceptions import DpflowError
 
 app = typer.Typer(no_args_is_help=True, help="Check, compare and apply policies.")
@@ -33,14 +33,33 @@ def check(
         ),
     ] = None,
     *,
+    cost: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cost",
+            metavar="COST",
+            help="A step that is meant to run, such as 'Laplace(sensitivity=1, "
+            "epsilon=0.1)'; again for more. Default: what the plan or journal says.",
+        ),
+    ] = None,
+    people: Annotated[
+        int | None,
+        typer.Option("--people", min=1, help="About how many privacy units there are."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Let warnings fail the check, too.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check policy files: what they guarantee, and how many steps fit.
+    """Check policy files: what they guarantee, how many steps fit, what is weak.
 
     Every file is checked, however many are bad. Where there is a ledger, each policy
-    is compared with the copy that governs.
+    is compared with the copy that governs. Weak choices are warned of, and the theorem
+    is named that takes the workload furthest.
+
+    Example: `dpflow policy check --people 20000 --strict`
     """
-    from dpflow.cli.check import check_files, compare
+    from dpflow.cli.check import check_files, compare, judgement
     from dpflow.config import settings
     from dpflow.exceptions import DpflowError
 
@@ -55,12 +74,19 @@ def check(
     errors: list[DpflowError] = [each.error for each in found if each.error]
     if trouble is not None:
         errors.append(trouble)
+    judged = {
+        name: judgement(
+            policy, (comparisons or {}).get(name), costs=cost or (), people=people
+        )
+        for name, policy in policies.items()
+    }
+    weak = strict and any(each.warnings for each in judged.values())
     if as_json:
-        _print_json(found, comparisons, errors)
+        _print_json(found, comparisons, errors, judged, weak=weak)
     else:
-        _print(found, comparisons, errors, compared=trouble is None)
+        _print(found, comparisons, errors, judged, compared=trouble is None)
     differing = [c for c in (comparisons or {}).values() if c.refused]
-    if errors or differing:
+    if errors or differing or weak:
         raise typer.Exit(1)
 
 
@@ -77,6 +103,7 @@ def _print(
     found: list[Checked],
     comparisons: dict[str, Comparison] | None,
     errors: list[DpflowError],
+    judged: dict[str, Judgement],
     *,
     compared: bool,
 ) -> None:
@@ -98,6 +125,7 @@ def _print(
         say("", gates_table(gate_rows(governing(each.policy, comparison))), "")
         if comparison is not None:
             _print_comparison(comparison)
+        _print_judgement(judged[each.policy.dataset])
     if any(each.policy for each in found):
         say(STEPS_LEGEND)
     if compared and comparisons is None:
@@ -119,17 +147,37 @@ def _print_comparison(comparison: Comparison) -> None:
     say("")
 
 
+def _print_judgement(judged: Judgement) -> None:
+    from rich.text import Text
+
+    from dpflow.forecast.advice import steps_text
+
+    for each in judged.warnings:
+        say(Text.assemble(("weak: ", "bold yellow"), plain(each.line)))
+    if judged.suggestion is not None:
+        steps = plain(steps_text(judged.workload))
+        say(f"Workload ({judged.origin}): {steps}. {judged.suggestion.text}")
+    if judged.warnings or judged.suggestion is not None:
+        say("")
+
+
 def _print_json(
     found: list[Checked],
     comparisons: dict[str, Comparison] | None,
     errors: list[DpflowError],
+    judged: dict[str, Judgement],
+    *,
+    weak: bool,
 ) -> None:
     refused = any(c.refused for c in (comparisons or {}).values())
     say_json(
         {
-            "fine": not errors and not refused,
+            "fine": not errors and not refused and not weak,
             "policies": [
-                _policy_json(each, comparisons) for each in found if each.policy
+                _policy_json(each, comparisons)
+                | _judgement_json(judged[each.policy.dataset])
+                for each in found
+                if each.policy
             ],
             "errors": [_error_json(error) for error in errors],
         }
@@ -160,6 +208,25 @@ def _policy_json(
         "guarantee": guarantee(policy, comparison),
         "gates": gates_json(governing(policy, comparison)),
         "ledger": ledger,
+    }
+
+
+def _judgement_json(judged: Judgement) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    better = judged.suggestion
+    return {
+        "warnings": [asdict(each) for each in judged.warnings],
+        "workload": [
+            {"cost": repr(step.cost), "times": step.times} for step in judged.workload
+        ],
+        "suggestion": better
+        and {
+            "filter": better.best.theorem,
+            "runs": better.best.rounds,
+            "policy_runs": better.own.rounds,
+            "text": better.text,
+        },
     }
 
 

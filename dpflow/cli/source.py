@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from dpflow.accounting.theorem import Filter, Odometer, Rule
 from dpflow.cli.output import warn
 from dpflow.config import Settings, settings
 from dpflow.exceptions import PolicyError, UnknownDataset
+from dpflow.forecast.loads import empty_account
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
 from dpflow.ledger.account import Account
@@ -179,17 +179,20 @@ def gates(pinned: Mapping[str, Any]) -> list[Account]:
         pinned: What `Policy.pinned` returned; its derived numbers are used.
     """
     dataset = str(pinned["dataset"])
-    found = [_gate(dataset, *_whole(pinned))]
+    found = [empty_account(dataset, *_whole(pinned))]
     if "whole" in pinned:
-        found.append(_gate(dataset, "dataset", "", make_filter(**pinned["whole"])))
+        found.append(
+            empty_account(dataset, "dataset", "", make_filter(**pinned["whole"]))
+        )
     for flow, share in pinned["flows"].items():
         if share["filter"] is not None:
-            found.append(_gate(dataset, "flow", flow, make_filter(**share["filter"])))
+            shared = make_filter(**share["filter"])
+            found.append(empty_account(dataset, "flow", flow, shared))
         if share["odometer"] is not None:
             text = share["halt_at_epsilon"]
             halt = None if text is None else number_from_text(text)
-            rule = make_odometer(**share["odometer"])
-            found.append(_gate(dataset, "odometer", flow, rule, halt))
+            odometer = make_odometer(**share["odometer"])
+            found.append(empty_account(dataset, "odometer", flow, odometer, halt))
     return found
 
 
@@ -233,27 +236,6 @@ def is_untouched(view: AccountView) -> bool:
     """Say whether nothing was charged to an account."""
     charged = (view.spent, view.reserved, view.forfeited)
     return all(text == "0" for amounts in charged for text in amounts.values())
-
-
-def _gate(
-    dataset: str, kind: str, name: str, rule: Rule, halt: Fraction | None = None
-) -> Account:
-    zero = rule.zero()
-    # Nothing of a journal yet: no id, no entry, no head.
-    return Account(
-        id="",
-        dataset=dataset,
-        term=0,
-        kind=kind,
-        name=name,
-        rule=rule,
-        halt=halt,
-        settled=zero,
-        held=zero,
-        seq=0,
-        head="",
-        state="open",
-    )
 
 
 def _announced(

@@ -1,4 +1,4 @@
-"""`dpflow status`: budget, spent, reserved, forfeited, left."""
+"""`dpflow status`: budget, spent, reserved, forfeited, left, and runs left."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
@@ -13,6 +13,7 @@ from dpflow.cli.output import AsJson, finite, plain, say, say_json, short_path, 
 if TYPE_CHECKING:
     from dpflow.cli.source import Standing
     from dpflow.config import Settings
+    from dpflow.forecast import Outlook
     from dpflow.ledger import Ledger
     from dpflow.ledger.records import AccountView, TermView
 
@@ -23,28 +24,35 @@ DatasetArgument = Annotated[
 
 
 def status(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
-    """Show what each dataset and flow has spent, and what is left."""
+    """Show what each dataset and flow has spent, what is left, and for how long.
+
+    Runs left are counted for runs like the last completed one, against every gate.
+
+    Example: `dpflow status sales`
+    """
     from dpflow.cli.source import (
         ledger_facts,
         policies_and_problem,
         project_ledger,
         standings,
     )
+    from dpflow.forecast import outlooks
     from dpflow.ledger import views
 
     with project_ledger() as (found, ledger):
         policies, problem = policies_and_problem(found.policies)
         shown = standings(ledger, policies, dataset)
+        ahead = outlooks(ledger, dataset)
         warnings = ([problem] if problem else []) + _changes(policies, shown)
         if as_json:
             datasets = [
-                _standing_json(standing, views.terms(ledger, standing.dataset))
+                _standing_json(standing, views.terms(ledger, standing.dataset), ahead)
                 for standing in shown
             ]
             facts = ledger_facts(ledger)
             say_json({"ledger": facts, "datasets": datasets, "warnings": warnings})
             return
-        _print(found, ledger, shown)
+        _print(found, ledger, shown, ahead)
     for text in warnings:
         warn(text)
 
@@ -66,7 +74,9 @@ def _changes(policies: Any, shown: list[Standing]) -> list[str]:
     return found
 
 
-def _standing_json(standing: Standing, terms: list[TermView]) -> dict[str, Any]:
+def _standing_json(
+    standing: Standing, terms: list[TermView], ahead: list[Outlook]
+) -> dict[str, Any]:
     from dpflow.summary import term_guarantee
 
     pinned = standing.pinned
@@ -79,6 +89,29 @@ def _standing_json(standing: Standing, terms: list[TermView]) -> dict[str, Any]:
         "terms": [term_json(view) for view in terms],
         "frozen": _frozen_json(terms) if pinned else None,
         "accounts": [account_json(view) for view in standing.accounts],
+        "outlooks": [outlook_json(each) for each in _own(standing, ahead)],
+    }
+
+
+def _own(standing: Standing, ahead: list[Outlook]) -> list[Outlook]:
+    """Return the outlooks of a dataset; an earlier term has none."""
+    newest = standing.pinned is not None
+    return [each for each in ahead if newest and each.dataset == standing.dataset]
+
+
+def outlook_json(outlook: Outlook) -> dict[str, Any]:
+    """Return an outlook for programs; a count without end is null."""
+    ends = outlook.exhausted_on
+    return {
+        "flow": outlook.flow,
+        "runs_left": outlook.runs_left,
+        "limited_by": outlook.limited_by,
+        "per_run": outlook.per_run,
+        "every": None if outlook.every is None else outlook.every.text,
+        "every_from": outlook.source or None,
+        "exhausted_on": None if ends is None else ends.isoformat(),
+        "run": outlook.run,
+        "run_completed": outlook.complete,
     }
 
 
@@ -135,7 +168,9 @@ def account_json(view: AccountView) -> dict[str, Any]:
     }
 
 
-def _print(found: Settings, ledger: Ledger, shown: list[Standing]) -> None:
+def _print(
+    found: Settings, ledger: Ledger, shown: list[Standing], ahead: list[Outlook]
+) -> None:
     from rich.text import Text
 
     from dpflow.ledger import views
@@ -145,6 +180,7 @@ def _print(found: Settings, ledger: Ledger, shown: list[Standing]) -> None:
     for standing in shown:
         say("")
         _print_standing(standing, views.terms(ledger, standing.dataset))
+        _print_outlooks(_own(standing, ahead))
     if not shown:
         say("", *_no_policies(found))
     elif all(standing.untouched for standing in shown):
@@ -166,7 +202,7 @@ def _no_policies(found: Settings) -> list[str]:
         "    budget: {epsilon: 3, delta: 1e-6}",
         "    filter: gaussian",
         "",
-        "Then run `dpflow policy check`.",
+        "Then run `dpflow policy check`. Or let `dpflow init` ask and write it.",
     ]
 
 
@@ -199,3 +235,13 @@ def _print_standing(standing: Standing, terms: list[TermView]) -> None:
         say("", accounts_table(filters))
     if odometers:
         say("", odometers_table(odometers))
+
+
+def _print_outlooks(ahead: list[Outlook]) -> None:
+    if not ahead:
+        return
+    from dpflow.cli.tables import outlooks_table
+
+    say("", outlooks_table(ahead))
+    if any(not each.complete for each in ahead):
+        say("* no run was completed yet, so the last one stands for the next ones")

@@ -11,12 +11,20 @@ from rich.table import Table
 from rich.text import Text
 
 from dpflow.cli.output import plain
+from dpflow.forecast import Outlook
 from dpflow.ledger.records import AccountView
 from dpflow.rounding import number_from_text, reading_up, short_down, short_up
-from dpflow.summary import account_title, amount_text, percent_text
+from dpflow.summary import (
+    account_title,
+    amount_text,
+    percent_text,
+    shown_components,
+)
 
 #: Shares of a budget from which its use is shown in yellow, then in red.
 _YELLOW, _RED = 0.8, 0.95
+#: So few runs left are shown in yellow.
+_FEW = 3
 _KIND_STYLES = {
     "open": "bold",
     "reserve": "cyan",
@@ -59,21 +67,6 @@ def new_table(*columns: str, numbers: Iterable[str] = ()) -> Table:
 def cell(value: object, style: str = "") -> Text:
     """Write one cell; what a journal says can hold anything."""
     return Text(plain(str(value)).replace("\n", " "), style=style)
-
-
-def shown_components(view: AccountView) -> list[str]:
-    """Return the components that say something: not a delta of 0 of 0."""
-    budget = view.budget or {}
-    names = [
-        name
-        for name in view.spent
-        if view.budget is None
-        or any(
-            amounts.get(name, "0") != "0"
-            for amounts in (budget, view.spent, view.reserved, view.forfeited)
-        )
-    ]
-    return names or list(view.spent)[:1]
 
 
 def accounts_table(views: Sequence[AccountView]) -> Table:
@@ -138,6 +131,36 @@ def reading_cell(view: AccountView) -> Text:
     used = None if view.halt_at is None else reading / float(view.halt_at)
     style = "" if used is None or used < _YELLOW else "yellow"
     return cell(reading_up(reading), "red" if used and used >= _RED else style)
+
+
+def outlooks_table(outlooks: Sequence[Outlook]) -> Table:
+    """Show how many more runs each flow has, of the kind of its last one."""
+    numbers = ("runs left", "refused from")
+    table = new_table("flow", "runs left", "refused from", "by", "a run is", "every")
+    for column in table.columns:
+        column.no_wrap = column.header in numbers
+    for each in outlooks:
+        every = (
+            "-" if each.every is None else f"{each.every.text}, by its {each.source}"
+        )
+        table.add_row(
+            cell(each.flow or "(no flow)"),
+            runs_cell(each),
+            cell(each.exhausted_on or "-"),
+            cell(each.limited_by or "-"),
+            cell(each.per_run),
+            cell(every),
+        )
+    return table
+
+
+def runs_cell(outlook: Outlook) -> Text:
+    """Show a number of runs; few are red, none bold."""
+    left = outlook.runs_left
+    if left is None:
+        return cell("no end", "green")
+    style = "bold red" if left == 0 else "yellow" if left <= _FEW else "green"
+    return cell(f"{left}{'' if outlook.complete else '*'}", style)
 
 
 def _charged(view: AccountView) -> tuple[Mapping[str, str], ...]:

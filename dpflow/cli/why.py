@@ -31,7 +31,10 @@ def why(
     ] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show what spent the budget, and the last refusals with what would fit."""
+    """Show what spent the budget, and the last refusals with what would fit.
+
+    Example: `dpflow why sales --by flow,step,week`
+    """
     from dpflow.cli.source import (
         known_datasets,
         ledger_facts,
@@ -97,7 +100,9 @@ def _print_spending(
     several = len({each.account for each in spent}) > 1
     first = ("account", *names) if several else names
     numbers = ("charges", "used", "share of budget")
-    table = new_table(*first, *numbers, "last", numbers=numbers)
+    # Who groups by weeks sees them already.
+    when = "last" if "week" in names else "weeks"
+    table = new_table(*first, *numbers, when, numbers=numbers)
     for each in spent[:limit]:
         group = (each.account, *each.group) if several else each.group
         table.add_row(
@@ -105,11 +110,18 @@ def _print_spending(
             cell(each.charges),
             cell(amounts_text(each.amount)),
             cell(percent_text(each.used_fraction)),
-            cell(each.last[:16].replace("T", " ")),
+            cell(_when(each, when)),
         )
     say(table)
     if len(spent) > limit:
         say("", f"These are the largest {limit} of {len(spent)}; --limit shows more.")
+
+
+def _when(each: Spending, column: str) -> str:
+    if column == "last":
+        return each.last[:16].replace("T", " ")
+    first, last = each.weeks
+    return first if first == last else f"{first} to {last}"
 
 
 def _print_refusals(refused: list[RefusalView]) -> None:

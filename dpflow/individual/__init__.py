@@ -3,7 +3,7 @@
 A ledger reserves the public bound (`IndividualBound`) once. Here live the sums per
 person, which are private data, beside the data and never in the ledger.
 
-Example:
+Examples:
     >>> import numpy as np
     >>> from dpflow.accounting import make_filter
     >>> from dpflow.individual import PrivateTally, clip_rows, gaussian_costs

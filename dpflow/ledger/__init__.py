@@ -18,9 +18,11 @@ from dpflow.ledger.database import (
     Session,
     migrations,
 )
+from dpflow.ledger.fence import check_fence
 from dpflow.ledger.identity import identity_row
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.owner import Liveness, Owners
+from dpflow.ledger.readonly import ReadOnlyDatabase
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.sqlite import SqliteDatabase
 from dpflow.ledger.witness import witness_folder
@@ -51,6 +53,7 @@ def open_ledger(
     witness: str | None = None,
     environment: str | None = None,
     conditions: Conditions | None = None,
+    read_only: bool = False,
 ) -> Ledger:
     """Open a ledger that exists.
 
@@ -64,6 +67,7 @@ def open_ledger(
         environment: What this process runs in, such as "production". A ledger that was
             made for one serves no other.
         conditions: How it decides, and who is recorded. Default: this user.
+        read_only: Only show it: the database refuses every write.
 
     Raises:
         LedgerMissing: If there is none; it is never made by itself.
@@ -74,7 +78,7 @@ def open_ledger(
     """
     database = database_at(url)
     ledger = Ledger(
-        database,
+        ReadOnlyDatabase(database) if read_only else database,
         _owners(database),
         witness_folder(witness, database.dialect),
         environment=environment,
@@ -179,6 +183,7 @@ def accept_server(url: str, *, because: str) -> None:
     if not is_postgres(url):
         msg = "the ledger is a SQLite file, which has no server to accept"
         raise ConfigurationError(msg)
+    check_fence(url)
     database = _postgres()(url)
     try:
         database.accept_server(because=because)
@@ -195,8 +200,10 @@ def database_at(url: str) -> Database:
     """Return the database that a ledger URL names; nothing is opened yet.
 
     Raises:
-        ConfigurationError: If the URL names none, or its driver is not installed.
+        ConfigurationError: If the URL names none, its driver is not installed, or a
+            test keeps it closed.
     """
+    check_fence(url)
     if is_postgres(url):
         return _postgres()(url)
     return SqliteDatabase(sqlite_path(url))
@@ -208,6 +215,7 @@ def is_postgres(url: str) -> bool:
 
 
 def _created(url: str, fill: Callable[[Session], None]) -> Database:
+    check_fence(url)
     if is_postgres(url):
         return _postgres().create(url, fill)
     return SqliteDatabase.create(sqlite_path(url), fill)

@@ -64,7 +64,7 @@ def encode(value: object) -> str:
         ReleaseError: If the value, or one nested in it, cannot be stored exactly, or
             is too deep or too large. The text names its type and never the value.
 
-    Example:
+    Examples:
         >>> encode((1, 2.5))
         '{"$type":"tuple","items":[1,2.5]}'
     """

@@ -36,7 +36,7 @@ def releasable(cls: T) -> T:
         ConfigurationError: If it is neither, or could not be made again from its
             fields.
 
-    Example:
+    Examples:
         >>> @releasable
         ... @dataclass(frozen=True)
         ... class Summary:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dpflow.ledger.database import Row
 from dpflow.ledger.kernel import Ledger
 
 _PAGE = 2000
@@ -26,13 +27,19 @@ COLUMNS = (
 )
 
 
-def journal_rows(ledger: Ledger) -> Iterator[dict[str, Any]]:
+def journal_rows(
+    ledger: Ledger, accounts: Sequence[Row] | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield every entry as the ledger keeps it, account by account, in order.
 
-    Entries that are written meanwhile are left out.
+    Args:
+        ledger: The ledger to read.
+        accounts: Rows of accounts, up to whose newest entries is read. Default: all as
+            they are now; entries that are written meanwhile are left out.
     """
-    with ledger.database.read() as session:
-        accounts = session.rows("list_accounts", dataset=None)
+    if accounts is None:
+        with ledger.database.read() as session:
+            accounts = session.rows("list_accounts", dataset=None)
     for account in accounts:
         seq = 0
         while seq < account["seq"]:

@@ -283,6 +283,15 @@ class RefusalView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlertView:
+    """A threshold that an account has reached, and when it first did."""
+
+    account: str
+    threshold: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenReservation:
     """A charge that nobody has settled.
 
@@ -309,6 +318,7 @@ class Usage:
     seq: int
     kind: str
     used_fraction: float
+    reservation: str | None
     step: str | None
     release_key: str | None
     at: str

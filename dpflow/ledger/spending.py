@@ -11,8 +11,9 @@ from typing import Any
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter
 from dpflow.ledger.account import Account, account_from_row
-from dpflow.ledger.database import Row, Session
+from dpflow.ledger.database import Database, Row
 from dpflow.ledger.kernel import Ledger
+from dpflow.ledger.pages import entries
 
 #: Entries that post usage.
 _POSTED = ("settle", "forfeit", "amend", "prior", "repair")
@@ -31,6 +32,7 @@ class Spending:
         amount: Their sum in the theorem's own currency.
         used_fraction: The share of the threshold that the sum would use alone.
         last: When the newest was posted; a label.
+        weeks: The ISO weeks of the oldest and of the newest.
     """
 
     account: str
@@ -39,6 +41,7 @@ class Spending:
     amount: Mapping[str, str]
     used_fraction: float
     last: str
+    weeks: tuple[str, str]
 
 
 #: What charges can be told apart by: each takes a journal row and its body.
@@ -62,22 +65,22 @@ def spending(ledger: Ledger, dataset: str, by: tuple[str, ...]) -> list[Spending
     found: list[Spending] = []
     with ledger.database.read() as session:
         rows = session.rows("list_accounts", dataset=dataset)
-        term = max((row["term"] for row in rows), default=0)
-        for row in rows:
-            if row["term"] == term and row["kind"] in _HAVE_BUDGETS:
-                found += _of_account(session, account_from_row(row), by)
+    term = max((row["term"] for row in rows), default=0)
+    for row in rows:
+        if row["term"] == term and row["kind"] in _HAVE_BUDGETS:
+            found += _of_account(ledger.database, account_from_row(row), by)
     return sorted(found, key=lambda each: (-each.used_fraction, each.group))
 
 
 def _of_account(
-    session: Session, account: Account, by: tuple[str, ...]
+    database: Database, account: Account, by: tuple[str, ...]
 ) -> list[Spending]:
     rule = account.rule
     if not isinstance(rule, Filter):
         return []
     held: dict[str, Mapping[str, Any]] = {}
     charges: list[Mapping[str, Any]] = []
-    for row in session.rows("journal_of_account", account=account.id):
+    for row in entries(database, account.id, account.seq):
         if row["kind"] == "reserve":
             held[row["reservation"]] = row
         elif row["kind"] == "draw":
@@ -109,13 +112,15 @@ def _spending(
     total = rule.zero()
     for row in rows:
         total = total + Tally.from_text(row["amount"])
+    times = [row["at"] for row in rows]
     return Spending(
         account=account.id,
         group=group,
         charges=len(rows),
         amount=rule.named(total),
         used_fraction=rule.used_fraction(total),
-        last=max(row["at"] for row in rows),
+        last=max(times),
+        weeks=(_week(min(times)), _week(max(times))),
     )
 
 

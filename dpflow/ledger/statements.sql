@@ -216,6 +216,11 @@ WHERE release_key = :release_key AND digest = :digest AND state = 'settled'
 INSERT INTO alert (account, threshold, at) VALUES (:account, :threshold, :at)
 ON CONFLICT (account, threshold) DO NOTHING;
 
+-- name: alerts_of_dataset
+SELECT alert.account, alert.threshold, alert.at, account.dataset
+FROM alert JOIN account ON account.id = alert.account
+WHERE account.dataset = :dataset ORDER BY alert.at DESC, alert.account, alert.threshold;
+
 -- name: read_release
 SELECT release_key, key_text, dataset, step, cost, reservation, owner, state, value,
        digest, at, length(value) AS size

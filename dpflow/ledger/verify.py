@@ -41,6 +41,7 @@ class Report:
         trusted: Entries before signed checkpoints, which were not read again.
         checkpoints: How many there are.
         signed: Whether their signatures were checked.
+        heads: Number and hash of the newest entry that was read, by account.
     """
 
     accounts: int = 0
@@ -52,6 +53,7 @@ class Report:
     signed: bool = False
     witness: str = "waived"
     bad: list[Finding] = field(default_factory=list)
+    heads: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     @property
     def fine(self) -> bool:
@@ -79,6 +81,7 @@ def verify(
     report = Report(signed=key is not None)
     snapshot = _snapshot(ledger)
     starts = {row["id"]: 0 for row in snapshot.accounts}
+    report.heads = {row["id"]: (row["seq"], row["head"]) for row in snapshot.accounts}
     report.checkpoints = sum(map(len, snapshot.checkpoints.values()))
     if key is not None:
         report.bad += _check_signatures(ledger.id, key, snapshot, sign_new=sign_new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable
 
 from dpflow.accounting.tally import Tally
@@ -17,9 +18,11 @@ from dpflow.ledger.account import (
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.lifetime import term_views
+from dpflow.ledger.pages import entries
 from dpflow.ledger.preflight import undrawn
 from dpflow.ledger.records import (
     AccountView,
+    AlertView,
     Entry,
     OpenReservation,
     RefusalView,
@@ -76,37 +79,62 @@ def history(
 def usage(ledger: Ledger, dataset: str) -> list[Usage]:
     """Return how the newest term's budget of a dataset was used up, oldest first."""
     with ledger.database.read() as session:
-        found = [
-            account_from_row(row)
-            for row in session.rows("list_accounts", dataset=dataset)
-            if row["kind"] == "dataset"
-        ]
-        if not found:
-            return []
-        account = max(found, key=lambda account: account.term)
-        rows = session.rows("journal_of_account", account=account.id)
-    rule = account.rule
+        rows = session.rows("list_accounts", dataset=dataset)
+    found = [row for row in rows if row["kind"] == "dataset"]
+    if not found:
+        return []
+    return account_usage(ledger, max(found, key=lambda row: int(row["term"]))["id"])
+
+
+def account_usage(
+    ledger: Ledger, account: str, *, most: int | None = None
+) -> list[Usage]:
+    """Return how one filter's budget was used up, oldest first.
+
+    Args:
+        ledger: The ledger to read.
+        account: Its id.
+        most: Return about so many points, spread evenly; the newest is there, and so
+            are as many refusals. Default: all.
+
+    Returns:
+        Nothing if there is no such account, or if it has no budget.
+    """
+    with ledger.database.read() as session:
+        found = session.rows("read_account", id=account)
+    if not found:
+        return []
+    rule, last = account_from_row(found[0]).rule, found[0]["seq"]
     if not isinstance(rule, Filter):
         return []
-    points = []
-    for row in rows[1:]:
-        if row["kind"] == "draw":
-            continue  # the reserve that follows it in the same transaction tells it
-        used = Tally.from_text(row["settled_after"]) + Tally.from_text(
-            row["held_after"]
-        )
-        body = json.loads(row["body"])
-        points.append(
-            Usage(
-                seq=row["seq"],
-                kind=row["kind"],
-                used_fraction=rule.used_fraction(used),
-                step=body.get("step"),
-                release_key=body.get("release_key"),
-                at=row["at"],
-            )
-        )
-    return points
+    stride = 1 if most is None else max(1, -(-last // most))
+    even: list[Row] = []
+    refused: deque[Row] = deque(maxlen=most)
+    for row in entries(ledger.database, account, last):
+        if row["seq"] == last or row["seq"] % stride == 0:
+            even.append(row)
+        elif row["kind"] == "refuse":
+            refused.append(row)
+    # The first entry opens the account.
+    rows = sorted((*even, *refused), key=lambda row: int(row["seq"]))
+    # A draw moves what is held already; the reserve that follows it tells the step.
+    return [
+        _usage(rule, row) for row in rows if row["seq"] > 1 and row["kind"] != "draw"
+    ]
+
+
+def _usage(rule: Filter, row: Row) -> Usage:
+    used = Tally.from_text(row["settled_after"]) + Tally.from_text(row["held_after"])
+    body = json.loads(row["body"])
+    return Usage(
+        seq=row["seq"],
+        kind=row["kind"],
+        used_fraction=rule.used_fraction(used),
+        reservation=row["reservation"],
+        step=body.get("step"),
+        release_key=body.get("release_key"),
+        at=row["at"],
+    )
 
 
 def open_reservations(ledger: Ledger) -> list[OpenReservation]:
@@ -202,6 +230,16 @@ def refusals(
         for row in rows
     ]
     return [item for item in found if dataset in (None, item.dataset)]
+
+
+def alerts(ledger: Ledger, dataset: str) -> list[AlertView]:
+    """Return the alerts that a dataset's accounts have given, newest first."""
+    with ledger.database.read() as session:
+        rows = session.rows("alerts_of_dataset", dataset=dataset)
+    return [
+        AlertView(account=row["account"], threshold=row["threshold"], at=row["at"])
+        for row in rows
+    ]
 
 
 def _held_by_the_dead(ledger: Ledger, session: Session) -> dict[str, list[Tally]]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpflow.accounting.costs import Cost, Gaussian, Laplace
 from dpflow.exceptions import ReleaseError
+from dpflow.mechanisms.sources import replaced_stream
 from dpflow.rounding import float_up
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def draw(cost: Cost, value: Any) -> Any:
         ReleaseError: If the cost names no mechanism, the value cannot be noised, or
             OpenDP is missing. The text never holds the value.
 
-    Example:
+    Examples:
         >>> isinstance(draw(Laplace(sensitivity=1, epsilon=1), 120), int)
         True
     """
@@ -135,7 +136,7 @@ def integer_laplace(scale: Fraction, count: int) -> list[int]:
             f"{LARGEST_STEPS}. Declare a larger epsilon or fewer answers."
         )
         raise ReleaseError(msg, mechanism="discrete laplace")
-    noise: list[int] = _invoke(_measurements.make("steps", rounded), [0] * count)
+    noise: list[int] = _noisy("steps", rounded, [0] * count)
     return noise
 
 
@@ -151,10 +152,17 @@ def _continuous(mechanism: str, scale: Fraction) -> Sampler:
         raise ReleaseError(msg, mechanism=mechanism)
 
     def sample(numbers: Sequence[int] | Sequence[float]) -> list[float]:
-        measurement = _measurements.make(mechanism, rounded)
-        return _invoke(measurement, [float(number) for number in numbers])
+        return _noisy(mechanism, rounded, [float(number) for number in numbers])
 
     return sample
+
+
+def _noisy(mechanism: str, scale: float, numbers: list[Any]) -> list[Any]:
+    """Add noise to numbers, by OpenDP unless a test has replaced it."""
+    stream = replaced_stream()
+    if stream is not None:
+        return stream.noisy(mechanism, scale, numbers)
+    return _invoke(_measurements.make(mechanism, scale), numbers)
 
 
 def _invoke(measurement: Any, numbers: list[Any]) -> list[Any]:

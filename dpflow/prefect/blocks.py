@@ -14,7 +14,7 @@ class DpflowLedger(Block):
     Attributes:
         url: URL of the ledger, password included.
 
-    Example:
+    Examples:
         Load the block and say where the ledger is:
         ```python
         from dpflow.prefect.blocks import DpflowLedger

@@ -59,7 +59,7 @@ def dp_flow(
     Returns:
         A decorator that makes the flow with the function's parameters and types.
 
-    Example:
+    Examples:
         >>> @dp_flow(name="weekly-report")
         ... def weekly_report(week: str) -> None:
         ...     publish(week, customers(week))

@@ -91,7 +91,7 @@ def private_task(
     Raises:
         ConfigurationError: For an option that would store the result, or a generator.
 
-    Example:
+    Examples:
         >>> @private_task(name="load")
         ... def purchases(week: str) -> pd.DataFrame:
         ...     return pd.read_parquet(f"{week}.parquet")

@@ -181,7 +181,7 @@ def dp_task(
     Raises:
         ConfigurationError: If something declared cannot work.
 
-    Example:
+    Examples:
         >>> @dp_task(dataset="cdnow", cost=Gaussian(sensitivity=1, sigma=20))
         ... def customers(week: str) -> int:
         ...     return release(count(week))

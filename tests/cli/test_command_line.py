@@ -22,13 +22,20 @@ from tests.cli.support import (
 )
 
 COMMANDS = (
+    ("init",),
     ("status",),
+    ("forecast",),
+    ("compare",),
+    ("why",),
     ("history",),
     ("demo",),
     ("policy", "check"),
     ("policy", "schema"),
     ("ledger", "init"),
     ("ledger", "status"),
+    ("report",),
+    ("serve",),
+    *(("plot", kind) for kind in ("burndown", "composition", "noise", "theorems")),
 )
 #: Typer itself needs pydantic to parse some options.
 HEAVY = ("prefect", "mpmath", "numpy", "yaml", "sqlite3")
@@ -57,7 +64,7 @@ def test_every_command_has_help_and_json(command: tuple[str, ...]) -> None:
 def test_help_lists_the_nouns_and_no_completion() -> None:
     """What nobody asked for is not in the way."""
     result = run("--help")
-    for noun in ("status", "history", "demo", "policy", "ledger"):
+    for noun in ("init", "status", "forecast", "compare", "policy", "ledger"):
         assert noun in result.stdout
     assert "completion" not in result.stdout
 
@@ -89,7 +96,8 @@ def test_no_command_that_reads_imports_prefect(busy: Shop) -> None:
         "import sys\n"
         "from typer.testing import CliRunner\n"
         "from dpflow.cli import app\n"
-        "for line in ('status', 'history', 'policy check', 'ledger status'):\n"
+        "for line in ('status', 'history', 'policy check', 'ledger status',\n"
+        "             'forecast --like weekly-report', 'compare cdnow'):\n"
         "    found = CliRunner().invoke(app, line.split(), catch_exceptions=False)\n"
         "    assert found.exit_code == 0, found.output\n"
         "print('prefect' in sys.modules)\n"

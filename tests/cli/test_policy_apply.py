@@ -71,7 +71,7 @@ def test_diff_judges_each_change(
     shop.write(adult(epsilon), "adult.yaml")
     result = run("policy", "diff", "adult")
     assert (result.exit_code, told in result.stdout) == (1, True)
-    assert verdict in result.stdout
+    assert f"All in all the file is {verdict}" in result.stdout
     (found,) = run_json("policy", "diff", "adult", exit_code=1)["datasets"]
     assert (found["term"], found["verdict"], found["action"]) == (1, verdict, action)
     assert found["changes"] == [

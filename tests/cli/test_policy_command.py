@@ -7,8 +7,10 @@ import json
 import pytest
 
 from dpflow.accounting import make_filter
+from dpflow.accounting.cost_text import cost_from_text
 from dpflow.accounting.costs import PureDP
 from dpflow.policy import policy_schema
+from dpflow.workload import times
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
 
 
@@ -72,6 +74,65 @@ def test_a_folder_elsewhere_can_be_checked(empty: Shop) -> None:
     assert "elsewhere/adult.yaml  dataset adult  valid" in text
     assert "There is no ledger yet to compare with" in text
     assert run_json("policy", "check", "elsewhere")["policies"][0]["ledger"] is None
+
+
+# policy check: what is weak, and what would be better
+
+WEAK = """\
+dataset: weak
+unit: person
+relation: add-or-remove
+budget: {epsilon: 12, delta: 1e-3}
+filter: basic
+"""
+GAUSSIAN = "Gaussian(sensitivity=1, sigma=20)"
+
+
+def test_weak_choices_are_warned_of_and_fail_only_if_that_is_asked(shop: Shop) -> None:
+    """A warning is no refusal; CI may make it one."""
+    shop.write(WEAK, "weak.yaml")
+    arguments = ("policy", "check", "policies/weak.yaml", "--people", "5000")
+    text = run_fine(*arguments)
+    assert text.count("weak: ") == 2
+    assert "epsilon 12 promises little to a person" in text
+    assert "delta 0.001 is above 1 / people (1 / 5000)" in text
+    data = run_json(*arguments)
+    assert data["fine"] is True
+    codes = [each["code"] for each in data["policies"][0]["warnings"]]
+    assert codes == ["large-epsilon", "large-delta"]
+    assert run_json(*arguments, "--strict", exit_code=1)["fine"] is False
+    assert run("policy", "check", "policies/cdnow.yaml", "--strict").exit_code == 0
+
+
+def test_a_declared_workload_gets_a_theorem_suggested(shop: Shop) -> None:
+    """The one that goes furthest, with both counts."""
+    shop.write(WEAK.replace("12", "3"), "weak.yaml")
+    arguments = ("policy", "check", "policies/weak.yaml", "--cost", GAUSSIAN)
+    data = run_json(*arguments)["policies"][0]
+    assert [each["code"] for each in data["warnings"]] == ["no-price"]
+    assert data["suggestion"]["filter"] == "gaussian"
+    assert data["suggestion"]["policy_runs"] is None
+    rule = make_filter("gaussian", epsilon=3, delta="1e-3")
+    runs, price = data["suggestion"]["runs"], rule.price(cost_from_text(GAUSSIAN))
+    assert rule.admits(times(price, runs))
+    assert not rule.admits(times(price, runs + 1))
+    assert "`filter: gaussian` goes furthest" in run_fine(*arguments)
+
+
+def test_the_journal_is_the_workload_where_there_is_one(shop: Shop) -> None:
+    """One run of each flow, the last."""
+    assert run_json("policy", "check")["policies"][0]["suggestion"] is None
+    shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
+    data = run_json("policy", "check", "policies/adult.yaml")["policies"][0]
+    assert data["workload"] == [{"cost": "PureDP(epsilon=0.1)", "times": 1}]
+    assert (data["suggestion"]["filter"], data["suggestion"]["runs"]) == ("basic", 10)
+    assert "No adaptive filter admits more" in run_fine("policy", "check")
+
+
+def test_a_cost_that_is_none_is_an_error(shop: Shop) -> None:
+    """Named, with exit code 1."""
+    result = run("policy", "check", "--cost", "Gausian()")
+    assert (result.exit_code, "Gausian" in result.stderr) == (1, True)
 
 
 # policy check: what it refuses

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dpflow.accounting.costs import ApproxDP, PureDP
-from tests.cli.support import CDNOW, Shop, run, run_fine, run_json
+from dpflow.accounting.costs import _KINDS, ApproxDP, PureDP
+from tests.cli.support import CDNOW, STEP, Shop, run, run_fine, run_json
 
 
 def account(data: dict, dataset: str, kind: str) -> dict:
@@ -125,7 +125,7 @@ def test_the_json_has_the_promised_shape(shop: Shop) -> None:
     assert {"id", "place"} == data["ledger"].keys()
     (dataset,) = data["datasets"]
     expected = {"dataset", "unit", "relation", "guarantee", "term", "accounts"}
-    expected |= {"terms", "frozen"}
+    expected |= {"terms", "frozen", "outlooks"}
     assert expected == dataset.keys()
     assert (
         dataset["unit"],
@@ -138,6 +138,62 @@ def test_the_json_has_the_promised_shape(shop: Shop) -> None:
     expected |= {"budget", "spent", "reserved", "forfeited", "left"}
     expected |= {"used_fraction", "odometer"}
     assert all(expected == found.keys() for found in dataset["accounts"])
+
+
+def test_runs_left_are_told_with_what_limits_them(shop: Shop) -> None:
+    """And until when, as the keys of the releases tell; then none are left."""
+    for week in range(14, 18):
+        shop.charge(key=f"revenue/1997-W{week}")
+    (outlook,) = run_json("status", "cdnow")["datasets"][0]["outlooks"]
+    assert outlook == {
+        "flow": "weekly-report",
+        "runs_left": 14,
+        "limited_by": "share of weekly-report",
+        "per_run": "1 step, mu_squared 0.01",
+        "every": "7 days",
+        "every_from": "release keys",
+        "exhausted_on": "1997-08-04",
+        "run": outlook["run"],
+        "run_completed": True,
+    }
+    row = run_fine("status", "cdnow").splitlines()[-1]
+    assert row.split()[:3] == ["weekly-report", "14", "1997-08-04"]
+    for _ in range(14):
+        shop.charge()
+    shop.refuse(STEP)
+    (outlook,) = run_json("status", "cdnow")["datasets"][0]["outlooks"]
+    assert outlook["runs_left"] == 0
+
+
+def test_a_run_that_never_completed_is_marked(shop: Shop) -> None:
+    """It may have been cut short."""
+    shop.reserve()
+    text = run_fine("status", "cdnow")
+    assert "17*" in text
+    assert "no run was completed yet" in text
+    (outlook,) = run_json("status", "cdnow")["datasets"][0]["outlooks"]
+    assert outlook["run_completed"] is False
+
+
+def test_without_runs_there_is_no_outlook(shop: Shop) -> None:
+    """Nothing is known of what a run costs."""
+    assert run_json("status", "cdnow")["datasets"][0]["outlooks"] == []
+    assert "runs left" not in run_fine("status", "cdnow")
+
+
+def test_a_mechanism_of_someone_elses_hides_nothing(shop: Shop) -> None:
+    """Runs left need tallies only, no class that this process lacks."""
+
+    class Elsewhere(PureDP):
+        """A cost that only the flow's own code knows."""
+
+    try:
+        shop.charge(Elsewhere(epsilon="0.1"), dataset="adult", flow=None)
+    finally:
+        _KINDS.pop("Elsewhere")
+    (outlook,) = run_json("status", "adult")["datasets"][0]["outlooks"]
+    assert outlook["runs_left"] == 9
+    run_fine("policy", "check")
 
 
 def test_one_dataset_can_be_asked_for(shop: Shop) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from dpflow import PureDP, guarded
+from dpflow.cli.why import _when
 from dpflow.exceptions import BudgetRefused
+from dpflow.ledger.spending import Spending
 from dpflow.project import current_project
 from tests.cli.support import run, run_fine, run_json
 from tests.ledger.support import granted
@@ -76,6 +78,31 @@ def test_charges_can_be_grouped_otherwise() -> None:
     result = run("why", "shop", "--by", "color")
     assert result.exit_code == 1
     assert "flow, step, week" in result.stderr
+
+
+@pytest.mark.usefixtures("spent")
+def test_the_weeks_of_a_group_are_told() -> None:
+    """From the first to the last; grouped by week, the newest charge's time is."""
+    (week,) = run_json("why", "shop", "--by", "week")["spending"]
+    rows = run_json("why", "shop")["spending"]
+    assert {tuple(row["weeks"]) for row in rows} == {(week["group"][0],) * 2}
+    assert f"{week['group'][0]}\n" in run_fine("why", "shop")
+    assert week["last"][:10] in run_fine("why", "shop", "--by", "flow,step,week")
+
+
+def test_several_weeks_are_told_from_the_first_to_the_last() -> None:
+    """As years of a report are."""
+    told = Spending(
+        account="d#1",
+        group=("f",),
+        charges=2,
+        amount={},
+        used_fraction=0.1,
+        last="2026-01-20T00:00:00",
+        weeks=("2025-W50", "2026-W04"),
+    )
+    assert _when(told, "weeks") == "2025-W50 to 2026-W04"
+    assert _when(told, "last") == "2026-01-20 00:00"
 
 
 @pytest.mark.usefixtures("spent")

@@ -1,0 +1,124 @@
+"""Pages that are generated when the documentation is built: the reference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import typer.main
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from typer.cli import get_docs_for_click
+
+import dpflow
+from dpflow.cli import app
+from dpflow.policy import policy_schema
+
+#: The public names as a reader looks for them; the rest follows by itself.
+_GROUPS = {
+    "The guard": (
+        "dp_task",
+        "dp_flow",
+        "private_task",
+        "guarded",
+        "spend",
+        "release",
+        "iterations",
+        "releasable",
+    ),
+    "Mechanisms": (
+        "sparse_vector",
+        "interquartile_range",
+        "output_perturbation",
+        "recoverable_model",
+        "gradient_descent",
+    ),
+    "Policies": ("Policy", "load_policy", "load_policies"),
+    "Errors": ("DpflowError", "BudgetRefused", "BudgetExhausted", "DPStepFailed"),
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    pages = {
+        "python": _python(),
+        "cli": _commands(),
+        "policy": _policy(policy_schema()),
+    }
+    for name, text in pages.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    return files
+
+
+def _commands() -> str:
+    """Return the page of the command line, from what `--help` says."""
+    command = typer.main.get_command(app)
+    _lengthen(command)
+    context = typer.Context(command, info_name="dpflow")
+    text = get_docs_for_click(obj=command, ctx=context, name="dpflow")
+    return text.replace("# `dpflow`", "# Command line", 1)
+
+
+def _lengthen(command: Any) -> None:
+    """Let lists of commands show whole sentences."""
+    for each in getattr(command, "commands", {}).values():
+        each.short_help = (each.help or "").partition("\n\n")[0].replace("\n", " ")
+        _lengthen(each)
+
+
+def _python() -> str:
+    """Return the page of the public names: groups, then costs and the rest."""
+    names = [name for name in dpflow.__all__ if not name.startswith("__")]
+    named = {name for group in _GROUPS.values() for name in group}
+    groups = _GROUPS | {
+        "Costs": tuple(n for n in names if n not in named and n[0].isupper()),
+        "More": tuple(n for n in names if n not in named and n[0].islower()),
+    }
+    lines = ["# Python reference", "", "All of these are imported from `dpflow`.", ""]
+    for title, members in groups.items():
+        lines += [f"## {title}", ""] if members else []
+        for name in members:
+            lines += [f"::: dpflow.{name}", ""]
+    lines += ["## All errors", "", "::: dpflow.exceptions", ""]
+    return "\n".join(lines)
+
+
+def _policy(schema: dict[str, Any]) -> str:
+    """Return the page of the policy's fields, from the schema that editors use."""
+    lines = [
+        "# Policy fields",
+        "",
+        (
+            "From `policies/policy.schema.json`, which editors read for completion. "
+            "`dpflow policy schema` prints it, `dpflow policy check` explains a policy."
+        ),
+        "",
+    ]
+    for title, model in _models(schema):
+        lines += [f"## {title}", "", model.get("description", ""), ""]
+        lines += [
+            "| field | meaning | default | examples |",
+            "| --- | --- | --- | --- |",
+        ]
+        required = model.get("required", [])
+        for name, field in model["properties"].items():
+            default = "required" if name in required else _code(field.get("default"))
+            examples = ", ".join(_code(each) for each in field.get("examples", []))
+            meaning = re.sub(r"\s+", " ", field.get("description", ""))
+            meaning = meaning.replace("|", r"\|")
+            lines.append(f"| `{name}` | {meaning} | {default} | {examples} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _models(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every object of the schema that has fields, the policy first."""
+    yield "The policy", schema
+    for name, model in schema.get("$defs", {}).items():
+        if "properties" in model:
+            yield name, model
+
+
+def _code(value: Any) -> str:
+    return "" if value is None else f"`{value}`"

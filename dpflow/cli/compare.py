@@ -1,0 +1,155 @@
+"""`dpflow compare`: all theorems on one workload."""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the theorems)
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpflow.cli.output import AsJson, finite, plain, say, say_json
+
+if TYPE_CHECKING:
+    from dpflow.cli.comparison import Comparison, Stopping
+
+
+_File = Annotated[
+    Path | None,
+    typer.Option(
+        "--workload",
+        metavar="FILE",
+        help="A YAML list of costs with counts, in place of the journal.",
+    ),
+]
+_Costs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cost",
+        metavar="COST",
+        help="A step, in place of the journal. Again for more steps.",
+    ),
+]
+
+
+def compare(
+    dataset: Annotated[
+        str | None,
+        typer.Argument(metavar="DATASET", help="The dataset, if there are several."),
+    ] = None,
+    *,
+    workload: _File = None,
+    cost: _Costs = None,
+    times: Annotated[
+        int, typer.Option("--times", min=1, help="How often each --cost runs.")
+    ] = 1,
+    stop: Annotated[
+        int | None,
+        typer.Option(
+            "--stop", metavar="N", help="Sub-steps after which EarlyStopping ends."
+        ),
+    ] = None,
+    rest: Annotated[
+        str | None,
+        typer.Option(
+            "--rest",
+            metavar="COST",
+            help="What the rest is for. Default: pure steps of 1/100 of epsilon.",
+        ),
+    ] = None,
+    epsilon: Annotated[
+        str | None, typer.Option("--epsilon", help="A budget, for the policy's.")
+    ] = None,
+    delta: Annotated[
+        str | None, typer.Option("--delta", help="The delta of that budget.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the theorems on a dataset's journal or on a workload of your own.
+
+    Each starts with the whole budget. A step that may end early is also asked which
+    way of accounting, a filter or output DP, leaves more for the rest.
+
+    Example: `dpflow compare --cost 'EarlyStopping(PureDP(epsilon=0.01), stops=(25, 50,
+    100))' --stop 50 --epsilon 1 --delta 1e-6`
+    """
+    from dpflow.cli.comparison import Question, compared
+
+    if workload is not None and cost:
+        msg = "give either --workload FILE or --cost COST, not both"
+        raise typer.BadParameter(msg)
+    found = compared(
+        Question(
+            dataset=dataset,
+            file=workload,
+            costs=tuple(cost or ()),
+            times=times,
+            stop=stop,
+            rest=rest,
+            epsilon=epsilon,
+            delta=delta,
+        )
+    )
+    if as_json:
+        say_json(_as_json(found))
+    else:
+        _print(found)
+
+
+def _as_json(found: Comparison) -> dict[str, Any]:
+    from dpflow.cli.theorem_tables import fit_json
+
+    return {
+        "dataset": found.dataset,
+        "budget": found.budget_json,
+        "workload": [
+            {"cost": repr(step.cost), "times": step.times, "outcome": step.outcome}
+            for step in found.workload
+        ],
+        "filters": [fit_json(fit) for fit in found.fits],
+        "odometers": [
+            {
+                "theorem": each.theorem,
+                "reading": finite(each.epsilon),
+                "problem": each.problem or None,
+            }
+            for each in found.readings
+        ],
+        "stopping": [_stopping_json(each) for each in found.stopping],
+    }
+
+
+def _stopping_json(found: Stopping) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "cost": repr(found.cost),
+        "stop": found.stop,
+        "rest": repr(found.rest),
+        "ways": [
+            {**asdict(each), "problem": each.problem or None} for each in found.ways
+        ],
+    }
+
+
+def _print(found: Comparison) -> None:
+    from rich.text import Text
+
+    from dpflow.cli.comparison import leftovers_table, odometers_table, verdict
+    from dpflow.cli.theorem_tables import compare_table, say_notes
+    from dpflow.workload import length
+
+    steps = length(found.workload)
+    counted = f"{steps} step{'' if steps == 1 else 's'}"
+    title = (plain(found.dataset or "A workload"), "bold cyan")
+    say(Text.assemble(title, f"  {counted} {found.where}, at {found.budget_text}"))
+    table = compare_table(found.fits, steps=steps, current=found.theorem)
+    say("", "Filters, each with the whole budget to itself:", "", table)
+    say_notes(fit.problem for fit in found.fits)
+    say("", "Odometers, tuned for the budget's epsilon, after all steps:", "")
+    say(odometers_table(found.readings))
+    say_notes(each.problem for each in found.readings)
+    for each in found.stopping:
+        say("", Text(verdict(each), style="bold"), "", leftovers_table(each.ways))
+        say_notes(way.problem for way in each.ways)

@@ -1,0 +1,174 @@
+"""`dpflow forecast`: what if a flow ran so often, with so much noise?"""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from dpflow.cli.what_if import Answer
+
+
+_Costs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cost",
+        metavar="COST",
+        help="A step of each run, such as 'Gaussian(sensitivity=1, sigma=40)'. "
+        "Again for more steps.",
+    ),
+]
+
+
+def forecast(
+    dataset: Annotated[
+        str | None,
+        typer.Argument(metavar="DATASET", help="The dataset, if there are several."),
+    ] = None,
+    *,
+    cost: _Costs = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            "--like", metavar="FLOW", help="Take this flow's last run for each run."
+        ),
+    ] = None,
+    flow: Annotated[
+        str | None,
+        typer.Option(
+            "--flow", metavar="FLOW", help="The flow whose share and halt count."
+        ),
+    ] = None,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every", metavar="INTERVAL", help="day, week, month, `2 weeks`, ..."
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="DATE", help="The first run. Default: today or the next."
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start from a full budget.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say how many runs fit, until when, and what other noise would change.
+
+    Nothing is charged. It starts from what the ledger has charged so far, or from the
+    whole budget if there is no ledger yet.
+
+    Example: `dpflow forecast sales --cost 'Gaussian(sensitivity=1, sigma=40)' --every
+    week --from 2026-01-05`
+    """
+    from dpflow.cli.what_if import Question, answer
+
+    if bool(cost) == (like is not None):
+        msg = "give either --cost COST, once or several times, or --like FLOW"
+        raise typer.BadParameter(msg)
+    if start is not None and every is None and like is None:
+        msg = "--from needs --every INTERVAL"
+        raise typer.BadParameter(msg)
+    found = answer(
+        Question(
+            dataset=dataset,
+            costs=tuple(cost or ()),
+            like=like,
+            flow=flow or like,
+            every=every,
+            start=_date(start),
+            fresh=fresh,
+        )
+    )
+    if as_json:
+        say_json(_as_json(found))
+    else:
+        _print(found)
+
+
+def _date(text: str | None) -> Any:
+    from datetime import date
+
+    if text is None:
+        return None
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        msg = f"--from takes a date such as 2026-01-05, got {text[:40]!r}"
+        raise ConfigurationError(msg) from None
+
+
+def _as_json(found: Answer) -> dict[str, Any]:
+    from dpflow.cli.status import outlook_json
+    from dpflow.cli.theorem_tables import fit_json
+    from dpflow.rounding import float_up
+
+    return {
+        "dataset": found.dataset,
+        "starts_from": found.starts_from,
+        "workload": [
+            {"cost": repr(step.cost), "times": step.times, "outcome": step.outcome}
+            for step in found.workload
+        ],
+        "outlook": outlook_json(found.outlook),
+        "points": [
+            {"date": day.isoformat(), "used_fraction": used}
+            for day, used in found.outlook.points
+        ],
+        "noise": [
+            {
+                "factor": float(row.factor),
+                "runs_left": row.runs_left,
+                "exhausted_on": row.ends and row.ends.isoformat(),
+                "half_widths": [None if w is None else float_up(w) for w in row.widths],
+                "problem": row.problem or None,
+            }
+            for row in found.rows
+        ],
+        "theorems": [fit_json(fit) for fit in found.fits],
+    }
+
+
+def _print(found: Answer) -> None:
+    from rich.text import Text
+
+    from dpflow.cli.theorem_tables import runs_table, say_notes
+    from dpflow.cli.what_if import noise_table
+
+    outlook = found.outlook
+    title = (plain(found.dataset), "bold cyan")
+    flow = "" if outlook.flow is None else f", flow {plain(outlook.flow)}"
+    say(Text.assemble(title, f"{flow}  {plain(found.starts_from)}"))
+    say(f"A run is {plain(outlook.per_run)}:")
+    for step in found.workload:
+        often = "" if step.times == 1 else f"{step.times} times "
+        ended = "" if step.outcome is None else f", which ends at {step.outcome}"
+        say(f"  {often}{plain(repr(step.cost))}{plain(ended)}")
+    say("", Text(_headline(found), style="bold"))
+    say("", "With other noise:", "", noise_table(found))
+    say("", "Under other theorems, with the whole budget to themselves:", "")
+    say(runs_table(found.fits, current=found.theorem))
+    say_notes(fit.problem for fit in found.fits)
+
+
+def _headline(found: Answer) -> str:
+    outlook = found.outlook
+    left = outlook.runs_left
+    if left is None:
+        return "There is no end to the runs that fit: nothing here limits them."
+    runs = "No run fits" if left == 0 else f"{left} run{'' if left == 1 else 's'} fit"
+    text = f"{runs}. The {plain(outlook.limited_by or 'gate')} refuses the next one"
+    if outlook.every is not None and outlook.exhausted_on is not None:
+        given = outlook.source == "given"
+        how = "" if given else f", as its {outlook.source} tell"
+        text += f", on {outlook.exhausted_on} at one every {outlook.every.text}{how}"
+    return f"{text}."

@@ -1,0 +1,151 @@
+"""`dpflow init`: from an empty folder to a first private flow."""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpflow.cli.output import AsJson, plain, say, say_json, short_path, warn
+
+if TYPE_CHECKING:
+    from dpflow.cli.starter import Made, Wishes
+
+
+def init(
+    *,
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", help="Name of the private data.")
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option("--unit", help="Whom the guarantee protects, such as customer."),
+    ] = None,
+    people: Annotated[
+        int | None, typer.Option("--people", min=1, help="About how many there are.")
+    ] = None,
+    epsilon: Annotated[
+        str | None, typer.Option("--epsilon", help="Budget for all releases, ever.")
+    ] = None,
+    delta: Annotated[
+        str | None, typer.Option("--delta", help="Its delta; well below 1/people.")
+    ] = None,
+    theorem: Annotated[
+        str | None, typer.Option("--filter", help="The theorem that admits steps.")
+    ] = None,
+    flow: Annotated[
+        str | None, typer.Option("--flow", help="Name of the first flow.")
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Ask nothing; take the defaults.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a policies folder, a first policy, a ledger and a flow that runs.
+
+    It asks a few questions in a terminal. Nothing that exists is overwritten.
+
+    Example: `dpflow init --dataset sales --unit customer --epsilon 1 --yes`
+    """
+    from dpflow.cli.starter import Wishes, make_project
+
+    wishes = Wishes(
+        dataset=dataset,
+        unit=unit,
+        people=people,
+        epsilon=epsilon,
+        delta=delta,
+        theorem=theorem,
+        flow=flow,
+    )
+    if not yes:
+        if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            msg = (
+                "there is no terminal to ask questions on. Give --yes, and what the "
+                "defaults do not fit: --dataset, --unit, --epsilon, --delta, --filter, "
+                "--flow."
+            )
+            raise typer.BadParameter(msg)
+        wishes = _asked(wishes)
+    made = make_project(wishes)
+    if as_json:
+        say_json(_as_json(made))
+        return
+    _print(made)
+    for text in made.warnings:
+        warn(text)
+
+
+def _as_json(made: Made) -> dict[str, Any]:
+    return {
+        "root": str(made.root),
+        "made": [short_path(path) for path in made.made],
+        "kept": [short_path(path) for path in made.kept],
+        "ledger": made.ledger,
+        "guarantee": made.guarantee,
+        "runs": made.runs,
+        "next": list(made.commands),
+        "warnings": list(made.warnings),
+    }
+
+
+def _asked(wishes: Wishes) -> Wishes:
+    """Ask for what was not given, with defaults that are sound."""
+    from dpflow.cli.starter import FILTERS, default_delta
+
+    say("A few questions; Enter takes what is in brackets.", "")
+    wishes = replace(
+        wishes,
+        dataset=wishes.dataset or _ask("What is the private data called?", "visits"),
+    )
+    say("", "The guarantee protects one of something: whatever is in the data about")
+    say("one of them can be added or removed without anyone noticing.")
+    unit = wishes.unit or _ask("One what? (customer, patient, visitor, ...)", "visitor")
+    people = wishes.people
+    if people is None and wishes.delta is None:
+        said = typer.prompt(
+            f"About how many {unit}s are there? 0 if unknown", 0, type=int
+        )
+        people = int(said) if said > 0 else None
+    say("", "Epsilon is what all releases together may lose, ever: 1 is strict, 3 is")
+    say("common, above 10 promises little. Delta is the chance that it is more.")
+    epsilon = wishes.epsilon or _ask("Epsilon?", "1")
+    delta = wishes.delta or _ask("Delta?", default_delta(people))
+    say("", "The filter is the theorem that admits steps: gaussian for counts and sums")
+    say("with Gaussian noise, portfolio for a mixture, basic for a few Laplace steps.")
+    theorem = wishes.theorem
+    while theorem is None:
+        said = _ask(f"Which? ({', '.join(FILTERS)})", FILTERS[0])
+        theorem = said if said in FILTERS else None
+    flow = wishes.flow or _ask("What is the first flow called?", "daily-report")
+    say("")
+    return replace(
+        wishes,
+        unit=unit,
+        people=people,
+        epsilon=epsilon,
+        delta=delta,
+        theorem=theorem,
+        flow=flow,
+    )
+
+
+def _ask(question: str, default: str) -> str:
+    return str(typer.prompt(question, default)).strip()
+
+
+def _print(made: Made) -> None:
+    for path in made.made:
+        say(f"made  {plain(short_path(path))}")
+    for path in made.kept:
+        say(f"kept  {plain(short_path(path))}, which was there")
+    say("", plain(made.guarantee))
+    if made.runs is not None:
+        say(f"{made.runs} runs of the flow fit.")
+    say("", "Next:")
+    for number, command in enumerate(made.commands, 1):
+        say(f"  {number}. {plain(command)}")

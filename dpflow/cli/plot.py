@@ -1,0 +1,173 @@
+"""`dpflow plot`: pictures of a budget and of the theorems, as PNG or SVG."""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpflow.cli.output import AsJson, plain, say, say_json, short_path
+from dpflow.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from dpflow.ledger import Ledger
+
+app = typer.Typer(
+    no_args_is_help=True, help="Draw a budget, or the theorems, as a PNG or an SVG."
+)
+
+DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset.")]
+Out = Annotated[
+    Path,
+    typer.Option("--out", "-o", help="The picture to write; it ends in .png or .svg."),
+]
+Delta = Annotated[str, typer.Option("--delta", help="Delta, such as 1e-6.")]
+
+
+class Over(StrEnum):
+    """What a burn-down has from left to right."""
+
+    CHARGES = "charges"
+    DATES = "dates"
+
+
+@app.command("burndown")
+def burn_down(
+    dataset: DatasetName,
+    *,
+    out: Out,
+    over: Annotated[
+        Over | None,
+        typer.Option("--over", help="Default: dates after two days of charges."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw what is left of a dataset's budget, with alerts and refusals."""
+    from dpflow.cli.source import policies_and_problem, project_ledger
+    from dpflow.plots.burndown import BurnDown, draw_burn_down
+
+    with project_ledger() as (found, ledger):
+        policies, _ = policies_and_problem(found.policies)
+        policy = policies.get(dataset)
+        alerts = () if policy is None else policy.alerts
+        data = BurnDown.read(ledger, dataset, alerts=alerts)
+        if data is None:
+            raise _nothing(ledger, found.policies, dataset)
+    figure = draw_burn_down(data, over=None if over is None else over.value)
+    _write(figure, out, as_json=as_json)
+
+
+@app.command("composition")
+def composition(dataset: DatasetName, *, out: Out, as_json: AsJson = False) -> None:
+    """Draw which flow spent how much of a dataset's budget, week by week."""
+    from dpflow.cli.source import project_ledger
+    from dpflow.plots.by_flow import Composition, draw_composition
+
+    with project_ledger() as (found, ledger):
+        data = Composition.read(ledger, dataset)
+        if data is None:
+            raise _nothing(ledger, found.policies, dataset)
+    _write(draw_composition(data), out, as_json=as_json)
+
+
+@app.command("theorems")
+def theorems(
+    *,
+    out: Out,
+    steps: Annotated[int, typer.Option("--steps", help="How many steps.")] = 100,
+    epsilon: Annotated[
+        str, typer.Option("--epsilon", help="Epsilon of each step.")
+    ] = "0.1",
+    delta: Delta = "1e-6",
+    halt_at_epsilon: Annotated[
+        str, typer.Option("--halt-at", help="Reading that odometers are tuned for.")
+    ] = "5",
+    as_json: AsJson = False,
+) -> None:
+    """Draw what every odometer reads over the same steps.
+
+    Published odometers that are wrong are drawn in grey and marked as such.
+    """
+    from dpflow.plots.odometers import compare_odometers
+
+    figure = compare_odometers(
+        steps=steps, epsilon=epsilon, delta=delta, halt_at_epsilon=halt_at_epsilon
+    )
+    _write(figure, out, as_json=as_json)
+
+
+@app.command("noise")
+def noise(
+    *,
+    out: Out,
+    cost: Annotated[
+        str,
+        typer.Option("--cost", help="One run, such as 'Gaussian(sensitivity=1, ...)'."),
+    ] = "Gaussian(sensitivity=1, sigma=20)",
+    runs: Annotated[int, typer.Option("--runs", help="How many runs must fit.")] = 52,
+    delta: Delta = "1e-6",
+    theorem: Annotated[
+        list[str] | None,
+        typer.Option("--theorem", help="Only this filter; may be given again."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw which epsilon lets so many runs fit, against their noise."""
+    from dpflow.accounting.cost_text import cost_from_text
+    from dpflow.plots.noise import epsilon_against_noise
+
+    figure = epsilon_against_noise(
+        cost_from_text(cost), runs=runs, delta=delta, theorems=theorem or None
+    )
+    _write(figure, out, as_json=as_json)
+
+
+def _nothing(ledger: Ledger, folder: Path, dataset: str) -> ConfigurationError:
+    """Make the error for a dataset without a charge; a misspelt one has its own."""
+    from dpflow.cli.source import (
+        known_datasets,
+        policies_and_problem,
+        unknown_dataset,
+    )
+
+    policies, _ = policies_and_problem(folder)
+    known = known_datasets(ledger, policies)
+    if dataset not in known:
+        raise unknown_dataset(dataset, known)
+    msg = (
+        f"nothing was charged to dataset {dataset!r} yet, so there is nothing to draw. "
+        "Run a flow whose steps are under @dp_task."
+    )
+    return ConfigurationError(msg)
+
+
+def _write(figure: Figure, out: Path, *, as_json: bool) -> None:
+    from dpflow.plots.style import alt_text, picture
+
+    kind = out.suffix.lower().removeprefix(".")
+    data = picture(figure, kind, dpi=150)
+    write_file(out, data)
+    if as_json:
+        say_json({"out": str(out), "kind": kind, "alt": alt_text(figure)})
+    else:
+        say(f"Wrote {plain(short_path(out))}.", "", plain(alt_text(figure)))
+
+
+def write_file(out: Path, data: bytes) -> None:
+    """Write a picture or a page.
+
+    Raises:
+        ConfigurationError: If it cannot be written there.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(data)
+    except OSError as error:
+        msg = f"cannot write {out}: {error.strerror or error}"
+        raise ConfigurationError(msg) from error

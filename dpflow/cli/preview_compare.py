@@ -1,0 +1,174 @@
+"""A change of code and policies: what a reviewer should know, without running it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dpflow.cli.preview_git import Version, versions
+from dpflow.cli.preview_policies import PolicyDelta, compare_policies, read_policies
+from dpflow.cli.preview_scan import Source, scan
+from dpflow.cli.preview_steps import Budgets, StepDelta, compare_steps
+from dpflow.cli.source import gates, project_ledger
+from dpflow.config import Settings
+from dpflow.exceptions import DpflowError, InvalidCost
+from dpflow.ledger.account import Account, account_from_row
+from dpflow.ledger.database import Session
+from dpflow.ledger.terms import Term, newest_term
+from dpflow.policy import Policy
+from dpflow.policy_changes import judge, overall, tightened_pins
+
+_Accounts = Mapping[tuple[str, str], Account]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What a change does.
+
+    Attributes:
+        lock: What becomes of the pinned ledger: "same", "new", "changed", "removed".
+        problems: What could not be read.
+        ledger: Why no ledger was read; None if one was.
+    """
+
+    base: str
+    head: str
+    policies: tuple[PolicyDelta, ...]
+    steps: tuple[StepDelta, ...]
+    lock: str
+    problems: tuple[str, ...]
+    ledger: str | None
+
+    @property
+    def weaker(self) -> list[str]:
+        """What may make a guarantee weaker, in words; empty if nothing does."""
+        words = {
+            "looser": "is looser",
+            "other": "gives another guarantee, which cannot be compared",
+            "removed": "is gone",
+        }
+        found = [
+            f"the policy of {each.dataset} {words[each.verdict]}"
+            for each in self.policies
+            if each.weaker
+        ]
+        found += [
+            f"step {each.name} has lost its guard"
+            for each in self.steps
+            if each.status == "unguarded"
+        ]
+        if self.lock in ("changed", "removed"):
+            found.append(
+                f"the pinned ledger is {self.lock}: another one would forget what was "
+                "spent"
+            )
+        return found
+
+
+def preview(found: Settings, *, base: str, head: str | None) -> Preview:
+    """Compare two versions of a project; nothing of it is run, and nothing written.
+
+    Args:
+        found: The project's settings, of the working tree.
+        base: A branch or commit that the change is to be merged into.
+        head: The change; None is the working tree.
+
+    Raises:
+        ConfigurationError: If git does not know the versions.
+    """
+    before, after = versions(found.policies, base=base, head=head, root=found.root)
+    problems: list[str] = []
+    old, new = (read_policies(each, problems) for each in (before, after))
+    sources = scan(before.code), scan(after.code)
+    problems += _unread(sources[1], after)
+    known, why = _accounts(old, new)
+    steps = compare_steps(
+        *sources,
+        Budgets(policies=old, accounts=known[0]),
+        Budgets(policies=new, accounts=known[1]),
+    )
+    return Preview(
+        base=before.title,
+        head=after.title,
+        policies=tuple(compare_policies(old, new)),
+        steps=tuple(steps),
+        lock=_lock(before, after),
+        problems=tuple(problems),
+        ledger=why,
+    )
+
+
+def _unread(source: Source, version: Version) -> list[str]:
+    return [
+        f"{version.title}: {path} is no Python that can be parsed"
+        for path in source.unread
+    ]
+
+
+def _lock(before: Version, after: Version) -> str:
+    if before.lock == after.lock:
+        return "same"
+    if before.lock is None:
+        return "new"
+    return "removed" if after.lock is None else "changed"
+
+
+def _accounts(
+    old: Mapping[str, Policy], new: Mapping[str, Policy]
+) -> tuple[tuple[dict[str, _Accounts], dict[str, _Accounts]], str | None]:
+    """Return what the ledger says of each dataset, before the change and after it."""
+    governing: dict[str, _Accounts] = {}
+    changed: dict[str, _Accounts] = {}
+    try:
+        with project_ledger(quiet=True) as (_, ledger):
+            for dataset in old.keys() | new.keys():
+                with ledger.database.read() as session:
+                    _read(session, dataset, new.get(dataset), governing, changed)
+    except DpflowError as error:
+        return ({}, {}), error.message
+    return (governing, changed), None
+
+
+def _read(
+    session: Session,
+    dataset: str,
+    policy: Policy | None,
+    governing: dict[str, _Accounts],
+    changed: dict[str, _Accounts],
+) -> None:
+    term = newest_term(session, dataset)
+    if term is None:
+        # Nothing was spent: every gate has its whole budget.
+        governing[dataset] = changed[dataset] = {}
+        return
+    rows = session.rows("list_accounts", dataset=dataset)
+    accounts = [account_from_row(row) for row in rows if row["term"] == term.number]
+    governing[dataset] = {(each.kind, each.name): each for each in accounts}
+    after = None if policy is None else _after(term, policy, governing[dataset])
+    if after is not None:
+        changed[dataset] = after
+
+
+def _after(term: Term, policy: Policy, accounts: _Accounts) -> _Accounts | None:
+    """Return the accounts as a policy would leave them; None if it opens a new term."""
+    if term.agrees(policy):
+        return accounts
+    if term.declared is None:
+        return None
+    verdict = overall(judge(json.loads(term.declared), policy.declared()))
+    if verdict in ("same", "neutral"):
+        return accounts
+    if verdict != "tighter":
+        return None
+    try:
+        tightened = gates(tightened_pins(term.pinned, policy))
+    except InvalidCost:
+        return None
+    found = dict(accounts)
+    for gate in tightened:
+        place = (gate.kind, gate.name)
+        kept = accounts.get(place)
+        if kept is not None:
+            found[place] = replace(kept, rule=gate.rule, halt=gate.halt)
+    return found

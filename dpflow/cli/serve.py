@@ -1,0 +1,89 @@
+"""`dpflow serve`: the report, live and read-only, for a browser on this machine."""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
+
+from __future__ import annotations
+
+import socket
+from typing import Annotated
+
+import typer
+
+from dpflow.cli.output import AsJson, say, say_json, warn
+from dpflow.exceptions import ConfigurationError, DpflowError
+
+_HOST = "127.0.0.1"
+
+
+def serve(
+    *,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="0 takes any free one.")
+    ] = 8484,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the report to a browser on this machine, read again for every look.
+
+    Only this machine is answered, at 127.0.0.1, and nothing is ever written. Also
+    /dataset/NAME, /status.json and /healthz. Ctrl-C ends it.
+    """
+    import uvicorn
+
+    from dpflow.cli.report import read_report
+    from dpflow.config import settings
+    from dpflow.project import project_ledger
+    from dpflow.serve import make_app
+
+    found = settings()
+
+    def check() -> str:
+        ledger = project_ledger(found, read_only=True)
+        ledger.close()
+        return ledger.id
+
+    app = make_app(lambda name, stamp: read_report(found, name, stamp=stamp), check)
+    listening = _listen(port)
+    url = f"http://{_HOST}:{listening.getsockname()[1]}/"
+    if as_json:
+        say_json({"url": url})
+    else:
+        say(f"The report is at {url} (Ctrl-C ends it).")
+    try:
+        check()
+    except DpflowError as error:
+        warn(f"{error.message} The page says so, too, until it is there.")
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:
+        # Uvicorn has closed everything, and passes on how it was ended.
+        return
+
+
+def _listen(port: int) -> socket.socket:
+    """Listen on this machine only.
+
+    Raises:
+        ConfigurationError: If the port is taken or may not be used.
+    """
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((_HOST, port))
+        # From now on a browser waits, and is not turned away.
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        msg = (
+            f"cannot listen on {_HOST}:{port}: {error.strerror or error}. Take another "
+            "port with --port; 0 takes any free one."
+        )
+        raise ConfigurationError(msg) from error
+    return listening

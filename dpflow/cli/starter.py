@@ -1,0 +1,370 @@
+"""What `dpflow init` writes: a policy, a flow, a ledger; and nothing over anything."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import keyword
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dpflow.accounting.cost_text import cost_from_text
+from dpflow.cli.output import short_path
+from dpflow.config import Settings, settings
+from dpflow.exceptions import ConfigurationError, LedgerMissing
+from dpflow.forecast import loads_of, runs_left
+from dpflow.ledger import (
+    LOCK_NAME,
+    create_ledger,
+    database_at,
+    is_postgres,
+    open_ledger,
+    pin_ledger,
+)
+from dpflow.policy import Policy, PolicySet, load_policies, parse_policy, policy_schema
+from dpflow.policy_yaml import NUMBER
+from dpflow.project import project_ledger
+from dpflow.workload import Step
+
+#: The theorems that a first flow can use, the default first.
+FILTERS = ("gaussian", "portfolio", "concentrated", "renyi", "whitehouse", "basic")
+_PURE = ("basic",)
+_DEFAULT_DELTA = "1e-6"
+#: Noise of the first step, the least with which enough runs fit.
+_MULTIPLIERS, _ENOUGH = (20, 50, 100, 200, 500, 1000, 10_000, 100_000), 20
+_EPSILONS = ("0.1", "0.01", "0.001", "0.0001", "0.00001")
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the project shall be; None takes the default."""
+
+    dataset: str | None = None
+    unit: str | None = None
+    people: int | None = None
+    epsilon: str | None = None
+    delta: str | None = None
+    theorem: str | None = None
+    flow: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What was made, and what to do next.
+
+    Attributes:
+        made: Files that were written.
+        kept: Files that were there, and stay as they were.
+        ledger: Its id.
+        runs: How many runs of the flow fit; None if the flow was there before.
+    """
+
+    root: Path
+    made: tuple[Path, ...]
+    kept: tuple[Path, ...]
+    ledger: str
+    guarantee: str
+    runs: int | None
+    commands: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A file to be made."""
+
+    path: Path
+    text: str
+
+
+def default_delta(people: int | None) -> str:
+    """Return a power of ten that is at most a tenth of one in so many people."""
+    if people is None:
+        return _DEFAULT_DELTA
+    return f"1e-{max(len(str(people)) + 1, 6)}"
+
+
+def make_project(wishes: Wishes) -> Made:
+    """Make what is missing of a project.
+
+    Raises:
+        PolicyError: If the policy would be refused, or one that is there is.
+        ConfigurationError: If a ledger is pinned and not there, or there and not
+            pinned, or the flow has no usable name. Then nothing was made.
+    """
+    found = settings()
+    wishes = _with_defaults(wishes)
+    if wishes.theorem not in FILTERS:
+        msg = f"a first flow can use the filters {', '.join(FILTERS)}; got "
+        raise ConfigurationError(msg + repr(wishes.theorem)[:60])
+    missing = _ledger_missing(found)
+    place = found.policies / f"{_file_name(wishes.dataset or '')}.yaml"
+    text = _policy_text(wishes)
+    policy = parse_policy(text, file=short_path(place))
+    there = _policy_there(found, policy.dataset)
+    cost = _first_cost(policy, wishes.flow)
+    flow_file = found.root / "flows" / f"{_identifier(wishes.flow or '')}.py"
+    files = [
+        _File(path=there or place, text=text),
+        _File(path=found.policies / "policy.schema.json", text=_schema()),
+        _File(path=flow_file, text=_flow_text(wishes, cost, short_path(place))),
+        _File(path=found.root / ".gitignore", text=_IGNORED),
+        *_root_file(found.root),
+    ]
+    new = [file for file in files if not file.path.exists()]
+    for file in new:
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        with file.path.open("x", encoding="utf-8") as stream:
+            stream.write(file.text)
+    ledger, made = _ledger(found, missing=missing)
+    kept = [file.path for file in files if file not in new]
+    governs = load_policies(found.policies).policy_for(policy.dataset)
+    return Made(
+        root=found.root,
+        made=(*(file.path for file in new), *made),
+        kept=(*kept, *(() if missing else (found.policies / LOCK_NAME,))),
+        ledger=ledger,
+        guarantee=governs.guarantee_sentence(),
+        runs=None if flow_file in kept else _runs(governs, wishes.flow, cost),
+        commands=(
+            "dpflow policy check",
+            f"python {short_path(flow_file)}",
+            "dpflow status",
+            f"Commit {short_path(found.policies)}/ with its {LOCK_NAME}, and flows/.",
+        ),
+        warnings=tuple(_warnings(found, kept)),
+    )
+
+
+def _with_defaults(wishes: Wishes) -> Wishes:
+    theorem = wishes.theorem or FILTERS[0]
+    usual = "0" if theorem in _PURE else default_delta(wishes.people)
+    return replace(
+        wishes,
+        dataset=wishes.dataset or "visits",
+        unit=wishes.unit or "visitor",
+        epsilon=wishes.epsilon or "1",
+        delta=wishes.delta or usual,
+        theorem=theorem,
+        flow=wishes.flow or "daily-report",
+    )
+
+
+def _file_name(name: str) -> str:
+    return _FORBIDDEN.sub("-", name).strip(".-") or "policy"
+
+
+def _identifier(flow: str) -> str:
+    """Return a name of a flow that Python can import."""
+    name = re.sub(r"\W+", "_", flow, flags=re.ASCII).strip("_").lower()
+    if not name or name[0].isdigit() or keyword.iskeyword(name):
+        msg = f"the flow's name {flow[:40]!r} must begin with a letter"
+        raise ConfigurationError(msg)
+    return name
+
+
+# What is there
+
+
+def _ledger_missing(found: Settings) -> bool:
+    """Say whether a ledger is to be made; refuse where that could forget charges."""
+    lock = found.policies / LOCK_NAME
+    place = database_at(found.ledger_url).place
+    try:
+        ledger = open_ledger(
+            found.ledger_url, environment=found.environment, witness=found.witness
+        )
+    except LedgerMissing:
+        if lock.exists():
+            msg = (
+                f"{short_path(lock)} pins a ledger that is not at {place}. Restore "
+                "that one, or set DPFLOW_LEDGER_URL to where it is. A new one would "
+                "forget what has been spent."
+            )
+            raise ConfigurationError(msg) from None
+        return True
+    ledger.close()
+    if not lock.exists():
+        msg = (
+            f"there is a ledger at {place}, but {short_path(lock)} is missing. Restore "
+            "it from version control; if this is certainly the project's ledger, "
+            f"write its id {ledger.id} there."
+        )
+        raise ConfigurationError(msg)
+    project_ledger(found).close()
+    return False
+
+
+def _policy_there(found: Settings, dataset: str) -> Path | None:
+    """Return the file that governs the dataset already, if one does."""
+    if not found.policies.is_dir():
+        return None
+    known: PolicySet = load_policies(found.policies)
+    return known.source(dataset) if dataset in known else None
+
+
+def _root_file(root: Path) -> Iterator[_File]:
+    if not (root / "pyproject.toml").exists():
+        yield _File(path=root / "pyproject.toml", text=_ROOT)
+
+
+def _ledger(found: Settings, *, missing: bool) -> tuple[str, tuple[Path, ...]]:
+    """Make and pin the ledger, or say which one is there."""
+    if not missing:
+        ledger = project_ledger(found)
+        ledger.close()
+        return ledger.id, ()
+    ledger = create_ledger(
+        found.ledger_url, environment=found.environment, witness=found.witness
+    )
+    try:
+        pin_ledger(ledger, found.policies)
+    finally:
+        ledger.close()
+    place = () if is_postgres(found.ledger_url) else (Path(ledger.place),)
+    return ledger.id, (*place, found.policies / LOCK_NAME)
+
+
+def _warnings(found: Settings, kept: list[Path]) -> Iterator[str]:
+    ignored = found.root / ".gitignore"
+    if ignored in kept and ".dpflow" not in ignored.read_text("utf-8", "replace"):
+        yield f"add the line .dpflow/ to {short_path(ignored)}: a ledger is no source"
+    if importlib.util.find_spec("opendp") is None:
+        yield "the flow draws its noise with OpenDP: pip install 'dpflow[opendp]'"
+
+
+# What is written
+
+
+def _policy_text(wishes: Wishes) -> str:
+    people = "" if wishes.people is None else f"people: {wishes.people}\n"
+    return _POLICY.format(
+        dataset=_scalar(wishes.dataset),
+        unit=_scalar(wishes.unit),
+        people=people,
+        epsilon=_number(wishes.epsilon),
+        delta=_number(wishes.delta),
+        theorem=_scalar(wishes.theorem),
+        flow=_scalar(wishes.flow),
+    )
+
+
+def _scalar(text: str | None) -> str:
+    """Write a text for YAML; what could be read as something else is quoted."""
+    word = str(text)
+    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", word)
+    special = word.lower() in ("null", "true", "false", "yes", "no", "on", "off")
+    return word if plain and not special else json.dumps(word)
+
+
+def _number(text: str | None) -> str:
+    """Write a number for YAML; what is none is quoted, and refused when it is read."""
+    return str(text) if NUMBER.fullmatch(str(text)) else json.dumps(text)
+
+
+def _schema() -> str:
+    return json.dumps(policy_schema(), indent=2) + "\n"
+
+
+def _first_cost(policy: Policy, flow: str | None) -> str:
+    """Return the cost of the first step: the least noise with which many runs fit."""
+    pure = policy.filter.theorem in _PURE
+    costs = (
+        [f'Laplace(sensitivity=1, epsilon="{number}")' for number in _EPSILONS]
+        if pure
+        else [f"Gaussian(sensitivity=1, noise_multiplier={n})" for n in _MULTIPLIERS]
+    )
+    enough = _ENOUGH // 2 if pure else _ENOUGH
+    for cost in costs:
+        runs = _runs(policy, flow, cost)
+        if runs is None or runs >= enough:
+            return cost
+    return costs[-1]
+
+
+def _runs(policy: Policy, flow: str | None, cost: str) -> int | None:
+    step = Step(cost_from_text(cost))
+    return runs_left(loads_of(policy.pinned(), flow, (step,)))[0]
+
+
+def _flow_text(wishes: Wishes, cost: str, policy: str) -> str:
+    words = {
+        "POLICY": policy,
+        "DATASET": json.dumps(wishes.dataset),
+        "FLOW": json.dumps(wishes.flow),
+        "UNIT": " ".join(str(wishes.unit).split()),
+        "COST": cost,
+        "KIND": cost.partition("(")[0],
+        "NAME": _identifier(wishes.flow or ""),
+    }
+    # All at once: what was put in is not read again.
+    return re.sub("|".join(words), lambda found: words[found[0]], _FLOW)
+
+
+_ROOT = """\
+# The project's root: dpflow looks here for policies/ and .dpflow/.
+[tool.dpflow]
+"""
+_IGNORED = ".dpflow/\n__pycache__/\n"
+_POLICY = """\
+# yaml-language-server: $schema=policy.schema.json
+dataset: {dataset}
+
+# Whom the guarantee protects: nobody can tell whether any one of them is in the data.
+unit: {unit}
+relation: add-or-remove
+{people}
+# All releases together, for ever: every one counts against this.
+budget: {{epsilon: {epsilon}, delta: {delta}}}
+filter: {theorem}
+
+# Only these flows may use the dataset.
+flows:
+  {flow}: {{}}
+
+alerts: [0.5, 0.8, 0.95]
+"""
+_FLOW = '''\
+"""A first private flow: one count a day, paid for from POLICY."""
+
+from datetime import date
+
+from prefect import task
+
+from dpflow import KIND, dp_flow, dp_task, release
+
+# Private: put your own source here, and read it inside of the step.
+ROWS = ["ann", "bob", "cem", "ann", "dia"]
+
+
+# The privacy unit: UNIT.
+# Each is counted once, however many rows there are, so that adding or removing one
+# changes the count by at most 1: that is the sensitivity.
+@dp_task(
+    dataset=DATASET,
+    cost=COST,
+    release_key="count/{day}",
+)
+def count(day: str) -> int:
+    """Release how many there were; `release` draws the declared noise."""
+    return release(len(set(ROWS)))
+
+
+@task
+def publish(day: str, number: int) -> None:
+    """Say what was released; nothing private arrives here."""
+    print(f"{day}: {number}")
+
+
+@dp_flow(name=FLOW)
+def NAME(day: str) -> None:
+    """Release and publish one day's count."""
+    publish(day, count(day))
+
+
+if __name__ == "__main__":
+    NAME(date.today().isoformat())
+'''

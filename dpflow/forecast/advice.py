@@ -1,0 +1,294 @@
+"""What is weak about a policy, and which theorem would take its workload furthest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dpflow.accounting.mechanism_costs import relations_of
+from dpflow.accounting.plan import PlanFilter
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.forecast.gates import loads_of
+from dpflow.forecast.loads import runs_left
+from dpflow.ledger.lifetime import Budgets
+from dpflow.ledger.records import TermView
+from dpflow.policy import Budget, Policy
+from dpflow.policy_copy import budget_text, declared_budget, readable_text
+from dpflow.rounding import short_up
+from dpflow.workload import (
+    Fit,
+    Step,
+    Workload,
+    fits,
+    length,
+)
+
+#: An epsilon above it promises little.
+WEAK_EPSILON = 10
+#: Another theorem is suggested if it admits so many times what the policy's does.
+_WORTHWHILE = Fraction(105, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Something that is weak about a policy.
+
+    Attributes:
+        code: A name for programs.
+        text: What is weak.
+        hint: What to do.
+    """
+
+    code: str
+    text: str
+    hint: str
+
+    @property
+    def line(self) -> str:
+        """Both in one line."""
+        return f"{self.text} {self.hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """The theorem that takes a workload furthest.
+
+    Attributes:
+        best: What that theorem makes of it.
+        own: What the policy's makes of it.
+        planned: What a plan would, for steps that are fixed in advance.
+    """
+
+    best: Fit
+    own: Fit
+    planned: Fit | None
+
+    @property
+    def text(self) -> str:
+        """The suggestion in words."""
+        own = _runs(self.own)
+        if self.best.theorem == self.own.theorem:
+            text = f"No adaptive filter admits more of this workload: {own}."
+        else:
+            text = (
+                f"`filter: {self.best.theorem}` goes furthest with this workload: "
+                f"{_runs(self.best)}; {self.own.theorem} admits {own}."
+            )
+        if self.planned is not None:
+            text += (
+                f" A plan that is fixed in advance would admit {_runs(self.planned)}."
+            )
+        return text
+
+
+def advice(
+    policy: Policy,
+    *,
+    people: int | None = None,
+    workload: Workload = (),
+    terms: Sequence[TermView] = (),
+) -> list[Advice]:
+    """Return what is weak about a policy; it is valid all the same.
+
+    Args:
+        policy: The policy.
+        people: About how many privacy units there are; default: what the policy says.
+        workload: The steps that are meant to run, if they are known.
+        terms: The dataset's terms so far.
+    """
+    count = policy.people if people is None else people
+    return [
+        *_large_epsilon(policy),
+        *_large_delta(policy, count),
+        *_renewal(policy, terms),
+        *_unpriced(policy, workload),
+        *_too_large(policy, workload),
+    ]
+
+
+def suggestion(policy: Policy, workload: Workload) -> Suggestion | None:
+    """Return the theorem that takes a workload furthest; None without a workload."""
+    rule = policy.dataset_filter()
+    if not workload or rule.theorem in ("plan", "individual"):
+        return None
+    found = fits(
+        workload,
+        epsilon=rule.epsilon,
+        delta=rule.delta,
+        own=rule.parameters(),
+        needs=False,
+    )
+    by_name = {fit.theorem: fit for fit in found}
+    own = by_name[rule.theorem]
+    adaptive = [fit for fit in found if fit.theorem != "plan" and not fit.problem]
+    if not adaptive:
+        return None
+    best = adaptive[0]
+    if not _further(best, own):
+        best = own
+    plan = by_name["plan"]
+    planned = plan if not plan.problem and _further(plan, best) else None
+    return Suggestion(best, own, planned)
+
+
+def declared_workload(policy: Policy) -> Workload:
+    """Return the steps that a policy itself declares: those of its plan."""
+    rule = policy.dataset_filter()
+    if not isinstance(rule, PlanFilter):
+        return ()
+    return tuple(Step(entry.cost, entry.times) for entry in rule.entries)
+
+
+def _further(one: Fit, other: Fit) -> bool:
+    if other.problem:
+        return True
+    if one.rounds is None or other.rounds is None:
+        return one.rounds is None and other.rounds is not None
+    return one.rounds > other.rounds and one.rounds >= _WORTHWHILE * other.rounds
+
+
+def _runs(fit: Fit) -> str:
+    if fit.problem:
+        return "nothing, for it has no price for it"
+    if fit.rounds is None:
+        return "no end of runs"
+    return f"{fit.rounds} run{'' if fit.rounds == 1 else 's'}"
+
+
+# What is weak
+
+
+def _budgets(policy: Policy) -> Iterator[tuple[str, Budget]]:
+    yield "budget", policy.budget
+    if policy.lifetime is not None and policy.lifetime != policy.budget:
+        yield "lifetime", policy.lifetime
+
+
+def _large_epsilon(policy: Policy) -> Iterator[Advice]:
+    for name, budget in _budgets(policy):
+        if budget.epsilon > WEAK_EPSILON:
+            yield Advice(
+                "large-epsilon",
+                f"The {name}'s epsilon {readable_text(budget.epsilon)} promises little "
+                f"to a {policy.unit}: what is released may be e^"
+                f"{readable_text(budget.epsilon)} times likelier with them than "
+                "without.",
+                f"Aim for 3 or less, {WEAK_EPSILON} at the most.",
+            )
+
+
+def _large_delta(policy: Policy, people: int | None) -> Iterator[Advice]:
+    if people is None:
+        return
+    for name, budget in _budgets(policy):
+        if budget.delta * people > 1:
+            yield Advice(
+                "large-delta",
+                f"The {name}'s delta {readable_text(budget.delta)} is above 1 / people "
+                f"(1 / {people}): publishing one {policy.unit} in full would pass.",
+                f"Write at most {short_up(Fraction(1, 10 * people), 1)}.",
+            )
+
+
+def _renewal(policy: Policy, terms: Sequence[TermView]) -> Iterator[Advice]:
+    part = policy.partition
+    if part is not None and part.by_time and policy.lifetime is None:
+        person = policy.unit.removesuffix(f"-{part.by}")
+        yield Advice(
+            "renewal",
+            f"Each {part.by} renews the budget for the same {person}s: one who is in "
+            f"n {part.by}s loses up to n times as much, without a limit.",
+            "Give `lifetime` a budget to cap it.",
+        )
+    if part is None and policy.lifetime is not None:
+        count = _terms_that_fit(policy.budget, policy.lifetime)
+        if count > 1:
+            whole = budget_text(declared_budget(policy.lifetime))
+            yield Advice(
+                "renewal",
+                f"The lifetime lets {count} terms renew the budget on the same rows. "
+                f"What a {policy.unit} can rely on is {whole}, not the budget.",
+                "Name that when you say what is guaranteed, or lower the lifetime.",
+            )
+    charged = [view for view in terms if view.charged]
+    if len(charged) > 1 and not charged[-1].divided:
+        total = budget_text(Budgets.of(charged).total())
+        yield Advice(
+            "renewed",
+            f"{len(charged)} terms have charged the same rows: together they "
+            f"guarantee {total}.",
+            "Open no further term unless its rows are new.",
+        )
+
+
+def _terms_that_fit(budget: Budget, lifetime: Budget) -> int:
+    counts = [int(lifetime.epsilon / budget.epsilon)]
+    if budget.delta:
+        counts.append(int(lifetime.delta / budget.delta))
+    return min(counts)
+
+
+def _unpriced(policy: Policy, workload: Workload) -> Iterator[Advice]:
+    rule = policy.dataset_filter()
+    for cost in dict.fromkeys(step.cost for step in workload):
+        if policy.relation not in relations_of(cost):
+            holds = " and ".join(relations_of(cost)) or "no relation"
+            yield Advice(
+                "no-price",
+                f"{cost!r} is priced for {holds}, not for {policy.relation}, so such a "
+                "step is refused.",
+                "Declare a cost that holds for the policy's relation.",
+            )
+            continue
+        try:
+            rule.price(cost)
+        except (UnsupportedCost, InvalidCost):
+            others = fits(
+                (Step(cost),), epsilon=rule.epsilon, delta=rule.delta, needs=False
+            )
+            names = [
+                fit.theorem
+                for fit in others
+                if not fit.problem and fit.theorem != "plan"
+            ]
+            hint = f"Choose one that does: {', '.join(names)}." if names else ""
+            yield Advice(
+                "no-price",
+                f"The filter {rule.theorem} has no price for {cost!r}, so such a step "
+                "is refused.",
+                hint or "No filter has one at this budget; declare another cost.",
+            )
+
+
+def _too_large(policy: Policy, workload: Workload) -> Iterator[Advice]:
+    """Warn of steps that fit no gate even once, of any flow that is named."""
+    if policy.filter.theorem == "individual":
+        return
+    pinned = policy.pinned()
+    for cost in dict.fromkeys(step.cost for step in workload):
+        for flow in [*pinned["flows"], None]:
+            try:
+                left, limiting = runs_left(loads_of(pinned, flow, (Step(cost),)))
+            except (UnsupportedCost, InvalidCost):
+                continue
+            if left == 0 and limiting is not None:
+                where = "dataset" if flow is None else f"flow {flow}"
+                yield Advice(
+                    "too-large",
+                    f"{cost!r} does not fit the {where} even once: "
+                    f"the {limiting.account.rule.theorem} {limiting.account.kind} "
+                    "gate refuses it.",
+                    "Use more noise, or raise the budget.",
+                )
+                break
+
+
+def steps_text(workload: Workload) -> str:
+    """Say what a workload is, shortly."""
+    kinds = len({step.cost for step in workload})
+    count = length(workload)
+    if kinds == 1:
+        often = "" if count == 1 else f"{count} times "
+        return f"{often}{workload[0].cost!r}"
+    return f"{count} steps of {kinds} kinds"

@@ -1,0 +1,168 @@
+"""How often a flow runs, and the dates on which it will."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from typing import Literal
+
+from dpflow.exceptions import ConfigurationError
+
+Source = Literal["release keys", "run times", "given"]
+
+_DAY = 86_400
+_UNITS = {
+    "hour": (0, 3600),
+    "day": (0, _DAY),
+    "week": (0, 7 * _DAY),
+    "month": (1, 0),
+    "quarter": (3, 0),
+    "year": (12, 0),
+}
+_WEEK = re.compile(r"(?<!\d)(\d{4})-W(\d{2})(?!\d)")
+_DATE = re.compile(r"(?<!\d)(\d{4})-(\d{2})-(\d{2})(?!\d)")
+_MONTH = re.compile(r"(?<!\d)(\d{4})-(\d{2})(?![\d-])")
+_MONTHS_OF_YEAR = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """How much time lies between two runs: whole months, or seconds.
+
+    Args:
+        months: Calendar months.
+        seconds: Used if there are no months.
+    """
+
+    months: int = 0
+    seconds: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Every:
+        """Read `week`, `2 weeks`, `12 hours`, `month` and the like.
+
+        Raises:
+            ConfigurationError: If it is no such thing.
+        """
+        found = re.fullmatch(r"(?:(\d{1,6})\s*)?([a-z]+?)s?", text.strip().lower())
+        count = int(found[1] or 1) if found else 0
+        if found is None or found[2] not in _UNITS or not count:
+            msg = (
+                f"{text[:40]!r} is no interval. Write one of {', '.join(_UNITS)}, "
+                "or a number of them such as `2 weeks`."
+            )
+            raise ConfigurationError(msg)
+        months, seconds = _UNITS[found[2]]
+        return cls(months=count * months, seconds=count * seconds)
+
+    @property
+    def text(self) -> str:
+        """The interval in words, such as "7 days"."""
+        if self.months:
+            return _counted(self.months, "month")
+        for unit, seconds in (("day", _DAY), ("hour", 3600), ("minute", 60)):
+            if self.seconds >= seconds:
+                return _counted(round(self.seconds / seconds, 1), unit)
+        return _counted(self.seconds, "second")
+
+    def after(self, start: date, times: int) -> date | None:
+        """Return the day on which a run falls; None beyond the calendar's end.
+
+        Args:
+            start: The day of the first run.
+            times: How many intervals later.
+        """
+        try:
+            if not self.months:
+                return start + timedelta(seconds=self.seconds) * times
+            months = start.year * 12 + start.month - 1 + self.months * times
+            year, month = divmod(months, _MONTHS_OF_YEAR)
+            # The 31st becomes the last day of shorter months.
+            last = (date(year, month + 1, 1) + timedelta(days=31)).replace(day=1)
+            days = (last - date(year, month + 1, 1)).days
+            return date(year, month + 1, min(start.day, days))
+        except (OverflowError, ValueError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a flow runs.
+
+    Attributes:
+        every: The interval.
+        first: The day of the next run.
+        source: Where that is known from.
+    """
+
+    every: Every
+    first: date
+    source: Source
+
+
+def schedule_of(
+    runs: Sequence[tuple[datetime, Sequence[str]]], today: date
+) -> Schedule | None:
+    """Derive the schedule from the runs so far; None if they do not tell.
+
+    The dates in release keys say which period a run reports on, however late it ran;
+    where keys have no dates, the times at which runs began are used.
+
+    Args:
+        runs: When each run began, and its release keys; oldest first.
+        today: A next run is never before it, unless keys tell the dates.
+    """
+    named = sorted({day for _, keys in runs for day in _dates(keys)[:1]})
+    if len(named) > 1:
+        every = _usual(named, monthly=_all_months(runs))
+        following = every.after(named[-1], 1)
+        return Schedule(every, following, "release keys") if following else None
+    if len(runs) < 2:  # noqa: PLR2004 (an interval has two ends)
+        return None
+    starts = sorted(at for at, _ in runs)
+    gaps = [(b - a).total_seconds() for a, b in pairwise(starts)]
+    every = Every(seconds=max(round(statistics.median(gaps)), 1))
+    following = every.after(starts[-1].astimezone(UTC).date(), 1)
+    if following is None:
+        return None
+    return Schedule(every, max(following, today), "run times")
+
+
+def _usual(days: Sequence[date], *, monthly: bool) -> Every:
+    if monthly:
+        gaps = [12 * (b.year - a.year) + b.month - a.month for a, b in pairwise(days)]
+        return Every(months=statistics.median_low(gaps))
+    spans = [(b - a).days for a, b in pairwise(days)]
+    return Every(seconds=_DAY * statistics.median_low(spans))
+
+
+def _all_months(runs: Sequence[tuple[datetime, Sequence[str]]]) -> bool:
+    keys = [key for _, keys in runs for key in keys if _dates([key])]
+    return all(not _WEEK.search(key) and not _DATE.search(key) for key in keys)
+
+
+def _dates(keys: Iterable[str]) -> list[date]:
+    """Return the days that keys name, the latest first."""
+    found = []
+    for key in keys:
+        for pattern, read in (
+            (_WEEK, lambda y, w: date.fromisocalendar(y, w, 1)),
+            (_DATE, date),
+            (_MONTH, lambda y, m: date(y, m, 1)),
+        ):
+            match = pattern.search(key)
+            if match:
+                try:
+                    found.append(read(*map(int, match.groups())))
+                except ValueError:
+                    continue
+                break
+    return sorted(found, reverse=True)
+
+
+def _counted(number: float, unit: str) -> str:
+    return f"{number:g} {unit}{'' if number == 1 else 's'}"

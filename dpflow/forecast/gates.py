@@ -1,0 +1,148 @@
+"""The gates that a flow's next run has to pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dpflow.accounting.costs import Cost
+from dpflow.accounting.mechanism_costs import relations_of
+from dpflow.exceptions import UnsupportedCost
+from dpflow.forecast.loads import Load, empty_account, load_of
+from dpflow.ledger.account import Account, rule_from_text
+from dpflow.ledger.gates import Gate
+from dpflow.ledger.records import canonical
+from dpflow.ledger.terms import pinned_gate
+from dpflow.policy_copy import TIMES
+from dpflow.policy_population import PREFIX
+from dpflow.workload import Workload
+
+Pinned = Mapping[str, Any]
+
+#: What a partition is called that no run has touched yet.
+_NEXT = "next"
+
+
+def loads_of(
+    pinned: Pinned,
+    flow: str | None,
+    workload: Workload,
+    *,
+    accounts: Mapping[str, Account] | None = None,
+    population: Pinned | None = None,
+) -> list[Load]:
+    """Price a workload for every gate of a flow on a dataset.
+
+    Args:
+        pinned: What `Policy.pinned` returned, from the file or from the ledger.
+        flow: The flow that runs it; None for one that has no share of its own.
+        workload: The steps of one run.
+        accounts: The accounts of the term that governs, by id; what is not among them
+            was not charged yet. Default: none, so that the budget is whole.
+        population: The same as `pinned` for the population of the dataset.
+
+    Raises:
+        UnsupportedCost: If a gate has no price for a step, or a step's price does not
+            hold under the dataset's relation.
+    """
+    for step in workload:
+        _check_relation(pinned, step.cost)
+    return [
+        load_of(gate, workload, renewed=renewed)
+        for gate, renewed in _gates(pinned, flow, accounts or {}, population)
+    ]
+
+
+def _check_relation(pinned: Pinned, cost: Cost) -> None:
+    """Refuse what a ledger refuses at once."""
+    allowed = relations_of(cost)
+    if pinned["relation"] not in allowed:
+        holds = " and ".join(allowed) or "no relation"
+        msg = (
+            f"{cost!r} is priced for {holds}, but dataset {pinned['dataset']!r} says "
+            f"{pinned['relation']}. Declare a cost that holds for that relation."
+        )
+        raise UnsupportedCost(msg, mechanism=cost.mechanism)
+
+
+def refused_flow(pinned: Pinned, flow: str | None) -> bool:
+    """Say whether a policy lets a flow use the dataset at all."""
+    return pinned["other_flows"] != "allow" and flow not in pinned["flows"]
+
+
+def _gates(
+    pinned: Pinned,
+    flow: str | None,
+    accounts: Mapping[str, Account],
+    population: Pinned | None,
+) -> Iterator[tuple[Gate, bool]]:
+    if "partition" not in pinned:
+        for kind, name in _kinds(pinned, "dataset", flow):
+            yield from _standing(pinned, kind, name, accounts)
+    else:
+        if "whole" in pinned:
+            yield from _standing(pinned, "dataset", "", accounts)
+        yield from _in_parts(pinned, flow, accounts)
+    if population is not None:
+        yield from _standing(population, "population", "", accounts)
+
+
+def _kinds(pinned: Pinned, whole: str, flow: str | None) -> list[tuple[str, str]]:
+    if flow is None or refused_flow(pinned, flow):
+        return [(whole, "")]
+    return [(whole, ""), ("flow", flow), ("odometer", flow)]
+
+
+def _standing(
+    pinned: Pinned, kind: str, name: str, accounts: Mapping[str, Account]
+) -> Iterator[tuple[Gate, bool]]:
+    """Yield a gate as it stands, if the policy asks for it."""
+    dataset = str(pinned["dataset"])
+    for account in accounts.values():
+        if (account.dataset, account.kind, account.name) == (dataset, kind, name):
+            yield Gate(account), False
+            return
+    fresh = _fresh(pinned, kind, name)
+    if fresh is not None:
+        yield Gate(fresh), False
+
+
+def _in_parts(
+    pinned: Pinned, flow: str | None, accounts: Mapping[str, Account]
+) -> Iterator[tuple[Gate, bool]]:
+    """Yield the gates of one part: a new one each time, or the fullest.
+
+    Where parts are no periods, nobody knows which one the next run reads.
+    """
+    renewed = pinned["partition"]["by"] in TIMES
+    for kind, name in _kinds(pinned, "partition", flow):
+        standing = [
+            a
+            for a in accounts.values()
+            if a.kind == kind and (a.partition if name else True)
+            if name in ("", a.name)
+        ]
+        fresh = _fresh(pinned, kind, name or _NEXT)
+        if fresh is None:
+            continue
+        if renewed or not standing:
+            yield Gate(fresh), renewed
+        else:
+            for account in standing:
+                yield Gate(account), False
+
+
+def _fresh(pinned: Pinned, kind: str, name: str) -> Account | None:
+    """Return the account that a first charge would open."""
+    gate = pinned_gate(pinned, kind, name)
+    if gate is None:
+        return None
+    rule, halt = gate
+    made = rule_from_text(canonical(rule))
+    return empty_account(str(pinned["dataset"]), kind, name, made, halt)
+
+
+def population_of(pinned: Pinned) -> str | None:
+    """Return the dataset under which a ledger keeps a dataset's population."""
+    name = pinned.get("population")
+    return None if name is None else f"{PREFIX}{name}"

@@ -1,0 +1,132 @@
+"""What runs ask of the gates that must admit them, and how many more they admit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.ledger.account import Account
+from dpflow.ledger.gates import Gate
+from dpflow.rounding import number_from_text
+from dpflow.workload import Step, Workload, count_admitted, times, trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What each run asks of one account.
+
+    Attributes:
+        account: As it stands.
+        spent: What a run leaves behind.
+        peaks: What must be admitted within a run; one step after the other, each with
+            its worst case.
+        renewed: Whether every run has such an account to itself, as with a partition
+            for each week.
+    """
+
+    account: Account
+    spent: Tally
+    peaks: tuple[Tally, ...]
+    renewed: bool = False
+
+    def admits(self, run: int) -> bool:
+        """Say whether a run, counted from 1, is admitted after those before it."""
+        before = times(self.spent, run - 1)
+        return all(self.account.admits(before + peak) for peak in self.peaks)
+
+    def used_after(self, runs: int) -> float | None:
+        """Return the share of a filter's threshold that is used after some runs."""
+        rule = self.account.rule
+        if not isinstance(rule, Filter):
+            return None
+        total = self.account.settled + self.account.held + times(self.spent, runs)
+        return rule.used_fraction(total)
+
+
+def runs_left(loads: Iterable[Load]) -> tuple[int | None, Load | None]:
+    """Count the runs that all gates admit from where they stand.
+
+    Exact: tallies are added as they will be posted, and a run counts if each of its
+    steps is admitted at its worst case.
+
+    Args:
+        loads: What each run asks of every gate.
+
+    Returns:
+        The count, None if there is no end to them; and what refuses first.
+    """
+    fewest: int | None = None
+    limiting: Load | None = None
+    for load in loads:
+        count = _runs_of(load)
+        if count is not None and (fewest is None or count < fewest):
+            fewest, limiting = count, load
+    return fewest, limiting
+
+
+def _runs_of(load: Load) -> int | None:
+    if load.renewed:
+        return None if load.admits(1) else 0
+    if getattr(load.account.rule, "order", None) == "planned":
+        # The only gate that may refuse a run and admit a later one; it is short.
+        count = 0
+        while load.admits(count + 1) and any(load.spent.amounts):
+            count += 1
+        return count
+    return count_admitted(load.admits)
+
+
+def load_of(gate: Gate, workload: Workload, *, renewed: bool = False) -> Load:
+    """Price a workload for one gate.
+
+    Raises:
+        UnsupportedCost: If the gate has no price for a step.
+    """
+    pairs = []
+    for step in workload:
+        reserved = gate.price(step.cost)
+        pairs.append((reserved, _posted(gate, step, reserved), step.times))
+    *peaks, spent = trace(pairs, gate.account.rule.zero())
+    kept: list[Tally] = []
+    for peak in (spent, *reversed(peaks)):
+        if not any(peak.fits_within(other) for other in kept):
+            kept.append(peak)
+    return Load(account=gate.account, spent=spent, peaks=tuple(kept), renewed=renewed)
+
+
+def _posted(gate: Gate, step: Step, reserved: Tally) -> Tally:
+    """Return what a step posts, as a settlement would."""
+    cost, outcome, rule = step.cost, step.outcome, gate.account.rule
+    if outcome is None or gate.size != 1:
+        return reserved
+    try:
+        if isinstance(rule, Odometer) and gate.account.halt is None:
+            return rule.charge_realised(cost, outcome)
+        return rule.price_realised(cost, outcome)
+    except (InvalidCost, UnsupportedCost):
+        return reserved
+
+
+def empty_account(
+    dataset: str, kind: str, name: str, rule: Rule, halt: Fraction | str | None = None
+) -> Account:
+    """Return an account to which nothing was charged, of no ledger."""
+    zero = rule.zero()
+    return Account(
+        id="",
+        dataset=dataset,
+        term=0,
+        kind=kind,
+        name=name,
+        rule=rule,
+        halt=number_from_text(halt) if isinstance(halt, str) else halt,
+        settled=zero,
+        held=zero,
+        seq=0,
+        head="",
+        state="open",
+    )

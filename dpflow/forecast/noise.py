@@ -1,0 +1,139 @@
+"""What a cost's noise does to a released number, and the cost with another noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting.composed_costs import Composed
+from dpflow.accounting.costs import Cost, Gaussian, Laplace, cost_from_description
+from dpflow.accounting.mechanism_costs import DiscreteGaussian, DiscreteLaplace
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import bound_above, number_from_text, number_text, to_real
+from dpflow.workload import Step, Workload
+
+#: The factors of the noise that a forecast compares.
+FACTORS = tuple(map(Fraction, ("0.5", "0.75", "1", "1.5", "2", "3", "4")))
+_OUTSIDE = Fraction(1, 20)
+#: Up to it, a discrete Gaussian is summed up.
+_MOST_SCALE = 200
+#: How a description's numbers change when the noise grows by a factor.
+_POWERS = {
+    "sigma": 1,
+    "scale": 1,
+    "noise_multiplier": 1,
+    "epsilon": -1,
+    "mu": -1,
+    "rho": -2,
+    "xi": -2,
+}
+_PARTS = ("cost", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The noise of one released number.
+
+    Attributes:
+        spread: Its sigma or scale, in the units of the value.
+        half_width: Half of its 95 % interval, rounded up: the released number is
+            within it of the true one in 95 of 100 releases.
+    """
+
+    spread: Fraction
+    half_width: Fraction
+
+
+def noise_of(cost: Cost) -> Noise | None:
+    """Return the noise of a mechanism; None where a cost does not tell.
+
+    Of a step that is repeated, it is that of each time.
+    """
+    if isinstance(cost, Gaussian):
+        return Noise(cost.sigma, cost.sigma * _normal())
+    if isinstance(cost, Laplace):
+        return Noise(cost.scale, cost.scale * _exponential())
+    if isinstance(cost, DiscreteGaussian):
+        return Noise(cost.sigma, Fraction(_discrete_normal(cost.sigma)))
+    if isinstance(cost, DiscreteLaplace):
+        return Noise(cost.scale, Fraction(_geometric(cost.scale)))
+    step = getattr(cost, "substeps", None)
+    return None if step is None else noise_of(step[0])
+
+
+def _normal() -> Fraction:
+    return bound_above(lambda mp: mp.sqrt(2) * mp.erfinv(1 - to_real(mp, _OUTSIDE)))
+
+
+def _exponential() -> Fraction:
+    return bound_above(lambda mp: -mp.log(to_real(mp, _OUTSIDE)))
+
+
+def _discrete_normal(sigma: Fraction) -> int:
+    """Return the least whole number that covers 95 % of a discrete Gaussian."""
+    scale = float(sigma)
+    if scale > _MOST_SCALE:
+        # Its sums are integrals between half numbers, to more digits than a float has.
+        return math.ceil(sigma * _normal() - Fraction(1, 2))
+    terms = [math.exp(-((x / scale) ** 2) / 2) for x in range(20 * _MOST_SCALE)]
+    total = 2 * math.fsum(terms) - terms[0]
+    covered, width = terms[0], 0
+    while covered < (1 - float(_OUTSIDE)) * total:
+        width += 1
+        covered += 2 * terms[width]
+    return width
+
+
+def _geometric(scale: Fraction) -> int:
+    """Return the least whole number that covers 95 % of a discrete Laplace.
+
+    With q = exp(-1 / scale), 2 q^(k + 1) / (1 + q) lies beyond k.
+    """
+    step = 1 / float(scale)
+    beyond = math.log(float(_OUTSIDE) / 2) + math.log1p(math.exp(-step))
+    return max(math.ceil(-beyond / step - 1), 0)
+
+
+def scaled(cost: Cost, factor: Fraction) -> Cost:
+    """Return a step with `factor` times its noise, which may be less than before.
+
+    Raises:
+        InvalidCost: If nothing is known of the step with so much noise.
+    """
+    if factor >= 1:
+        return cost.noisier(factor)
+    if isinstance(cost, Composed):
+        return Composed(*(scaled(part, factor) for part in cost.costs))
+    quieter = cost_from_description(_scaled(cost.describe(), factor))
+    # Only what a cost itself calls so much noisier is the same step.
+    if quieter.noisier(1 / factor) != cost:
+        raise _unknown(cost, factor)
+    return quieter
+
+
+def scaled_workload(workload: Workload, factor: Fraction) -> Workload:
+    """Return a workload whose steps have `factor` times their noise."""
+    return tuple(
+        Step(scaled(step.cost, factor), step.times, step.outcome) for step in workload
+    )
+
+
+def _scaled(description: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in description.items():
+        if name in _PARTS:
+            found[name] = _scaled(value, factor)
+        elif name in _POWERS:
+            number = number_from_text(value) * factor ** _POWERS[name]
+            found[name] = number_text(number)
+        else:
+            found[name] = value
+    return found
+
+
+def _unknown(cost: Cost, factor: Fraction) -> InvalidCost:
+    msg = f"nothing is known of {cost!r} with {float(factor):g} times its noise"
+    return InvalidCost(msg, name="factor", value=number_text(factor))

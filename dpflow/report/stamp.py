@@ -1,0 +1,84 @@
+"""The stamp of a verification: what was recomputed, what came of it, and when."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from dpflow.exceptions import LedgerError
+from dpflow.ledger import Ledger
+from dpflow.ledger.account import now
+from dpflow.ledger.verify import verify
+from dpflow.ledger.verify_account import Finding
+
+_MOST_PROBLEMS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The newest entry of an account that was recomputed."""
+
+    account: str
+    entry: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """What a verification found.
+
+    Attributes:
+        fine: Whether all that was recomputed agrees.
+        witness: "agrees", "contradicts", "missing" or "waived".
+        checkpoints: How many signed ones there are; their signatures are for
+            `dpflow ledger verify`, which has the key.
+        heads: By account; who kept an earlier page can compare.
+        problems: What is bad, in words.
+        at: When it was done.
+        seconds: How long it took.
+    """
+
+    fine: bool
+    at: str
+    seconds: float
+    accounts: int = 0
+    entries: int = 0
+    reservations: int = 0
+    releases: int = 0
+    checkpoints: int = 0
+    witness: str = "waived"
+    heads: tuple[Head, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def verified(ledger: Ledger) -> Stamp:
+    """Recompute the whole ledger; nothing is written."""
+    at, start = now(), time.monotonic()
+    try:
+        found = verify(ledger)
+    except LedgerError as error:
+        seconds = time.monotonic() - start
+        return Stamp(fine=False, at=at, seconds=seconds, problems=(error.message,))
+    return Stamp(
+        fine=found.fine,
+        at=at,
+        seconds=time.monotonic() - start,
+        accounts=found.accounts,
+        entries=found.entries,
+        reservations=found.reservations,
+        releases=found.releases,
+        checkpoints=found.checkpoints,
+        witness=found.witness,
+        heads=tuple(
+            Head(account=account, entry=entry, digest=digest)
+            for account, (entry, digest) in sorted(found.heads.items())
+        ),
+        problems=tuple(map(_problem, found.bad[:_MOST_PROBLEMS])),
+    )
+
+
+def _problem(finding: Finding) -> str:
+    if finding.account is None:
+        return finding.problem
+    entry = "" if finding.entry is None else f", entry {finding.entry}"
+    return f"account {finding.account!r}{entry}: {finding.problem}"

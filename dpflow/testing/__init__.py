@@ -1,0 +1,64 @@
+"""For the tests of your own pipelines: a ledger that is no real one.
+
+The pytest fixture `dpflow_ledger` comes with dpflow; nothing has to be imported:
+
+    def test_the_report_counts_visitors(dpflow_ledger):
+        dpflow_ledger.use(POLICY)
+        dpflow_ledger.silence_noise()
+        assert visitors("monday") == 3
+
+Without pytest, `ledger_for_tests()` is the same as a context manager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from dpflow.testing.ledger import LedgerForTests
+
+__all__ = ["dpflow_ledger", "ledger_for_tests"]
+
+
+@contextmanager
+def ledger_for_tests(folder: Path | None = None) -> Iterator[LedgerForTests]:
+    """Give steps a new ledger for the length of a block, and keep all others closed.
+
+    Args:
+        folder: Where it is kept. Default: a temporary folder that is removed.
+
+    Yields:
+        The ledger, with the project's policies applied by the first step.
+    """
+    with pytest.MonkeyPatch.context() as patch, _opened(folder, patch) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def dpflow_ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
+    """Give a new ledger to the steps of a test, and keep every other one closed.
+
+    Noise is seeded and marked as test noise in the journal. See
+    `dpflow.testing.ledger.LedgerForTests` for what it can do.
+    """
+    # The test's own patch: what the test sets besides is undone in the right order.
+    with _opened(None, monkeypatch) as ledger:
+        yield ledger
+
+
+@contextmanager
+def _opened(folder: Path | None, patch: pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
+    # Every run of pytest imports this file, most of them for nothing.
+    from dpflow.testing.ledger import opened  # noqa: PLC0415
+
+    with (
+        TemporaryDirectory(prefix="dpflow-test-") as made,
+        opened(Path(made) if folder is None else folder, patch) as ledger,
+    ):
+        yield ledger

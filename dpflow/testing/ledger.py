@@ -1,0 +1,343 @@
+"""The ledger of a test: its policies, its noise, its refusals and what was charged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from dpflow.accounting.costs import Cost, cost_from_description
+from dpflow.config import (
+    ENVIRONMENT_VARIABLE,
+    KEY_VARIABLE,
+    LEDGER_VARIABLE,
+    NO_WITNESS,
+    POLICIES_VARIABLE,
+    PRINCIPAL_VARIABLE,
+    WITNESS_VARIABLE,
+    settings,
+)
+from dpflow.exceptions import ConfigurationError
+from dpflow.ledger import Ledger, create_ledger, kernel, pin_ledger
+from dpflow.ledger import views as ledger_views
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.codec import decode
+from dpflow.ledger.decide import decide
+from dpflow.ledger.fence import FENCE_VARIABLE
+from dpflow.ledger.records import Entry
+from dpflow.mechanisms.sources import (
+    TEST_ENVIRONMENT,
+    Seeds,
+    replace_noise,
+    restore_noise,
+)
+from dpflow.policy import Policy, load_policies, parse_policy
+from dpflow.project import current_project, forget_projects
+from dpflow.testing.refusals import Orders
+
+_ALL = 1_000_000
+_AUTHOR = "the author of the test"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargeMade:
+    """One execution that was granted, as the journal tells of it.
+
+    Attributes:
+        step: Name of the step.
+        datasets: Those that it read.
+        flow: The flow that was charged, if any.
+        cost: The worst case that was reserved.
+        state: What became of it; "open" while its body runs.
+        outcome: "completed" or "failed", once it is settled.
+        noise: Who drew the noise.
+        release_key: For people, if the step has one.
+        accounts: The accounts that were charged.
+    """
+
+    step: str
+    datasets: tuple[str, ...]
+    flow: str | None
+    cost: Cost
+    state: Literal["open", "settled", "void", "forfeited"]
+    outcome: str | None
+    noise: str | None
+    release_key: str | None
+    accounts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseKept:
+    """One release that the ledger keeps.
+
+    Attributes:
+        step: Name of the step.
+        key: The release key for people; empty for one that only a flow run replays.
+        value: What the body returned.
+    """
+
+    step: str
+    datasets: tuple[str, ...]
+    key: str
+    value: Any
+
+
+class LedgerForTests:
+    """What a test can do with the ledger that `dpflow_ledger` gives it."""
+
+    def __init__(self, folder: Path, orders: Orders) -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder / 'ledger.db'}"
+        self._orders = orders
+        self._seeds = Seeds()
+
+    @property
+    def policies(self) -> Path:
+        """The folder of its policies."""
+        return self.folder / "policies"
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger itself, as steps use it."""
+        return current_project().ledger
+
+    def use(self, *policies: str | Path | Policy) -> None:
+        """Use these policies in place of the project's.
+
+        Args:
+            *policies: YAML texts, paths of files or of folders, or policies.
+
+        Raises:
+            PolicyError: If one of them is refused.
+        """
+        texts = [text for each in policies for text in _texts(each)]
+        for path in self.policies.glob("*.y*ml"):
+            path.unlink()
+        for number, text in enumerate(texts):
+            (self.policies / f"{number}.yaml").write_text(text, "utf-8")
+        load_policies(self.policies)
+        self.apply_for_officers()
+
+    def seed(self, seed: int) -> None:
+        """Draw other noise: it is the same for the same seed. The first one is 0."""
+        self._replace(Seeds(seed=seed))
+
+    def silence_noise(self) -> None:
+        """Add no noise, so that a test may compare with the true numbers."""
+        self._replace(Seeds(silent=True))
+
+    def exhaust(self, dataset: str) -> None:
+        """Refuse every new charge of a dataset as `BudgetExhausted`; replays are free.
+
+        Raises:
+            UnknownDataset: If no policy governs it.
+        """
+        current_project().policies.policy_for(dataset)
+        self._orders.exhausted.add(dataset)
+
+    def refill(self, dataset: str) -> None:
+        """Undo `exhaust`."""
+        self._orders.exhausted.discard(dataset)
+
+    def refuse_next(self, *, times: int = 1, exhausted: bool = True) -> None:
+        """Refuse the next charges, of whatever step.
+
+        Args:
+            times: How many.
+            exhausted: As `BudgetExhausted`; else as the ledger would: as
+                `BudgetRefused` where the step was never granted so much.
+        """
+        if times < 1:
+            msg = f"times must be 1 or more, got {times}"
+            raise ConfigurationError(msg)
+        self._orders.next += [exhausted] * times
+
+    def charges(self, dataset: str | None = None) -> list[ChargeMade]:
+        """Return the executions that were granted, oldest first."""
+        found: dict[str, list[Entry]] = {}
+        for entry in self._entries(dataset):
+            if entry.reservation is not None and entry.kind != "refuse":
+                found.setdefault(entry.reservation, []).append(entry)
+        return [_charge(entries) for entries in found.values()]
+
+    def releases(self, dataset: str | None = None) -> list[ReleaseKept]:
+        """Return the releases that the ledger keeps, with their values, oldest first.
+
+        They are what `release_key` names or a flow run may replay.
+        """
+        with self.ledger.database.read() as session:
+            rows = [
+                session.rows("read_release", release_key=row["release_key"])[0]
+                for row in session.rows("list_releases")
+                if row["state"] == "settled"
+            ]
+        return [
+            ReleaseKept(
+                step=row["step"],
+                datasets=tuple(row["dataset"].split(",")),
+                key=row["key_text"],
+                value=decode(row["value"]),
+            )
+            for row in reversed(rows)
+            if row["value"] is not None
+            and dataset in (None, *row["dataset"].split(","))
+        ]
+
+    def refusals(self, dataset: str | None = None) -> list[str]:
+        """Return the names of the steps that were refused, oldest first."""
+        found = {
+            str(entry.reservation): str(entry.body["step"])
+            for entry in self._entries(dataset)
+            if entry.kind == "refuse"
+        }
+        return list(found.values())
+
+    def spent(self, dataset: str) -> Mapping[str, str]:
+        """Return what a dataset's account has settled, in its theorem's currency."""
+        views = ledger_views.accounts(self.ledger, dataset)
+        for view in views:
+            if view.kind in ("dataset", "population"):
+                return view.spent
+        return {}
+
+    def apply_for_officers(self) -> None:
+        """Apply the policies that name officers, as the first one: nobody else is here.
+
+        All others are applied by the first step, as on any ledger in a file.
+        """
+        project = current_project()
+        for policy in project.policies.values():
+            if policy.officers:
+                who = Approval(principal=policy.officers[0], authors=(_AUTHOR,))
+                wish = Wish(because="a test uses it")
+                apply_policy(project.ledger, policy, wish, who)
+
+    def _entries(self, dataset: str | None) -> list[Entry]:
+        found = ledger_views.history(self.ledger, dataset, kind=None, limit=_ALL)
+        # Newest first; entries of one millisecond stay in order.
+        found.reverse()
+        return sorted(found, key=lambda entry: entry.at)
+
+    def _replace(self, seeds: Seeds) -> None:
+        ledger = self.ledger
+        replace_noise(ledger.id, ledger.environment, seeds)
+
+
+@contextmanager
+def opened(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
+    """Make the ledger of a test in a folder, and keep every other one closed.
+
+    The environment names it, so that pyproject.toml is not asked, and child processes
+    use it too; their noise is OpenDP's.
+
+    Args:
+        folder: An empty folder.
+        patch: Sets the environment; whoever made it undoes it afterwards.
+    """
+    found = _project_policies()
+    orders = Orders()
+    ours = LedgerForTests(folder.absolute(), orders)
+    forget_projects()
+    for name, value in {
+        LEDGER_VARIABLE: ours.url,
+        POLICIES_VARIABLE: str(ours.policies),
+        WITNESS_VARIABLE: NO_WITNESS,
+        PRINCIPAL_VARIABLE: "test",
+        ENVIRONMENT_VARIABLE: TEST_ENVIRONMENT,
+        FENCE_VARIABLE: ours.url,
+    }.items():
+        patch.setenv(name, value)
+    patch.delenv(KEY_VARIABLE, raising=False)
+    made: Ledger | None = None
+    try:
+        made = create_ledger(ours.url, environment=TEST_ENVIRONMENT, witness=NO_WITNESS)
+        pin_ledger(made, ours.policies)
+        made.close()
+        if found is not None:
+            _copy(found, ours.policies)
+        orders.ledger = made.id
+        patch.setattr(kernel, "decide", orders.deciding(decide))
+        replace_noise(made.id, made.environment, Seeds())
+        if found is not None and any(ours.policies.glob("*.y*ml")):
+            ours.apply_for_officers()
+        yield ours
+    finally:
+        if made is not None:
+            restore_noise(made.id)
+        forget_projects()
+
+
+def _project_policies() -> Path | None:
+    """Return the folder of the project's policies, if it has one that can be found.
+
+    What names the real ledger is not followed: it may be a Prefect block.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(LEDGER_VARIABLE, "sqlite:///not-asked.db")
+        folder = settings().policies
+    return folder if folder.is_dir() else None
+
+
+def _copy(source: Path, target: Path) -> None:
+    for path in sorted(source.iterdir()):
+        if path.suffix in {".yaml", ".yml"} and not path.name.startswith("."):
+            (target / path.name).write_bytes(path.read_bytes())
+
+
+def _texts(source: str | Path | Policy) -> list[str]:
+    """Return the YAML of what stands for one policy or a folder of them."""
+    if isinstance(source, Policy):
+        return [_policy_text(source)]
+    if isinstance(source, str) and "\n" in source:
+        return [source]
+    path = Path(source)
+    if path.is_dir():
+        load_policies(path)
+        return [
+            each.read_text("utf-8")
+            for each in sorted(path.glob("*.y*ml"))
+            if not each.name.startswith(".")
+        ]
+    try:
+        return [path.read_text("utf-8")]
+    except OSError as error:
+        msg = (
+            f"use() takes policies, paths of policy files and YAML texts of more than "
+            f"one line; {str(source)[:80]!r} cannot be read: {error.strerror}"
+        )
+        raise ConfigurationError(msg) from error
+
+
+def _policy_text(policy: Policy) -> str:
+    fields = policy.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    # JSON is YAML.
+    text = json.dumps(fields, indent=2)
+    if parse_policy(text).declared() != policy.declared():
+        msg = f"the policy of {policy.dataset!r} cannot be written; give its YAML text"
+        raise ConfigurationError(msg)
+    return text
+
+
+def _charge(entries: list[Entry]) -> ChargeMade:
+    first = entries[0]
+    states = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
+    ended = [entry for entry in entries if entry.kind in states]
+    state: Any = states[ended[-1].kind] if ended else "open"
+    end = ended[-1].body if ended else {}
+    return ChargeMade(
+        step=str(first.body["step"]),
+        datasets=tuple(first.body["datasets"]),
+        flow=first.body["flow"],
+        cost=cost_from_description(first.body["cost"]),
+        state=state,
+        outcome=end.get("outcome"),
+        noise=end.get("noise"),
+        release_key=first.body["release_key"],
+        accounts=tuple(dict.fromkeys(entry.account for entry in entries)),
+    )

@@ -1,0 +1,194 @@
+"""`dpflow forecast` says what would fit, before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpflow.accounting import make_filter
+from dpflow.accounting.cost_text import cost_from_text
+from dpflow.accounting.costs import Gaussian
+from dpflow.exceptions import BudgetRefused
+from dpflow.workload import Step, rounds_admitted
+from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
+from tests.cli.support import without_colour as plain
+
+SAMPLED = "PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1)"
+WEEKLY = "Gaussian(sensitivity=100, sigma=1000)"
+
+
+def counted(sigma: int, epsilon: str, delta: str) -> int:
+    """Count Gaussians step by step, as a filter decides them."""
+    rule = make_filter("gaussian", epsilon=epsilon, delta=delta)
+    price = rule.price(Gaussian(sensitivity=100, sigma=sigma))
+    total, count = rule.zero(), 0
+    while rule.admits(total + price):
+        total, count = total + price, count + 1
+    return count
+
+
+def test_the_count_is_what_the_ledger_then_grants(shop: Shop) -> None:
+    """From what was charged so far, until the share refuses."""
+    shop.charge()
+    told = run_json("forecast", "cdnow", "--cost", WEEKLY)["outlook"]["runs_left"]
+    granted = 0
+    while True:
+        try:
+            shop.charge()
+        except BudgetRefused:
+            break
+        granted += 1
+    assert told == granted == counted(1000, "2", "5e-7") - 1
+
+
+def test_a_schedule_has_a_date(shop: Shop) -> None:
+    """The day of the first run that is refused."""
+    arguments = ("cdnow", "--cost", WEEKLY, "--every", "week", "--from", "2026-01-05")
+    data = run_json("forecast", *arguments)
+    outlook = data["outlook"]
+    assert (outlook["runs_left"], outlook["exhausted_on"]) == (18, "2026-05-11")
+    assert (outlook["every"], outlook["every_from"]) == ("7 days", "given")
+    assert outlook["limited_by"] == "share of weekly-report"
+    assert data["points"][0]["date"] == "2026-01-05"
+    text = run_fine("forecast", *arguments)
+    assert "18 runs fit. The share of weekly-report refuses the next one, on " in text
+    assert "2026-05-11 at one every 7 days." in text
+
+
+def test_other_noise_has_other_counts_and_intervals(shop: Shop) -> None:
+    """Each row is what a forecast of that noise would say."""
+    rows = run_json("forecast", "cdnow", "--cost", WEEKLY)["noise"]
+    assert [row["factor"] for row in rows] == [0.5, 0.75, 1, 1.5, 2, 3, 4]
+    for row in rows:
+        sigma = int(1000 * row["factor"])
+        assert row["runs_left"] == counted(sigma, "2", "5e-7")
+        assert row["half_widths"] == [pytest.approx(1.959964 * sigma, rel=1e-5)]
+
+
+def test_every_theorem_is_asked_with_a_whole_budget(shop: Shop) -> None:
+    """The policy's own counts as in `policy check`."""
+    data = run_json("forecast", "cdnow", "--cost", WEEKLY)
+    theorems = {each["theorem"]: each for each in data["theorems"]}
+    assert theorems["gaussian"]["runs"] == counted(1000, "3", "1e-6")
+    assert theorems["renyi"]["runs"] < theorems["gaussian"]["runs"]
+    assert theorems["basic"]["priced"] is False
+    assert "no price (1)" in run_fine("forecast", "cdnow", "--cost", WEEKLY)
+
+
+def test_the_policys_own_options_count(shop: Shop) -> None:
+    """A filter of another order admits another number."""
+    text = CDNOW.replace("gaussian", "{theorem: renyi, order: 40}")
+    shop.write(text.replace("weekly-report: {epsilon: 2, delta: 5e-7,", "f: {"))
+    data = run_json("forecast", "cdnow", "--cost", WEEKLY)
+    runs = {each["theorem"]: each["runs"] for each in data["theorems"]}
+    rule = make_filter("renyi", epsilon=3, delta="1e-6", order=40)
+    tuned = make_filter("renyi", epsilon=3, delta="1e-6")
+    step = (Step(cost_from_text(WEEKLY)),)
+    assert runs["renyi"] == rounds_admitted(rule, step) < rounds_admitted(tuned, step)
+
+
+def test_like_takes_the_last_run_of_a_flow(shop: Shop) -> None:
+    """It needs no dataset, for the flow's own is known."""
+    shop.charge(key="revenue/2026-W05")
+    shop.charge(key="revenue/2026-W06")
+    data = run_json("forecast", "--like", "weekly-report")
+    status = run_json("status", "cdnow")["datasets"][0]["outlooks"][0]
+    assert data["dataset"] == "cdnow"
+    assert data["outlook"] == status
+    assert data["workload"] == [
+        {"cost": "Gaussian(sensitivity=100, sigma=1000)", "times": 1, "outcome": None}
+    ]
+    assert status["every_from"] == "release keys"
+    assert "as its release keys tell" in run_fine("forecast", "--like", "weekly-report")
+
+
+def test_fresh_starts_from_a_full_budget(shop: Shop) -> None:
+    """As a new term would."""
+    shop.charge()
+    now = run_json("forecast", "--like", "weekly-report")
+    fresh = run_json("forecast", "--like", "weekly-report", "--fresh")
+    assert fresh["outlook"]["runs_left"] == now["outlook"]["runs_left"] + 1
+    assert fresh["starts_from"] == "A full budget, as asked."
+
+
+def test_a_policy_alone_is_enough(empty: Shop) -> None:
+    """Before there is a ledger."""
+    empty.write(CDNOW)
+    data = run_json("forecast", "--cost", WEEKLY)
+    assert data["outlook"]["runs_left"] == 18
+    assert "no ledger yet" in data["starts_from"]
+
+
+def test_nothing_is_written(shop: Shop) -> None:
+    """Not even the policy is pinned."""
+    run_fine("forecast", "cdnow", "--cost", WEEKLY)
+    assert run_json("ledger", "status")["datasets"] == []
+
+
+def test_a_flow_that_the_policy_keeps_out_has_no_runs(shop: Shop) -> None:
+    """Whatever it costs."""
+    data = run_json("forecast", "cdnow", "--cost", WEEKLY, "--flow", "other")
+    assert data["outlook"]["runs_left"] == 0
+    assert "policy" in data["outlook"]["limited_by"]
+    assert {row["runs_left"] for row in data["noise"]} == {0}
+
+
+def test_no_run_fits_is_said(shop: Shop) -> None:
+    """With what would, further down."""
+    text = run_fine("forecast", "cdnow", "--cost", "Gaussian(sensitivity=1, sigma=1)")
+    assert "No run fits. The dataset cdnow refuses the next one." in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ((), 2, "--cost COST"),
+        (("--cost", WEEKLY, "--like", "x"), 2, "either"),
+        (("cdnow", "--cost", WEEKLY, "--from", "2026-01-05"), 2, "--every"),
+        (("--cost", WEEKLY), 1, "adult, cdnow"),
+        (("nowhere", "--cost", WEEKLY), 1, "nowhere"),
+        (("cdnow", "--cost", "Gausian(sigma=1)"), 1, "unknown mechanism"),
+        (("cdnow", "--cost", "PureDP(epsilon=-1)"), 1, "-1"),
+        (("cdnow", "--cost", WEEKLY, "--every", "blue moon"), 1, "no interval"),
+        (
+            ("cdnow", "--cost", WEEKLY, "--every", "day", "--from", "soon"),
+            1,
+            "2026-01-05",
+        ),
+        (("--like", "weekly-report"), 1, "no run of the flow"),
+        (("adult", "--cost", WEEKLY), 1, "no sound price"),
+        (("adult", "--cost", SAMPLED), 1, "adult' says replace-one"),
+    ],
+)
+def test_wrong_questions_get_clear_answers(
+    shop: Shop, arguments: tuple[str, ...], code: int, told: str
+) -> None:
+    """Naming what was wrong, and what would be right."""
+    result = run("forecast", *arguments)
+    assert result.exit_code == code
+    assert told in plain(result.stderr).replace("\n", " ")
+
+
+def test_several_costs_are_one_run(shop: Shop) -> None:
+    """Their intervals stand side by side."""
+    steps = ("--cost", WEEKLY, "--cost", "Laplace(sensitivity=1, scale=50)")
+    data = run_json("forecast", "cdnow", *steps)
+    assert data["outlook"]["per_run"].startswith("2 steps")
+    assert len(data["noise"][0]["half_widths"]) == 2
+
+
+def test_it_fits_eighty_columns(shop: Shop) -> None:
+    """Nothing is cut in a terminal."""
+    text = run_terminal("forecast", "cdnow", "--cost", WEEKLY, columns=80)
+    lines = [plain(line) for line in text.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert any("portfolio" in line for line in lines)
+
+
+def test_an_answer_without_end_is_said(empty: Shop) -> None:
+    """Where each week has a budget of its own."""
+    empty.write(
+        "dataset: weeks\nunit: user-week\nrelation: add-or-remove\n"
+        "budget: {epsilon: 1}\nfilter: basic\npartition: {by: week}\n"
+    )
+    text = run_fine("forecast", "--cost", "PureDP(epsilon=0.1)")
+    assert "There is no end to the runs that fit" in text

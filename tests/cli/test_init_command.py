@@ -1,0 +1,222 @@
+"""`dpflow init` makes a project that passes its checks and runs."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dpflow.cli import starter
+from tests.cli.support import ADULT, Shop, _environment, run, run_fine, run_json
+from tests.cli.support import without_colour as plain
+
+FLAGS = (
+    ("--dataset", "sales", "--unit", "loyal customer", "--people", "4000"),
+    ("--flow", "weekly report", "--epsilon", "2", "--delta", "1e-7"),
+)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file of a folder but the ledger's, which opening touches."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".dpflow" not in path.parts
+    }
+
+
+def test_it_makes_all_that_a_project_needs(empty: Shop) -> None:
+    """And what it makes passes the check, without a warning."""
+    data = run_json("init", "--yes", *FLAGS[0], *FLAGS[1])
+    assert data["kept"] == []
+    assert set(data["made"]) == {
+        "policies/sales.yaml",
+        "policies/policy.schema.json",
+        "policies/ledger.lock",
+        "flows/weekly_report.py",
+        ".gitignore",
+        ".dpflow/ledger.db",
+        "pyproject.toml",
+    }
+    assert "Every loyal customer (add-or-remove)" in data["guarantee"]
+    assert "weak" not in run_fine("policy", "check", "--strict")
+    policy = yaml.safe_load((empty.policies / "sales.yaml").read_text())
+    assert (policy["people"], policy["flows"]) == (4000, {"weekly report": {}})
+    assert ".dpflow/" in (empty.root / ".gitignore").read_text().splitlines()
+    assert "Nothing was charged yet" in run_fine("status")
+
+
+@pytest.mark.parametrize("theorem", starter.FILTERS)
+@pytest.mark.parametrize("epsilon", ["0.01", "1", "20"])
+def test_the_first_step_fits_many_times(
+    empty: Shop, theorem: str, epsilon: str
+) -> None:
+    """Under every filter that it offers, and whatever the budget is."""
+    data = run_json("init", "--yes", "--filter", theorem, "--epsilon", epsilon)
+    assert data["runs"] >= 10
+    source = (empty.root / "flows" / "daily_report.py").read_text()
+    ast.parse(source)
+    assert max(map(len, source.splitlines())) <= 88
+    assert data["next"][1] == "python flows/daily_report.py"
+
+
+def test_nothing_that_exists_is_overwritten(empty: Shop) -> None:
+    """A second time keeps all, and says so."""
+    run_json("init", "--yes")
+    for name in ("flows/daily_report.py", ".gitignore", "pyproject.toml"):
+        path = empty.root / name
+        path.write_text(path.read_text() + "# mine\n")
+    before = contents(empty.root)
+    result = run("init", "--yes", "--epsilon", "9")
+    assert result.exit_code == 0
+    assert contents(empty.root) == before
+    assert "kept  policies/visits.yaml, which was there" in result.stdout
+    assert "epsilon = 1" in result.stdout
+    data = run_json("init", "--yes")
+    assert (data["made"], data["runs"]) == ([], None)
+    assert "pyproject.toml" not in data["made"]
+
+
+def test_a_dataset_that_has_a_policy_keeps_it(empty: Shop) -> None:
+    """Whatever its file is called: two would be refused."""
+    empty.write(ADULT, "people.yaml")
+    data = run_json("init", "--yes", "--dataset", "adult", "--filter", "basic")
+    assert "policies/people.yaml" in data["kept"]
+    assert not (empty.policies / "adult.yaml").exists()
+
+
+def test_a_gitignore_without_the_ledger_is_warned_of(empty: Shop) -> None:
+    """It is kept all the same."""
+    (empty.root / ".gitignore").write_text("*.pyc\n")
+    result = run("init", "--yes")
+    assert result.exit_code == 0
+    assert "add the line .dpflow/ to .gitignore" in result.stderr
+    assert (empty.root / ".gitignore").read_text() == "*.pyc\n"
+
+
+def test_a_pinned_ledger_that_is_gone_is_not_replaced(empty: Shop) -> None:
+    """A fresh one would forget; nothing else is made either."""
+    empty.policies.mkdir()
+    (empty.policies / "ledger.lock").write_text("f" * 32 + "\n")
+    result = run("init", "--yes")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "forget what has been spent" in result.stderr.replace("\n", " ")
+    assert list(contents(empty.root)) == ["policies/ledger.lock"]
+
+
+def test_a_ledger_whose_pin_is_gone_is_not_trusted(empty: Shop) -> None:
+    """Nor is it pinned by itself."""
+    run_json("init", "--yes")
+    (empty.policies / "ledger.lock").unlink()
+    result = run("init", "--yes")
+    assert result.exit_code == 1
+    assert "ledger.lock is missing" in result.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--epsilon", "-1"), "epsilon"),
+        (("--epsilon", "nan"), "epsilon"),
+        (("--delta", "2"), "delta"),
+        (("--unit", "a\nb"), "unit"),
+        (("--dataset", "a b"), "dataset"),
+        (("--filter", "gausian"), "gaussian"),
+        (("--filter", "plan"), "gaussian"),
+        (("--flow", "2026"), "letter"),
+        (("--flow", "--"), "flow"),
+    ],
+)
+def test_bad_answers_make_nothing(
+    empty: Shop, flags: tuple[str, ...], told: str
+) -> None:
+    """The value is named, and the folder stays empty."""
+    result = run("init", "--yes", *flags)
+    assert result.exit_code in (1, 2)
+    assert told in plain(result.stderr)
+    assert contents(empty.root) == {}
+
+
+@pytest.mark.parametrize("word", ["null", "123", "yes", 'it"s', "a: b", "#x", "NAME"])
+def test_any_unit_is_written_so_that_it_is_read_again(empty: Shop, word: str) -> None:
+    """YAML would take some words for something else."""
+    run_json("init", "--yes", "--unit", word)
+    policy = yaml.safe_load((empty.policies / "visits.yaml").read_text())
+    assert policy["unit"] == word
+    ast.parse((empty.root / "flows" / "daily_report.py").read_text())
+
+
+def test_without_a_terminal_it_asks_for_flags(empty: Shop) -> None:
+    """It does not wait for answers that never come."""
+    result = run("init")
+    assert result.exit_code == 2
+    assert "--yes" in plain(result.stderr)
+    assert contents(empty.root) == {}
+
+
+@pytest.mark.parametrize(
+    ("people", "delta"),
+    [(None, "1e-6"), (10, "1e-6"), (23570, "1e-6"), (10**9, "1e-11")],
+)
+def test_the_default_delta_is_far_below_one_in_all_people(
+    people: int | None, delta: str
+) -> None:
+    """At most a tenth of it."""
+    assert starter.default_delta(people) == delta
+    assert people is None or float(delta) <= 0.1 / people
+
+
+def test_it_asks_in_a_terminal(empty: Shop) -> None:
+    """Each answer lands in the policy; Enter takes the default."""
+    answers = ["shop", "buyer", "23570", "", "", "gaussien", "portfolio", ""]
+    text = _typed(answers, empty.root)
+    assert "One what?" in text
+    assert "made  policies/shop.yaml" in text
+    policy = yaml.safe_load((empty.policies / "shop.yaml").read_text())
+    assert (policy["unit"], policy["filter"]) == ("buyer", "portfolio")
+    assert policy["budget"] == {"epsilon": 1, "delta": "1e-6"}
+    run_fine("policy", "check", "--strict")
+
+
+def _typed(answers: list[str], folder: Path) -> str:
+    """Run `dpflow init` in a terminal and answer each question when it stands."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dpflow", "init"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=folder,
+        env=_environment() | {"TERM": "xterm-256color"},
+    )
+    os.close(theirs)
+    shown, waiting, deadline = b"", list(answers), time.monotonic() + 120
+    try:
+        while time.monotonic() < deadline:
+            if select.select([ours], [], [], 0.2)[0]:
+                try:
+                    part = os.read(ours, 65536)
+                except OSError:
+                    break
+                if not part:
+                    break
+                shown += part
+            elif waiting and shown.rstrip(b" ").endswith(b":"):
+                os.write(ours, (waiting.pop(0) + "\n").encode())
+        process.wait(timeout=60)
+    finally:
+        process.kill()
+        os.close(ours)
+    return shown.decode().replace("\r\n", "\n")

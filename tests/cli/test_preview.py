@@ -1,0 +1,539 @@
+"""`dpflow preview`: what a change does, told without running it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dpflow import BudgetExhausted, Gaussian
+from dpflow.cli.preview_scan import scan
+from dpflow.project import forget_projects
+from tests.cli.support import run, run_fine, run_json
+from tests.projects import rows
+
+POLICY = """\
+dataset: visits
+unit: visitor
+relation: add-or-remove
+budget: {epsilon: 1, delta: 1e-6}
+filter: gaussian
+odometer: {theorem: renyi, delta: 1e-6}
+flows:
+  daily-report: {halt_at_epsilon: 3}
+"""
+CODE = """\
+from dpflow import Gaussian, dp_flow, dp_task, release
+
+SIGMA = 20
+raise RuntimeError("this must not be run")
+
+
+@dp_task(
+    dataset="visits",
+    cost=Gaussian(sensitivity=1, sigma=SIGMA),
+    release_key="visitors/{day}",
+)
+def visitors(day):
+    return release(1)
+
+
+@dp_flow(name="daily-report")
+def daily(day):
+    visitors.submit(day)
+"""
+CANARY = "canary-" + "1618033988"
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A project in a git repository."""
+
+    root: Path
+
+    def git(self, *arguments: str) -> str:
+        """Run git here."""
+        names = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=0"]
+        done = subprocess.run(
+            ["git", *names, *arguments],
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+    def change(self, name: str, old: str, new: str) -> None:
+        """Change one place of a file."""
+        text = (self.root / name).read_text("utf-8")
+        assert text.count(old) == 1, old
+        self.write(name, text.replace(old, new))
+
+    def commit(self) -> str:
+        """Commit everything."""
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", "x")
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Return a project on a branch of its own, without any change yet."""
+    for name in ("LEDGER_URL", "POLICIES", "PRINCIPAL", "ENVIRONMENT"):
+        monkeypatch.delenv(f"DPFLOW_{name}", raising=False)
+    found = Repository(tmp_path)
+    found.git("init", "--quiet", "--initial-branch=main")
+    found.write("pyproject.toml", "")
+    found.write(".gitignore", ".dpflow/\n")
+    found.write("policies/visits.yaml", POLICY)
+    found.write("report.py", CODE)
+    found.commit()
+    found.git("switch", "--quiet", "--create", "change")
+    monkeypatch.chdir(tmp_path)
+    yield found
+    forget_projects()
+
+
+def step(found, name="visitors"):
+    """Return one step of a preview."""
+    (match,) = [each for each in found["steps"] if each["step"] == name]
+    return match
+
+
+def fits(fitting):
+    """Return counts by gate."""
+    return {each["gate"]: each["whole_budget"] for each in fitting}
+
+
+def test_no_change_says_so(project):
+    """Nothing is weaker, and every step is as it was."""
+    found = run_json("preview", "--fail-on", "looser")
+    assert (found["weaker"], found["problems"], found["lock"]) == ([], [], "same")
+    assert [each["verdict"] for each in found["policies"]] == ["same"]
+    assert step(found)["status"] == "same"
+    assert step(found)["flows"] == ["daily-report"]
+    assert "1 steps are as they were" in run_fine("preview")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict", "weaker"),
+    [
+        ("epsilon: 1,", "epsilon: 2,", "looser", True),
+        ("epsilon: 1,", "epsilon: 0.5,", "tighter", False),
+        ("filter: gaussian", "filter: concentrated", "other", True),
+        ("unit: visitor", "unit: visitor-day", "other", True),
+        ("halt_at_epsilon: 3", "halt_at_epsilon: 4", "looser", True),
+        (", delta: 1e-6}\nfilter", ", delta: 1e-5}\nfilter", "looser", True),
+        ("add-or-remove", "add-or-remove # as before", "same", False),
+    ],
+)
+def test_a_policy_change_is_judged(project, old, new, verdict, weaker):
+    """What may be weaker fails a check, and only that."""
+    project.change("policies/visits.yaml", old, new)
+    found = run_json("preview", "--fail-on", "looser", exit_code=int(weaker))
+    (policy,) = found["policies"]
+    assert (policy["verdict"], policy["weaker"]) == (verdict, weaker)
+    assert run("preview").exit_code == 0
+
+
+def test_a_mixed_change_is_not_taken_for_a_tighter_one(project):
+    """A smaller epsilon does not make up for a larger delta."""
+    text = POLICY.replace("epsilon: 1, delta: 1e-6", "epsilon: 0.9, delta: 1e-3")
+    project.write("policies/visits.yaml", text)
+    assert run("preview", "--fail-on", "looser").exit_code == 1
+
+
+def test_guarantees_are_told_in_words(project):
+    """Before and after."""
+    project.change("policies/visits.yaml", "epsilon: 1,", "epsilon: 2,")
+    (policy,) = run_json("preview")["policies"]
+    assert "(epsilon = 1, " in policy["guarantee_before"]
+    assert "(epsilon = 2, " in policy["guarantee_after"]
+    (change,) = policy["changes"]
+    assert (change["field"], change["before"], change["after"]) == (
+        "budget.epsilon",
+        "1",
+        "2",
+    )
+
+
+def test_a_new_policy_is_new_and_a_removed_one_weaker(project):
+    """Without a policy nothing bounds what is released."""
+    project.write("policies/other.yaml", POLICY.replace("visits", "other"))
+    found = run_json("preview", "--fail-on", "looser")
+    assert {p["dataset"]: p["verdict"] for p in found["policies"]} == {
+        "visits": "same",
+        "other": "new",
+    }
+    (project.root / "policies" / "visits.yaml").unlink()
+    found = run_json("preview", "--fail-on", "looser", exit_code=1)
+    assert "the policy of visits is gone" in found["weaker"]
+    assert "no policy governs visits: it would be refused" in step(found)["notes"]
+
+
+def test_another_pinned_ledger_is_weaker(project):
+    """It would forget what was spent."""
+    project.write("policies/ledger.lock", "a" * 32)
+    assert run_json("preview", "--fail-on", "looser")["lock"] == "new"
+    project.commit()
+    project.git("branch", "--force", "main")
+    project.write("policies/ledger.lock", "b" * 32)
+    assert run_json("preview", "--fail-on", "looser", exit_code=1)["lock"] == "changed"
+    (project.root / "policies" / "ledger.lock").unlink()
+    assert run_json("preview", "--fail-on", "looser", exit_code=1)["lock"] == "removed"
+
+
+def test_a_policy_that_cannot_be_read_fails_the_check(project):
+    """What nobody can read, nobody can judge."""
+    project.change("policies/visits.yaml", "epsilon: 1,", "epsilon: -1,")
+    found = run_json("preview", "--fail-on", "looser", exit_code=1)
+    assert "the working tree" in found["problems"][0]
+    project.write("policies/visits.yaml", POLICY)
+    project.write("policies/twice.yaml", POLICY)
+    found = run_json("preview", "--fail-on", "looser", exit_code=1)
+    assert "another file governs already" in found["problems"][0]
+
+
+# Steps
+
+
+def test_a_changed_cost_tells_how_many_steps_fit(project):
+    """Against each gate that the step asks, its flow's odometer included."""
+    project.change("report.py", "SIGMA = 20", "SIGMA = 10")
+    found = step(run_json("preview", "--fail-on", "looser"))
+    assert found["cost_before"] == "Gaussian(sensitivity=1, sigma=20)"
+    assert found["cost_after"] == "Gaussian(sensitivity=1, sigma=10)"
+    assert fits(found["fits_before"])["dataset visits"] == 22
+    assert fits(found["fits_after"])["dataset visits"] == 5
+    assert fits(found["fits_after"]).keys() == {
+        "dataset visits",
+        "odometer of daily-report",
+    }
+    assert "sigma 20 is now 10: 0.5 times" in found["notes"]
+    assert any("error at run" in note for note in found["notes"])
+
+
+def test_what_fits_is_what_the_ledger_would_grant(project):
+    """The counted steps are granted, and the next one is exhausted."""
+    project.write("report.py", CODE.replace("raise RuntimeError", "print"))
+    project.change("report.py", '    release_key="visitors/{day}",\n', "")
+    assert run("ledger", "init").exit_code == 0
+    from dpflow import guarded, release
+
+    cost = Gaussian(sensitivity=1, sigma=20)
+    step_of = guarded(dataset="visits", cost=cost, name="visitors", flow="daily-report")
+    count = step_of(lambda: release(1))
+    for _ in range(4):
+        count()
+    found = step(run_json("preview"))
+    by_gate = {each["gate"]: each["now"] for each in found["fits_after"]}
+    for _ in range(by_gate["dataset visits"]):
+        count()
+    with pytest.raises(BudgetExhausted):
+        count()
+    assert by_gate["dataset visits"] == 18
+    found = step(run_json("preview"))
+    assert found["fits_after"][0]["now"] == 0
+
+
+@pytest.mark.parametrize(("epsilon", "now"), [("0.9", 14), ("2", None)])
+def test_an_edited_policy_tells_what_fits_then(project, epsilon, now):
+    """Tightened, the tally is kept; what a new term would leave is not said."""
+    assert run("ledger", "init").exit_code == 0
+    from dpflow import guarded, release
+
+    cost = Gaussian(sensitivity=1, sigma=20)
+    step_of = guarded(dataset="visits", cost=cost, name="visitors", flow="daily-report")
+    count = step_of(lambda: release(1))
+    for _ in range(4):
+        count()
+    project.change("policies/visits.yaml", "epsilon: 1,", f"epsilon: {epsilon},")
+    found = step(run_json("preview"))
+    assert found["fits_before"][0]["now"] == 18
+    assert found["fits_after"][0]["now"] == now
+
+
+def test_a_flow_that_the_policy_does_not_name_is_told(project):
+    """Its steps would be refused."""
+    project.change("report.py", 'name="daily-report"', 'name="weekly-report"')
+    (note,) = step(run_json("preview"))["notes"]
+    assert "does not let flow weekly-report use it" in note
+
+
+def test_another_release_key_draws_anew(project):
+    """Nothing is replayed under it."""
+    project.change("report.py", "visitors/{day}", "people/{day}")
+    (note,) = step(run_json("preview"))["notes"]
+    assert "drawn and charged anew" in note
+
+
+def test_new_removed_and_moved_steps_are_told(project):
+    """A file may be renamed without a word."""
+    new = CODE.replace("visitors", "visits").replace('dataset="visits"', 'dataset="x"')
+    project.write("more.py", new)
+    found = run_json("preview")
+    assert (step(found)["status"], step(found, "visits")["status"]) == ("same", "new")
+    assert "no policy governs x" in step(found, "visits")["notes"][0]
+    (project.root / "more.py").unlink()
+    (project.root / "report.py").rename(project.root / "daily.py")
+    assert step(run_json("preview"))["status"] == "same"
+    (project.root / "daily.py").unlink()
+    assert step(run_json("preview", "--fail-on", "looser"))["status"] == "removed"
+
+
+def test_a_function_that_lost_its_guard_is_weaker(project):
+    """It goes on reading private data, and nobody counts."""
+    start = CODE.index("@dp_task")
+    end = CODE.index("def visitors")
+    project.write("report.py", CODE[:start] + CODE[end:])
+    found = run_json("preview", "--fail-on", "looser", exit_code=1)
+    assert step(found)["status"] == "unguarded"
+    assert found["weaker"] == ["step visitors has lost its guard"]
+
+
+def test_a_cost_for_another_relation_is_told(project):
+    """It would be refused at run."""
+    project.change(
+        "report.py",
+        "Gaussian(sensitivity=1, sigma=SIGMA)",
+        "RandomizedResponse(epsilon=0.1, categories=2)",
+    )
+    project.change("report.py", "import Gaussian", "import RandomizedResponse")
+    notes = step(run_json("preview"))["notes"]
+    assert any("does not hold for add-or-remove" in note for note in notes)
+
+
+# What is read
+
+
+HEAD = "import dpflow\nimport dpflow as d\nfrom dpflow import *\n"
+
+
+def only(text):
+    """Return the only step in a source."""
+    (found,) = scan({"a.py": HEAD + text}).steps
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cost", "expected"),
+    [
+        ("Gaussian(sensitivity=1, sigma=20)", Gaussian(sensitivity=1, sigma=20)),
+        ("dpflow.Gaussian(sensitivity=1, sigma=20)", Gaussian(sensitivity=1, sigma=20)),
+        ("d.Gaussian(sensitivity=1, sigma=20)", Gaussian(sensitivity=1, sigma=20)),
+        ("COST", Gaussian(sensitivity=1, sigma="0.1")),
+        ("Repeated(COST, 3).part", None),
+        ("lambda day: Gaussian(sensitivity=1, sigma=20)", None),
+        ("Gaussian(sensitivity=1, sigma=sigma)", None),
+        ("Gaussian(sensitivity=1, sigma=TWICE)", None),
+        ("Gaussian(sensitivity=1, sigma=2 ** 4)", None),
+        ("Gaussian(**options)", None),
+        ("cost_of(20)", None),
+        ("other.Gaussian(sensitivity=1, sigma=20)", None),
+        ("Gaussian(sensitivity=1, sigma=20) if x else 1", None),
+    ],
+)
+def test_costs_that_are_written_out_are_read(cost, expected):
+    """Names that are bound once are followed; everything else is left to run time."""
+    text = (
+        "COST = Gaussian(sensitivity=1, sigma=0.1)\nTWICE = 1\nTWICE = 2\n"
+        f"@guarded(dataset='a', cost={cost})\ndef f(sigma): pass\n"
+    )
+    found = only(text)
+    assert found.cost == expected
+    assert found.text
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "from mine import Gaussian\n",
+        "def Gaussian(**k): return 1\n",
+        "class Gaussian: pass\n",
+        "Gaussian = other\n",
+    ],
+)
+def test_a_cost_of_someone_else_is_not_read(before):
+    """It is no cost of dpflow's, whatever it is called."""
+    text = before + "@guarded(dataset='a', cost=Gaussian(sensitivity=1, sigma=20))\n"
+    assert only(text + "def f(): pass\n").cost is None
+
+
+def test_an_impossible_cost_is_a_problem():
+    """It would fail when the file is imported."""
+    found = only(
+        "@guarded(dataset='a', cost=Laplace(sensitivity=1, epsilon=-1))\ndef f(): 1"
+    )
+    assert "epsilon" in found.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "datasets", "flows"),
+    [
+        ("@guarded(dataset='a', cost=C, flow='r')\ndef f(): 1", "f", ("a",), ("r",)),
+        (
+            "@dpflow.dp_task(dataset=('a', 'b'), cost=C)\ndef f(): 1",
+            "f",
+            ("a", "b"),
+            (),
+        ),
+        ("@guarded(dataset=D, cost=C, name='g')\ndef f(): 1", "g", (), ()),
+        ("D = 'a'\n@guarded(dataset=D, cost=C)\nasync def f(): 1", "f", ("a",), ()),
+        ("with spend(dataset='a', cost=C, step='s'): 1", "s", ("a",), ()),
+        ("g = guarded(dataset='a', cost=C)(f)", "f", ("a",), ()),
+        (
+            "from dpflow import guarded as g\n@g(dataset='a', cost=C)\ndef f(): 1",
+            "f",
+            ("a",),
+            (),
+        ),
+        (
+            (
+                "@dp_task(dataset='a', cost=C)\ndef f(): 1\n"
+                "@dp_flow\ndef my_report(): f.map([1])"
+            ),
+            "f",
+            ("a",),
+            ("my-report",),
+        ),
+        (
+            (
+                "from prefect import flow\n@dp_task(dataset='a', cost=C)\ndef f(): 1\n"
+                "@flow(name='x')\ndef r(): f.with_options(retries=1)()"
+            ),
+            "f",
+            ("a",),
+            ("x",),
+        ),
+    ],
+)
+def test_every_way_to_make_a_step_is_found(text, name, datasets, flows):
+    """Decorators, blocks and calls, under whatever name they were imported."""
+    found = only(text)
+    assert (found.name, found.datasets, found.flows) == (name, datasets, flows)
+
+
+def test_a_file_that_is_no_python_is_a_problem(project):
+    """It may hold steps."""
+    project.write("broken.py", "guarded(:\n")
+    found = run_json("preview", "--fail-on", "looser", exit_code=1)
+    assert "broken.py is no Python" in found["problems"][0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_strange_file_brings_nothing_down(project):
+    """No warning of its syntax, and what is nested too deeply is a problem."""
+    project.write("odd.py", "flow = '\\d'\n")
+    assert run_fine("preview").startswith("main (")
+    deep = "+".join(["1"] * 20_000)
+    project.write("deep.py", f"@guarded(dataset='a', cost={deep})\ndef f(): 1\n")
+    found = run_json("preview", "--fail-on", "looser", exit_code=1)
+    assert "deep.py" in found["problems"][0]
+
+
+def test_a_link_is_not_followed(project, tmp_path_factory):
+    """A change under review may point anywhere; errors would quote what is there."""
+    secret = tmp_path_factory.mktemp("elsewhere") / "secret.yaml"
+    secret.write_text(POLICY.replace("visitor", CANARY), "utf-8")
+    for name in ("policies/link.yaml", "link.py"):
+        (project.root / name).symlink_to(secret)
+    result = run("preview", "--markdown", "--fail-on", "looser")
+    assert result.exit_code == 1
+    assert CANARY not in result.output
+
+
+# Versions
+
+
+def test_the_change_began_where_it_branched_off(project):
+    """What came to main later is not the change's doing."""
+    project.write("more.py", "x = 1\n")
+    project.commit()
+    project.git("switch", "--quiet", "main")
+    project.change("policies/visits.yaml", "epsilon: 1,", "epsilon: 0.5,")
+    project.commit()
+    project.git("switch", "--quiet", "change")
+    found = run_json("preview", "--fail-on", "looser")
+    assert [each["verdict"] for each in found["policies"]] == ["same"]
+
+
+def test_a_commit_is_compared_in_place_of_the_working_tree(project):
+    """Edits that are not committed do not count then."""
+    project.change("policies/visits.yaml", "epsilon: 1,", "epsilon: 2,")
+    assert run("preview", "--head", "HEAD", "--fail-on", "looser").exit_code == 0
+    project.commit()
+    assert run("preview", "--head", "HEAD", "--fail-on", "looser").exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["none", "--help", "main; rm -rf x", ""])
+def test_an_unknown_base_is_told(project, name):
+    """And what a shallow clone needs."""
+    result = run("preview", f"--base={name}")
+    assert result.exit_code == 1
+    assert "git knows no commit" in result.stderr
+
+
+def test_outside_a_repository_the_error_is_gits(tmp_path, monkeypatch):
+    """In one line."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    result = run("preview")
+    assert result.exit_code == 1
+    assert "git rev-parse failed" in result.stderr
+
+
+def test_nothing_is_run_read_or_written(project):
+    """The code raises when it is run; the ledger's rows and the files stay."""
+    assert run("ledger", "init").exit_code == 0
+    project.write("visits.csv", CANARY)
+    before = rows(project.root), project.git("status", "--porcelain")
+    for options in ((), ("--json",), ("--markdown",)):
+        assert CANARY not in run_fine("preview", *options)
+    assert (rows(project.root), project.git("status", "--porcelain")) == before
+
+
+# Markdown
+
+
+def test_markdown_is_a_readable_comment(project):
+    """A headline, the policies, a table of steps, and what was not done."""
+    project.change("policies/visits.yaml", "epsilon: 1,", "epsilon: 2,")
+    project.change("report.py", "SIGMA = 20", "SIGMA = 40")
+    text = run_fine("preview", "--markdown")
+    assert text.startswith("## dpflow: main (")
+    assert "**A guarantee may be weaker: the policy of visits is looser.**" in text
+    assert "- budget.epsilon 1 is now 2 (looser)" in text
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(table) == 3
+    assert {line.count("|") for line in table} == {7}
+    assert "`Gaussian(sensitivity=1, sigma=40)`" in table[2]
+    assert "22 \N{RIGHTWARDS ARROW} " in table[2]
+    assert "Nothing was run." in text
+
+
+def test_names_are_no_markup(project):
+    """Whoever opens the pull request chooses them."""
+    name = "<img src=x>|@team `b` *c*"
+    policy = POLICY.replace("unit: visitor", f"unit: {json.dumps(name)}")
+    project.write("policies/visits.yaml", policy)
+    project.change("report.py", "def visitors", "def visitörs")
+    project.change("report.py", 'release_key="visitors/{day}"', f"name={name!r}")
+    text = run_fine("preview", "--markdown")
+    outside = "".join(text.split("`")[::2])
+    assert "<img" not in outside
+    assert "@team" not in outside
+    assert {line.count("|") - line.count("\\|") for line in text.splitlines()} <= {0, 7}
+
+
+def test_one_form_at_a_time(project):
+    """Two would be one too many."""
+    assert run("preview", "--markdown", "--json").exit_code == 2

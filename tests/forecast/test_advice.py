@@ -1,0 +1,145 @@
+"""What is weak about a policy, and what would be better."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpflow.accounting.costs import Gaussian, PureDP
+from dpflow.accounting.mechanism_costs import PoissonSampledGaussian
+from dpflow.exceptions import PolicyError
+from dpflow.forecast.advice import advice, declared_workload, suggestion
+from dpflow.policy import parse_policy
+from dpflow.workload import Step, rounds_admitted
+
+GOOD = """\
+dataset: d
+unit: person
+relation: add-or-remove
+budget: {epsilon: 3, delta: 1e-6}
+filter: gaussian
+"""
+WEEKS = "unit: person-week\npartition: {by: week}"
+GAUSSIAN = Gaussian(sensitivity=1, sigma=20)
+
+
+def codes(text: str, **known) -> list[str]:
+    """Return what is weak, by name."""
+    return [each.code for each in advice(parse_policy(text), **known)]
+
+
+def test_nothing_is_weak_about_a_good_policy():
+    """With all that could be known of it."""
+    assert codes(GOOD, people=20_000, workload=(Step(GAUSSIAN),)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("epsilon: 3", "epsilon: 10", []),
+        ("epsilon: 3", "epsilon: 10.1", ["large-epsilon"]),
+        ("1e-6}", "1e-6}\nlifetime: {epsilon: 12, delta: 1e-6}", ["large-epsilon"]),
+        ("1e-6}", "1e-6}\nlifetime: {epsilon: 6, delta: 2e-6}", ["renewal"]),
+        ("1e-6}", "1e-6}\nlifetime: {epsilon: 5, delta: 2e-6}", []),
+        ("1e-6}", "2e-4}", ["large-delta"]),
+        ("1e-6}", "5e-5}", []),
+        ("unit: person", WEEKS, ["renewal"]),
+        (
+            "unit: person",
+            f"{WEEKS}\nlifetime: {{epsilon: 6, delta: 2e-6}}",
+            [],
+        ),
+        ("unit: person", "unit: person\npartition: {by: region}", []),
+    ],
+)
+def test_each_weakness_is_found_at_its_limit(old, new, found):
+    """And not below it."""
+    assert codes(GOOD.replace(old, new), people=20_000) == found
+
+
+def test_people_are_the_policys_unless_they_are_given():
+    """Without either, nothing is said of delta."""
+    large = GOOD.replace("1e-6", "1e-3")
+    assert codes(large) == []
+    assert codes(large, people=1001) == ["large-delta"]
+    assert codes(large.replace("unit", "people: 1001\nunit")) == ["large-delta"]
+    assert codes(large.replace("unit", "people: 1001\nunit"), people=900) == []
+
+
+def test_gaussians_under_basic_are_warned_of():
+    """With the theorems that do have a price."""
+    basic = GOOD.replace("gaussian", "basic")
+    (found,) = advice(parse_policy(basic), workload=(Step(GAUSSIAN),))
+    assert found.code == "no-price"
+    assert "gaussian" in found.hint
+    assert "basic" in found.text
+    assert codes(basic, workload=(Step(PureDP(epsilon="0.1")),)) == []
+
+
+def test_a_cost_of_another_relation_is_warned_of():
+    """A ledger refuses it at once."""
+    cost = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=2)
+    text = GOOD.replace("gaussian", "renyi")
+    assert codes(text, workload=(Step(cost),)) == []
+    text = text.replace("add-or-remove", "replace-one")
+    assert codes(text, workload=(Step(cost),)) == ["no-price"]
+
+
+def test_a_step_that_never_fits_is_warned_of():
+    """The gate that refuses it is named."""
+    text = GOOD + "flows: {f: {epsilon: 0.1, delta: 1e-7}}\nother_flows: allow\n"
+    found = advice(parse_policy(text), workload=(Step(GAUSSIAN),))
+    assert [each.code for each in found] == ["too-large"]
+    assert "flow f" in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("filter_name", "cost", "best"),
+    [
+        ("renyi", GAUSSIAN, "gaussian"),
+        ("gaussian", GAUSSIAN, "gaussian"),
+        ("basic", GAUSSIAN, "gaussian"),
+        ("gaussian", PureDP(epsilon="1"), "basic"),
+    ],
+)
+def test_the_theorem_that_goes_furthest_is_suggested(filter_name, cost, best):
+    """Its count is the filter's own, and no other filter's is larger."""
+    policy = parse_policy(GOOD.replace("gaussian", filter_name))
+    found = suggestion(policy, (Step(cost),))
+    assert found.best.theorem == best
+    rule = parse_policy(GOOD.replace("gaussian", best)).dataset_filter()
+    assert rounds_admitted(rule, (Step(cost),)) == found.best.rounds
+    assert best in found.text or "No adaptive filter" in found.text
+
+
+def test_a_plan_declares_its_workload():
+    """And gets no other theorem suggested, for it was chosen with its steps."""
+    text = GOOD.replace(
+        "filter: gaussian",
+        "filter: {theorem: plan, steps: [{cost: {mechanism: PureDP, epsilon: 0.1}, "
+        "times: 5}]}",
+    )
+    policy = parse_policy(text)
+    assert declared_workload(policy) == (Step(PureDP(epsilon="0.1"), 5),)
+    assert suggestion(policy, declared_workload(policy)) is None
+    assert declared_workload(parse_policy(GOOD)) == ()
+    assert suggestion(parse_policy(GOOD), ()) is None
+
+
+def test_people_are_no_part_of_the_guarantee():
+    """Counting them anew asks for no new term."""
+    more = parse_policy(GOOD.replace("unit", "people: 1001\nunit"))
+    assert more.pinned() == parse_policy(GOOD).pinned()
+    assert more.declared() == parse_policy(GOOD).declared()
+
+
+@pytest.mark.parametrize("people", ["0", "-5", "1.5", "many", "true", "1e99"])
+def test_a_number_of_people_that_cannot_be_is_refused(people):
+    """With the line."""
+    with pytest.raises(PolicyError, match="people"):
+        parse_policy(GOOD.replace("unit", f"people: {people}\nunit"))
+
+
+def test_a_population_may_say_how_many_people_it_has():
+    """Its file is checked as a dataset's is."""
+    text = GOOD.replace("dataset: d", "population: all\npeople: 1001")
+    assert codes(text.replace("1e-6", "1e-2")) == ["large-delta"]

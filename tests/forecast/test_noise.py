@@ -1,0 +1,95 @@
+"""What noise means in the units of the data, and costs with another noise."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dpflow.accounting.composed_costs import Composed, Repeated
+from dpflow.accounting.costs import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
+from dpflow.accounting.mechanism_costs import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    PoissonSampledGaussian,
+)
+from dpflow.accounting.notion_costs import GaussianDP
+from dpflow.accounting.output_costs import EarlyStopping, OutputDP
+from dpflow.exceptions import InvalidCost
+from dpflow.forecast.noise import noise_of, scaled
+
+SCALED = [
+    Gaussian(sensitivity=3, sigma=40),
+    Laplace(sensitivity=2, scale=10),
+    DiscreteGaussian(sensitivity=3, sigma=40),
+    DiscreteLaplace(sensitivity=2, scale=10),
+    PureDP(epsilon="0.1"),
+    ApproxDP(epsilon="0.1", delta="1e-9"),
+    ZCDP(rho="0.04"),
+    GaussianDP(mu="0.2"),
+    PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=2),
+    Repeated(Gaussian(sensitivity=1, sigma=8), 12),
+    Composed(PureDP(epsilon="0.1"), Laplace(sensitivity=1, scale=4)),
+    EarlyStopping(PureDP(epsilon="0.01"), stops=(5, 10)),
+]
+
+
+def test_the_interval_holds_95_of_100_releases():
+    """By simulation; 90 of 100 would be caught."""
+    draws = np.random.default_rng(7)
+    gaussian = noise_of(Gaussian(sensitivity=1, sigma=40)).half_width
+    laplace = noise_of(Laplace(sensitivity=1, scale=10)).half_width
+    for drawn, width in (
+        (draws.normal(0, 40, 200_000), gaussian),
+        (draws.laplace(0, 10, 200_000), laplace),
+    ):
+        inside = np.mean(np.abs(drawn) <= float(width))
+        assert inside == pytest.approx(0.95, abs=0.003)
+    assert float(gaussian) == pytest.approx(78.398559, rel=1e-6)
+    assert float(laplace) == pytest.approx(29.957323, rel=1e-6)
+
+
+@pytest.mark.parametrize("spread", ["0.3", "1", "2.5", "30", "900"])
+@pytest.mark.parametrize("kind", [DiscreteGaussian, DiscreteLaplace])
+def test_whole_numbers_are_covered_by_the_least_that_does(kind, spread):
+    """One less covers less than 95 of 100."""
+    field = "sigma" if kind is DiscreteGaussian else "scale"
+    width = noise_of(kind(sensitivity=1, **{field: spread})).half_width
+    assert width.denominator == 1
+    x = np.arange(-40_000, 40_001)
+    scale = float(spread)
+    power = 2 if kind is DiscreteGaussian else 1
+    weights = np.exp(-(np.abs(x / scale) ** power) / (2 if power == 2 else 1))
+    weights /= weights.sum()
+
+    def covered(limit: int) -> float:
+        return float(weights[np.abs(x) <= limit].sum())
+
+    assert covered(int(width)) >= 0.95
+    assert width == 0 or covered(int(width) - 1) < 0.95
+
+
+def test_a_repeated_step_has_the_noise_of_each_time():
+    """And a step that only states its epsilon has none that is known."""
+    once = Gaussian(sensitivity=1, sigma=40)
+    assert noise_of(Repeated(once, 5)) == noise_of(once)
+    assert noise_of(EarlyStopping(once, stops=(5,))) == noise_of(once)
+    assert noise_of(PureDP(epsilon=1)) is None
+
+
+@pytest.mark.parametrize("cost", SCALED, ids=lambda cost: cost.mechanism)
+def test_less_noise_is_more_noise_backwards(cost):
+    """What a quarter of the noise gives, four times that gives back."""
+    factor = Fraction(1, random.Random(repr(cost)).choice([2, 4, 5]))
+    quieter = scaled(cost, factor)
+    assert quieter != cost
+    assert quieter.noisier(1 / factor) == cost
+    assert scaled(cost, Fraction(3)) == cost.noisier(3)
+
+
+def test_a_step_of_which_nothing_is_known_is_refused():
+    """Cells could change in any way."""
+    with pytest.raises((InvalidCost, NotImplementedError)):
+        scaled(OutputDP({"a": "0.1", "b": "0.5"}), Fraction(1, 2))

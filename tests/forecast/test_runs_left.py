@@ -1,0 +1,291 @@
+"""Runs left: what is counted is what the ledger then admits, run by run."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpflow.accounting.costs import Cost, Gaussian, PureDP
+from dpflow.accounting.output_costs import EarlyStopping
+from dpflow.accounting.plan import PlanFilter
+from dpflow.exceptions import BudgetRefused
+from dpflow.forecast import Load, outlooks, runs_left
+from dpflow.forecast.gates import loads_of
+from dpflow.forecast.loads import empty_account, load_of
+from dpflow.ledger import Ledger, create_ledger
+from dpflow.ledger.gates import Gate
+from dpflow.ledger.records import Request
+from dpflow.ledger.runs import dataset_runs
+from dpflow.policy import Policy, parse_policy
+from dpflow.workload import Step, times
+
+BASE = "dataset: d\nunit: person\nrelation: add-or-remove\n"
+TENTH = PureDP(epsilon="0.1")
+STOPPING = EarlyStopping(PureDP(epsilon="0.01"), stops=(10, 25))
+_NOBODY = "0" * 32
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """Make an empty ledger."""
+    made = create_ledger(f"sqlite:///{tmp_path}/ledger.db", witness="none")
+    yield made
+    made.close()
+
+
+def run_once(
+    ledger: Ledger,
+    policy: Policy,
+    steps: list[tuple[Cost, int | None]],
+    *,
+    flow: str = "f",
+    population: Policy | None = None,
+    partitions: tuple[str, ...] = (),
+    key: str = "",
+) -> None:
+    """Reserve and settle the steps of one run; a refusal is raised."""
+    run = uuid.uuid4().hex
+    for cost, reported in steps:
+        request = Request(
+            reservation=uuid.uuid4().hex,
+            owner=_NOBODY,
+            policies=(policy,),
+            populations=() if population is None else (population,),
+            cost=cost,
+            step="s",
+            flow=flow,
+            flow_run=run,
+            partitions=partitions,
+            key_text=key,
+        )
+        ledger.reserve(request)
+        ledger.settle(request.reservation, reported=reported)
+
+
+def runs_until_refused(ledger: Ledger, policy: Policy, *arguments, **named) -> int:
+    """Count the runs that the ledger really lets through."""
+    count = 0
+    while True:
+        try:
+            run_once(ledger, policy, *arguments, **named)
+        except BudgetRefused:
+            return count
+        count += 1
+
+
+POLICIES = {
+    "dataset": "budget: {epsilon: 1}\nfilter: basic\n",
+    "share": "budget: {epsilon: 3}\nfilter: basic\nflows: {f: {epsilon: 1.25}}\n",
+    "odometer": "budget: {epsilon: 8, delta: 1e-6}\nfilter: concentrated\n"
+    "odometer: {theorem: renyi, delta: 1e-6}\nflows: {f: {halt_at_epsilon: 2}}\n",
+    "output": "budget: {epsilon: 1}\nfilter: output\n",
+    "portfolio": "budget: {epsilon: 1, delta: 1e-6}\nfilter: portfolio\n",
+}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [[(TENTH, None)], [(TENTH, None), (STOPPING, 10)], [(STOPPING, 7), (TENTH, None)]],
+    ids=["plain", "stops last", "stops first"],
+)
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_count_is_what_the_ledger_admits(ledger, name, steps):
+    """Worst cases that are reserved and given back count, as they do there."""
+    policy = parse_policy(BASE + POLICIES[name])
+    run_once(ledger, policy, steps)
+    (outlook,) = outlooks(ledger)
+    told = outlook.runs_left
+    assert told == runs_until_refused(ledger, policy, steps)
+    assert told > 0
+    assert outlooks(ledger)[0].runs_left == 0
+
+
+def test_dividing_what_is_left_would_be_wrong(ledger):
+    """A count that forgets the worst case is caught by the test above."""
+    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
+    run_once(ledger, policy, [(STOPPING, 10)])
+    runs = dataset_runs(ledger, "d")
+    (charge,) = runs.runs[0].charges.values()
+    (account,) = runs.accounts.values()
+    naive = Load(account=account, spent=charge.spent, peaks=(charge.spent,))
+    assert runs_left([naive])[0] == 9
+    real = runs_until_refused(ledger, policy, [(STOPPING, 10)])
+    assert real == 7
+
+
+def test_what_limits_is_named(ledger):
+    """Of several gates, the one that refuses first."""
+    policy = parse_policy(BASE + POLICIES["share"])
+    run_once(ledger, policy, [(TENTH, None)])
+    (outlook,) = outlooks(ledger)
+    assert (outlook.runs_left, outlook.limited_by) == (11, "share of f")
+    assert outlook.per_run == "1 step, epsilon 0.1"
+
+
+def test_a_portfolio_tells_the_share_that_a_run_takes(ledger):
+    """Its five amounts would tell nobody anything."""
+    policy = parse_policy(BASE + POLICIES["portfolio"])
+    run_once(ledger, policy, [(TENTH, None)])
+    (outlook,) = outlooks(ledger)
+    assert outlook.per_run == "1 step, 10.0% of budget"
+
+
+def test_a_population_limits_too(ledger):
+    """Also by what another dataset's runs charge it, as they stand."""
+    whole = Policy(
+        dataset="population/all",
+        unit="person",
+        relation="add-or-remove",
+        budget={"epsilon": "0.5"},
+        filter="basic",
+        other_flows="allow",
+    )
+    text = "budget: {epsilon: 3}\nfilter: basic\npopulation: all\n"
+    policy = parse_policy(BASE + text)
+    run_once(ledger, policy, [(TENTH, None)], population=whole)
+    (outlook,) = outlooks(ledger, "d")
+    assert (outlook.runs_left, outlook.limited_by) == (4, "population all")
+    told = runs_until_refused(ledger, policy, [(TENTH, None)], population=whole)
+    assert told == 4
+
+
+def test_each_new_week_has_a_budget_of_its_own(ledger):
+    """Without a lifetime nothing ends; with one, it is what limits."""
+    text = BASE.replace("person", "person-week") + (
+        "budget: {epsilon: 1}\nfilter: basic\npartition: {by: week}\n"
+    )
+    week = {"partitions": ("2026-W05",), "key": "n/2026-W05"}
+    run_once(ledger, parse_policy(text), [(TENTH, None)], **week)
+    (outlook,) = outlooks(ledger)
+    assert (outlook.runs_left, outlook.limited_by) == (None, None)
+
+
+def test_the_lifetime_of_all_weeks_limits(ledger):
+    """Every week's run counts against the cap."""
+    text = BASE.replace("person", "person-week") + (
+        "budget: {epsilon: 1}\nfilter: basic\npartition: {by: week}\n"
+        "lifetime: {epsilon: 1}\n"
+    )
+    policy = parse_policy(text)
+    for week in range(1, 4):
+        name = f"2026-W0{week}"
+        run_once(ledger, policy, [(TENTH, None)], partitions=(name,), key=f"n/{name}")
+    (outlook,) = outlooks(ledger)
+    assert (outlook.runs_left, outlook.limited_by) == (7, "dataset d")
+    assert outlook.every.text == "7 days"
+    assert str(outlook.exhausted_on) == "2026-03-09"
+    for week in range(4, 11):
+        part = (f"2026-W{week:02}",)
+        run_once(ledger, policy, [(TENTH, None)], partitions=part)
+    with pytest.raises(BudgetRefused):
+        run_once(ledger, policy, [(TENTH, None)], partitions=("2026-W11",))
+
+
+def test_a_region_has_its_budget_once(ledger):
+    """Parts that are no periods are read again; the last run's is what limits."""
+    text = "budget: {epsilon: 1}\nfilter: basic\npartition: {by: region}\n"
+    policy = parse_policy(BASE + text)
+    for region in ("north", "north", "south"):
+        run_once(ledger, policy, [(TENTH, None)], partitions=(region,))
+    (outlook,) = outlooks(ledger)
+    assert (outlook.runs_left, outlook.limited_by) == (9, "partition south")
+    runs = dataset_runs(ledger, "d")
+    pinned, step = runs.term.pinned, (Step(TENTH),)
+    # Nobody says which part a forecast is of: the fullest decides.
+    loads = loads_of(pinned, "f", step, accounts=runs.accounts)
+    assert runs_left(loads)[0] == 8
+    assert runs_left(loads_of(pinned, "f", step))[0] == 10
+
+
+def test_many_runs_are_counted_at_once():
+    """By doubling and halving: a million take no longer than ten."""
+    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
+    loads = loads_of(policy.pinned(), None, (Step(PureDP(epsilon="1e-9")),))
+    assert runs_left(loads)[0] == 10**9
+
+
+def test_a_plan_in_order_is_counted_run_by_run():
+    """It refuses a step that is not next, and may admit more of it later."""
+    pure, other = PureDP(epsilon="0.1"), PureDP(epsilon="0.2")
+    rule = PlanFilter(
+        epsilon=1, steps=[{"cost": pure, "times": 2}, other, pure], order="planned"
+    )
+    gate = Gate(empty_account("d", "dataset", "", rule))
+    assert runs_left([load_of(gate, (Step(pure),))])[0] == 2
+    assert rule.admits(times(rule.price(pure), 3) + rule.price(other))
+
+
+def test_the_last_completed_run_is_the_example(ledger):
+    """One that was refused half way would promise too many."""
+    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
+    run_once(ledger, policy, [(TENTH, None), (TENTH, None)])
+    with pytest.raises(BudgetRefused):
+        run_once(ledger, policy, [(TENTH, None), (PureDP(epsilon=2), None)])
+    (outlook,) = outlooks(ledger)
+    assert (outlook.runs_left, outlook.complete) == (3, True)
+    assert outlook.per_run == "2 steps, epsilon 0.2"
+
+
+def test_without_a_completed_run_the_last_one_is_marked(ledger):
+    """The number is shown, and that it may be too large."""
+    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
+    with pytest.raises(BudgetRefused):
+        run_once(ledger, policy, [(TENTH, None), (PureDP(epsilon=2), None)])
+    (outlook,) = outlooks(ledger)
+    assert (outlook.runs_left, outlook.complete) == (9, False)
+
+
+def test_a_frozen_dataset_has_no_runs_left(ledger):
+    """And says why."""
+    from dpflow.ledger.freeze import freeze
+
+    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
+    run_once(ledger, policy, [(TENTH, None)])
+    freeze(ledger, "d", who="ann", because="an incident")
+    (outlook,) = outlooks(ledger)
+    assert outlook.runs_left == 0
+    assert "frozen" in outlook.limited_by
+
+
+def test_points_are_a_line_from_here_to_the_end(ledger):
+    """Days rise, shares rise, and the last is the last run that fits."""
+    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
+    for day in (1, 2, 3):
+        run_once(ledger, policy, [(TENTH, None)], key=f"n/2026-01-0{day}")
+    (outlook,) = outlooks(ledger)
+    days = [str(day) for day, _ in outlook.points]
+    shares = [share for _, share in outlook.points]
+    assert days == [f"2026-01-{day:02}" for day in range(4, 11)]
+    assert shares == pytest.approx([0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+    assert str(outlook.exhausted_on) == "2026-01-11"
+
+
+def test_a_long_line_is_thinned_out(ledger):
+    """At most some hundred points, the last run among them."""
+    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
+    for day in (1, 2):
+        cost = PureDP(epsilon="0.0001")
+        run_once(ledger, policy, [(cost, None)], key=f"n/2026-01-0{day}")
+    (outlook,) = outlooks(ledger)
+    assert outlook.runs_left == 9998
+    assert len(outlook.points) <= 202
+    assert outlook.points[-1][1] == pytest.approx(1)
+
+
+def test_pricing_anew_agrees_with_the_journal(ledger):
+    """A forecast from costs and one from tallies are the same."""
+    text = BASE + POLICIES["odometer"]
+    policy, cost = parse_policy(text), Gaussian(sensitivity=1, sigma=20)
+    run_once(ledger, policy, [(cost, None), (STOPPING, 10)])
+    (outlook,) = outlooks(ledger)
+    runs = dataset_runs(ledger, "d")
+    loads = loads_of(
+        runs.term.pinned,
+        "f",
+        (Step(cost), Step(STOPPING, 1, 10)),
+        accounts=runs.accounts,
+    )
+    assert runs_left(loads)[0] == outlook.runs_left

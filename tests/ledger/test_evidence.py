@@ -1,0 +1,492 @@
+"""A bundle of evidence is verified without dpflow, and every edit of it is found."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpflow.exceptions import ConfigurationError, LedgerUnavailable
+from dpflow.ledger import Ledger, open_ledger
+from dpflow.ledger.evidence import write_evidence
+from dpflow.ledger.evidence_verifier import read_bundle
+from dpflow.ledger.freeze import freeze
+from dpflow.ledger.records import canonical
+from dpflow.ledger.verify import sign_heads, verify
+from tests.ledger.support import granted, make_ledger, new_ledger
+from tests.ledger.test_verify import SHOP, STEP, fill
+from tests.projects import ROOT
+
+KEY = "k" * 40
+CANARY = "canary-" + "2718281828"
+Files = dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a signed bundle of a ledger to which everything has happened."""
+    folder = tmp_path_factory.mktemp("evidence")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("DPFLOW_LEDGER_KEY", KEY)
+    ledger = new_ledger(folder)
+    fill(ledger)
+    ledger.settle(granted(ledger, "0.01", key="canary"), value=json.dumps(CANARY))
+    freeze(ledger, "shop", who="ann", because="looked odd")
+    assert verify(ledger, key=KEY.encode()).bad == []
+    place = write_evidence(ledger, folder / "bundle.zip", key=KEY.encode())
+    ledger.close()
+    patch.undo()
+    return place
+
+
+def check(place: Path, folder: Path, *options: str, key: str = "") -> tuple[int, str]:
+    """Run the bundle's verifier in an empty folder, without anything installed."""
+    folder.mkdir(exist_ok=True)
+    verifier = folder / "elsewhere.py"
+    source = ROOT / "dpflow" / "ledger" / "evidence_verifier.py"
+    verifier.write_bytes(source.read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(verifier), str(place), *options],
+        cwd=folder,
+        env={"DPFLOW_LEDGER_KEY": key} if key else {},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_good_bundle_is_verified(bundle, tmp_path):
+    """It says what was checked, with the key and without."""
+    code, text = check(bundle, tmp_path)
+    assert code == 0, text
+    assert "OK: all of this agrees" in text
+    assert "signatures not checked: no key" in text
+    code, text = check(bundle, tmp_path, key=KEY)
+    assert code == 0, text
+    assert "signature of the manifest: agrees" in text
+    assert "signatures checked" in text
+
+
+def test_the_verifier_inside_runs_from_the_unpacked_folder(bundle, tmp_path):
+    """As the README of the bundle says; it is the one of this dpflow."""
+    with zipfile.ZipFile(bundle) as archive:
+        archive.extractall(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "verify.py", "--json"],
+        cwd=tmp_path,
+        env={},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["fine"], found["bad"]) == (0, True, [])
+    checked = {each["account"]: each["checked"] for each in found["accounts"]}
+    assert (checked["a#1"], checked["shop#1"]) == (8, 3)
+    source = ROOT / "dpflow" / "ledger" / "evidence_verifier.py"
+    assert (tmp_path / "verify.py").read_bytes() == source.read_bytes()
+    assert "python -I verify.py" in (tmp_path / "README.txt").read_text("utf-8")
+
+
+def test_no_value_of_a_release_is_inside(bundle):
+    """Its digest is: the ledger keeps the value, the bundle does not."""
+    content = b"".join(read_bundle(bundle).values()) + bundle.read_bytes()
+    assert CANARY.encode() not in content
+    digest = hashlib.sha256(json.dumps(CANARY).encode()).hexdigest()
+    assert digest.encode() in content
+
+
+def test_the_totals_are_the_ledgers(tmp_path):
+    """An independent sum of the journal is what the ledger says."""
+    ledger = new_ledger(tmp_path)
+    fill(ledger)
+    place = write_evidence(ledger, tmp_path / "b.zip")
+    _, text = check(place, tmp_path / "empty", "--json")
+    with ledger.database.read() as session:
+        rows = session.rows("list_accounts", dataset=None)
+    found = {each["account"]: each for each in json.loads(text)["accounts"]}
+    for row in rows:
+        assert found[row["id"]]["settled"] == json.loads(row["settled"])
+        assert found[row["id"]]["held"] == json.loads(row["held"])
+    assert len(found) == len(rows) == 5
+
+
+# Tampering
+
+
+def rewritten(files: Files, name: str, change: Callable[[Any], Any]) -> Files:
+    """Change a JSON file."""
+    data = json.loads(files[name])
+    change(data)
+    return {**files, name: json.dumps(data).encode()}
+
+
+def lines(files: Files, change: Callable[[list[dict[str, Any]]], Any]) -> Files:
+    """Change the journal's entries."""
+    rows = [json.loads(line) for line in files["journal.jsonl"].splitlines()]
+    rows = change(rows) or rows
+    text = "".join(f"{canonical(row)}\n" for row in rows)
+    return {**files, "journal.jsonl": text.encode()}
+
+
+def chained(rows: list[dict[str, Any]]) -> None:
+    """Hash every entry again, as a forger would who has read the verifier."""
+    heads: dict[str, str] = {}
+    for row in rows:
+        entry = {k: v for k, v in row.items() if k != "hash"}
+        text = heads.get(row["account"], "") + canonical(entry)
+        row["hash"] = heads[row["account"]] = hashlib.sha256(text.encode()).hexdigest()
+
+
+def resealed(files: Files) -> Files:
+    """Make accounts and manifest agree with a changed journal; the key is not known."""
+    last = {}
+    for line in files["journal.jsonl"].splitlines():
+        row = json.loads(line)
+        last[row["account"]] = row
+
+    def accounts(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            end = last[row["id"]]
+            row.update(seq=end["seq"], head=end["hash"])
+            row.update(settled=end["settled_after"], held=end["held_after"])
+
+    files = rewritten(files, "accounts.json", accounts)
+
+    def manifest(data: dict[str, Any]) -> None:
+        data["heads"] = {k: [row["seq"], row["hash"]] for k, row in last.items()}
+        for name in data["files"]:
+            if name in files:
+                data["files"][name]["sha256"] = hashlib.sha256(files[name]).hexdigest()
+
+    return rewritten(files, "manifest.json", manifest)
+
+
+def packed(files: Files, place: Path) -> Path:
+    """Write a bundle."""
+    with zipfile.ZipFile(place, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return place
+
+
+def first(rows: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """Return the first entry of a kind, of a dataset's own account."""
+    name = "a#1" if kind == "void" else "shop#1"
+    return next(r for r in rows if (r["kind"], r["account"]) == (kind, name))
+
+
+def cheaper(rows: list[dict[str, Any]]) -> None:
+    """Lower one settled amount, and every sum after it."""
+    settle = first(rows, "settle")
+    amount = json.loads(settle["amount"])
+    settle["amount"] = canonical([0] * len(amount))
+    for row in rows:
+        if row["account"] == settle["account"] and row["seq"] >= settle["seq"]:
+            sums = json.loads(row["settled_after"])
+            row["settled_after"] = canonical(
+                [a - b for a, b in zip(sums, amount, strict=True)]
+            )
+    chained(rows)
+
+
+def cut(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Cut off the newest entry of the dataset's account."""
+    last = max(row["seq"] for row in rows if row["account"] == "shop#1")
+    return [row for row in rows if (row["account"], row["seq"]) != ("shop#1", last)]
+
+
+def above(rows: list[dict[str, Any]]) -> None:
+    """Pin a threshold below what was granted, as if more had been."""
+    row = first(rows, "open")
+    body = json.loads(row["body"])
+    body["rule"]["thresholds"] = [1 for _ in body["rule"]["thresholds"]]
+    row["body"] = canonical(body)
+    chained(rows)
+
+
+def set_in(row: dict[str, Any], **values: Any) -> None:
+    """Set some fields."""
+    row.update(values)
+
+
+def in_term(data: list[dict[str, Any]], *, hashed: bool = False) -> None:
+    """Raise the pinned budget, and perhaps hash it again."""
+    (term,) = [each for each in data if each["dataset"] == "shop"]
+    term["pinned"] = term["pinned"].replace('"epsilon":"3"', '"epsilon":"30"')
+    if hashed:
+        text = term["pinned"]
+        term["policy_hash"] = hashlib.sha256(text.encode()).hexdigest()
+
+
+def in_gate(data: list[dict[str, Any]]) -> None:
+    """Raise the threshold in the account's row."""
+    for row in data:
+        rule = json.loads(row["rule"])
+        if "thresholds" in rule:
+            rule["thresholds"] = [each * 10 for each in rule["thresholds"]]
+        row["rule"] = canonical(rule)
+
+
+TAMPERED: dict[str, tuple[Callable[[Files], Files], str]] = {
+    "a file is missing": (
+        lambda f: {k: v for k, v in f.items() if k != "README.txt"},
+        "file README.txt is missing",
+    ),
+    "a file was added": (lambda f: {**f, "x.txt": b"x"}, "not in the manifest"),
+    "a file was changed": (lambda f: {**f, "README.txt": b""}, "not what the manifest"),
+    "no manifest": (
+        lambda f: {k: v for k, v in f.items() if k != "manifest.json"},
+        "manifest cannot be read",
+    ),
+    "no JSON": (lambda f: {**f, "accounts.json": b"{"}, "rows cannot be read"),
+    "an amount": (
+        lambda f: lines(f, lambda r: set_in(first(r, "settle"), amount="[0]")),
+        "entry 3: it says",
+    ),
+    "a body": (
+        lambda f: lines(f, lambda r: set_in(first(r, "settle"), body="{}")),
+        "is not what was hashed",
+    ),
+    "a writer": (
+        lambda f: lines(f, lambda r: set_in(first(r, "void"), writer="eve@x")),
+        "is not what was hashed",
+    ),
+    "an entry is gone": (
+        lambda f: lines(f, lambda r: [e for e in r if e is not first(r, "void")]),
+        "is missing or out of order",
+    ),
+    "an entry is doubled": (
+        lambda f: lines(f, lambda r: [first(r, "open"), *r]),
+        "is missing or out of order",
+    ),
+    "the entries are in another order": (
+        lambda f: lines(f, lambda r: r[::-1]),
+        "is missing or out of order",
+    ),
+    "the end is cut off": (lambda f: lines(f, cut), "its end is not its journal's"),
+    "an amount, chained again": (
+        lambda f: lines(f, cheaper),
+        "its end is not its journal's",
+    ),
+    "a policy": (
+        lambda f: resealed(rewritten(f, "policies.json", in_term)),
+        "not what was pinned",
+    ),
+    "a policy, hashed again": (
+        lambda f: resealed(
+            rewritten(f, "policies.json", lambda d: in_term(d, hashed=True))
+        ),
+        "its gate is not its term's",
+    ),
+    "a threshold": (
+        lambda f: resealed(rewritten(f, "accounts.json", in_gate)),
+        "its gate is not its journal's",
+    ),
+    "a grant above the threshold": (
+        lambda f: resealed(lines(f, above)),
+        "the threshold was [1",
+    ),
+    "a frozen account was thawed": (
+        lambda f: resealed(
+            rewritten(f, "accounts.json", lambda d: [r.update(state="open") for r in d])
+        ),
+        "its state is not its journal's",
+    ),
+    "a checkpoint": (
+        lambda f: resealed(
+            rewritten(f, "checkpoints.json", lambda d: set_in(d[0], hash="0" * 64))
+        ),
+        "the journal holds something else",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_every_edit_is_found_without_the_key(bundle, tmp_path, name):
+    """The verifier names it and exits with 1."""
+    tamper, message = TAMPERED[name]
+    files = read_bundle(bundle)
+    changed = tamper(files)
+    assert changed != files
+    code, text = check(packed(changed, tmp_path / "b.zip"), tmp_path / "empty")
+    assert code == 1, text
+    assert message in text
+    assert "OK" not in text
+
+
+def test_a_bundle_that_was_only_packed_again_is_good(bundle, tmp_path):
+    """Nothing above is found because of how the tests pack."""
+    for number, change in enumerate(
+        (dict, resealed, lambda f: lines(f, lambda _: None))
+    ):
+        place = packed(change(read_bundle(bundle)), tmp_path / f"{number}.zip")
+        code, text = check(place, tmp_path / "empty")
+        assert code == 0, text
+
+
+def without_checkpoints(files: Files) -> Files:
+    """Remove all checkpoints."""
+    return rewritten(files, "checkpoints.json", lambda d: d.clear())
+
+
+def resigned(files: Files, key: str) -> Files:
+    """Sign the manifest with some key."""
+    text = hmac.new(key.encode(), files["manifest.json"], "sha256").hexdigest()
+    return {**files, "manifest.hmac": text.encode()}
+
+
+@pytest.mark.parametrize(
+    ("tamper", "message"),
+    [
+        (lambda f: resealed(without_checkpoints(lines(f, cheaper))), "not signed with"),
+        (lambda f: resealed(without_checkpoints(lines(f, cut))), "not signed with"),
+        (lambda f: resigned(resealed(lines(f, cut)), "other" * 9), "not signed with"),
+        (
+            lambda f: {k: v for k, v in f.items() if k != "manifest.hmac"},
+            "the manifest is not signed",
+        ),
+        (
+            lambda f: resigned(resealed(without_checkpoints(f)), KEY),
+            "has no signed checkpoint",
+        ),
+        (
+            lambda f: resigned(
+                resealed(
+                    rewritten(
+                        f,
+                        "checkpoints.json",
+                        lambda d: set_in(d[0], signature="0" * 64),
+                    )
+                ),
+                KEY,
+            ),
+            "forged, or signed with another key",
+        ),
+    ],
+)
+def test_a_whole_rewrite_is_found_with_the_key(bundle, tmp_path, tamper, message):
+    """Whoever chains, sums and seals everything again lacks the key."""
+    place = packed(tamper(read_bundle(bundle)), tmp_path / "b.zip")
+    code, text = check(place, tmp_path / "empty", key=KEY)
+    assert code == 1, text
+    assert message in text
+
+
+def test_what_only_the_key_finds_is_said_to_be_unchecked(bundle, tmp_path):
+    """Without it, a whole rewrite passes: the verifier does not claim otherwise."""
+    forged = resealed(without_checkpoints(lines(read_bundle(bundle), cheaper)))
+    code, text = check(packed(forged, tmp_path / "b.zip"), tmp_path / "empty")
+    assert code == 0
+    assert "signature of the manifest: there, not checked: no key" in text
+
+
+def test_an_earlier_bundle_tells_of_a_rewrite(bundle, tmp_path):
+    """What was in it has to be in every later one."""
+    files = read_bundle(bundle)
+    good = check(bundle, tmp_path / "empty", "--earlier", str(bundle))
+    assert good[0] == 0, good[1]
+    forged = resealed(without_checkpoints(lines(files, cheaper)))
+    place = packed(forged, tmp_path / "b.zip")
+    code, text = check(place, tmp_path / "empty", "--earlier", str(bundle))
+    assert (code, "of the earlier bundle is not in this one" in text) == (1, True)
+    other = rewritten(files, "manifest.json", lambda d: set_in(d, ledger="other"))
+    place = packed(other, tmp_path / "o.zip")
+    code, text = check(bundle, tmp_path / "empty", "--earlier", str(place))
+    assert (code, "of another ledger" in text) == (1, True)
+
+
+def test_a_key_file_is_read(bundle, tmp_path):
+    """So that the key is in no environment; another key is told."""
+    (tmp_path / "key").write_text(f"{KEY}\n", "utf-8")
+    assert check(bundle, tmp_path, "--key-file", str(tmp_path / "key"))[0] == 0
+    (tmp_path / "key").write_text("x" * 40, "utf-8")
+    code, text = check(bundle, tmp_path, "--key-file", str(tmp_path / "key"))
+    assert (code, "was not signed with this key" in text) == (1, True)
+
+
+def test_what_is_no_bundle_is_told(tmp_path):
+    """No traceback; a missing file is a wrong use, a broken one is bad."""
+    assert check(tmp_path / "none.zip", tmp_path / "empty")[0] == 2
+    (tmp_path / "b.zip").write_bytes(b"no archive")
+    assert check(tmp_path / "b.zip", tmp_path / "empty")[0] == 1
+    with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
+        archive.writestr("a", "1")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("a", "2")
+    code, text = check(tmp_path / "c.zip", tmp_path / "empty")
+    assert (code, "a name twice" in text) == (1, True)
+
+
+# Writing
+
+
+def test_nothing_is_overwritten(tmp_path):
+    """Nor is a file left where none can be."""
+    ledger = new_ledger(tmp_path)
+    write_evidence(ledger, tmp_path / "b.zip")
+    with pytest.raises(ConfigurationError, match="already"):
+        write_evidence(ledger, tmp_path / "b.zip")
+    with pytest.raises(LedgerUnavailable, match="cannot write"):
+        write_evidence(ledger, tmp_path / "none" / "b.zip")
+
+
+def test_half_a_bundle_is_not_left_behind(tmp_path, monkeypatch):
+    """Somebody might take it for evidence."""
+    ledger = new_ledger(tmp_path)
+    fill(ledger)
+
+    def broken(*_):
+        yield {"account": "a#1"}
+        raise LedgerUnavailable("gone", ledger="here")
+
+    monkeypatch.setattr("dpflow.ledger.evidence.journal_rows", broken)
+    with pytest.raises(LedgerUnavailable, match="gone"):
+        write_evidence(ledger, tmp_path / "b.zip")
+    assert not (tmp_path / "b.zip").exists()
+
+
+def test_an_empty_ledger_is_evidence_too(tmp_path):
+    """Nothing was spent, and nothing is wrong."""
+    place = write_evidence(new_ledger(tmp_path), tmp_path / "b.zip")
+    code, text = check(place, tmp_path / "empty")
+    assert code == 0, text
+    assert "0 entries of 0 accounts" in text
+
+
+def test_both_databases_give_evidence(path, tmp_path):
+    """Steps that were amended, forfeited and left open are followed."""
+    ledger = make_ledger(path)
+    fill(ledger)
+    ledger.settle(granted(ledger, STEP, policies=[SHOP]))
+    place = write_evidence(ledger, tmp_path / "b.zip")
+    code, text = check(place, tmp_path / "empty")
+    assert code == 0, text
+    ledger.close()
+
+
+def test_a_signed_ledger_is_reopened_and_signed(tmp_path):
+    """Heads that were signed later are checked as well."""
+    ledger = new_ledger(tmp_path)
+    fill(ledger)
+    place = Path(ledger.place)
+    ledger.close()
+    again: Ledger = open_ledger(f"sqlite:///{place}")
+    with again.database.read() as session:
+        rows = session.rows("list_accounts", dataset=None)
+    sign_heads(again, KEY.encode(), rows)
+    bundle = write_evidence(again, tmp_path / "b.zip", key=KEY.encode())
+    code, text = check(bundle, tmp_path / "empty", key=KEY)
+    assert code == 0, text
+    assert os.environ.get("DPFLOW_LEDGER_KEY") is None

@@ -1,0 +1,123 @@
+"""A ledger that is opened for reading shows everything and takes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from dpflow.exceptions import BudgetRefused, LedgerError, LedgerUnavailable
+from dpflow.ledger import Ledger, open_ledger, views
+from dpflow.ledger.spending import spending
+from dpflow.ledger.verify import verify
+from tests.ledger.support import Place, granted, make_ledger, make_policy, request, url
+
+
+@contextmanager
+def reader(path: Place) -> Iterator[Ledger]:
+    """Open a ledger for reading."""
+    ledger = open_ledger(url(path), read_only=True)
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+@pytest.fixture
+def writer(path: Place) -> Iterator[Ledger]:
+    """Give a ledger with a charge, open for writing."""
+    opened = make_ledger(path)
+    granted(opened, "0.1")
+    yield opened
+    opened.close()
+
+
+def test_it_shows_what_a_writer_charges_meanwhile(writer: Ledger, path: Place) -> None:
+    """Neither keeps the other waiting for long, and the journal can be verified."""
+    with reader(path) as ledger:
+        for number in range(2, 5):
+            (view,) = views.accounts(ledger)
+            assert view.used_fraction == pytest.approx((number - 1) / 10)
+            granted(writer, "0.1")
+            assert verify(ledger).fine
+
+
+def test_it_takes_no_charge(writer: Ledger, path: Place) -> None:
+    """Nor anything else that writes; the journal stays as it is."""
+    before = views.history(writer, kind=None)
+    with reader(path) as ledger:
+        with pytest.raises(LedgerUnavailable, match="opened for reading only"):
+            ledger.reserve(request(ledger, "0.1"))
+        with pytest.raises(LedgerUnavailable, match="opened for reading only"):
+            ledger.database.migrate([])
+    assert views.history(writer, kind=None) == before
+
+
+@pytest.mark.parametrize("path", ["sqlite", "postgres"], indirect=True)
+def test_the_database_itself_refuses(writer: Ledger, path: Place) -> None:
+    """A statement that writes, slipped into a reading transaction, fails."""
+    values = {"account": "a#1", "threshold": "0.5", "at": "now"}
+    with (
+        reader(path) as ledger,
+        pytest.raises(LedgerError),
+        ledger.database.read() as s,
+    ):
+        s.change("note_alert", **values)
+    assert views.alerts(writer, "a") == []
+    with writer.database.write() as session:
+        assert session.change("note_alert", **values) == 1
+    assert len(views.alerts(writer, "a")) == 1
+
+
+def test_alerts_are_listed_newest_first(writer: Ledger) -> None:
+    """Those of one dataset, with when each was reached."""
+    policy = make_policy(alerts="[0.5, 0.8]")
+    for cost in ("0.5", "0.3"):
+        writer.reserve(request(writer, cost, policies=(policy,)))
+    found = [(alert.account, alert.threshold) for alert in views.alerts(writer, "a")]
+    assert sorted(found) == [("a#1", "0.5"), ("a#1", "0.8")]
+    assert found[-1] == ("a#1", "0.5")
+    assert views.alerts(writer, "b") == []
+
+
+def test_few_points_of_a_long_journal(writer: Ledger) -> None:
+    """The newest is there, and so are refusals; shares are those of their entries."""
+    for _ in range(40):
+        granted(writer, "0.01")
+    with pytest.raises(BudgetRefused):
+        granted(writer, "5")
+    granted(writer, "0.01")
+    whole = views.usage(writer, "a")
+    few = views.account_usage(writer, "a#1", most=10)
+    assert len(whole) == 43
+    assert len(few) <= 12
+    assert set(few) < set(whole)
+    assert few[-1] == whole[-1]
+    assert [point.kind for point in few].count("refuse") == 1
+    assert views.account_usage(writer, "a#1") == whole
+    assert views.account_usage(writer, "a#1", most=1000) == whole
+    assert views.account_usage(writer, "b#1") == []
+
+
+def test_a_journal_of_several_pages_is_read_whole(
+    writer: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No entry is twice on a page, none between two."""
+    for _ in range(6):
+        granted(writer, "0.01")
+    whole, spent = views.usage(writer, "a"), spending(writer, "a", ("step",))
+    assert [point.seq for point in whole] == list(range(2, 9))
+    for page in (1, 2, 7, 8):
+        monkeypatch.setattr("dpflow.ledger.pages._PAGE", page)
+        assert views.usage(writer, "a") == whole
+        assert spending(writer, "a", ("step",)) == spent
+
+
+def test_a_verification_tells_the_heads_that_it_read(writer: Ledger) -> None:
+    """Number and hash of each account's newest entry."""
+    granted(writer, "0.1")
+    newest = views.history(writer, kind=None)[0]
+    with writer.database.read() as session:
+        (row,) = session.rows("read_account", id="a#1")
+    assert verify(writer).heads == {"a#1": (newest.seq, row["head"])}

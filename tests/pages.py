@@ -1,0 +1,165 @@
+"""Runs a page of the documentation as its reader would, in an empty folder.
+
+A block after a line that ends in "`name`:" is a file. A `console` block is a terminal:
+each line after `$ ` is a command, what follows is its output, where `...` stands for
+anything; `# exit code N` ends a command that must fail so. Other blocks show something
+and are not run, but Python is: a block without a name runs by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.projects import ROOT
+
+_BLOCK = re.compile(
+    r"(?P<before>[^\n]*)\n+^```(?P<language>\w+)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+_NAME = re.compile(r"`(?P<name>[\w./-]+\.\w+)`[^`]*:$")
+_EXIT = re.compile(r"\s+# exit code (\d+)$")
+_SECONDS = 180
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of a page.
+
+    Attributes:
+        language: As the page names it.
+        text: What it holds.
+        name: The file that it is, if any.
+    """
+
+    language: str
+    text: str
+    name: str | None
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """Yield the blocks of a page in their order."""
+    for found in _BLOCK.finditer("\n" + page):
+        name = _NAME.search(found["before"].rstrip())
+        yield Block(found["language"], found["text"], name and name["name"])
+
+
+def run_page(page: str, folder: Path, **environment: str) -> int:
+    """Do what a page says, and return how many commands and programs ran.
+
+    Args:
+        page: Its Markdown.
+        folder: An empty folder.
+        **environment: Variables that the page's programs see besides their own.
+
+    Raises:
+        AssertionError: If a command ends otherwise than the page says, or prints
+            something else.
+    """
+    world = _environment(folder, environment)
+    project = folder / "project"
+    project.mkdir()
+    ran = 0
+    for number, block in enumerate(blocks(page)):
+        if block.name is not None:
+            path = project / block.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, "utf-8")
+        elif block.language == "python":
+            path = folder / f"block-{number}.py"
+            path.write_text(block.text, "utf-8")
+            _run(f"python {path}", None, 0, project, world)
+            ran += 1
+        elif block.language == "console":
+            for command, output, code in _commands(block.text):
+                _run(command, output, code, project, world)
+                ran += 1
+    return ran
+
+
+def _commands(text: str) -> Iterator[tuple[str, str, int]]:
+    """Yield each command of a terminal with its output and exit code."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        while command.endswith("\\"):
+            more, _, output = output.partition("\n")
+            command = f"{command}\n{more}"
+        ended = _EXIT.search(command)
+        yield (
+            _EXIT.sub("", command),
+            output,
+            int(ended[1]) if ended else 0,
+        )
+
+
+def _run(
+    command: str, output: str | None, code: int, folder: Path, world: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=world,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if output else subprocess.PIPE,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+    said = f"$ {command}\n{done.stdout}{done.stderr or ''}"
+    assert done.returncode == code, f"exit code {done.returncode}, not {code}:\n{said}"
+    if output:
+        pattern = _lines(output).replace(re.escape("..."), ".*?")
+        assert re.fullmatch(pattern, _tidy(done.stdout), re.DOTALL), (
+            f"the page says otherwise:\n{said}\n--- the page:\n{output}"
+        )
+
+
+def _lines(text: str) -> str:
+    return re.escape(_tidy(text))
+
+
+def _tidy(text: str) -> str:
+    """Drop the colours, spaces at the ends of lines, and blank lines around."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return "\n".join(line.rstrip() for line in plain.splitlines()).strip()
+
+
+def _environment(folder: Path, more: dict[str, str]) -> dict[str, str]:
+    """Return a reader's environment: a home of its own, python and dpflow found."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, start in {
+        "python": "",
+        "dpflow": "-m dpflow",
+        "prefect": "-m prefect",
+    }.items():
+        program = programs / name
+        program.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" {start} "$@"\n', "utf-8"
+        )
+        program.chmod(0o755)
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DPFLOW_", "PREFECT_", "XDG_", "GIT_"))
+    }
+    return {
+        **kept,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(folder),
+        "PREFECT_HOME": str(folder / ".prefect"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_LOGGING_LEVEL": "CRITICAL",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+        "DO_NOT_TRACK": "1",
+        "COLUMNS": "100",
+        "TERM": "dumb",
+        "PYTHONWARNINGS": "ignore",
+        **more,
+    }

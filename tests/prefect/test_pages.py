@@ -1,0 +1,52 @@
+"""What the quickstart and the how-tos say is what happens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prefect.settings import PREFECT_API_URL
+
+from tests.pages import blocks, run_page
+from tests.projects import ROOT
+
+PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_is_true(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Its files are written, its commands run, and they print what it shows."""
+    text = page.read_text("utf-8")
+    world = {"PREFECT_API_URL": PREFECT_API_URL.value() or ""}
+    if "$OWNER_URL" in text:
+        world["OWNER_URL"] = request.getfixturevalue("postgres_url")
+    assert run_page(text, tmp_path, **world) > 0
+
+
+def test_a_page_that_lies_is_caught(tmp_path: Path) -> None:
+    """The check can fail: by the output, by the exit code, by Python."""
+    for number, lie in enumerate(
+        [
+            "```console\n$ echo one\ntwo\n```",
+            "```console\n$ false\n```",
+            "```console\n$ true  # exit code 1\n```",
+            "```python\nassert False\n```",
+        ]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with pytest.raises(AssertionError):
+            run_page(f"A page.\n\n{lie}\n", folder)
+
+
+def test_files_commands_and_wildcards(tmp_path: Path) -> None:
+    """A named block is a file, and dots stand for anything."""
+    page = (
+        "Write `a/hello.py`:\n\n```python\nprint('one', 2, 'three')\n```\n\n"
+        "```console\n$ python a/hello.py\none ... three\n"
+        "$ test -f b  # exit code 1\n```\n"
+    )
+    assert [block.name for block in blocks(page)] == ["a/hello.py", None]
+    assert run_page(page, tmp_path) == 2

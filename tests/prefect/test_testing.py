@@ -1,0 +1,88 @@
+"""The fixture for tests of pipelines, on Prefect."""
+
+from __future__ import annotations
+
+import pytest
+from prefect import flow, task
+from prefect.testing.utilities import prefect_test_harness
+
+from dpflow import BudgetExhausted, Gaussian, dp_flow, dp_task, release
+from dpflow.exceptions import ConfigurationError
+from dpflow.mechanisms.sources import TEST_NOISE
+from dpflow.prefect.blocks import DpflowLedger
+from dpflow.testing import dpflow_ledger  # noqa: F401 (a fixture)
+
+VISITS = """\
+dataset: visits
+unit: visitor
+relation: add-or-remove
+budget: {epsilon: 1, delta: 1e-6}
+filter: gaussian
+flows:
+  report: {}
+"""
+
+
+@dp_task(dataset="visits", cost=Gaussian(sensitivity=1, sigma=20))
+def count(day):
+    """Release a count."""
+    return release(100)
+
+
+@task
+def publish(values, published):
+    """Show what was released."""
+    published.append(values)
+
+
+@dp_flow(name="report")
+def report(published):
+    """Release three days, in threads of Prefect's, and publish them."""
+    values = [future.result() for future in count.map(["mon", "tue", "wed"])]
+    publish(values, published)
+
+
+@pytest.fixture
+def ledger(dpflow_ledger):  # noqa: F811
+    """Return a test's ledger with one policy."""
+    dpflow_ledger.use(VISITS)
+    return dpflow_ledger
+
+
+def test_tasks_in_threads_draw_test_noise(ledger):
+    """The charges carry the flow; the harness may be around or inside."""
+    published = []
+    with prefect_test_harness(server_startup_timeout=180):
+        report(published)
+    ledger.silence_noise()
+    report(published)
+    assert published[1] == [100, 100, 100] != published[0]
+    charges = ledger.charges()
+    assert {(c.noise, c.flow, c.state) for c in charges} == {
+        (TEST_NOISE, "report", "settled")
+    }
+    assert len(charges) == 6
+
+
+def test_a_flow_meets_an_exhausted_budget(ledger):
+    """Nothing is published, as with a real one."""
+    ledger.exhaust("visits")
+    published = []
+    state = report(published, return_state=True)
+    assert (state.name, published) == ("BudgetExhausted", [])
+    with pytest.raises(BudgetExhausted):
+        report(published)
+
+
+def test_a_block_that_holds_a_real_ledger_is_refused(ledger, monkeypatch):
+    """A block's URL is stopped at the fence."""
+    DpflowLedger(url="postgresql://me:secret-word@real/db").save("real-ledger")
+    monkeypatch.setenv("DPFLOW_LEDGER_URL", "prefect-block:real-ledger")
+
+    @flow
+    def outside():
+        count("mon")
+
+    with pytest.raises(ConfigurationError, match="keeps every ledger") as caught:
+        outside()
+    assert "secret-word" not in str(caught.value)

@@ -1,0 +1,76 @@
+"""The documentation is built without a warning and fetches nothing from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpflow
+from tests.projects import ROOT
+
+
+def build(folder: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    """Build the documentation of a folder; warnings are errors."""
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(target)],
+        cwd=folder,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the built documentation."""
+    target = tmp_path_factory.mktemp("site")
+    done = build(ROOT, target)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def test_every_document_is_a_page(site: Path) -> None:
+    """No document of the repository is left out."""
+    for document in (ROOT / "docs").rglob("*.md"):
+        page = document.relative_to(ROOT / "docs").with_suffix(".html")
+        if page.name == "README.html":
+            page = page.with_name("index.html")
+        assert (site / page).is_file(), page
+
+
+def test_the_reference_has_every_public_name(site: Path) -> None:
+    """The Python page has a heading for each, with its docstring."""
+    text = (site / "reference/python.html").read_text("utf-8")
+    for name in dpflow.__all__:
+        if not name.startswith("__"):
+            assert re.search(rf'id="dpflow\.([\w.]+\.)?{name}"', text), name
+
+
+def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+    """Scripts, styles, fonts and pictures come from the site itself."""
+    fetched = re.compile(
+        r"<(?:script|img|link|source)[^>]+(?:src|href)=\"?(https?:[^\" >]+)"
+    )
+    for page in site.rglob("*.html"):
+        found = [
+            address
+            for address in fetched.findall(page.read_text("utf-8"))
+            if "canonical" not in address
+        ]
+        assert not found, (page, found)
+
+
+def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
+    """The check can fail."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("[gone](gone.md)", "utf-8")
+    (tmp_path / "mkdocs.yml").write_text("site_name: x\nstrict: true\n", "utf-8")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    assert "gone.md" in done.stderr

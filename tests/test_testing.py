@@ -1,0 +1,531 @@
+"""The fixture for tests of pipelines: its noise, its refusals, and its fence."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tomllib
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpflow import (
+    BudgetExhausted,
+    BudgetRefused,
+    Gaussian,
+    Laplace,
+    PureDP,
+    SparseVector,
+    guarded,
+    release,
+    sparse_vector,
+    spend,
+)
+from dpflow.config import settings
+from dpflow.exceptions import ConfigurationError, PolicyError, UnknownDataset
+from dpflow.ledger import create_ledger, migrate_ledger, open_ledger
+from dpflow.ledger.verify import verify
+from dpflow.mechanisms.gradient_descent import poisson_sample
+from dpflow.mechanisms.noise import integer_laplace
+from dpflow.mechanisms.sources import (
+    TEST_ENVIRONMENT,
+    TEST_NOISE,
+    NoiseFor,
+    Seeds,
+    drawn_by,
+    random_bytes,
+    replace_noise,
+    restore_noise,
+)
+from dpflow.policy import parse_policy
+from dpflow.project import current_project
+from dpflow.testing import dpflow_ledger, ledger_for_tests  # noqa: F401 (a fixture)
+from tests.projects import (
+    POLICY,
+    ROOT,
+    TENTH,
+    journal,
+    make_project,
+    outcome,
+    rows,
+    run_python,
+)
+
+VISITS = """\
+dataset: visits
+unit: visitor
+relation: add-or-remove
+budget: {epsilon: 1, delta: 1e-6}
+filter: gaussian
+"""
+GAUSSIAN = Gaussian(sensitivity=1, sigma=20)
+
+
+@guarded(dataset="visits", cost=GAUSSIAN, release_key="visitors/{day}")
+def visitors(day):
+    """Release a count."""
+    return release(1000)
+
+
+@guarded(dataset="visits", cost=GAUSSIAN)
+def average():
+    """Release a float."""
+    return release(0.5)
+
+
+@pytest.fixture
+def ledger(dpflow_ledger):  # noqa: F811
+    """Return a test's ledger with one policy."""
+    dpflow_ledger.use(VISITS)
+    return dpflow_ledger
+
+
+# Noise
+
+
+def test_noise_is_the_same_in_every_run():
+    """Each execution of a step draws its own; a new ledger begins again."""
+    drawn = []
+    for _ in range(2):
+        with ledger_for_tests() as ledger:
+            ledger.use(VISITS)
+            drawn.append([average(), average(), visitors("a"), visitors("b")])
+    assert drawn[0] == drawn[1]
+    assert len({*drawn[0]}) == 4
+
+
+def test_noise_does_not_depend_on_other_steps():
+    """Steps that run in another order draw what they drew before."""
+    with ledger_for_tests() as ledger:
+        ledger.use(VISITS)
+        before = visitors("a"), average()
+    with ledger_for_tests() as ledger:
+        ledger.use(VISITS)
+        assert (average(), visitors("a")) == before[::-1]
+
+
+def test_another_seed_gives_other_noise(ledger):
+    """And the same seed the same again."""
+    drawn = []
+    for seed in (1, 2, 1):
+        ledger.seed(seed)
+        drawn.append(average())
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_silent_noise_is_none(ledger):
+    """A test may compare with the true numbers, and the journal says so."""
+    ledger.silence_noise()
+    assert (visitors("a"), average()) == (1000, 0.5)
+    assert {charge.noise for charge in ledger.charges()} == {TEST_NOISE}
+
+
+@pytest.mark.parametrize(
+    ("cost", "scale"), [(GAUSSIAN, 20), (Laplace(sensitivity=1, scale=10), 14.14)]
+)
+def test_seeded_noise_has_the_declared_scale(ledger, cost, scale):
+    """A test may try its tolerances: 4000 numbers have the mechanism's deviation."""
+    ledger.use(VISITS.replace("gaussian", "basic").replace("1,", "100,", 1))
+    if isinstance(cost, Gaussian):
+        ledger.use(VISITS)
+    with spend(dataset="visits", cost=cost, step="many") as charge:
+        noisy = charge.release([0.0] * 4000)
+    assert abs(statistics.fmean(noisy)) < 0.1 * scale
+    assert abs(statistics.stdev(noisy) - scale) < 0.1 * scale
+
+
+def test_noise_in_whole_steps_is_seeded_too(ledger):
+    """Mechanisms that draw integers go through the same seam."""
+    ledger.use(VISITS.replace("filter: gaussian", "filter: basic"))
+
+    def busy():
+        cost = SparseVector(positives=1, epsilon="0.1")
+        step = guarded(dataset="visits", cost=cost, name="busy")
+        return step(lambda: sparse_vector([50, 10**6], 600))()
+
+    assert busy() == (False, True)
+    assert ledger.charges()[0].noise == TEST_NOISE
+    with NoiseFor(ledger.ledger.id, TEST_ENVIRONMENT, "steps", ""):
+        drawn = integer_laplace(Fraction(10), 2000)
+    assert all(isinstance(number, int) for number in drawn)
+    assert abs(statistics.stdev(drawn) - 14.1) < 1.5
+
+
+def test_random_bytes_are_seeded_in_a_step_of_the_test_only(ledger):
+    """Who is sampled is drawn at the seam as well."""
+    place = (ledger.ledger.id, TEST_ENVIRONMENT, "sampled", "")
+    ledger.seed(5)
+    with NoiseFor(*place):
+        first = random_bytes(8)
+    ledger.seed(5)
+    with NoiseFor(*place):
+        assert random_bytes(8) == first
+    assert random_bytes(8) != random_bytes(8)
+    with NoiseFor(*place):
+        first_sample = poisson_sample(Fraction(1, 2), 64).tolist()
+    ledger.seed(5)
+    with NoiseFor(*place), NoiseFor(*place):
+        assert poisson_sample(Fraction(1, 2), 64).tolist() == first_sample
+    assert poisson_sample(Fraction(1, 2), 64).tolist() != first_sample
+
+
+def test_a_step_that_draws_its_own_noise_is_told_apart(ledger):
+    """What a body draws by itself is replaced by nobody."""
+    ledger.use(VISITS.replace("filter: gaussian", "filter: basic"))
+    guarded(dataset="visits", cost=PureDP(epsilon="0.1"), name="own")(lambda: 4)()
+    assert ledger.charges()[0].noise == "self-declared"
+
+
+# It cannot be turned on anywhere else
+
+
+def test_a_real_ledger_refuses_replaced_noise(tmp_path, monkeypatch):
+    """Its own identity says what it was made for, and nothing changes that."""
+    make_project(tmp_path, monkeypatch)
+    ledger = current_project().ledger
+    with pytest.raises(ConfigurationError, match="cannot be replaced"):
+        replace_noise(ledger.id, ledger.environment, Seeds(silent=True))
+    guarded(dataset="shop", cost=TENTH)(lambda: release(1.0))()
+    assert outcome()["noise"] == "opendp"
+
+
+@pytest.mark.parametrize("environment", [None, "production", "dpflow-test "])
+def test_a_lie_about_the_environment_helps_nobody(tmp_path, monkeypatch, environment):
+    """The guard asks the ledger again, whatever was registered for its id."""
+    make_project(tmp_path, monkeypatch)
+    ledger = current_project().ledger
+    replace_noise(ledger.id, TEST_ENVIRONMENT, Seeds(silent=True))
+    try:
+        with NoiseFor(ledger.id, environment, "step", ""):
+            assert drawn_by() == "opendp"
+        drawn = guarded(dataset="shop", cost=TENTH)(lambda: release(1.0))()
+        assert outcome()["noise"] == "opendp"
+        assert drawn != 1.0
+    finally:
+        restore_noise(ledger.id)
+
+
+def test_noise_is_opendps_again_after_the_test(tmp_path, monkeypatch):
+    """The next test, on a ledger of its own, draws real noise."""
+    with ledger_for_tests() as ledger:
+        ledger.use(VISITS)
+        average()
+    make_project(tmp_path, monkeypatch)
+    guarded(dataset="shop", cost=TENTH)(lambda: release(1.0))()
+    assert outcome()["noise"] == "opendp"
+
+
+# Refusals
+
+
+def test_an_exhausted_dataset_refuses_and_still_replays(ledger):
+    """A step that was never granted is exhausted too; what was released is free."""
+    known = visitors("a")
+    ledger.exhaust("visits")
+    with pytest.raises(BudgetExhausted, match="mu_squared 0 is left"):
+        average()
+    assert visitors("a") == known
+    ledger.refill("visits")
+    average()
+    assert ledger.refusals() == ["average"]
+    assert [charge.step for charge in ledger.charges()] == ["visitors", "average"]
+
+
+def test_only_the_exhausted_dataset_refuses(ledger):
+    """Others have a budget of their own."""
+    ledger.use(VISITS, POLICY)
+    ledger.exhaust("visits")
+    guarded(dataset="shop", cost=TENTH, name="other")(lambda: release(1.0))()
+    with pytest.raises(BudgetExhausted):
+        average()
+
+
+def test_the_next_charge_is_refused_once(ledger):
+    """A replay does not use the order up, a refusal does."""
+    known = visitors("a")
+    ledger.refuse_next()
+    assert visitors("a") == known
+    with pytest.raises(BudgetExhausted):
+        visitors("b")
+    visitors("b")
+
+
+def test_a_refusal_may_be_that_of_a_mistyped_cost(ledger):
+    """Without a grant before, it is `BudgetRefused` and no more."""
+    ledger.refuse_next(times=2, exhausted=False)
+    for _ in range(2):
+        with pytest.raises(BudgetRefused) as caught:
+            average()
+        assert type(caught.value) is BudgetRefused
+    average()
+
+
+def test_ordered_refusals_charge_nothing_and_leave_a_whole_ledger(ledger):
+    """They are journaled as any refusal, and the sums agree."""
+    average()
+    before = ledger.spent("visits")
+    ledger.exhaust("visits")
+    ledger.refuse_next()
+    with pytest.raises(BudgetExhausted):
+        average()
+    assert ledger.spent("visits") == before == {"mu_squared": "0.0025"}
+    assert verify(ledger.ledger).bad == []
+
+
+def test_what_nobody_knows_cannot_be_exhausted(ledger):
+    """A typing error in a test is no quiet success."""
+    with pytest.raises(UnknownDataset):
+        ledger.exhaust("vists")
+    with pytest.raises(ConfigurationError, match="1 or more"):
+        ledger.refuse_next(times=0)
+
+
+# What was charged and released
+
+
+def test_charges_and_releases_tell_what_happened(ledger):
+    """Steps, costs, ends and values, oldest first."""
+    count = visitors("a")
+
+    @guarded(dataset="visits", cost=GAUSSIAN, flow="report")
+    def broken():
+        raise ValueError
+
+    with pytest.raises(Exception, match="broken"):
+        broken()
+    first, second = ledger.charges("visits")
+    assert (first.step, first.cost, first.release_key) == (
+        "visitors",
+        GAUSSIAN,
+        "visitors/a",
+    )
+    assert (first.state, first.outcome, first.noise) == (
+        "settled",
+        "completed",
+        TEST_NOISE,
+    )
+    assert (second.flow, second.outcome) == ("report", "failed")
+    (kept,) = ledger.releases("visits")
+    assert (kept.step, kept.key, kept.value) == ("visitors", "visitors/a", count)
+    assert ledger.releases("other") == []
+
+
+def test_a_charge_whose_body_runs_is_open(ledger):
+    """The body itself may look."""
+    with spend(dataset="visits", cost=GAUSSIAN, step="look"):
+        (charge,) = ledger.charges()
+        assert (charge.state, charge.noise) == ("open", None)
+
+
+# Policies
+
+
+def test_policies_are_texts_paths_or_models(ledger, tmp_path):
+    """All three give the same policy."""
+    path = tmp_path / "visits.yaml"
+    path.write_text(VISITS, "utf-8")
+    for source in (VISITS, path, str(path), tmp_path, parse_policy(VISITS)):
+        ledger.use(source)
+        found = current_project().policies["visits"]
+        assert found.declared() == parse_policy(VISITS).declared()
+
+
+@pytest.mark.parametrize("name", ["cdnow", "adult"])
+def test_the_policies_of_the_examples_can_be_given_as_models(ledger, name):
+    """Everything that a policy may say survives."""
+    for path in sorted((ROOT / "policies").glob(f"{name}*.yaml")):
+        policy = parse_policy(path.read_text("utf-8"))
+        ledger.use(policy)
+        assert current_project().policies[policy.dataset].pinned() == policy.pinned()
+
+
+def test_a_bad_policy_is_refused_at_once(ledger):
+    """Not when the first step runs."""
+    with pytest.raises(PolicyError, match="epsilon"):
+        ledger.use(VISITS.replace("epsilon: 1", "epsilon: -1"))
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        ledger.use("policies/none.yaml")
+
+
+def test_a_policy_with_officers_is_applied(ledger, tmp_path, monkeypatch):
+    """A test has no officer to ask; the journal says who stood in."""
+    policy = POLICY + "officers: [ann]\n"
+    ledger.use(policy)
+    guarded(dataset="shop", cost=TENTH, name="count")(lambda: release(1.0))()
+    assert ledger.spent("shop")["epsilon"] == "0.1"
+
+
+def test_a_projects_policy_with_officers_is_applied(tmp_path, monkeypatch):
+    """Without `use` as well."""
+    make_project(tmp_path, monkeypatch, POLICY + "officers: [ann]\n")
+    with ledger_for_tests() as ledger:
+        guarded(dataset="shop", cost=TENTH, name="count")(lambda: release(1.0))()
+        assert ledger.spent("shop")["epsilon"] == "0.1"
+
+
+def test_the_projects_own_policies_are_the_default(tmp_path, monkeypatch):
+    """A pipeline is tested under the budget that it will meet."""
+    make_project(tmp_path, monkeypatch)
+    with ledger_for_tests() as ledger:
+        guarded(dataset="shop", cost=TENTH, name="count")(lambda: release(1.0))()
+        assert ledger.spent("shop") == {"epsilon": "0.1", "delta": "0"}
+
+
+# The fence
+
+
+def test_the_projects_ledger_is_left_alone(tmp_path, monkeypatch):
+    """Steps in the test charge the test's ledger; no row of the real one changes."""
+    make_project(tmp_path, monkeypatch)
+    step = guarded(dataset="shop", cost=TENTH, name="count")(lambda: release(1.0))
+    step()
+    real = current_project().ledger.id
+    before = rows(tmp_path)
+    with ledger_for_tests() as ledger:
+        step()
+        step()
+        assert ledger.ledger.id != real
+    assert rows(tmp_path) == before
+    assert current_project().ledger.id == real
+    assert len(journal()) == 3
+
+
+def test_pyproject_and_its_block_are_not_asked(tmp_path, monkeypatch):
+    """A real URL or a Prefect block in the configuration is passed over."""
+    make_project(tmp_path, monkeypatch)
+    for url in ("postgresql://u:pw@nowhere/db", "prefect-block:production"):
+        text = f'[tool.dpflow]\nledger_url = "{url}"\n'
+        (tmp_path / "pyproject.toml").write_text(text, "utf-8")
+        with ledger_for_tests() as ledger:
+            assert settings().ledger_url == ledger.url
+
+
+def test_a_real_url_that_the_test_sets_is_refused(ledger, monkeypatch, tmp_path):
+    """The guard meets an error; the password is not in it."""
+    monkeypatch.setenv("DPFLOW_LEDGER_URL", "postgresql://me:secret-word@real/db")
+    with pytest.raises(ConfigurationError, match="keeps every ledger") as caught:
+        average()
+    assert "secret-word" not in str(caught.value)
+
+
+def test_a_block_that_the_test_names_is_refused(ledger, monkeypatch):
+    """Where a block leads to a real ledger, the fence is behind it."""
+    real = "postgresql://me:secret-word@real/db"
+    monkeypatch.setattr("dpflow.config._block_url", lambda _: real)
+    monkeypatch.setenv("DPFLOW_LEDGER_URL", "prefect-block:production")
+    with pytest.raises(ConfigurationError, match="keeps every ledger"):
+        average()
+
+
+@pytest.mark.parametrize("act", [open_ledger, create_ledger, migrate_ledger])
+@pytest.mark.parametrize("url", ["sqlite:///real.db", "postgresql://real/db"])
+def test_no_other_ledger_is_opened_or_made(ledger, act, url, tmp_path, monkeypatch):
+    """Whatever way is tried."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match="keeps every ledger"):
+        act(url, **({} if act is migrate_ledger else {"witness": "none"}))
+    assert [*tmp_path.glob("real*")] == []
+
+
+def test_without_the_fixture_the_same_calls_work(tmp_path):
+    """The tests above can fail."""
+    with ledger_for_tests():
+        pass
+    url = f"sqlite:///{tmp_path / 'real.db'}"
+    create_ledger(url, witness="none").close()
+    open_ledger(url, witness="none").close()
+
+
+CHILD = """
+import json, os
+from dpflow import Gaussian, guarded, release
+from dpflow.exceptions import ConfigurationError
+from dpflow.ledger import open_ledger
+os.environ.update(json.loads(os.sys.argv[1]))
+count = guarded(dataset="visits", cost=Gaussian(sensitivity=1, sigma=20), name="child")
+count(lambda: release(7.0))()
+try:
+    open_ledger("sqlite:///real.db", witness="none")
+except ConfigurationError as error:
+    print(json.dumps("keeps every ledger" in error.message))
+"""
+
+
+def test_child_processes_stay_inside_the_fence(ledger):
+    """They charge the test's ledger, with OpenDP's noise."""
+    inherited = {k: v for k, v in os.environ.items() if k.startswith("DPFLOW_")}
+    assert run_python(CHILD, json.dumps(inherited)) is True
+    (charge,) = ledger.charges()
+    assert (charge.step, charge.noise) == ("child", "opendp")
+
+
+# As pytest loads it
+
+
+def test_the_plugin_is_registered_and_light():
+    """Every run of pytest loads it, so it must cost next to nothing."""
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    # Under the module's own name, so that `-p dpflow.testing` is the same plugin.
+    plugins = data["project"]["entry-points"]["pytest11"]
+    assert plugins == {"dpflow.testing": "dpflow.testing"}
+    script = (
+        "import json, sys, dpflow.testing\n"
+        "print(json.dumps(sorted(n for n in sys.modules if n.startswith('dpflow'))))"
+    )
+    assert run_python(script) == ["dpflow", "dpflow.testing"]
+
+
+def run_pytest(folder):
+    """Run pytest as a user would, with the plugin."""
+    plugins = ("-p", "no:cacheprovider", "-p", "dpflow.testing")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugins, str(folder)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+ORDER = """
+import os
+
+def test_sets_a_variable(monkeypatch, dpflow_ledger):
+    monkeypatch.setenv("DPFLOW_LEDGER_URL", "sqlite:///other.db")
+
+def test_finds_nothing_of_it():
+    assert not [n for n in os.environ if n.startswith("DPFLOW_") and n != "DPFLOW_X"]
+"""
+
+
+def test_nothing_of_a_test_is_left_in_the_environment(tmp_path):
+    """Also where the test patched what the fixture had set."""
+    (tmp_path / "test_order.py").write_text(ORDER, "utf-8")
+    done = run_pytest(tmp_path)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_how_to_runs(tmp_path):
+    """Its tests pass as they stand, in a folder of their own."""
+    page = (ROOT / "docs" / "how-to" / "test-a-pipeline.md").read_text("utf-8")
+    for name, text in re.findall(
+        r"`(\w+\.py)`:\n\n```python\n(.*?)```", page, re.DOTALL
+    ):
+        (tmp_path / name).write_text(text, "utf-8")
+    done = run_pytest(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
+
+
+def test_the_ledger_lies_in_a_folder_that_is_removed():
+    """Nothing is left behind."""
+    with ledger_for_tests() as ledger:
+        folder = Path(ledger.folder)
+        assert folder.is_dir()
+    assert not folder.exists()
