@@ -96,8 +96,7 @@ def restore(
     from dpflow.config import settings
     from dpflow.ledger import pinned_id, sqlite_path
     from dpflow.ledger.backup import restore as put_back
-    from dpflow.ledger.sqlite import SqliteDatabase
-    from dpflow.ledger.witness import witness_folder
+    from dpflow.ledger.witness_places import witness_at
 
     found = settings()
     place = sqlite_path(found.ledger_url)
@@ -108,7 +107,7 @@ def restore(
         path,
         place,
         ledger_id=pinned_id(found.policies, str(place)),
-        witness=witness_folder(found.witness, SqliteDatabase.dialect),
+        witness=witness_at(found.witness, found.ledger_url),
         policies=policies,
         because=because,
         accept_loss=accept_loss,

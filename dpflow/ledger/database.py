@@ -11,8 +11,8 @@ from importlib.resources import files
 from typing import Any, Protocol
 
 #: Version of the newest migration, and the oldest code that may write after it.
-SCHEMA_VERSION = 5
-MIN_WRITER = 5
+SCHEMA_VERSION = 6
+MIN_WRITER = 6
 
 Row = Mapping[str, Any]
 

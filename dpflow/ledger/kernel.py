@@ -10,7 +10,6 @@ import hmac
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from dpflow.accounting.theorem import Outcome
@@ -46,8 +45,9 @@ from dpflow.ledger.records import (
     is_id,
 )
 from dpflow.ledger.replay import check_tail
+from dpflow.ledger.sources import Sources
 from dpflow.ledger.watch import Watch
-from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_base import WitnessAt
 from dpflow.ledger.witness_lines import Line
 from dpflow.ledger.writer import writer
 
@@ -61,7 +61,7 @@ class Ledger:
     Args:
         database: Where it is kept.
         owners: Who holds what.
-        witness: Folder of the witness; None if it was waived.
+        witness: Makes its witness; None if it was waived.
         environment: What this process runs in; a ledger of another one is refused.
         conditions: How requests are decided.
     """
@@ -70,7 +70,7 @@ class Ledger:
         self,
         database: Database,
         owners: Liveness,
-        witness: Path | None = None,
+        witness: WitnessAt | None = None,
         *,
         environment: str | None = None,
         conditions: Conditions | None = None,
@@ -85,10 +85,9 @@ class Ledger:
         check_environment(database.place, serves, environment)
         self.id: str = row["ledger_id"]
         self._secret: bytes | None = None
-        file = None if witness is None else witness / f"{self.id}.witness"
-        self.watch = Watch(
-            database.place, None if file is None else Witness(file, self.id)
-        )
+        told = None if witness is None else witness(self.id)
+        self.watch = Watch(database.place, told)
+        self.sources = Sources(self.id, serves, told)
         self._tail_checked = False
         self._combiner = Combiner(self.reserve_many)
 
@@ -202,6 +201,8 @@ class Ledger:
             answer: Answer | DpflowError = decide(
                 session, request, self.owners, self.conditions
             )
+            if isinstance(answer, Granted):
+                self.sources.check(session, request.policies)
         except (LedgerUnavailable, LedgerCorrupt):
             raise
         except DpflowError as error:

@@ -85,17 +85,17 @@ def amend(
             )
             raise ReservationConflict(msg, reservation=reservation)
 
-        def post(account: Account, amount: Tally) -> Account:
-            return _post(
+        def raised(account: Account, amount: Tally) -> Account:
+            return post(
                 session, account, "amend", amount, body, reservation=reservation
             )
 
         moved = [
-            (post(account, amount), amount)
+            (raised(account, amount), amount)
             for account, amount in extra
             if any(amount.amounts)
         ]
-    return _told(ledger, moved)
+    return told(ledger, moved)
 
 
 def import_prior(
@@ -158,8 +158,8 @@ def import_prior(
         moved = []
         for gate in gates:
             amount = gate.price(cost)
-            moved.append((_post(session, gate.account, "prior", amount, body), amount))
-    return _told(ledger, moved)
+            moved.append((post(session, gate.account, "prior", amount, body), amount))
+    return told(ledger, moved)
 
 
 def _check_new_evidence(session: Session, account: Account, evidence: str) -> None:
@@ -195,7 +195,7 @@ def _charged(session: Session, row: Row, place: str) -> list[tuple[Gate, Tally]]
     return found
 
 
-def _post(
+def post(
     session: Session,
     account: Account,
     kind: str,
@@ -204,6 +204,7 @@ def _post(
     *,
     reservation: str | None = None,
 ) -> Account:
+    """Append an entry that raises what an account has settled."""
     return append(
         session,
         account,
@@ -218,7 +219,7 @@ def _post(
     )
 
 
-def _told(ledger: Ledger, moved: list[tuple[Account, Tally]]) -> list[Charge]:
+def told(ledger: Ledger, moved: list[tuple[Account, Tally]]) -> list[Charge]:
     """Tell the witness of charges that are committed, and return them."""
     ledger.watch.tell([line_of(account, amount) for account, amount in moved])
     return [

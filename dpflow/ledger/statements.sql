@@ -2,7 +2,7 @@
 -- database rewrites them. Nothing else in dpflow holds SQL (migrations apart).
 -- A result column that bears the name of a parameter must equal it, unless it is NULL.
 -- Times are labels and clocks jump: entries are ordered by their account's sequence, and
--- those of several accounts by the latest label up to each (`since`).
+-- those of several accounts by their position over all accounts.
 
 -- name: savepoint
 SAVEPOINT request;
@@ -120,20 +120,21 @@ WHERE account = :account AND reservation = :reservation AND kind = 'draw' ORDER 
 -- name: history
 SELECT entry.account, entry.seq, entry.kind, entry.reservation, entry.amount,
        entry.settled_after, entry.held_after, entry.run, entry.body, entry.at,
-       entry.writer, entry.hash,
-       max(entry.at) OVER (PARTITION BY entry.account ORDER BY entry.seq) AS since
+       entry.writer, entry.hash
 FROM account
 JOIN entry ON entry.account = account.id AND entry.seq > account.seq - :limit
+JOIN entry_order
+    ON entry_order.account = entry.account AND entry_order.seq = entry.seq
 WHERE (CAST(:dataset AS TEXT) IS NULL OR account.dataset = :dataset)
   AND (CAST(:account_kind AS TEXT) IS NULL OR account.kind = :account_kind)
-ORDER BY since DESC, entry.account, entry.seq DESC LIMIT :limit;
+ORDER BY entry_order.position DESC LIMIT :limit;
 
 -- name: refusals
-SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset,
-       max(entry.at) OVER (PARTITION BY entry.account ORDER BY entry.seq) AS since
+SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset
 FROM entry JOIN account ON account.id = entry.account
-WHERE entry.kind = 'refuse' ORDER BY since DESC, entry.account, entry.seq DESC
-LIMIT :limit;
+JOIN entry_order
+    ON entry_order.account = entry.account AND entry_order.seq = entry.seq
+WHERE entry.kind = 'refuse' ORDER BY entry_order.position DESC LIMIT :limit;
 
 -- name: journal_of_account
 SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
@@ -145,12 +146,13 @@ INSERT INTO refused (run, account, seq, charged)
 VALUES (:run, :account, :seq, :charged);
 
 -- name: refusals_of_run
-SELECT entry.account, entry.body, account.dataset,
-       max(entry.at) OVER (PARTITION BY entry.account ORDER BY entry.seq) AS since
+SELECT entry.account, entry.body, account.dataset
 FROM refused
 JOIN entry ON entry.account = refused.account AND entry.seq = refused.seq
 JOIN account ON account.id = entry.account
-WHERE refused.run = :run ORDER BY since, entry.account, entry.seq;
+JOIN entry_order
+    ON entry_order.account = entry.account AND entry_order.seq = entry.seq
+WHERE refused.run = :run ORDER BY entry_order.position;
 
 -- name: halting_accounts
 SELECT DISTINCT refused.account FROM refused
@@ -304,14 +306,16 @@ WHERE release_key > :above ORDER BY release_key LIMIT :limit;
 UPDATE ledger SET epoch = :epoch WHERE epoch < :epoch;
 
 -- name: add_checkpoint
-INSERT INTO checkpoint (account, seq, hash, signature, at, writer)
-VALUES (:account, :seq, :hash, :signature, :at, :writer)
-ON CONFLICT (account, seq) DO UPDATE
-SET hash = excluded.hash, signature = excluded.signature, at = excluded.at,
-    writer = excluded.writer;
+INSERT INTO checkpoint (account, seq, hash, number, signature, at, writer)
+VALUES (:account, :seq, :hash, :number, :signature, :at, :writer);
 
 -- name: checkpoints_of_account
-SELECT seq, hash, signature FROM checkpoint WHERE account = :account ORDER BY seq;
+SELECT seq, hash, number, signature FROM checkpoint
+WHERE account = :account ORDER BY seq;
+
+-- name: checkpoints_between
+SELECT number AS seq, signature AS hash FROM checkpoint
+WHERE account = :account AND number >= :low AND number <= :high;
 
 -- name: newest_checkpoint
 SELECT seq FROM checkpoint WHERE account = :account ORDER BY seq DESC LIMIT 1;

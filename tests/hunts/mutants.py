@@ -40,6 +40,14 @@ STAGES = [
         "tests/hunts/test_race.py",
         *NO_CONTROLS,
     ],
+    [
+        "tests/ledger/test_sources.py",
+        "tests/ledger/test_witness_postgres.py",
+        "tests/ledger/test_memory.py",
+        "tests/ledger/test_views.py",
+        "tests/ledger/test_verify.py",
+        "tests/ledger/test_rollback.py",
+    ],
 ]
 SECONDS = 400
 
@@ -226,6 +234,54 @@ MUTANTS = [
         "if file_id(self._lock_path) == file_id(self._lock_file):",
         "if True:",
     ),
+    # The witness and what it remembers
+    Mutant(
+        "what was witnessed is not compared",
+        "self._compare(session, unseen.lines)",
+        "pass",
+    ),
+    Mutant(
+        "the newest lines are not compared again",
+        "self.check_accounts(session, witness.latest)",
+        "pass",
+    ),
+    Mutant("an older epoch will do", "if epoch < witness.epoch:", OFF),
+    Mutant(
+        "the ledger's own database keeps its witness",
+        "same = _identity(connection) == _identity(other)",
+        "same = False",
+    ),
+    Mutant(
+        "a line that is missing in a database is not missed",
+        "if numbers != list(range(above + 1, above + 1 + len(numbers))):",
+        OFF,
+    ),
+    Mutant(
+        "a connection to the witness crosses a fork",
+        "inherited, self._pid = self._connection, os.getpid()\n"
+        "            self._connection = None",
+        "inherited, self._pid = None, os.getpid()",
+    ),
+    Mutant(
+        "a checkpoint may be counted anew",
+        "number=place if counted else None,",
+        'number=row["number"],',
+        equal="the count is compared as well",
+    ),
+    # One ledger for one source
+    Mutant("any ledger may use a source", "if governor == self.ledger:", "if True:"),
+    Mutant(
+        "a lifetime above its grant will do",
+        'elif not grant.covers(policy.declared()["lifetime"]):',
+        "elif False:",
+    ),
+    Mutant("anyone's grant will do", "if grant.taker != ledger:", OFF),
+    Mutant("a changed grant will do", "if told != grant.digest:", OFF),
+    Mutant(
+        "an unknown grant will do", "ledger.sources.check_given(wish.grant)", "pass"
+    ),
+    Mutant("more is carved than is left", "if not gate.account.admits(amount):", OFF),
+    Mutant("a ledger in memory serves forks", "if memory.pid != os.getpid():", OFF),
 ]
 
 
