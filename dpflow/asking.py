@@ -11,7 +11,7 @@ from typing import Any
 
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable, ReleaseError
 from dpflow.ledger.codec import encode
-from dpflow.ledger.records import Request
+from dpflow.ledger.records import Request, described
 from dpflow.policy import Policy
 from dpflow.policy_population import PREFIX
 from dpflow.project import Project, current_project
@@ -104,7 +104,7 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
     if key_text is not None:
         parts = ["named", *common, key_text]
     elif run is not None and step.replays:
-        what = [step.source, cost.describe(), _encoded(step, public)]
+        what = [step.source, described(cost), _encoded(step, public)]
         parts = ["run", *common, run, *what]
     flow = charged_flow(policies, place)
     request = Request(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -157,10 +157,21 @@ def _absolute(url: str, root: Path) -> str:
 
 def _table(pyproject: Path) -> dict[str, str]:
     try:
-        data = tomllib.loads(pyproject.read_text("utf-8"))
+        text = pyproject.read_text("utf-8")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
+        msg = f"cannot read {pyproject}: {error}"
+        raise ConfigurationError(msg) from error
+    return _table_in(pyproject, text)
+
+
+@lru_cache(maxsize=16)
+def _table_in(pyproject: Path, text: str) -> dict[str, str]:
+    """Read the table in a file's text, which each step would parse again."""
+    try:
+        data = tomllib.loads(text)
+    except ValueError as error:
         msg = f"cannot read {pyproject}: {error}"
         raise ConfigurationError(msg) from error
     tool = data.get("tool", {})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
+from functools import lru_cache
 
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter
@@ -32,7 +32,7 @@ def new_alerts(
     used = account.settled + account.held + asked
     if account.kind not in _KINDS or not isinstance(rule, Filter) or not policy.alerts:
         return []
-    if rule.admits(_enlarged(used, Fraction(policy.alerts[0]))):
+    if rule.admits(_enlarged(used, _exactly(policy.alerts[0]))):
         return []
     reached = rule.used_fraction(used)
     found = []
@@ -57,5 +57,10 @@ def _enlarged(used: Tally, threshold: Fraction) -> Tally:
 
     Deciding is much cheaper than reading a fraction, and most steps are far below.
     """
-    amounts = (math.ceil(amount / threshold) for amount in used.amounts)
+    above, below = threshold.numerator, threshold.denominator
+    # The quotient, rounded up, in whole numbers.
+    amounts = (-(-amount * below // above) for amount in used.amounts)
     return Tally(tuple(amount + 1 if amount else 0 for amount in amounts))
+
+
+_exactly = lru_cache(maxsize=256)(Fraction)

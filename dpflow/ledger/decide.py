@@ -190,10 +190,10 @@ def _released(
     row = rows[0]
     replayable = row["state"] == "settled" and row["value"] is not None
     if replayable and not request.fresh:
-        if row["cost"] != canonical(request.cost.describe()):
+        if row["cost"] != canonical(request.described_cost()):
             msg = (
                 f"release {row['key_text']!r} of step {row['step']!r} was made at "
-                f"cost {row['cost']}, now {canonical(request.cost.describe())}. "
+                f"cost {row['cost']}, now {canonical(request.described_cost())}. "
                 "Use another release_key for another cost."
             )
             raise ReservationConflict(msg, release_key=row["key_text"])
@@ -302,7 +302,8 @@ def _journal_refusal(
 
 
 def _hold(session: Session, case: _Case) -> None:
-    request, body = case.request, case.body
+    request, body, at = case.request, canonical(case.body), now()
+    cost = canonical(request.described_cost())
     granted = [_granted(session, account, request.step) for account, _ in case.pairs]
     session.post(
         "open_reservation",
@@ -311,18 +312,18 @@ def _hold(session: Session, case: _Case) -> None:
         owner=request.owner,
         datasets=canonical(request.locked),
         accounts=canonical([account.id for account, _ in case.pairs]),
-        cost=canonical(request.cost.describe()),
+        cost=cost,
         step=request.step,
         release_key=request.release_key,
-        body=canonical(body),
-        at=now(),
+        body=body,
+        at=at,
     )
     if request.covers is not None:
         note_preflight(session, request)
     for (before, amount), highest in zip(case.pairs, granted, strict=True):
         account = before
         if case.cover is not None and case.drawn:
-            account = draw(session, (before, amount), case.cover, request, body)
+            account = draw(session, (before, amount), case.cover, request, case.body)
         append(
             session,
             account,
@@ -350,10 +351,10 @@ def _hold(session: Session, case: _Case) -> None:
             key_text=request.key_text,
             dataset=",".join(request.datasets),
             step=request.step,
-            cost=canonical(request.cost.describe()),
+            cost=cost,
             reservation=request.reservation,
             owner=request.owner,
-            at=now(),
+            at=at,
         )
 
 
@@ -392,7 +393,7 @@ def _body(
         "policy": {term.dataset: term.policy_hash for term in terms},
         "step": request.step,
         "flow": request.flow,
-        "cost": request.cost.describe(),
+        "cost": request.described_cost(),
         "release_key": request.key_text or None,
         "datasets": request.datasets,
         "partitions": list(request.partitions),

@@ -45,10 +45,18 @@ _SECRETS: Final = ("password", "sslpassword", "sslkey", "passfile")
 
 
 class Connection(psycopg.Connection[DictRow]):
-    """A connection whose every wait has an end."""
+    """A connection whose every wait has an end.
+
+    Attributes:
+        lockable: Names whose rows are there to be locked; no row is ever removed.
+    """
 
     system_identifier = ""
     has_ledger = False
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.lockable: set[str] = set()
 
     def wait(self, gen: Any, interval: Any = 0.1, timeout: Any = None) -> Any:
         """Wait for the server, at most so long that a stopped one is noticed."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from dpflow.accounting.costs import Cost
 from dpflow.exceptions import ConfigurationError
+from dpflow.ledger.memo import by_identity
 from dpflow.policy import Policy
 
 _ID = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
@@ -121,12 +122,22 @@ class Request:
         """Everything that nobody else may change while the step is decided."""
         return sorted({*self.datasets, *(each.dataset for each in self.populations)})
 
+    def described_cost(self) -> Mapping[str, Any]:
+        """Return the cost's description; costs are frozen, so that it is kept."""
+        return described(self.cost)
+
     def fingerprint(self) -> str:
         """Return a digest of everything that must agree when an id is sent again."""
         datasets = sorted(self.datasets)
-        parts = [datasets, self.cost.describe(), self.step, self.flow, self.flow_run]
+        parts = [datasets, self.described_cost(), self.step, self.flow, self.flow_run]
         parts += [each.fingerprint() for each in self.planned]
         return digest(canonical([*parts, self.release_key, *self.partitions]))
+
+
+@by_identity
+def described(cost: Cost) -> Mapping[str, Any]:
+    """Return a cost's description; it is made once, and not to be changed."""
+    return cost.describe()
 
 
 def is_id(text: object) -> bool:

@@ -66,7 +66,7 @@ VALUES
 -- name: move_account
 UPDATE account
 SET settled = :settled, held = :held, seq = :seq, head = :head, state = :state
-WHERE id = :id AND seq = :seq - 1;
+WHERE id = :id AND seq = :before;
 
 -- name: mark_account
 UPDATE account

@@ -21,7 +21,7 @@ def announce(notice: Notice) -> None:
         "step": request.step,
         "flow": request.flow,
         "reservation": request.reservation,
-        "cost": request.cost.describe(),
+        "cost": request.described_cost(),
         "release_key": request.key_text or None,
         "partitions": list(request.partitions),
         **notice.details,

@@ -112,7 +112,7 @@ MUTANTS = [
     ),
     Mutant(
         "a release is replayed at another cost",
-        'if row["cost"] != canonical(request.cost.describe()):',
+        'if row["cost"] != canonical(request.described_cost()):',
         OFF,
     ),
     Mutant(
@@ -138,7 +138,7 @@ MUTANTS = [
     Mutant("anyone seals a run", 'if row["owner"] != ledger.owners.mine():', OFF),
     Mutant(
         "a gate that was edited is used",
-        "if (account.rule, account.halt) != (rule, halt):",
+        "if not _same_rule(account.rule, rule) or account.halt != halt:",
         OFF,
     ),
     Mutant(
@@ -178,8 +178,8 @@ MUTANTS = [
     ),
     Mutant(
         "a request that failed leaves traces",
-        'session.change("rollback_to_savepoint")\n            answer = error',
-        "answer = error",
+        'self._session.change("rollback_to_savepoint")',
+        "pass",
     ),
     Mutant("another ledger is used", "if found != ledger_id:", OFF),
     Mutant("an old writer writes", 'if row["min_writer"] > SCHEMA_VERSION:', OFF),
@@ -207,8 +207,8 @@ MUTANTS = [
     ),
     Mutant(
         "transactions begin as readers",
-        'with self._transaction("BEGIN IMMEDIATE") as session:',
-        'with self._transaction("BEGIN") as session:',
+        'return self._transaction("BEGIN IMMEDIATE")',
+        'return self._transaction("BEGIN")  # not immediate',
     ),
     Mutant(
         "a connection is kept after an error",

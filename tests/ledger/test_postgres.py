@@ -187,7 +187,7 @@ def test_statements_are_rewritten_for_the_driver() -> None:
     assert set(statements()) < set(found)
     for name, sql in found.items():
         assert not re.search(r"(?<![:\w]):[a-z_]", sql), name
-    assert "WHERE id = %(id)s AND seq = %(seq)s - 1" in found["move_account"]
+    assert "WHERE id = %(id)s AND seq = %(before)s" in found["move_account"]
 
 
 def test_both_kinds_of_database_have_the_same_tables(
