@@ -20,7 +20,7 @@ from dpflow.ledger.account import (
     append,
     now,
 )
-from dpflow.ledger.alerts import new_alerts
+from dpflow.ledger.alerts import new_alerts, new_terms
 from dpflow.ledger.database import Session
 from dpflow.ledger.gates import Gate, fitting_factor, gates_of, terms_of
 from dpflow.ledger.owner import Liveness
@@ -85,6 +85,7 @@ def decide(
         reservation=request.reservation,
         accounts=tuple(gate.account.id for gate in gates),
         alerts=_alerts(session, case),
+        opened=tuple(new_terms(session, terms, [account for account, _ in case.pairs])),
     )
 
 

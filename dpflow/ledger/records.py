@@ -172,17 +172,37 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TermOpened:
+    """A term of a dataset or population that is charged for the first time.
+
+    Attributes:
+        because: Why it was opened, as the journal has it.
+        epsilon: Of the budget that governs from now on.
+        delta: Of that budget.
+    """
+
+    dataset: str
+    account: str
+    term: int
+    because: str
+    epsilon: str
+    delta: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
     """The answer that lets a step run: its worst case is held on every account.
 
     Attributes:
         alerts: Thresholds that were reached with it; not told again if the same id is
             sent again.
+        opened: Terms of which it is the first charge; told once, too.
     """
 
     reservation: str
     accounts: tuple[str, ...]
     alerts: tuple[Alert, ...] = field(default=(), compare=False)
+    opened: tuple[TermOpened, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
