@@ -6,12 +6,12 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable, ReleaseError
 from dpflow.ledger.codec import encode
-from dpflow.ledger.records import Request, described
+from dpflow.ledger.records import Granted, Request, described
 from dpflow.policy import Policy
 from dpflow.policy_population import PREFIX
 from dpflow.project import Project, current_project
@@ -30,10 +30,12 @@ class EnclosingFlow:
     Attributes:
         name: Name of the flow, as policies name it.
         run: Id of its run, where there are runs.
+        deployment: Id of the deployment that the run is of, if it is of one.
     """
 
     name: str
     run: str | None = None
+    deployment: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,8 @@ class Notice:
     """What became of a step's request; told after the ledger has committed it.
 
     Attributes:
-        kind: "reserved", "replayed", "settled", "refused" or "exhausted".
+        kind: "reserved", "term-opened", "alert", "progress", "replayed", "settled",
+            "refused" or "exhausted".
         details: JSON-able facts of this kind; never data.
     """
 
@@ -73,6 +76,17 @@ class Place:
             self.listener(Notice(kind=kind, request=request, details=details))
         except Exception:
             logger.exception("a notice of step %r was not delivered", request.step)
+
+    def tell_granted(self, request: Request, answer: Granted) -> None:
+        """Tell that a step's worst case is held, and what it is the first to reach."""
+        self.tell("reserved", request)
+        for term in answer.opened:
+            logger.info("term %s of %r is charged first", term.term, term.dataset)
+            self.tell("term-opened", request, **asdict(term))
+        for alert in answer.alerts:
+            used = f"{float(alert.threshold):.0%} of the budget of {alert.account}"
+            logger.warning("%s is used, after step %r", used, request.step)
+            self.tell("alert", request, message=f"{used} is used", **asdict(alert))
 
     @classmethod
     def named(cls, flow: str | None) -> Place:

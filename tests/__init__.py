@@ -1,1 +1,1 @@
-"""The tests; a package, so that no other one of that name is found instead."""
+"""The tests of dpflow; a package, for other distributions bring a `tests` too."""

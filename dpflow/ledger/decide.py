@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ from dpflow.accounting.tally import Tally
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
-    ReservationConflict,
     UnsupportedCost,
 )
 from dpflow.ledger.account import (
@@ -21,7 +19,8 @@ from dpflow.ledger.account import (
     append,
     now,
 )
-from dpflow.ledger.alerts import new_alerts
+from dpflow.ledger.alerts import new_alerts, new_terms
+from dpflow.ledger.answered import known, released
 from dpflow.ledger.database import Session
 from dpflow.ledger.gates import (
     Gate,
@@ -43,10 +42,8 @@ from dpflow.ledger.preflight import (
 from dpflow.ledger.records import (
     Alert,
     Answer,
-    Busy,
     Conditions,
     Granted,
-    Replayed,
     Request,
     canonical,
 )
@@ -89,13 +86,13 @@ def decide(
             where the request began, so that it leaves no trace.
     """
     announce(session, request)
-    known = (
-        _known(session, request)
-        or _released(session, request, owners)
+    before = (
+        known(session, request)
+        or released(session, request, owners)
         or reopened(session, request, owners)
     )
-    if known is not None:
-        return known
+    if before is not None:
+        return before
     case = _case(session, request, conditions)
     refusal = _refused(session, case)
     if refusal is not None:
@@ -106,6 +103,7 @@ def decide(
         accounts=tuple(account.id for account, _ in case.pairs),
         alerts=_alerts(session, case),
         beyond=case.cover is not None and not case.drawn,
+        opened=tuple(new_terms(session, case.terms, [a for a, _ in case.pairs])),
     )
 
 
@@ -153,58 +151,6 @@ def announce(session: Session, request: Request) -> None:
         session.soon("newest_term", dataset=dataset)
     if request.flow_run is not None:
         session.soon("halting_accounts", run=request.flow_run)
-
-
-def _known(session: Session, request: Request) -> Granted | None:
-    """Answer an id that was sent before exactly as it was answered then."""
-    rows = session.rows("read_reservation", id=request.reservation)
-    if not rows:
-        return None
-    row = rows[0]
-    same = (row["fingerprint"], row["owner"], row["state"]) == (
-        request.fingerprint(),
-        request.owner,
-        "open",
-    )
-    if not same:
-        msg = (
-            f"reservation {request.reservation} was made for another request or is "
-            f"{row['state']} already; every execution needs an id of its own"
-        )
-        raise ReservationConflict(msg, reservation=request.reservation)
-    return Granted(reservation=row["id"], accounts=tuple(json.loads(row["accounts"])))
-
-
-def _released(
-    session: Session, request: Request, owners: Liveness
-) -> Replayed | Busy | None:
-    """Look the release key up: replay it, wait for a live claim, or go on."""
-    if request.release_key is None:
-        return None
-    if any(frozen_by(session, dataset) is not None for dataset in request.datasets):
-        # Frozen means that nothing is answered, be it free: the gates refuse.
-        return None
-    rows = session.rows("read_release", release_key=request.release_key)
-    if not rows:
-        return None
-    row = rows[0]
-    replayable = row["state"] == "settled" and row["value"] is not None
-    if replayable and not request.fresh:
-        if row["cost"] != canonical(request.described_cost()):
-            msg = (
-                f"release {row['key_text']!r} of step {row['step']!r} was made at "
-                f"cost {row['cost']}, now {canonical(request.described_cost())}. "
-                "Use another release_key for another cost."
-            )
-            raise ReservationConflict(msg, release_key=row["key_text"])
-        return Replayed(
-            reservation=row["reservation"],
-            value=row["value"],
-            digest=row["digest"],
-        )
-    if row["state"] == "claimed" and owners.alive(row["owner"]):
-        return Busy(reservation=row["reservation"], owner=row["owner"])
-    return None
 
 
 def check_relation(request: Request) -> None:

@@ -195,6 +195,24 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TermOpened:
+    """A term of a dataset or population that is charged for the first time.
+
+    Attributes:
+        because: Why it was opened, as the journal has it.
+        epsilon: Of the budget that governs from now on.
+        delta: Of that budget.
+    """
+
+    dataset: str
+    account: str
+    term: int
+    because: str
+    epsilon: str
+    delta: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
     """The answer that lets a step run: its worst case is held on every account.
 
@@ -202,12 +220,14 @@ class Granted:
         alerts: Thresholds that were reached with it; not told again if the same id is
             sent again.
         beyond: Whether the run has a preflight, and it did not cover the step.
+        opened: Terms of which it is the first charge; told once, too.
     """
 
     reservation: str
     accounts: tuple[str, ...]
     alerts: tuple[Alert, ...] = field(default=(), compare=False)
     beyond: bool = field(default=False, compare=False)
+    opened: tuple[TermOpened, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

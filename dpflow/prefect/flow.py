@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
-from prefect import Flow, flow
+from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.views import count_refusals, refusal_of_run
 from dpflow.prefect.artifacts import publish_budget
+from dpflow.prefect.deployed import DPFlow
 from dpflow.prefect.futures import noted_steps, wait_for_steps
 from dpflow.prefect.preflight import Preflight, PreflightLike
 from dpflow.prefect.states import refused_state
@@ -95,8 +96,7 @@ def dp_flow(
                 return await asyncio.to_thread(_ended, run, value, on_exhausted)
 
         chosen = halting_async if inspect.iscoroutinefunction(function) else halting
-        made: Flow[P, R] = flow(**flow_options)(cast("Callable[P, R]", chosen))
-        return made
+        return DPFlow(fn=cast("Callable[P, R]", chosen), **flow_options)
 
     return decorate
 
@@ -108,6 +108,8 @@ class _Execution:
     Prefect's run count does not tell: suspending leaves it as it is, pausing does not
     (PrefectHQ/prefect#20388, #16915, #17822). Of two executions at once, which happen
     (PrefectHQ/prefect#12509, #8880, #17703), each is ended by the other's refusals.
+    Nothing here believes that a silent run is dead: an automation that says so can be
+    wrong (PrefectHQ/prefect#21932, #18653, #20887, #18404).
 
     Attributes:
         id: Of the flow run.
@@ -190,7 +192,7 @@ def _pause_schedule() -> None:
         return
     try:
         # Prefect forgets a pause on redeploy (PrefectHQ/prefect#19302, #14973,
-        # #23095): pause again at every refusal.
+        # #11107, #23095): pause again at every refusal.
         with get_client(sync_client=True) as client:
             client.pause_deployment(deployment)
     except Exception:
