@@ -221,7 +221,8 @@ ON CONFLICT (account, threshold) DO NOTHING;
 -- name: alerts_of_dataset
 SELECT alert.account, alert.threshold, alert.at, account.dataset
 FROM alert JOIN account ON account.id = alert.account
-WHERE account.dataset = :dataset ORDER BY alert.at DESC, alert.account, alert.threshold;
+WHERE account.dataset = :dataset AND alert.threshold <> 'opened'
+ORDER BY alert.at DESC, alert.account, alert.threshold;
 
 -- name: read_release
 SELECT release_key, key_text, dataset, step, cost, reservation, owner, state, value,
