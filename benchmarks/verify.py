@@ -60,7 +60,9 @@ def fill(ledger: Ledger, theorem: str, entries: int) -> None:
                     flow_run=uuid.uuid4().hex,
                     body={"task_run": uuid.uuid4().hex, "versions": ["1"]},
                 )
-                assert isinstance(decide(session, request, ledger.owners), Granted)
+                assert isinstance(
+                    decide(session, request, ledger.owners, ledger.conditions), Granted
+                )
                 row = session.rows("read_reservation", id=request.reservation)[0]
                 ledger._end(session, row, "settle", "settled", {"noise": "opendp"})  # noqa: SLF001
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import tomllib
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -26,6 +27,20 @@ PREFECT_WITNESS = "prefect:"
 BLOCK_PREFIX = "prefect-block:"
 _NAME_LENGTH = 200
 _KEYS = ("ledger_url", "policies", "witness", "principal", "environment")
+_VARIABLES = (
+    LEDGER_VARIABLE,
+    POLICIES_VARIABLE,
+    WITNESS_VARIABLE,
+    PRINCIPAL_VARIABLE,
+    ENVIRONMENT_VARIABLE,
+)
+#: Longer than any tick of a file system's clock.
+_TICK_NS = 100_000_000
+
+#: What tells one content of a file from another.
+Stamp = tuple[Any, ...]
+#: The place of the time of its last change in it.
+_CHANGED = 2
 _KEY_LEAST = 32
 
 
@@ -69,24 +84,35 @@ def settings(directory: Path | None = None) -> Settings:
     """
     here = Path.cwd() if directory is None else Path(directory).absolute()
     root = project_root(here)
+    said = tuple(map(os.environ.get, _VARIABLES))
+    stamp = file_stamp(f"{root}/pyproject.toml")
+    if len(stamp) > _CHANGED and time.time_ns() - stamp[_CHANGED] < _TICK_NS:
+        # It may change once more within a tick, and then have the same stamp.
+        return _settings.__wrapped__(root, stamp, said)
+    return _settings(root, stamp, said)
+
+
+@lru_cache(maxsize=16)
+def _settings(root: Path, stamp: Stamp, said: tuple[str | None, ...]) -> Settings:  # noqa: ARG001
+    """Read the settings of a project; again only where one of these is another."""
     table = _table(root / "pyproject.toml")
-    ledger = os.environ.get(LEDGER_VARIABLE) or table.get("ledger_url")
-    policies = os.environ.get(POLICIES_VARIABLE) or table.get("policies")
-    witness = os.environ.get(WITNESS_VARIABLE) or table.get("witness")
+    ledger, policies, witness, principal, environment = (
+        value or table.get(key) for value, key in zip(said, _KEYS, strict=True)
+    )
     return Settings(
         root=root,
         ledger_url=_absolute(ledger or "sqlite:///.dpflow/ledger.db", root),
         policies=root / (policies or "policies"),
         witness=None if witness is None else _witness(witness, root),
-        principal=_name(PRINCIPAL_VARIABLE, table.get("principal")),
-        environment=_name(ENVIRONMENT_VARIABLE, table.get("environment")),
+        principal=_name(PRINCIPAL_VARIABLE, principal),
+        environment=_name(ENVIRONMENT_VARIABLE, environment),
     )
 
 
 def project_root(directory: Path) -> Path:
     """Return the nearest folder upwards that has a pyproject.toml, else itself."""
     for folder in (directory, *directory.parents):
-        if (folder / "pyproject.toml").is_file():
+        if os.path.isfile(f"{folder}/pyproject.toml"):  # noqa: PTH113 (quicker)
             return folder
     return directory
 
@@ -115,9 +141,8 @@ def _witness(place: str, root: Path) -> str:
     return str(root / place)
 
 
-def _name(variable: str, given: str | None) -> str | None:
-    """Return a setting that is a name; the environment variable comes first."""
-    name = os.environ.get(variable) or given
+def _name(variable: str, name: str | None) -> str | None:
+    """Return a setting that is a name; `variable` is for the message."""
     if not name:
         return None
     if not name.isprintable() or name != name.strip() or len(name) > _NAME_LENGTH:
@@ -155,23 +180,22 @@ def _absolute(url: str, root: Path) -> str:
     return f"{prefix}{root / url.removeprefix(prefix)}"
 
 
+def file_stamp(path: str) -> Stamp:
+    """Tell one content of a file from another; no one can set a ctime."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 (a text is quicker than a path)
+    except OSError as error:
+        # An editor's lock file may point nowhere.
+        return (type(error).__name__,)
+    return (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+
+
 def _table(pyproject: Path) -> dict[str, str]:
     try:
-        text = pyproject.read_text("utf-8")
+        data = tomllib.loads(pyproject.read_text("utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        msg = f"cannot read {pyproject}: {error}"
-        raise ConfigurationError(msg) from error
-    return _table_in(pyproject, text)
-
-
-@lru_cache(maxsize=16)
-def _table_in(pyproject: Path, text: str) -> dict[str, str]:
-    """Read the table in a file's text, which each step would parse again."""
-    try:
-        data = tomllib.loads(text)
-    except ValueError as error:
         msg = f"cannot read {pyproject}: {error}"
         raise ConfigurationError(msg) from error
     tool = data.get("tool", {})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpflow.config import Settings, settings
+from dpflow.config import Settings, file_stamp, settings
 from dpflow.ledger import Ledger, is_postgres, open_ledger
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Conditions
@@ -120,19 +121,10 @@ def _load(directory: Path) -> PolicySet:
 
 
 def _signature(directory: Path) -> _Signature:
+    folder = str(directory)
     try:
-        paths = sorted(directory.iterdir())
+        names = sorted(os.listdir(folder))  # noqa: PTH208 (texts are quicker)
     except OSError:
         # `load_policies` says what is wrong, in dpflow's words.
         return ()
-    return tuple((path.name, *_stamp(path)) for path in paths)
-
-
-def _stamp(path: Path) -> tuple[object, ...]:
-    """Tell one content of a file from another; no one can set a ctime."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        # An editor's lock file may point nowhere.
-        return (type(error).__name__,)
-    return (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+    return tuple((name, *file_stamp(f"{folder}/{name}")) for name in names)

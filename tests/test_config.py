@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from dpflow import config
 from dpflow.config import (
     ENVIRONMENT_VARIABLE,
     KEY_VARIABLE,
@@ -50,6 +51,34 @@ def test_defaults_lie_under_the_projects_root(folder):
     assert expected == settings(folder)
     assert expected == settings(deep)
     assert folder / ".dpflow" / "ledger.db" == sqlite_path(expected.ledger_url)
+
+
+def changes_missed(folder, monkeypatch, times=300):
+    """Change a file so fast that its time and size stay; count what is not seen."""
+    real, tick = config.file_stamp, 50_000_000
+
+    def coarse(path):
+        inode, modified, changed, size = real(path)
+        return (inode, modified // tick * tick, changed // tick * tick, size)
+
+    monkeypatch.setattr(config, "file_stamp", coarse)
+    missed = 0
+    for number in range(times):
+        name = f"sqlite:///{number % 10}.db"
+        write(folder, f'[tool.dpflow]\nledger_url = "{name}"\n')
+        missed += not settings(folder).ledger_url.endswith(f"/{number % 10}.db")
+    return missed
+
+
+def test_a_changed_file_is_read_again_at_once(folder, monkeypatch):
+    """However soon after the last reading."""
+    assert changes_missed(folder, monkeypatch) == 0
+
+
+def test_the_test_of_changed_files_finds_stale_settings(folder, monkeypatch):
+    """Control: a file's stamp alone, which is the same within a tick."""
+    monkeypatch.setattr(config, "_TICK_NS", 0)
+    assert changes_missed(folder, monkeypatch) > 0
 
 
 def test_the_working_directory_is_the_default(folder, monkeypatch):

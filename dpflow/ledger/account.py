@@ -344,7 +344,15 @@ def append(
         state=state,
     )
     session.kept[account.id] = moved
+    if kind == "reserve" and reservation is not None:
+        session.kept[reserve_key(reservation, account.id)] = moved, amount, run
     return moved
+
+
+def reserve_key(reservation: str, account: str) -> str:
+    """Return the name by which a transaction remembers what it reserved where."""
+    # Neither has this sign, so that it is no account's id.
+    return f"{reservation}\0{account}"
 
 
 def overdraws(account: Account, total: Tally) -> bool:

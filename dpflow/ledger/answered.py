@@ -7,7 +7,7 @@ import json
 from dpflow.exceptions import ReservationConflict
 from dpflow.ledger.database import Session
 from dpflow.ledger.owner import Liveness
-from dpflow.ledger.records import Busy, Granted, Replayed, Request, canonical
+from dpflow.ledger.records import Busy, Granted, Replayed, Request, cost_text
 from dpflow.ledger.terms import frozen_by
 
 
@@ -37,19 +37,19 @@ def released(
     """Look the release key up: replay it, wait for a live claim, or go on."""
     if request.release_key is None:
         return None
-    if any(frozen_by(session, dataset) is not None for dataset in request.datasets):
-        # Frozen means that nothing is answered, be it free: the gates refuse.
-        return None
     rows = session.rows("read_release", release_key=request.release_key)
     if not rows:
+        return None
+    if any(frozen_by(session, dataset) is not None for dataset in request.datasets):
+        # Frozen means that nothing is answered, be it free: the gates refuse.
         return None
     row = rows[0]
     replayable = row["state"] == "settled" and row["value"] is not None
     if replayable and not request.fresh:
-        if row["cost"] != canonical(request.described_cost()):
+        if row["cost"] != cost_text(request.cost):
             msg = (
                 f"release {row['key_text']!r} of step {row['step']!r} was made at "
-                f"cost {row['cost']}, now {canonical(request.described_cost())}. "
+                f"cost {row['cost']}, now {cost_text(request.cost)}. "
                 "Use another release_key for another cost."
             )
             raise ReservationConflict(msg, release_key=row["key_text"])

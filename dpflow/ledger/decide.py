@@ -46,6 +46,7 @@ from dpflow.ledger.records import (
     Granted,
     Request,
     canonical,
+    cost_text,
 )
 from dpflow.ledger.refusal import Refusal, refusal_error
 from dpflow.ledger.terms import Term, frozen_by
@@ -249,7 +250,7 @@ def _journal_refusal(
 
 def _hold(session: Session, case: _Case) -> None:
     request, body, at = case.request, canonical(case.body), now()
-    cost = canonical(request.described_cost())
+    cost = cost_text(request.cost)
     granted = [_granted(session, account, request.step) for account, _ in case.pairs]
     session.post(
         "open_reservation",

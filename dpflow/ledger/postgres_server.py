@@ -67,12 +67,28 @@ class Connection(psycopg.Connection[DictRow]):
 @cache
 def postgres_statements() -> dict[str, str]:
     """Return all statements with parameters as psycopg writes them."""
-    both = {**statements(), **named_statements("statements_postgres.sql")}
-    return {name: _rewritten(sql) for name, sql in both.items()}
+    return {name: with_parameters(sql) for name, sql in raw_statements().items()}
 
 
-def _rewritten(sql: str) -> str:
-    return re.sub(r"(?<![:\w]):([a-z_]+)", r"%(\1)s", sql.replace("%", "%%"))
+@cache
+def raw_statements() -> dict[str, str]:
+    """Return all statements with `:named` parameters."""
+    return {**statements(), **named_statements("statements_postgres.sql")}
+
+
+def with_parameters(sql: str, texts: Mapping[str, str] | None = None) -> str:
+    """Put other texts for the parameters of a statement.
+
+    Args:
+        sql: With `:named` parameters.
+        texts: For each name; default: as psycopg writes them.
+    """
+
+    def text(found: re.Match[str]) -> str:
+        name = found[1]
+        return f"%({name})s" if texts is None else texts[name]
+
+    return re.sub(r"(?<![:\w]):([a-z_]+)", text, sql.replace("%", "%%"))
 
 
 class Server:

@@ -11,6 +11,12 @@ from psycopg.rows import DictRow
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.database import Row, forget_changed
 from dpflow.ledger.postgres_server import Connection, postgres_statements
+from dpflow.ledger.postgres_together import (
+    TOGETHER,
+    WRITTEN_TOGETHER,
+    asked_together,
+    written_together,
+)
 
 #: Statements whose answer says nothing that an error would not say.
 _SILENT = {"savepoint", "rollback_to_savepoint", "release_savepoint"}
@@ -60,8 +66,10 @@ class PostgresSession:
         self._pipeline = pipeline
         self._place = place
         self._unchecked: list[tuple[_Result, Callable[[_Result], None]]] = []
-        self._ahead: dict[str, dict[_Values, _Result]] = {}
+        self._expected: dict[str, Callable[[list[Row]], None]] = {}
+        self._ahead: dict[str, dict[_Values, dict[str, object]]] = {}
         self._answers: dict[str, dict[_Values, list[Row]]] = {}
+        self._posts: dict[str, dict[str, object]] = {}
         self._committing: _Result | None = None
         self._locked: set[str] = set()
         self.kept: dict[str, Any] = {}
@@ -76,31 +84,59 @@ class PostgresSession:
         if not self._connection.lockable.issuperset(names):
             self._send("make_lockable", {"names": names})
 
-        def check(rows: list[Row]) -> None:
-            found = [row["name"] for row in rows]
+        def check(result: _Result) -> None:
+            found = [row["name"] for row in result.fetchall()]
             self._locked.update(found)
             if found != names:
                 self._connection.lockable.clear()
                 msg = f"could not lock {names} in the ledger {self._place}: got {found}"
                 raise LedgerUnavailable(msg, ledger=self._place)
 
-        self.expect("lock", check, names=names)
+        self._later("lock", {"names": names}, check)
 
     def rows(self, statement: str, **values: object) -> list[Row]:
         """Run a named statement and return its rows."""
         asked = _key(values)
-        known = self._answers.get(statement, {}).get(asked)
+        known = self._answer(statement, asked)
         if known is not None:
             return known
-        result = self._ahead.get(statement, {}).pop(asked, None)
-        if result is None:
-            result = self._send(statement, values)
+        if statement in TOGETHER:
+            self._ahead.setdefault(statement, {})[asked] = values
+            self._ask()
+            known = self._answer(statement, asked)
+            if known is None:
+                msg = f"the ledger {self._place} did not answer {statement}"
+                raise LedgerCorrupt(msg, ledger=self._place)
+            return known
+        result = self._send(statement, values)
         self._wait(result)
         found: list[Row] = list(result.fetchall())
         self._check_answered()
-        if statement in _KEPT:
-            self._answers.setdefault(statement, {})[asked] = found
         return found
+
+    def _answer(self, statement: str, asked: _Values) -> list[Row] | None:
+        """Return a known answer; one that no change is known to make old, once."""
+        known = self._answers.get(statement, {})
+        return known.get(asked) if statement in _KEPT else known.pop(asked, None)
+
+    def _ask(self) -> None:
+        """Ask all that is to be asked in one trip, and check what was expected."""
+        expected, self._expected = self._expected, {}
+        ahead, self._ahead = self._ahead, {}
+        for name in expected:
+            ahead[name] = {(): {}}
+        order = [(name, list(questions)) for name, questions in ahead.items()]
+        sql, values = asked_together({n: list(q.values()) for n, q in ahead.items()})
+        self._write()
+        result = self._connection.execute(sql, values)
+        self._wait(result)
+        for row in result.fetchall():
+            name, keys = order[row["place"]]
+            answers = self._answers.setdefault(name, {})
+            answers[keys[row["number"] - 1]] = row["found"] or []
+        self._check_answered()
+        for name, check in expected.items():
+            check(self._answer(name, ()) or [])
 
     def change(self, statement: str, **values: object) -> int:
         """Run a named statement and return how many rows it changed."""
@@ -115,9 +151,13 @@ class PostgresSession:
     def post(self, statement: str, **values: object) -> None:
         """Run a named statement that must change one row, without waiting for it."""
         self._spoil(statement, values)
+        if statement in WRITTEN_TOGETHER:
+            if statement in self._posts:
+                self._write()
+            self._posts[statement] = values
+            return
 
         def check(result: _Result) -> None:
-            self._wait(result)
             if result.rowcount != 1:
                 msg = (
                     f"the ledger {self._place} is inconsistent: {statement} found no "
@@ -127,12 +167,17 @@ class PostgresSession:
 
         self._later(statement, values, check)
 
+    def _write(self) -> None:
+        """Send the changes that were held back to be one statement."""
+        if self._posts:
+            posts, self._posts = self._posts, {}
+            self._connection.execute(*written_together(posts))
+
     def soon(self, statement: str, **values: object) -> None:
         """Ask already what `rows` will ask next, to wait once for all of it."""
         asked = _key(values)
-        ahead = self._ahead.setdefault(statement, {})
-        if asked not in ahead and asked not in self._answers.get(statement, {}):
-            ahead[asked] = self._send(statement, values)
+        if statement in TOGETHER and asked not in self._answers.get(statement, {}):
+            self._ahead.setdefault(statement, {})[asked] = values
 
     def run(self, script: str) -> None:
         """Run a migration, whose every statement ends with its line."""
@@ -140,16 +185,9 @@ class PostgresSession:
             self._connection.execute(statement.encode())
         self._pipeline.sync()
 
-    def expect(
-        self, statement: str, check: Callable[[list[Row]], None], **values: object
-    ) -> None:
-        """Ask, and check the rows when they come, before the transaction commits."""
-
-        def check_rows(result: _Result) -> None:
-            self._wait(result)
-            check(list(result.fetchall()))
-
-        self._later(statement, values, check_rows)
+    def expect(self, statement: str, check: Callable[[list[Row]], None]) -> None:
+        """Ask beside the next question; its rows are checked before a commit."""
+        self._expected[statement] = check
 
     def _later(
         self,
@@ -161,8 +199,11 @@ class PostgresSession:
 
     def check(self) -> None:
         """Check every result that has not been checked yet, waiting if need be."""
+        if self._expected:
+            self._ask()
         unchecked, self._unchecked = self._unchecked, []
         for result, check in unchecked:
+            self._wait(result)
             check(result)
 
     def _check_answered(self) -> None:
@@ -182,6 +223,8 @@ class PostgresSession:
     def commit(self) -> None:
         """Check everything and ask to commit; the pipeline's end brings the answer."""
         self.check()
+        # Where a change fails, the server skips all that was sent after it.
+        self._write()
         self._committing = self._connection.execute(b"COMMIT")
 
     def check_committed(self) -> None:
@@ -215,6 +258,8 @@ class PostgresSession:
             return
         for name in self._ahead.keys() - _KEPT:
             del self._ahead[name]
+        for name in self._answers.keys() - _KEPT:
+            del self._answers[name]
         for name, parameter in spoiled.items():
             subject = values[parameter]
             for known in (self._ahead.get(name, {}), self._answers.get(name, {})):
@@ -228,6 +273,7 @@ class PostgresSession:
         self.kept.clear()
 
     def _send(self, statement: str, values: dict[str, Any]) -> _Result:
+        self._write()
         sql = postgres_statements()[statement]
         return self._connection.execute(sql.encode(), values)
 

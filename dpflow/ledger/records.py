@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 from dpflow.accounting.costs import Cost
 from dpflow.exceptions import ConfigurationError
+from dpflow.ledger.encoder import encoded
 from dpflow.ledger.memo import by_identity
 from dpflow.policy import Policy
 
@@ -21,14 +21,14 @@ _NAME = re.compile(r"[^\0\ud800-\udfff]{1,400}")
 _TEXT = re.compile(r"[^\0\ud800-\udfff]*")
 
 
-_encoder = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-)
-
-
 def canonical(data: object) -> str:
-    """Write JSON-able data in one canonical form."""
-    return _encoder.encode(data)
+    """Write JSON-able data in one canonical form.
+
+    Raises:
+        TypeError: If it holds something that is no JSON.
+        ValueError: If a number is not finite, or it holds itself or goes too deep.
+    """
+    return encoded(data)
 
 
 def digest(text: str) -> str:
@@ -138,6 +138,12 @@ class Request:
 def described(cost: Cost) -> Mapping[str, Any]:
     """Return a cost's description; it is made once, and not to be changed."""
     return cost.describe()
+
+
+@by_identity
+def cost_text(cost: Cost) -> str:
+    """Return a cost's description in canonical form."""
+    return canonical(described(cost))
 
 
 def is_id(text: object) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import LedgerError, LedgerRolledBack
-from dpflow.ledger.account import Account
+from dpflow.ledger.account import Account, reserve_key
 from dpflow.ledger.checkpoints import WITNESSED, checkpoint_line
 from dpflow.ledger.database import Session
 from dpflow.ledger.records import Granted
@@ -173,6 +174,10 @@ def _hashes(
 
 
 def _reserved(session: Session, reservation: str, account: str) -> Line:
+    kept = session.kept.get(reserve_key(reservation, account))
+    if kept is not None:
+        moved, asked, run = kept
+        return replace(line_of(moved, asked), reservation=reservation, run=run)
     rows = session.rows("witnessed_entry", account=account, reservation=reservation)
     row = rows[0]
     used = Tally.from_text(row["settled_after"]) + Tally.from_text(row["held_after"])

@@ -121,7 +121,7 @@ def generous(patch: pytest.MonkeyPatch) -> None:
 
 def fresh_ids(patch: pytest.MonkeyPatch) -> None:
     """Forget that an id was sent before."""
-    replace_everywhere(patch, "_known", lambda _: lambda *_: None)
+    replace_everywhere(patch, "known", lambda _: lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from dpflow.exceptions import LedgerCorrupt, PolicyChanged, UnsupportedCost
 from dpflow.ledger import Ledger, batch, chain, hints, open_ledger
 from dpflow.ledger.account import read_account
 from dpflow.ledger.batch import Batch
+from dpflow.ledger.decide import decide
 from dpflow.ledger.memo import by_identity
 from dpflow.ledger.part import Part
 from dpflow.ledger.postgres_session import PostgresSession
@@ -63,7 +64,7 @@ def moves_of(path: Place, count: int) -> int:
     database = faulty(path)
     ledger, written = ledger_on(database), []
     granted(ledger, "0.01")
-    database.before = lambda sql: written.append(sql.startswith("UPDATE account"))
+    database.before = lambda sql: written.append(sql.count("UPDATE account"))
     asked = [request(ledger, "0.01") for _ in range(count)]
     assert grants(ledger.reserve_many(asked)) == count
     database.before = lambda _: None
@@ -267,7 +268,7 @@ def test_a_wrong_hint_decides_nothing(
 def test_a_charge_is_two_trips_to_reserve_and_two_to_settle(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that is read in one, all that is written in another."""
+    """All that is read in one, all that is written in another, with the commit."""
     trips: list[str] = []
     wait = vars(PostgresSession)["_wait"]
 
@@ -280,10 +281,24 @@ def test_a_charge_is_two_trips_to_reserve_and_two_to_settle(
     ledger.settle(granted(ledger, "0.01"))
     monkeypatch.setattr(PostgresSession, "_wait", counted)
     mine = granted(ledger, "0.01")
-    assert len(trips) == 2
+    # The other is the pipeline's end, which brings the answer to the commit.
+    assert len(trips) == 1
     ledger.settle(mine)
-    assert len(trips) == 4
+    assert len(trips) == 2
     ledger.close()
+
+
+def test_a_witness_is_told_what_the_journal_holds(ledger: Ledger) -> None:
+    """The line of a charge, be it remembered or read again."""
+    with ledger.writing(["a"]) as session:
+        part = Part(session)
+        made = request(ledger, "0.1")
+        answer = decide(part, made, ledger.owners, ledger.conditions)
+        told = ledger.watch.lines_of(session, [answer])
+        session.kept.clear()
+        assert told == ledger.watch.lines_of(session, [answer])
+        count = 0 if ledger.watch.witness is None else 1
+        assert [line.reservation for line in told] == [made.reservation] * count
 
 
 def test_a_lock_that_was_removed_is_made_again(
