@@ -10,7 +10,7 @@ from typing import Any
 from dpflow.accounting.theorem import COUNTS
 from dpflow.ledger.account import partition_of
 from dpflow.ledger.lifetime import Budgets
-from dpflow.ledger.records import AccountView, TermView
+from dpflow.ledger.records import AccountView, OpenReservation, TermView
 from dpflow.policy import Policy
 from dpflow.policy_copy import budget_text, guarantee_in_words
 from dpflow.rounding import number_from_text, short_down, short_up
@@ -90,6 +90,14 @@ def amount_text(component: str, text: str | None, *, up: bool = True) -> str:
         return "-" if text is None else text
     number = number_from_text(text)
     return short_up(number) if up else short_down(number)
+
+
+def held_step(item: OpenReservation) -> str:
+    """Name an open step; a preflight with its run and what no step has drawn."""
+    if item.covers is None:
+        return item.step
+    rest = next(iter(item.undrawn.values()), None)
+    return f"{item.step}, run {item.covers}: {amounts_text(rest)} undrawn"
 
 
 def amounts_text(amounts: Mapping[str, str] | None, *, up: bool = True) -> str:

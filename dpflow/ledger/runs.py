@@ -19,8 +19,7 @@ from dpflow.policy_population import PREFIX
 #: So many entries of each account are read, the newest.
 _RECENT = 5000
 _POSTED = ("settle", "forfeit", "amend")
-#: What ends a reservation without a charge of its own: the draws of a preflight are
-#: charged as the steps that drew.
+#: What ends a reservation without a charge of its own.
 _RETURNED = ("void", "seal")
 
 
@@ -160,6 +159,7 @@ class _Facts:
     run: str | None
     at: str
     steps: dict[str, RunStep] = field(default_factory=dict)
+    preflights: set[str] = field(default_factory=set)
     whole: bool = True
 
 
@@ -169,22 +169,32 @@ def _facts(rows: Sequence[Row]) -> dict[str, _Facts]:
     for row in rows:
         if not _is(row, "reserve", *_RETURNED, *_POSTED) or not row["reservation"]:
             continue
-        key, reservation = _key(row), row["reservation"]
-        body = json.loads(row["body"])
+        key, body = _key(row), json.loads(row["body"])
         if _is(row, "reserve"):
-            facts = found.setdefault(
-                key, _Facts(body.get("flow"), row["run"], row["at"])
-            )
-            facts.steps[reservation] = _step(body)
-        elif key not in found or reservation not in found[key].steps:
-            # It began before what was read.
-            if key in found:
-                found[key].whole = False
-        elif _is(row, *_RETURNED):
-            del found[key].steps[reservation]
-        elif _is(row, "settle"):
-            found[key].steps[reservation] = _step(body)
+            found.setdefault(key, _Facts(body.get("flow"), row["run"], row["at"]))
+        if key in found:
+            _note(found[key], row, body)
     return {key: facts for key, facts in found.items() if facts.steps}
+
+
+def _note(facts: _Facts, row: Row, body: Mapping[str, Any]) -> None:
+    """Note one entry of a run; its preflight is no step, for its steps draw from it."""
+    reservation = row["reservation"]
+    if _is(row, "reserve"):
+        if body.get("covers") is None:
+            facts.steps[reservation] = _step(body)
+        else:
+            facts.preflights.add(reservation)
+    elif reservation in facts.preflights:
+        if _is(row, "forfeit") or body.get("outcome") == "failed":
+            facts.whole = False
+    elif reservation not in facts.steps:
+        # It began before what was read.
+        facts.whole = False
+    elif _is(row, *_RETURNED):
+        del facts.steps[reservation]
+    elif _is(row, "settle"):
+        facts.steps[reservation] = _step(body)
 
 
 def _step(body: Mapping[str, Any]) -> RunStep:
@@ -214,8 +224,7 @@ class _Trace:
         if _is(row, "reserve"):
             self.held[reservation] = amount
         elif _is(row, "draw"):
-            if reservation in self.held:
-                self.held[reservation] = self.held[reservation] - amount
+            self.held[reservation] = self.held[reservation] - amount
         else:
             self.held.pop(reservation, None)
             if not _is(row, *_RETURNED):
@@ -230,9 +239,16 @@ class _Trace:
 
 def _traces(rows: Sequence[Row], zero: Tally) -> dict[str, _Trace]:
     found: dict[str, _Trace] = {}
+    keys: dict[str, str] = {}
     for row in rows:
-        if _is(row, "reserve", "draw", *_RETURNED, *_POSTED) and row["reservation"]:
-            found.setdefault(_key(row), _Trace(zero)).add(row)
+        if not _is(row, "reserve", "draw", *_RETURNED, *_POSTED):
+            continue
+        reservation = row["reservation"]
+        if not reservation or (_is(row, "draw") and reservation not in keys):
+            continue  # of what began before that was read
+        # What is drawn leaves the run that holds it, which need not be the step's.
+        key = keys.setdefault(reservation, _key(row))
+        found.setdefault(key, _Trace(zero)).add(row)
     return found
 
 

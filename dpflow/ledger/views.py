@@ -134,6 +134,7 @@ def _usage(rule: Filter, row: Row) -> Usage:
         step=body.get("step"),
         release_key=body.get("release_key"),
         at=row["at"],
+        covers=body.get("covers"),
     )
 
 

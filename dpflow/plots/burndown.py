@@ -98,7 +98,8 @@ class BurnDown:
     def sentence(self) -> str:
         """Say what the figure shows."""
         points = self.points
-        charges = {p.reservation or p.seq for p in points if p.kind != "refuse"}
+        asked = (p for p in points if p.kind != "refuse" and p.covers is None)
+        charges = {p.reservation or p.seq for p in asked}
         first, last = (f(p.at for p in points)[:10] for f in (min, max))
         when = f"on {first}" if first == last else f"from {first} to {last}"
         done = f"{len(charges)} charges {when}"

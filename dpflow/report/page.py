@@ -34,6 +34,7 @@ from dpflow.summary import (
     account_title,
     amount_text,
     amounts_text,
+    held_step,
     percent_text,
     printable,
     reading_text,
@@ -213,6 +214,7 @@ def _environment() -> Environment:
     environment.filters.update(
         amounts=amounts_text,
         cost=_cost_text,
+        held_step=held_step,
         left=lambda amounts: amounts_text(amounts, up=False),
         moment=_moment,
         percent=percent_text,
