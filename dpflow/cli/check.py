@@ -195,13 +195,13 @@ def compare(policies: Mapping[str, Policy]) -> dict[str, Comparison] | None:
 
 
 def _history(ledger: Ledger, dataset: str) -> Workload:
-    """Return one run of each flow, the last completed one."""
+    """Return one run of each flow, the dearest of its last completed ones."""
     runs = dataset_runs(ledger, dataset)
     if runs is None:
         return ()
     flows = dict.fromkeys(run.flow for run in runs.runs)
     try:
-        return workload_of_runs([example_run(runs.of_flow(flow)) for flow in flows])
+        return workload_of_runs([example_run(ledger, runs, flow) for flow in flows])
     except InvalidCost:
         # A mechanism of someone's own, which is not imported here.
         return ()

@@ -36,7 +36,9 @@ def forecast(
     like: Annotated[
         str | None,
         typer.Option(
-            "--like", metavar="FLOW", help="Take this flow's last run for each run."
+            "--like",
+            metavar="FLOW",
+            help="Take the dearest of its last 5 runs.",
         ),
     ] = None,
     flow: Annotated[
@@ -108,7 +110,6 @@ def _date(text: str | None) -> Any:
 
 
 def _as_json(found: Answer) -> dict[str, Any]:
-    from dpflow.cli.status import outlook_json
     from dpflow.cli.theorem_tables import fit_json
     from dpflow.rounding import float_up
 
@@ -119,7 +120,7 @@ def _as_json(found: Answer) -> dict[str, Any]:
             {"cost": repr(step.cost), "times": step.times, "outcome": step.outcome}
             for step in found.workload
         ],
-        "outlook": outlook_json(found.outlook),
+        "outlook": found.outlook.as_json(),
         "points": [
             {"date": day.isoformat(), "used_fraction": used}
             for day, used in found.outlook.points

@@ -210,9 +210,9 @@ class SqliteDatabase:
     def _check_present(self) -> None:
         if not self.path.is_file():
             msg = (
-                f"there is no ledger at {self.path}. For a new project, make one with "
-                "`dpflow ledger init`; if there was one, restore it: a new, empty "
-                "ledger would forget what has been spent."
+                f"there is no ledger at {self.path}. For a new project, `dpflow init` "
+                "makes one (`dpflow ledger init` nothing else); if there was one, "
+                "restore it: a new, empty ledger would forget what has been spent."
             )
             raise LedgerMissing(msg, ledger=self.place)
 

@@ -220,3 +220,17 @@ def _typed(answers: list[str], folder: Path) -> str:
         process.kill()
         os.close(ours)
     return shown.decode().replace("\r\n", "\n")
+
+
+def test_a_second_dataset_is_told_of_a_flow_that_was_there(empty: Shop) -> None:
+    """The kept file uses the first dataset; --flow makes one of its own."""
+    run_json("init", "--yes", "--dataset", "one")
+    told = run_json("init", "--yes", "--dataset", "two")["warnings"]
+    assert any("flows/daily_report.py was there before" in text for text in told)
+    more = ("--dataset", "three", "--flow", "third")
+    assert not any(
+        "was there" in t for t in run_json("init", "--yes", *more)["warnings"]
+    )
+    # Again for the first one, nothing is new and nothing is wrong.
+    again = run_json("init", "--yes", "--dataset", "one")["warnings"]
+    assert not any("was there" in text for text in again)
