@@ -8,7 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError, LedgerUnavailable, ReleaseError
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    ConfigurationError,
+    LedgerUnavailable,
+    ReleaseError,
+)
 from dpflow.ledger.codec import encode
 from dpflow.ledger.records import Request
 from dpflow.policy import Policy
@@ -69,6 +75,13 @@ class Place:
             self.listener(Notice(kind=kind, request=request, details=details))
         except Exception:
             logger.exception("a notice of step %r was not delivered", request.step)
+
+    def tell_refusal(self, refusal: BudgetRefused, request: Request) -> None:
+        """Tell the listener that the step may not run, with what would fit."""
+        kind = "exhausted" if isinstance(refusal, BudgetExhausted) else "refused"
+        names = ("dataset", "gate", "theorem", "asked", "left", "fits")
+        details = {name: refusal.details.get(name) for name in names}
+        self.tell(kind, request, message=refusal.message, **details)
 
     @classmethod
     def named(cls, flow: str | None) -> Place:
