@@ -293,6 +293,9 @@ class SqliteDatabase:
         # Closing may checkpoint, so it happens while the lock is still held.
         connection, self._connection = self._connection, None
         with suppress(sqlite3.Error):
+            # Closing does not, as long as an error's traceback refers to a cursor.
+            connection.rollback()
+        with suppress(sqlite3.Error):
             connection.close()
 
     def _close_connection(self, seconds: float) -> None:
