@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from dpflow.accounting.costs import Cost
@@ -328,11 +328,7 @@ def _admitted(
         place.tell("replayed", request, digest=answer.digest)
         return answer
     redact = any(policy.errors == "redact" for policy in request.policies)
-    place.tell("reserved", request)
-    for alert in answer.alerts:
-        told = f"{float(alert.threshold):.0%} of the budget of {alert.account} is used"
-        logger.warning("%s, after step %r", told, request.step)
-        place.tell("alert", request, message=told, **asdict(alert))
+    place.tell_granted(request, answer)
     return Execution(project=project, request=request, redact=redact, place=place)
 
 

@@ -19,6 +19,9 @@ from dpflow.policy_population import PREFIX
 #: So many entries of each account are read, the newest.
 _RECENT = 5000
 _POSTED = ("settle", "forfeit", "amend")
+#: What ends a reservation without a charge of its own: the draws of a preflight are
+#: charged as the steps that drew.
+_RETURNED = ("void", "seal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +167,7 @@ def _facts(rows: Sequence[Row]) -> dict[str, _Facts]:
     """Collect the runs; every charge of a dataset posts to its own account."""
     found: dict[str, _Facts] = {}
     for row in rows:
-        if not _is(row, "reserve", "void", *_POSTED) or not row["reservation"]:
+        if not _is(row, "reserve", *_RETURNED, *_POSTED) or not row["reservation"]:
             continue
         key, reservation = _key(row), row["reservation"]
         body = json.loads(row["body"])
@@ -177,7 +180,7 @@ def _facts(rows: Sequence[Row]) -> dict[str, _Facts]:
             # It began before what was read.
             if key in found:
                 found[key].whole = False
-        elif _is(row, "void"):
+        elif _is(row, *_RETURNED):
             del found[key].steps[reservation]
         elif _is(row, "settle"):
             found[key].steps[reservation] = _step(body)
@@ -210,9 +213,12 @@ class _Trace:
         amount, reservation = Tally.from_text(row["amount"]), row["reservation"]
         if _is(row, "reserve"):
             self.held[reservation] = amount
+        elif _is(row, "draw"):
+            if reservation in self.held:
+                self.held[reservation] = self.held[reservation] - amount
         else:
             self.held.pop(reservation, None)
-            if not _is(row, "void"):
+            if not _is(row, *_RETURNED):
                 self.posted = self.posted + amount
         self._note(self.total)
 
@@ -225,7 +231,7 @@ class _Trace:
 def _traces(rows: Sequence[Row], zero: Tally) -> dict[str, _Trace]:
     found: dict[str, _Trace] = {}
     for row in rows:
-        if _is(row, "reserve", "void", *_POSTED) and row["reservation"]:
+        if _is(row, "reserve", "draw", *_RETURNED, *_POSTED) and row["reservation"]:
             found.setdefault(_key(row), _Trace(zero)).add(row)
     return found
 

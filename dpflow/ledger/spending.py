@@ -17,6 +17,8 @@ from dpflow.ledger.pages import entries
 
 #: Entries that post usage.
 _POSTED = ("settle", "forfeit", "amend", "prior", "repair")
+#: Entries that give back what is held.
+_RETURNED = ("void", "seal")
 _HAVE_BUDGETS = ("dataset", "partition", "population")
 
 
@@ -76,16 +78,18 @@ def _of_account(
     rule = account.rule
     if not isinstance(rule, Filter):
         return []
-    held: dict[str, Row] = {}
-    charges: list[Row] = []
+    held: dict[str, Mapping[str, Any]] = {}
+    charges: list[Mapping[str, Any]] = []
     for row in entries(database, account.id, account.seq):
         if row["kind"] == "reserve":
             held[row["reservation"]] = row
-        elif row["kind"] in (*_POSTED, "void"):
+        elif row["kind"] == "draw":
+            held[row["reservation"]] = _without(held[row["reservation"]], row)
+        elif row["kind"] in (*_POSTED, *_RETURNED):
             held.pop(row["reservation"], None)
-            if row["kind"] != "void":
+            if row["kind"] not in _RETURNED:
                 charges.append(row)
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in (*charges, *held.values()):
         body = json.loads(row["body"])
         group = tuple(GROUPS[name](row, body) for name in by)
@@ -93,8 +97,17 @@ def _of_account(
     return [_spending(account, rule, group, rows) for group, rows in groups.items()]
 
 
+def _without(preflight: Mapping[str, Any], draw: Row) -> Mapping[str, Any]:
+    """Return the entry of a preflight, less what a step has drawn of it."""
+    rest = Tally.from_text(preflight["amount"]) - Tally.from_text(draw["amount"])
+    return {**dict(preflight), "amount": rest.to_text()}
+
+
 def _spending(
-    account: Account, rule: Filter, group: tuple[str, ...], rows: list[Row]
+    account: Account,
+    rule: Filter,
+    group: tuple[str, ...],
+    rows: list[Mapping[str, Any]],
 ) -> Spending:
     total = rule.zero()
     for row in rows:

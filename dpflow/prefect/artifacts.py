@@ -9,7 +9,7 @@ from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 from prefect.context import FlowRunContext
 
 from dpflow.asking import Notice
-from dpflow.exceptions import BudgetRefused
+from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts
 from dpflow.project import Project
@@ -57,13 +57,15 @@ def _publish(
     newest = max(view.term for view in views)
     views = [view for view in views if view.term == newest]
     key = artifact_key(dataset)
-    lines = [f"# Privacy budget of `{dataset}`", ""]
+    lines = [f"# Privacy budget of `{dataset}`, term {newest}", ""]
     policy = project.policies.get(dataset)
     if policy is not None:
         lines += [guarantee_line(policy), ""]
     if refusal is not None:
         lines += [f"**{type(refusal).__name__}.** {refusal.message}", ""]
     lines += account_lines(views)
+    if isinstance(refusal, BudgetExhausted):
+        lines += ["", _next_step(dataset)]
     create_markdown_artifact(
         key=key,
         markdown="\n".join(lines),
@@ -79,6 +81,16 @@ def _publish(
                 description=f"Share of the budget of {dataset} that is used",
                 _sync=True,  # type: ignore[call-arg]
             )
+
+
+def _next_step(dataset: str) -> str:
+    """Say what a reader of an exhausted budget can do."""
+    return (
+        f"`dpflow why {dataset}` says who spent it. Whoever answers for the data may "
+        f"open a new term, `dpflow policy apply {dataset} --new-term --because TEXT`; "
+        "`dpflow resume FLOW/DEPLOYMENT` then starts a paused schedule, and Retry lets "
+        "this run end: what it released is replayed."
+    )
 
 
 def publish_progress(notice: Notice) -> None:
