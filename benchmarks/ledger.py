@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import cProfile
 import os
+import pstats
 import random
 import shutil
 import sqlite3
-import statistics
 import sys
 import tempfile
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,9 +33,10 @@ from typing import Any
 
 import psycopg
 
+from benchmarks.ledger_raw import of_bytes, of_rows
 from dpflow import PureDP
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.account import entry_hash
+from dpflow.ledger.chain import entry_hash
 from dpflow.ledger.records import Request
 from dpflow.policy import Policy, parse_policy
 from tests.ledger.support import Child, Gate
@@ -43,6 +46,12 @@ COST = PureDP(epsilon="0.000001")
 RAW_GOAL, FLAT_GOAL, COMBINED_GOAL = 0.8, 1.2, 4.0
 WORKERS = (1, 8, 32)
 SPREAD = 1000
+#: Of a profile, what is counted where: heading, parts of functions' names.
+PHASES = {
+    "statements and commits": ("of 'sqlite3.", "wait", "poll"),
+    "hashes and JSON": ("_hashlib", "_json", "iterencode", "raw_decode"),
+    "files": ("posix.", "fcntl."),
+}
 
 
 @dataclass
@@ -160,38 +169,6 @@ def workers(url: str, count: int, datasets: int, seconds: float) -> None:
 # Raw drivers
 
 
-@contextlib.contextmanager
-def raw_writer(url: str, size: int) -> Iterator[Callable[[], None]]:
-    """Give a function that commits a row of so many bytes, twice, as a charge does."""
-    body = os.urandom(size // 2)
-    if url.startswith("sqlite"):
-        path = Path(url.removeprefix("sqlite:///")).with_suffix(".raw")
-        raw = sqlite3.connect(path, isolation_level=None)
-        raw.execute("PRAGMA journal_mode = WAL")
-        raw.execute("PRAGMA synchronous = FULL")
-        raw.execute(
-            "CREATE TABLE IF NOT EXISTS raw (id INTEGER PRIMARY KEY, body BLOB)"
-        )
-
-        def write() -> None:
-            for _ in range(2):
-                raw.execute("BEGIN IMMEDIATE")
-                raw.execute("INSERT INTO raw (body) VALUES (?)", (body,))
-                raw.execute("COMMIT")
-
-        yield write
-        raw.close()
-        return
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS raw (id bigserial, body bytea)")
-
-        def write_to_server() -> None:
-            for _ in range(2):
-                connection.execute("INSERT INTO raw (body) VALUES (%s)", (body,))
-
-        yield write_to_server
-
-
 def bytes_of_a_charge(url: str) -> int:
     """Measure how much of the database's log a charge writes."""
     ledger, one, count = open_ledger(url), policy(), 20
@@ -215,26 +192,71 @@ def _log_position(url: str) -> int:
     return Path(f"{path}-wal").stat().st_size
 
 
-def beside_raw(url: str, seconds: float, goals: Goals, name: str) -> None:
-    """Compare one worker with a raw driver that commits as much, interleaved."""
+def beside_raw(place: Place, seconds: float, goals: Goals) -> None:
+    """Compare one worker with raw drivers that commit as much, interleaved."""
+    url, *others, one = place.new(), place.new(), place.new(), policy()
+    ledger = create_ledger(url)
     size = max(bytes_of_a_charge(url), 512)
-    ledger, one = open_ledger(url), policy()
-    ours: list[float] = []
-    theirs: list[float] = []
-    with raw_writer(url, size) as write:
-        write()
-        for _ in range(10):
-            ours += timed(lambda: charge(ledger, one), seconds / 10)
-            theirs += timed(write, seconds / 10)
-    ledger.close()
-    for who, found in (("dpflow", ours), ("raw driver", theirs)):
+    for other in others:
+        with contextlib.closing(create_ledger(other)) as copied:
+            charge(copied, one)
+    with (
+        of_bytes(url, size) as as_bytes,
+        of_rows(others[0], asks=False) as as_rows,
+        of_rows(others[1], asks=True) as checked,
+    ):
+        ways = {
+            "dpflow": partial(charge, ledger, one),
+            "raw, as many bytes": as_bytes,
+            "raw, the same rows": as_rows,
+            "raw, rows and questions": checked,
+        }
+        found = in_turns(ways, 4 * seconds)
+    # Of medians: the tails are other programs on this machine.
+    middle = {who: percentile(times, 0.5) for who, (times, _) in found.items()}
+    for who, (times, busy) in found.items():
         print(
-            f"  {who:<10} {1 / statistics.fmean(found):8.0f}/s  p50 "
-            f"{percentile(found, 0.5) * 1e3:6.2f} ms  p99 "
-            f"{percentile(found, 0.99) * 1e3:6.2f} ms  ({size:,} bytes in two commits)"
+            f"  {who:<23} p50 {middle[who] * 1e3:6.2f} ms  p99 "
+            f"{percentile(times, 0.99) * 1e3:6.2f} ms  processor "
+            f"{percentile(busy, 0.5) * 1e3:5.2f} ms  "
+            f"dpflow's share of its rate {middle[who] / middle['dpflow']:.2f}"
         )
-    ratio = statistics.fmean(theirs) / statistics.fmean(ours)
-    goals.check(f"{name}: share of the raw rate", ratio, at_least=RAW_GOAL)
+    print(f"  a charge is {size:,} bytes of the database's log in two commits")
+    phases(ledger, one)
+    ledger.close()
+    ratio = middle["raw, the same rows"] / middle["dpflow"]
+    goals.check(f"{place.name}: share of the raw rate", ratio, at_least=RAW_GOAL)
+
+
+def in_turns(
+    ways: dict[str, Callable[[], object]], seconds: float
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Call each in turn for so long; return the wall and processor seconds of each."""
+    found: dict[str, tuple[list[float], list[float]]] = {who: ([], []) for who in ways}
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        for who, call in ways.items():
+            since, busy = time.perf_counter(), time.thread_time()
+            call()
+            found[who][0].append(time.perf_counter() - since)
+            found[who][1].append(time.thread_time() - busy)
+    return found
+
+
+def phases(ledger: Ledger, one: Policy, count: int = 200) -> None:
+    """Print where the time of a charge goes."""
+    profile = cProfile.Profile()
+    with profile:
+        for _ in range(count):
+            charge(ledger, one)
+    told: Any = pstats.Stats(profile)
+    own: Counter[str] = Counter()
+    for (path, _, name), (_, _, spent, _, _) in told.stats.items():
+        known = (p for p, parts in PHASES.items() if any(x in name for x in parts))
+        own[next(known, "dpflow" if "dpflow" in path else "the rest")] += spent
+    every = sum(own.values())
+    shares = ", ".join(f"{name} {own[name] / every:.0%}" for name in sorted(own))
+    print(f"  where a charge's time goes (profiled): {shares}")
 
 
 # Long histories
@@ -248,22 +270,17 @@ def with_history(url: str, entries: int) -> Ledger:
         (row,) = session.rows("read_account", id="d0#1")
         settle = dict(session.rows("newest_entries", account="d0#1")[0])
     settle.pop("hash")
-    head, made = row["head"], []
-    for seq in range(row["seq"] + 1, entries + 1):
-        # The sums stay; a refusal moves none, and this is about length only.
-        entry = {**settle, "seq": seq, "kind": "refuse", "reservation": f"r{seq}"}
-        head = entry_hash(head, entry)
-        made.append((*entry.values(), head))
-    names = (*settle, "hash")
+    names, heads = (*settle, "hash"), [row["head"]]
+    # The sums stay; a refusal moves none, and this is about length only.
+    made = _refusals(settle, heads, range(row["seq"] + 1, entries + 1))
     if url.startswith("sqlite"):
-        with contextlib.closing(
-            sqlite3.connect(url.removeprefix("sqlite:///"))
-        ) as file:
+        path = url.removeprefix("sqlite:///")
+        with contextlib.closing(sqlite3.connect(path)) as file:
             marks = ",".join("?" * len(names))
-            file.executemany(
-                f"INSERT INTO entry ({','.join(names)}) VALUES ({marks})", made
-            )
-            file.execute("UPDATE account SET seq = ?, head = ?", (entries, head))
+            sql = f"INSERT INTO entry ({','.join(names)}) VALUES ({marks})"
+            file.executemany(sql, made)
+            move = "UPDATE account SET seq = ?, head = ?"
+            file.execute(move, (entries, heads[-1]))
             file.commit()
         return ledger
     with psycopg.connect(url, options="-c search_path=dpflow") as connection:
@@ -272,8 +289,19 @@ def with_history(url: str, entries: int) -> Ledger:
         ) as copy:
             for values in made:
                 copy.write_row(values)
-        connection.execute("UPDATE account SET seq = %s, head = %s", (entries, head))
+        move = "UPDATE account SET seq = %s, head = %s"
+        connection.execute(move, (entries, heads[-1]))
     return ledger
+
+
+def _refusals(
+    like: dict[str, Any], heads: list[str], numbers: range
+) -> Iterator[tuple[Any, ...]]:
+    """Yield entries that follow one another; the newest hash is left in `heads`."""
+    for seq in numbers:
+        entry = {**like, "seq": seq, "kind": "refuse", "reservation": f"r{seq}"}
+        heads[-1] = entry_hash(heads[-1], entry)
+        yield (*entry.values(), heads[-1])
 
 
 def histories(place: Place, sizes: list[int], seconds: float, goals: Goals) -> None:
@@ -310,25 +338,27 @@ def combined(place: Place, threads: int, seconds: float, goals: Goals) -> None:
     def alone(made: Request) -> object:
         return ledger.reserve_many([made])
 
-    counts = {"each alone": 0, "combined": 0}
+    served = {"each alone": [0] * threads, "combined": [0] * threads}
     for _ in range(4):
         for how, ask in (("each alone", alone), ("combined", ledger.reserve)):
-            counts[how] += _asked_by_threads(ledger, one, ask, threads, seconds / 4)
+            _ask_by_threads(ledger, one, ask, served[how], seconds / 4)
     ledger.close()
+    if any(0 in each for each in served.values()):
+        sys.exit("a thread was starved")
+    counts = {how: sum(each) for how, each in served.items()}
     for how, count in counts.items():
         print(f"  {threads} threads, {how:<10} {count / seconds:8.0f} reservations/s")
     ratio = counts["combined"] / max(counts["each alone"], 1)
     goals.check(f"{place.name}: combined over alone", ratio, at_least=COMBINED_GOAL)
 
 
-def _asked_by_threads(
+def _ask_by_threads(
     ledger: Ledger,
     of: Policy,
     ask: Callable[[Request], object],
-    threads: int,
+    counts: list[int],
     seconds: float,
-) -> int:
-    counts = [0] * threads
+) -> None:
     until = time.perf_counter() + seconds
 
     def work(number: int) -> None:
@@ -336,14 +366,11 @@ def _asked_by_threads(
             ask(request(ledger, of))
             counts[number] += 1
 
-    started = [threading.Thread(target=work, args=[n]) for n in range(threads)]
+    started = [threading.Thread(target=work, args=[n]) for n in range(len(counts))]
     for thread in started:
         thread.start()
     for thread in started:
         thread.join()
-    if 0 in counts:
-        sys.exit("a thread was starved")
-    return sum(counts)
 
 
 def main() -> int:
@@ -373,9 +400,9 @@ def main() -> int:
     try:
         for place in places:
             print(f"\n{place.name}: reserve + settle")
+            beside_raw(place, seconds, goals)
             url = place.new()
             create_ledger(url).close()
-            beside_raw(url, seconds, goals, place.name)
             for datasets in (1, 20 if given.quick else SPREAD):
                 for count in WORKERS:
                     workers(url, count, datasets, seconds)

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from dpflow.prefect.flow import dp_flow
     from dpflow.prefect.loader import private_task
     from dpflow.prefect.task import dp_task
+    from dpflow.runs import RunCosts, preflight
     from dpflow.substeps import iterations
 
 __version__ = "0.1.0"
@@ -71,6 +72,7 @@ _PLACES = {
     "Composed": "dpflow.accounting.composed_costs",
     "Repeated": "dpflow.accounting.composed_costs",
     "ProbabilisticDP": "dpflow.accounting.notion_costs",
+    "RunCosts": "dpflow.runs",
     "ApproxZCDP": "dpflow.accounting.notion_costs",
     "RenyiDP": "dpflow.accounting.notion_costs",
     "GaussianDP": "dpflow.accounting.notion_costs",
@@ -103,6 +105,7 @@ _PLACES = {
     "load_policies": "dpflow.policy",
     "load_policy": "dpflow.policy",
     "output_perturbation": "dpflow.drawing",
+    "preflight": "dpflow.runs",
     "private_task": "dpflow.prefect.loader",
     "recoverable_model": "dpflow.drawing",
     "releasable": "dpflow.ledger.codec_declared",
@@ -139,6 +142,7 @@ __all__ = [
     "RandomizedResponse",
     "RenyiDP",
     "Repeated",
+    "RunCosts",
     "SparseVector",
     "__version__",
     "bound_contributions",
@@ -153,6 +157,7 @@ __all__ = [
     "load_policies",
     "load_policy",
     "output_perturbation",
+    "preflight",
     "private_task",
     "recoverable_model",
     "releasable",

@@ -5,18 +5,28 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError, LedgerUnavailable, ReleaseError
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    ConfigurationError,
+    LedgerUnavailable,
+    ReleaseError,
+)
 from dpflow.ledger.codec import encode
-from dpflow.ledger.records import Request
+from dpflow.ledger.records import Granted, Request, described
 from dpflow.policy import Policy
 from dpflow.policy_population import PREFIX
 from dpflow.project import Project, current_project
 from dpflow.step import Step, checked_text
 
 logger = logging.getLogger("dpflow")
+
+#: The runs of the `preflight` blocks that this context is in, nearest first.
+current_runs: ContextVar[tuple[str, ...]] = ContextVar("dpflow_runs", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +36,12 @@ class EnclosingFlow:
     Attributes:
         name: Name of the flow, as policies name it.
         run: Id of its run, where there are runs.
+        deployment: Id of the deployment that the run is of, if it is of one.
     """
 
     name: str
     run: str | None = None
+    deployment: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +49,8 @@ class Notice:
     """What became of a step's request; told after the ledger has committed it.
 
     Attributes:
-        kind: "reserved", "replayed", "settled", "refused" or "exhausted".
+        kind: "reserved", "term-opened", "alert", "progress", "replayed", "settled",
+            "refused" or "exhausted".
         details: JSON-able facts of this kind; never data.
     """
 
@@ -70,6 +83,24 @@ class Place:
         except Exception:
             logger.exception("a notice of step %r was not delivered", request.step)
 
+    def tell_refusal(self, refusal: BudgetRefused, request: Request) -> None:
+        """Tell the listener that the step may not run, with what would fit."""
+        kind = "exhausted" if isinstance(refusal, BudgetExhausted) else "refused"
+        names = ("dataset", "gate", "theorem", "asked", "left", "fits")
+        details = {name: refusal.details.get(name) for name in names}
+        self.tell(kind, request, message=refusal.message, **details)
+
+    def tell_granted(self, request: Request, answer: Granted) -> None:
+        """Tell that a step's worst case is held, and what it is the first to reach."""
+        self.tell("reserved", request)
+        for term in answer.opened:
+            logger.info("term %s of %r is charged first", term.term, term.dataset)
+            self.tell("term-opened", request, **asdict(term))
+        for alert in answer.alerts:
+            used = f"{float(alert.threshold):.0%} of the budget of {alert.account}"
+            logger.warning("%s is used, after step %r", used, request.step)
+            self.tell("alert", request, message=f"{used} is used", **asdict(alert))
+
     @classmethod
     def named(cls, flow: str | None) -> Place:
         """Return the place of a step outside Prefect, in a flow of this name.
@@ -100,12 +131,12 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
     if key_text is not None:
         parts = ["named", *common, key_text]
     elif run is not None and step.replays:
-        what = [step.source, cost.describe(), _encoded(step, public)]
+        what = [step.source, described(cost), _encoded(step, public)]
         parts = ["run", *common, run, *what]
-    flow = _charged_flow(policies, place)
+    flow = charged_flow(policies, place)
     request = Request(
         reservation=uuid.uuid4().hex,
-        owner=_owner(project),
+        owner=owner_of(project),
         policies=policies,
         populations=project.policies.populations_of(policies),
         cost=cost,
@@ -113,6 +144,7 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
         flow=None if flow is None else flow.name,
         flow_run=None if flow is None else flow.run,
         enclosing_runs=tuple(f.run for f in place.flows if f.run is not None),
+        preflights=runs_around(place),
         partitions=touched,
         release_key=None if parts is None else project.ledger.release_key(*parts),
         key_text=key_text or "",
@@ -132,7 +164,18 @@ def _policy(project: Project, step: Step, dataset: str) -> Policy:
     return project.policies.policy_for(dataset)
 
 
-def _owner(project: Project) -> str:
+def runs_around(place: Place) -> tuple[str, ...]:
+    """Return the runs whose preflight a step may draw from, nearest first."""
+    flows = (flow.run for flow in place.flows if flow.run is not None)
+    return (*current_runs.get(), *flows)
+
+
+def owner_of(project: Project) -> str:
+    """Return this process's name in the ledger.
+
+    Raises:
+        LedgerUnavailable: If it cannot take one.
+    """
     try:
         return project.ledger.owners.mine()
     except OSError as error:
@@ -170,7 +213,7 @@ def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | None:
+def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | None:
     """Return the nearest enclosing flow that a policy names, else the root flow."""
     for flow in place.flows:
         if any(flow.name in policy.flows for policy in policies):

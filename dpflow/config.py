@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ PRINCIPAL_VARIABLE = "DPFLOW_PRINCIPAL"
 ENVIRONMENT_VARIABLE = "DPFLOW_ENVIRONMENT"
 #: The word that does without a witness.
 NO_WITNESS = "none"
+#: The word for a witness in Prefect's server.
+PREFECT_WITNESS = "prefect:"
 #: What stands before the name of a Prefect block that holds the URL.
 BLOCK_PREFIX = "prefect-block:"
 _NAME_LENGTH = 200
@@ -37,8 +39,9 @@ class Settings:
         ledger_url: `sqlite:////absolute/path` or `postgresql://...`, also where a
             Prefect block named it; may hold a password, so that it is never shown.
         policies: Folder of the policy files and of `ledger.lock`.
-        witness: Folder of the ledger's witness; "none" waives it, None is the default
-            of the ledger's kind.
+        witness: Place of the ledger's witness: a folder, `postgresql://...` of another
+            database or `prefect:`; "none" waives it, None is the default of the
+            ledger's kind. May hold a password, so that it is never shown.
         principal: Who acts, for the journal. None: the operating system's user.
         environment: What this process runs in, such as "production"; None if nobody
             said. A ledger that was made for one serves no other.
@@ -47,7 +50,7 @@ class Settings:
     root: Path
     ledger_url: str = field(repr=False)
     policies: Path
-    witness: str | None = None
+    witness: str | None = field(default=None, repr=False)
     principal: str | None = None
     environment: str | None = None
 
@@ -107,7 +110,9 @@ def ledger_key() -> bytes | None:
 
 
 def _witness(place: str, root: Path) -> str:
-    return place if place == NO_WITNESS or "://" in place else str(root / place)
+    if place in (NO_WITNESS, PREFECT_WITNESS) or "://" in place:
+        return place
+    return str(root / place)
 
 
 def _name(variable: str, given: str | None) -> str | None:
@@ -152,10 +157,21 @@ def _absolute(url: str, root: Path) -> str:
 
 def _table(pyproject: Path) -> dict[str, str]:
     try:
-        data = tomllib.loads(pyproject.read_text("utf-8"))
+        text = pyproject.read_text("utf-8")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
+        msg = f"cannot read {pyproject}: {error}"
+        raise ConfigurationError(msg) from error
+    return _table_in(pyproject, text)
+
+
+@lru_cache(maxsize=16)
+def _table_in(pyproject: Path, text: str) -> dict[str, str]:
+    """Read the table in a file's text, which each step would parse again."""
+    try:
+        data = tomllib.loads(text)
+    except ValueError as error:
         msg = f"cannot read {pyproject}: {error}"
         raise ConfigurationError(msg) from error
     tool = data.get("tool", {})

@@ -172,18 +172,20 @@ def gradient_descent(
     good_enough: Callable[[SubStep, NDArray[Any]], bool] | None = None,
     sigma: Number | Schedule | None = None,
     steps: int | None = None,
+    sampling_rate: Number = 1,
 ) -> NDArray[Any]:
     """Descend along noisy sums of clipped gradients, as the step's cost says.
 
     Under `EarlyStopping` of a `Gaussian` or a `PoissonSampledGaussian`, alone or the
     first part of a `Composed`, it runs `iterations` and may stop early. Under an
-    `IndividualBound` every person has a budget of their own, and the noise of each
-    step may be chosen anew.
+    `IndividualBound` every person has a budget of their own, the noise of each step may
+    be chosen anew, and people may be sampled.
 
     Args:
         start: The first model; public.
         gradients: Returns the gradient of each person's loss at a model, one row for
-            each person, in the same order always.
+            each person, in the same order always: an array, or for a linear model
+            with many parameters the products of `dpflow.mechanisms.rows.Factors`.
         norm: Longest L2 norm of a person's gradient; longer ones are scaled down.
         rate: What the noisy sum is multiplied with before it is subtracted: a learning
             rate over a public number of people.
@@ -194,26 +196,44 @@ def gradient_descent(
             the step's number and the model so far, and nothing private, that returns
             it.
         steps: For `IndividualBound`: how many steps there are.
+        sampling_rate: For `IndividualBound` in the Renyi measure: the chance with which
+            each person is drawn into a step, secretly and anew. Everyone pays for every
+            step, drawn or not. Elsewhere the cost says it: `PoissonSampledGaussian`.
 
     Returns:
         The last model.
 
     Raises:
         ReleaseError: Outside a step with such a cost, or if it does not fit the clip.
+        UnsupportedCost: If people are sampled under a bound in the gaussian measure.
     """
     from dpflow.mechanisms import gradient_descent as mechanism
+    from dpflow.mechanisms.rows import Clip
 
     who = "gradient_descent()"
-    clip = mechanism.Clip.to(norm)
+    clip = Clip.to(norm)
     individual = isinstance(current_execution(who).cost, IndividualBound)
     if individual != (sigma is not None) or individual != (steps is not None):
         msg = f"{who} takes sigma= and steps= under IndividualBound, and only there"
+        raise ReleaseError(msg)
+    if not individual and sampling_rate != 1:
+        msg = (
+            f"{who} takes sampling_rate= under IndividualBound only; elsewhere declare "
+            "PoissonSampledGaussian(sampling_rate=..., noise_multiplier=...)"
+        )
         raise ReleaseError(msg)
     if sigma is not None and steps is not None:
         _check_relation(who, "add-or-remove")
         _, bound = _claimed(who, IndividualBound)
         return mechanism.individual_descent(
-            bound, start, gradients, clip=clip, rate=rate, sigma=sigma, steps=steps
+            bound,
+            start,
+            gradients,
+            clip=clip,
+            rate=rate,
+            sigma=sigma,
+            steps=steps,
+            sampling_rate=sampling_rate,
         )
     model = 1.0 * start
     for step in iterations():

@@ -29,6 +29,7 @@ from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.policy_types import (
     Delta,
     Epsilon,
+    Name,
     did_you_mean,
     problem,
     problem_at,
@@ -54,6 +55,18 @@ class Record(BaseModel):
     """A frozen part of a policy that refuses fields that it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Sourced(Record):
+    """What may name the data that it governs."""
+
+    source: Name | None = Field(
+        default=None,
+        title="Source",
+        description="Public name of the data behind the dataset; one ledger governs "
+        "it, and any other needs a part of that one's budget.",
+        examples=["warehouse.sales.customers"],
+    )
 
 
 class Budget(Record):

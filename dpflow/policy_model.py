@@ -38,7 +38,7 @@ from dpflow.policy_fields import (
     FlowShare,
     OdometerChoice,
     OnExhausted,
-    Record,
+    Sourced,
     idle_problem,
     rule_problem,
 )
@@ -68,7 +68,7 @@ def _default_for_others(fields: dict[str, Any]) -> Literal["refuse", "allow"]:
     return "refuse" if fields.get("flows") else "allow"
 
 
-class Policy(Record):
+class Policy(Sourced):
     """What governs one dataset.
 
     Reading a file goes through `load_policy`, whose errors name the file and the line;
@@ -356,8 +356,9 @@ class Policy(Record):
             found["officers"] = sorted(self.officers)
         if self.partition is not None:
             found["partition"] = self.partition.model_dump(exclude_none=True)
-        if self.population is not None:
-            found["population"] = self.population
+        for name in ("population", "source"):
+            if getattr(self, name) is not None:
+                found[name] = getattr(self, name)
         return found
 
     def _pinned_flow(self, flow: str) -> dict[str, Any]:

@@ -187,20 +187,31 @@ def _counted(execution: Execution, cost: EarlyStopping) -> Iterator[SubStep]:
 
 @contextmanager
 def _progress(execution: Execution, last: int) -> Iterator[Any]:
-    """Show how far the loop is, in terminals and to whoever listens."""
-    told = time.monotonic()
+    """Show how far the loop is, in terminals and to whoever listens.
+
+    Listeners hear of it once a second, and where the loop was left, if the step still
+    runs then: a loop that is kept and thrown away later has nothing more to tell.
+    """
+    began, said = time.monotonic(), 0
+
+    def tell(number: int) -> None:
+        nonlocal began, said
+        began, said = time.monotonic(), number
+        execution.place.tell("progress", execution.request, done=number, most=last)
+
     with _bar(execution.request.step, last) as show:
 
         def advance(number: int) -> None:
-            nonlocal told
             show(number)
-            if number == last or time.monotonic() - told > _TOLD_SECONDS:
-                told = time.monotonic()
-                execution.place.tell(
-                    "progress", execution.request, done=number, most=last
-                )
+            if number == last or time.monotonic() - began > _TOLD_SECONDS:
+                tell(number)
 
-        yield advance
+        try:
+            yield advance
+        finally:
+            ran = execution.reported
+            if isinstance(ran, int) and ran > said and not execution.ended:
+                tell(ran)
 
 
 def _bar(name: str, last: int) -> AbstractContextManager[Any]:

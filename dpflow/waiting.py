@@ -32,7 +32,7 @@ def reserve(project: Project, request: Request) -> Granted | Replayed:
         if not _settled_late(project, answer):
             _check_patience(request, since)
             time.sleep(_POLL_SECONDS)
-    return answer
+    return _told(request, answer)
 
 
 async def areserve(project: Project, request: Request) -> Granted | Replayed:
@@ -42,6 +42,17 @@ async def areserve(project: Project, request: Request) -> Granted | Replayed:
         if not await asyncio.to_thread(_settled_late, project, answer):
             _check_patience(request, since)
             await asyncio.sleep(_POLL_SECONDS)
+    return _told(request, answer)
+
+
+def _told(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
+    """Say of a step that its run's preflight did not hold it."""
+    if isinstance(answer, Granted) and answer.beyond:
+        logger.warning(
+            "DP step %r is beyond what the preflight of its run has left; it was "
+            "reserved by itself. Declare it in preflight=.",
+            request.step,
+        )
     return answer
 
 

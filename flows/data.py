@@ -30,7 +30,7 @@ import hashlib
 import importlib.util
 import io
 import os
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -53,6 +53,9 @@ BASKET_LABELS = ("1", "2", "3", "4", "5-9", "10+")
 _BASKET_STARTS = (2, 3, 4, 5, 10)
 
 _WEEK = timedelta(days=7)
+SECONDS_PER_WEEK = _WEEK.total_seconds()
+# A Monday; from it the weeks of the study are counted when they come round again.
+_FIRST_MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 _INSTALL = "Install the data with: pip install 'dpflow[examples]'"
 
 
@@ -98,6 +101,33 @@ def week_days(week: str) -> tuple[date, date]:
         raise ValueError(msg)
     monday = date.fromisocalendar(int(week[:4]), int(week[6:]), 1)
     return monday, monday + timedelta(days=6)
+
+
+def week_at(moment: datetime, seconds_per_week: float = SECONDS_PER_WEEK) -> str:
+    """Say which week of the study a moment stands for.
+
+    The study is long over, so its weeks come round again and again. A moment stands
+    for the same week whenever it is asked about: a late tick of a schedule reports the
+    week that it was meant for, and a second one replays what the first has released.
+
+    Args:
+        moment: When a scheduled report is due, with its time zone.
+        seconds_per_week: How long a week of the study lasts; less than a week of the
+            calendar makes time run faster.
+
+    Returns:
+        A label out of ``weeks()``.
+
+    Raises:
+        ValueError: A week cannot last that long.
+
+    """
+    if not seconds_per_week > 0:
+        msg = f"a week lasts more than 0 seconds, got {seconds_per_week!r}"
+        raise ValueError(msg)
+    known = weeks()
+    passed = (moment - _FIRST_MONDAY).total_seconds() // seconds_per_week
+    return known[int(passed) % len(known)]
 
 
 def purchases_file() -> Path:

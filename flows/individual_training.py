@@ -2,7 +2,7 @@
 # title: A budget for every person: training that outlives the worst case
 # description: Private gradient descent on Adult under an individual filter.
 # dependencies: dpflow[examples]
-# run: python flows/individual_training.py [--quick]
+# run: python flows/individual_training.py [--quick] [--table adult|mnist]
 # ---
 """Train longer on the same budget, because few people cost the worst case.
 
@@ -25,6 +25,7 @@ Code walkthrough:
 1. `BOUND` is the whole budget as a squared mu, and `SIGMA` the noise of a step.
 2. `train` is the step: `gradient_descent` under an individual bound.
 3. `compare` trains both ways on public data, outside of any budget, for the table.
+4. `--table` makes the table of the paper, with linear models: `flows.individual_table`.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ from scipy import special  # type: ignore[import-untyped]
 
 from dpflow import dp_flow, dp_task, gradient_descent
 from dpflow.accounting import make_filter
-from dpflow.mechanisms.gradient_descent import Clip, individual_descent
-from flows import adult, start
+from dpflow.mechanisms.gradient_descent import individual_descent
+from dpflow.mechanisms.rows import Clip
+from flows import adult, individual_table, start
 
 REPORTS = Path("reports")
 TRAIN = 1_000
@@ -156,8 +158,14 @@ def main() -> None:
     """Run the flow, print the table, draw it."""
     parser = argparse.ArgumentParser(description="Train with a budget per person.")
     parser.add_argument("--quick", action="store_true", help="few people and steps")
-    quick = parser.parse_args().quick
-    lengths, runs = ((10, 20), 1) if quick else (STEPS, 10)
+    parser.add_argument(
+        "--table", choices=individual_table.PROBLEMS, help="only the paper's table"
+    )
+    options = parser.parse_args()
+    if options.table:
+        individual_table.show(options.table, quick=options.quick)
+        return
+    lengths, runs = ((10, 20), 1) if options.quick else (STEPS, 10)
     with start.project():
         weights = individual_training(TRAIN, lengths[-1])
         print(f"sigma {SIGMA:.2f}, {lengths[-1]} steps, epsilon 1 for everybody")

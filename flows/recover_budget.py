@@ -192,12 +192,16 @@ def draw(rows: Sequence[Row]) -> Path:
         axes[0].loglog(sizes, [reach(size, test) for size in sizes], label=label)
     axes[0].set(xlabel="people", ylabel="95th percentile of the test's noise")
     axes[0].legend(frameon=False)
-    names = [f"{row.people}\n{row.model:g} / {row.test:g}" for row in rows]
+    names = [f"{row.people}\n{row.model:g}\n{row.test:g}" for row in rows]
     axes[1].bar(names, [row.model for row in rows], color="0.85", label="without cells")
     axes[1].bar(names, [row.charged for row in rows], width=0.5, label="with cells")
-    axes[1].set(xlabel="people, epsilon of model / test", ylabel="mean epsilon charged")
-    axes[1].tick_params(axis="x", labelsize=6)
-    axes[1].legend(frameon=False)
+    axes[1].set(
+        xlabel="people, epsilon of model, epsilon of test",
+        ylabel="mean epsilon charged",
+        ylim=(0, 1.25 * max(row.model for row in rows)),
+    )
+    axes[1].tick_params(axis="x", labelsize=7)
+    axes[1].legend(frameon=False, loc="upper left", ncols=2)
     REPORTS.mkdir(exist_ok=True)
     path = REPORTS / "recover-budget.png"
     figure.savefig(path, dpi=150, facecolor="white")

@@ -159,6 +159,7 @@ def draw(found: int, points: int = 21) -> Path:
     if found:
         axes.plot(found, real[found - 1], "o", color="tab:green", label="this run")
     axes.set(xlabel="large entries, of 100", ylabel="standard deviation of a count")
+    axes.set_xticks(range(0, MOST + 1, 2))
     axes.legend(frameon=False)
     REPORTS.mkdir(exist_ok=True)
     path = REPORTS / "sparse-report.png"

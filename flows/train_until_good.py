@@ -22,12 +22,13 @@ Code walkthrough:
 2. `fit` descends; `good_enough` tests with noise that is declared and paid for.
 3. `high_earners` costs what is left, a function of the released number of steps.
 4. `table` shows what each would have had without cells.
+5. `under_filters` shows what adaptive filters would leave, which charge the steps that
+   ran and know no cells.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ from dpflow import (
     gradient_descent,
     release,
 )
+from dpflow.accounting import make_filter
 from flows import adult, start
 
 REPORTS = Path("reports")
@@ -144,6 +146,28 @@ def table(steps: int) -> list[tuple[str, float, float, float]]:
     return rows
 
 
+def under_filters(steps: int) -> list[tuple[str, float, float]]:
+    """Return rows of (filter, what is left, scale of the noise), cells not used.
+
+    Left is the largest epsilon, to three places, of which the filter still admits the
+    histogram after the steps that ran, within the same (epsilon, delta).
+    """
+    rows = []
+    for theorem in ("renyi", "portfolio", "concentrated", "gaussian"):
+        rule = make_filter(theorem, epsilon=BUDGET, delta=DELTA)
+        spent = rule.price(FIT.realised(steps))
+        # Thousandths of epsilon: none fits, and BUDGET is too much.
+        fits, too_many = 0, math.floor(BUDGET * 1000)
+        while too_many - fits > 1:
+            middle = (fits + too_many) // 2
+            cost = Laplace(sensitivity=2, epsilon=Fraction(middle, 1000))
+            admitted = rule.admits(spent + rule.price(cost))
+            fits, too_many = (middle, too_many) if admitted else (fits, middle)
+        left = fits / 1000
+        rows.append((theorem, left, 2 / left if fits else math.inf))
+    return rows
+
+
 @task
 def draw(steps: int) -> Path:
     """Draw the price of each stop, and where this run ended."""
@@ -151,8 +175,8 @@ def draw(steps: int) -> Path:
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes: Any = figure.subplots()
-    prices: Sequence[float] = [float(epsilon) for epsilon in FIT.epsilons()]
-    axes.step(STOPS, prices, where="pre", label="charged with cells")
+    prices = [float(epsilon) for epsilon in FIT.epsilons()]
+    axes.step((0, *STOPS), prices[:1] + prices, where="pre", label="charged with cells")
     axes.axhline(
         float(WHOLE.epsilons()[0]),
         color="tab:red",
@@ -180,6 +204,9 @@ def main() -> None:
         print("charged           training  left   noise of each bar (scale)")
         for name, spent, left, scale in table(report["steps"]):
             print(f"{name:16} {spent:9.3f} {left:6.3f} {scale:8.3f}")
+        print("filters that charge the steps that ran: left, scale")
+        for name, left, scale in under_filters(report["steps"]):
+            print(f"{name:16} {left:16.3f} {scale:8.3f}")
         for label, count in report["high_earners"].items():
             print(f"  {label:12} {count:6}")
         print(f"drawn in {draw(report['steps'])}")

@@ -32,6 +32,7 @@ from typing import Any
 
 from prefect import task
 from prefect.artifacts import create_image_artifact
+from prefect.runtime import flow_run
 
 from dpflow import BudgetRefused, Gaussian, dp_flow, dp_task, release
 from dpflow.plots import alt_text, burn_down, data_uri
@@ -92,9 +93,30 @@ def publish(week: str, customers: int, cents: int, baskets: list[int]) -> Path:
     return path
 
 
-@dp_flow(name="weekly-report", flow_run_name="weekly-report {week}")
-async def weekly_report(week: str) -> Path:
-    """Release and publish one week's report."""
+def _due(
+    week: str | None = None, seconds_per_week: float = data.SECONDS_PER_WEEK
+) -> str:
+    """Return the week to report: the one asked for, or the one a schedule means."""
+    # By the time the run was scheduled for, and not by the clock: a late run, or a
+    # second one, then asks for the same releases.
+    return week or data.week_at(flow_run.scheduled_start_time, seconds_per_week)
+
+
+def _run_name() -> str:
+    return f"weekly-report {_due(**flow_run.parameters)}"
+
+
+@dp_flow(name="weekly-report", flow_run_name=_run_name)
+async def weekly_report(
+    week: str | None = None, seconds_per_week: float = data.SECONDS_PER_WEEK
+) -> Path:
+    """Release and publish one week's report.
+
+    Args:
+        week: Such as "1997-W05". Default: the week that a scheduled run is meant for.
+        seconds_per_week: How long a week lasts on the schedule; see `data.week_at`.
+    """
+    week = _due(week, seconds_per_week)
     # An unknown week or a missing file must not fail inside a step: an error there is
     # an output of the step, and is charged in full.
     data.week_days(week)

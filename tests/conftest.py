@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,40 @@ from hypothesis import settings
 
 settings.register_profile("dpflow", deadline=None, print_blob=True, derandomize=False)
 settings.load_profile("dpflow")
+
+
+#: Tests of a ledger that another process uses, or dies with. A ledger in memory serves
+#: one process, and `test_memory.py` has what holds for a fork of it.
+OTHER_PROCESSES = {
+    "test_a_forfeit_posts_in_full",
+    "test_a_dead_charge_stays_for_ever",
+    "test_only_the_owner_voids",
+    "test_an_ended_charge_has_ended",
+    "test_an_ended_id_is_not_granted_again",
+    "test_another_processs_claim_is_waited_for_while_it_lives",
+    "test_a_dead_claims_cost_is_not_the_next_ones",
+    "test_a_refused_attempt_leaves_a_dead_claim_alone",
+    "test_a_refused_attempt_does_not_claim",
+    "test_a_late_settlement_does_not_take_the_key_back",
+    "test_a_forfeited_claim_is_free",
+    "test_the_hash_chain_is_what_it_says",
+    "test_spent_reserved_and_forfeited_are_told_apart",
+    "test_used_fraction_includes_everything",
+    "test_open_reservations_say_who_lives",
+    "test_a_crash_before_the_seal_leaves_the_rest_held",
+    "test_an_operator_closes_it_in_full",
+    "test_whoever_runs_a_killed_run_again_takes_it_over",
+    "test_a_living_run_is_sealed_by_its_own_process_only",
+}
+#: Tests that count or break a driver's statements, of which memory has no driver.
+DRIVERS = {
+    "test_a_batch_is_one_commit",
+    "test_a_decision_costs_the_same_after_many_charges",
+    "test_a_seal_whose_answer_is_lost_is_sent_again",
+    "test_a_void_whose_answer_is_lost_is_sent_again",
+    "test_a_batch_journals_every_charge_and_writes_the_row_once",
+}
+NOT_IN_MEMORY = OTHER_PROCESSES | DRIVERS
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,10 +85,27 @@ def postgres_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server().drop(url)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
-    """Give a place for a ledger: a file, or the URL of an empty database."""
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test of a ledger wherever a ledger can be."""
+    found = metafunc.definition._fixtureinfo.name2fixturedefs.get("path", ())
+    if found and found[-1].func.__module__ == __name__:
+        places = ["sqlite", "postgres"]
+        in_room = metafunc.module.__name__.startswith("tests.ledger")
+        if in_room and metafunc.function.__name__ not in NOT_IN_MEMORY:
+            places.append("memory")
+        metafunc.parametrize("path", places, indirect=True)
+
+
+@pytest.fixture
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str]:
+    """Give a place for a ledger: a file, an empty database or memory."""
     if request.param == "sqlite":
-        return tmp_path / "ledger.db"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
+        yield tmp_path / "ledger.db"
+    elif request.param == "postgres":
+        yield request.getfixturevalue("postgres_url")
+    else:
+        from dpflow.ledger.memory import forget_memory
+
+        url = f"memory://{uuid.uuid4().hex}"
+        yield url
+        forget_memory(url)

@@ -46,6 +46,7 @@ ROOMS = [
     "substeps",
     "drawing",
     "guard",
+    "runs",
     "summary",
     "forecast",
     "plots",
@@ -94,6 +95,7 @@ LOADERS = {
     "dpflow.accounting.costs",  # more mechanisms
     "dpflow.accounting.loss_distribution",  # an optional library
     "dpflow.config",  # Prefect, if one of its blocks holds the ledger's URL
+    "dpflow.ledger.witness_places",  # Prefect, if its artifacts hold the witness
     "dpflow.policy_fields",
 }
 

@@ -45,3 +45,22 @@ def test_a_broken_policy_is_found() -> None:
     """The check can fail."""
     with pytest.raises(Exception, match="epsilon"):
         test_a_block_can_be_read("yaml", "dataset: a\nbudget: {epsilon: -1}\n")
+
+
+_DEFINED = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
+
+
+def test_every_test_that_a_document_names_exists() -> None:
+    """The table of failures is not a wish list; and one that is missing is found."""
+    defined = {
+        name
+        for file in (ROOT / "tests").rglob("*.py")
+        for name in _DEFINED.findall(file.read_text("utf-8"))
+    }
+    text = (ROOT / "docs" / "failures.md").read_text("utf-8")
+    named = re.findall(r"`(test_\w+)`", text)
+    assert len(named) > 50
+    assert [name for name in named if name not in defined] == []
+    assert "test_that_nobody_wrote" not in defined
+    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    assert all("`test_" in row for row in rows)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +25,12 @@ from dpflow import (
 )
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs import Cost
+from dpflow.asking import Place
 from dpflow.exceptions import DPStepFailed, InvalidCost, ReleaseError
 from dpflow.ledger.views import history
 from dpflow.project import current_project
 from dpflow.rounding import number_from_text
-from tests.projects import POLICY, account, make_project
+from tests.projects import POLICY, ROOT, account, make_project
 
 TENTH = PureDP(epsilon="0.1")
 STOPS = (2, 4, 8)
@@ -294,3 +300,66 @@ def test_an_outcome_is_reported_once_and_in_time(project: Path) -> None:
         pytest.raises(ReleaseError, match="costs the same"),
     ):
         charge.report("none")
+
+
+# ---- progress
+
+
+@pytest.mark.parametrize(("number", "expected"), [(3, [3]), (8, [8]), (99, [8])])
+def test_listeners_hear_where_the_loop_was_left(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    expected: list[int],
+) -> None:
+    """At the end, or where it was broken off; not of every sub-step of a fast loop."""
+    heard = []
+
+    def tell(_: Place, kind: str, request: object, **details: Any) -> None:
+        if kind == "progress":
+            heard.append(details)
+
+    monkeypatch.setattr(Place, "tell", tell)
+    stopped_at(number)
+    assert heard == [{"done": done, "most": 8} for done in expected]
+
+
+SCRIPT = """
+import time
+from dpflow import EarlyStopping, PureDP, guarded, iterations
+
+@guarded(dataset="shop", cost=EarlyStopping(PureDP(epsilon="0.1"), stops=(2, 4)))
+def fit():
+    for step in iterations():
+        time.sleep(0.2)
+
+fit()
+"""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_shows_in_terminals_only(project: Path, terminal: bool) -> None:
+    """With the step's name and how far it is; a log file stays clean."""
+    reader, writer = os.openpty() if terminal else os.pipe()
+    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        stderr=writer,
+        cwd=project,
+        env=environment,
+        check=True,
+        timeout=120,
+    )
+    os.close(writer)
+    shown = b""
+    # A terminal whose other end is closed is an error to read.
+    with contextlib.suppress(OSError):
+        while part := os.read(reader, 65536):
+            shown += part
+    os.close(reader)
+    assert done.returncode == 0
+    if terminal:
+        assert b"fit" in shown
+        assert b"100%" in shown
+    else:
+        assert shown == b""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import add, le, sub
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +39,26 @@ class Tally:
     def __add__(self, other: Tally) -> Tally:
         """Return the component-wise sum."""
         self._check_same_length(other)
-        return Tally(
-            tuple(a + b for a, b in zip(self.amounts, other.amounts, strict=True))
-        )
+        return Tally(tuple(map(add, self.amounts, other.amounts)))
 
     def __sub__(self, other: Tally) -> Tally:
         """Return the component-wise difference, which may not be negative."""
         self._check_same_length(other)
-        return Tally(
-            tuple(a - b for a, b in zip(self.amounts, other.amounts, strict=True))
-        )
+        return Tally(tuple(map(sub, self.amounts, other.amounts)))
 
     def fits_within(self, other: Tally) -> bool:
         """Say whether no component is larger than the other tally's."""
         self._check_same_length(other)
-        return all(a <= b for a, b in zip(self.amounts, other.amounts, strict=True))
+        return all(map(le, self.amounts, other.amounts))
 
     def highest(self, other: Tally) -> Tally:
         """Return the component-wise maximum."""
         self._check_same_length(other)
-        return Tally(
-            tuple(max(a, b) for a, b in zip(self.amounts, other.amounts, strict=True))
-        )
+        return Tally(tuple(map(max, self.amounts, other.amounts)))
 
     def to_text(self) -> str:
         """Write the tally as canonical JSON; databases store this text."""
-        return json.dumps(list(self.amounts), separators=(",", ":"))
+        return f"[{','.join(map(str, self.amounts))}]"
 
     @classmethod
     def from_text(cls, text: str) -> Tally:
@@ -71,11 +67,7 @@ class Tally:
         Raises:
             ValueError: If it is something else.
         """
-        amounts = json.loads(text)
-        if not isinstance(amounts, list):
-            msg = f"a tally is stored as a list of integers, got {text[:40]!r}"
-            raise ValueError(msg)  # noqa: TRY004
-        return cls(tuple(amounts))
+        return cls(_amounts(text))
 
     def _check_same_length(self, other: Tally) -> None:
         if len(self.amounts) != len(other.amounts):
@@ -84,3 +76,12 @@ class Tally:
                 "belong to different theorems"
             )
             raise ValueError(msg)
+
+
+@lru_cache(maxsize=4096)
+def _amounts(text: str) -> tuple[int, ...]:
+    amounts = json.loads(text)
+    if not isinstance(amounts, list):
+        msg = f"a tally is stored as a list of integers, got {text[:40]!r}"
+        raise ValueError(msg)  # noqa: TRY004
+    return tuple(amounts)

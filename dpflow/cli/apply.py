@@ -4,18 +4,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpflow.cli.output import AsJson, fail, plain, say, say_json
 from dpflow.cli.status import DatasetArgument
+from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from dpflow.exceptions import DpflowError
     from dpflow.ledger.apply import Applied, Proposal
+    from dpflow.ledger.grants import Grant
     from dpflow.policy import Policy, PolicySet
     from dpflow.policy_changes import Change
 
@@ -81,6 +84,14 @@ def apply(
             help="Who wrote the policy, where git does not know it.",
         ),
     ] = "",
+    grant: Annotated[
+        Path | None,
+        typer.Option(
+            "--grant",
+            help="What `dpflow ledger carve` wrote: the part of another ledger's "
+            "budget under which this one may use the source.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make policy files the ledger's own copies, which govern from then on.
@@ -94,10 +105,15 @@ def apply(
     from dpflow.ledger.apply import Wish, apply_policy
     from dpflow.policy import load_policies
 
-    if new_term and dataset is None:
+    if dataset is None and (new_term or grant is not None):
         msg = "a new term is opened for one DATASET at a time"
-        raise typer.BadParameter(msg, param_hint="--new-term")
-    wish = Wish(because=because, new_term=new_term, raise_lifetime=raise_lifetime)
+        raise typer.BadParameter(msg, param_hint="--new-term, --grant")
+    wish = Wish(
+        because=because,
+        new_term=new_term,
+        raise_lifetime=raise_lifetime,
+        grant=None if grant is None else _grant(grant),
+    )
     applied: list[tuple[Policy, Applied]] = []
     errors: list[DpflowError] = []
     with project_ledger() as (found, ledger):
@@ -120,6 +136,17 @@ def apply(
         fail(each.message)
     if errors:
         raise typer.Exit(1)
+
+
+def _grant(path: Path) -> Grant:
+    from dpflow.ledger.grants import grant_from_text
+
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"cannot read the grant {path}: {error}"
+        raise ConfigurationError(msg) from error
+    return grant_from_text(text)
 
 
 def _wanted(policies: PolicySet, dataset: str | None) -> list[Policy]:

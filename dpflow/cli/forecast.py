@@ -171,5 +171,6 @@ def _headline(found: Answer) -> str:
     if outlook.every is not None and outlook.exhausted_on is not None:
         given = outlook.source == "given"
         how = "" if given else f", as its {outlook.source} tell"
-        text += f", on {outlook.exhausted_on} at one every {outlook.every.text}{how}"
+        every = outlook.every.text.removeprefix("1 ")
+        text += f", on {outlook.exhausted_on} at one every {every}{how}"
     return f"{text}."

@@ -153,6 +153,10 @@ def _outcome(item: JournalEntry) -> tuple[str, bool]:
         return item.fate, item.fate == "forfeited"
     if kind == "refuse":
         return str(body.get("refusal")).removeprefix("Budget").lower(), True
+    if kind == "draw":
+        return "from the preflight", False
+    if kind == "seal":
+        return f"run {body.get('outcome')}, undrawn rest returned", False
     if kind == "settle" and body.get("outcome") == "failed":
         return f"failed: {body.get('error_type', 'error')}", True
     if kind == "settle":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli import ledger_audit, ledger_operations
+from dpflow.cli import carve, ledger_audit, ledger_operations
 from dpflow.cli.output import AsJson, plain, say, say_json, short_path
 from dpflow.exceptions import ConfigurationError
 
@@ -71,7 +71,7 @@ def init(*, as_json: AsJson = False) -> None:
 
 def _witness_place(ledger: Ledger) -> str:
     witness = ledger.watch.witness
-    return "waived" if witness is None else str(witness.path)
+    return "waived" if witness is None else witness.place
 
 
 def _refuse_existing(found: Settings, lock: Path) -> None:
@@ -229,5 +229,6 @@ for _command in (
     ledger_operations.close_reservation,
     ledger_operations.amend,
     ledger_operations.import_prior,
+    carve.carve,
 ):
     app.command()(_command)

@@ -126,7 +126,7 @@ def trust(
         witness = ledger.watch.witness
         if witness is not None and witness.exists():
             msg = (
-                f"there is a witness at {witness.path} already. `dpflow ledger "
+                f"there is a witness at {witness.place} already. `dpflow ledger "
                 "reconcile` compares it with the ledger."
             )
             raise ConfigurationError(msg)
@@ -140,7 +140,7 @@ def trust(
             found = begin(ledger)
         facts = ledger_facts(ledger)
         used = _used(ledger)
-    place = None if witness is None else str(witness.path)
+    place = None if witness is None else witness.place
     if as_json:
         accounts = [_head_json(line, used) for line in found]
         say_json(
@@ -320,6 +320,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "agrees": comparison.agrees,
         "witnessed": comparison.lines,
         "older_than_a_repair": comparison.older,
+        "checkpoints_missing": comparison.unsigned,
         "losses": [_loss_json(loss) for loss in comparison.losses],
     }
 
@@ -343,6 +344,8 @@ def say_comparison(comparison: Comparison, *, repaired: bool) -> None:
         return
     for loss in comparison.losses:
         _say_loss(loss, repaired=repaired)
+    if comparison.unsigned:
+        say(f"{comparison.unsigned} signed checkpoints are missing; sign new ones.")
     if repaired:
         say("", "Charged again in full; steps run again.")
         return

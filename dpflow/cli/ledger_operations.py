@@ -96,8 +96,7 @@ def restore(
     from dpflow.config import settings
     from dpflow.ledger import pinned_id, sqlite_path
     from dpflow.ledger.backup import restore as put_back
-    from dpflow.ledger.sqlite import SqliteDatabase
-    from dpflow.ledger.witness import witness_folder
+    from dpflow.ledger.witness_places import witness_at
 
     found = settings()
     place = sqlite_path(found.ledger_url)
@@ -108,7 +107,7 @@ def restore(
         path,
         place,
         ledger_id=pinned_id(found.policies, str(place)),
-        witness=witness_folder(found.witness, SqliteDatabase.dialect),
+        witness=witness_at(found.witness, found.ledger_url),
         policies=policies,
         because=because,
         accept_loss=accept_loss,
@@ -185,6 +184,14 @@ def reservations(*, as_json: AsJson = False) -> None:
             "Find out what the step did. If it released nothing more than it reserved, "
             'close it: `dpflow ledger close-reservation ID --because "..."`.',
             "If it cost more: `dpflow ledger amend ID --cost ...` first.",
+        )
+    if any(item.covers is not None and not item.alive for item in found):
+        say(
+            "",
+            "A preflight is what a run holds for steps that have not run. Retry that "
+            "flow run in Prefect: it goes on with what is held, and its end returns "
+            "the rest. If it is given up, or was a block outside Prefect, close the "
+            "preflight, which posts the rest in full.",
         )
 
 
@@ -320,8 +327,20 @@ def _reservation_json(item: OpenReservation) -> dict[str, Any]:
         "flow": item.body.get("flow"),
         "cost": item.cost,
         "accounts": list(item.accounts),
+        "preflight_of_run": item.covers,
+        "undrawn": item.undrawn or None,
         "at": item.at,
     }
+
+
+def _step_text(item: OpenReservation) -> str:
+    """Name the step; a preflight with its run and what no step has drawn."""
+    from dpflow.summary import amounts_text
+
+    if item.covers is None:
+        return item.step
+    rest = next(iter(item.undrawn.values()), None)
+    return f"{item.step}, run {item.covers}: {amounts_text(rest)} undrawn"
 
 
 def _say_reservations(found: list[OpenReservation]) -> None:
@@ -334,7 +353,7 @@ def _say_reservations(found: list[OpenReservation]) -> None:
         table.add_row(
             cell(item.reservation),
             cell(item.at[:19].replace("T", " ")),
-            cell(item.step),
+            cell(_step_text(item)),
             cell(repr(cost_from_description(item.cost))),
             cell("running" if item.alive else "forfeited", style),
         )

@@ -220,6 +220,18 @@ def _ledger(found: Settings, *, missing: bool) -> tuple[str, tuple[Path, ...]]:
     return ledger.id, (*place, found.policies / LOCK_NAME)
 
 
+def place_note() -> str | None:
+    """Say where the project is made, if that is not the working directory."""
+    root = settings().root
+    if root == Path.cwd():
+        return None
+    return (
+        f"this folder belongs to the project {root}, for its pyproject.toml: "
+        "everything is made there. For a project of its own, run `touch "
+        "pyproject.toml` here first."
+    )
+
+
 def _warnings(
     found: Settings, kept: list[Path], flow_file: Path | None
 ) -> Iterator[str]:
@@ -329,14 +341,15 @@ alerts: [0.5, 0.8, 0.95]
 _FLOW = '''\
 """A first private flow: one count a day, paid for from POLICY."""
 
-from datetime import date
+import sys
 
 from prefect import task
+from prefect.runtime import flow_run
 
-from dpflow import KIND, dp_flow, dp_task, release
+from dpflow import BudgetRefused, KIND, dp_flow, dp_task, release
 
 # Private: put your own source here, and read it inside of the step.
-ROWS = ["ann", "bob", "cem", "ann", "dia"]
+ROWS = [number % 4000 for number in range(9000)]  # whose each row is
 
 
 # The privacy unit: UNIT.
@@ -359,11 +372,17 @@ def publish(day: str, number: int) -> None:
 
 
 @dp_flow(name=FLOW)
-def NAME(day: str) -> None:
-    """Release and publish one day's count."""
+def NAME(day: str | None = None) -> None:
+    """Release and publish one day's count; by default of the day it is scheduled."""
+    # Not of the day it runs: a late run and a retry ask for the same release.
+    day = day or flow_run.scheduled_start_time.date().isoformat()
     publish(day, count(day))
 
 
 if __name__ == "__main__":
-    NAME(date.today().isoformat())
+    try:
+        for day in sys.argv[1:] or [None]:
+            NAME(day)
+    except BudgetRefused as refusal:
+        sys.exit(f"{type(refusal).__name__}: {refusal}")
 '''

@@ -30,6 +30,8 @@ _KIND_STYLES = {
     "reserve": "cyan",
     "settle": "green",
     "void": "yellow",
+    "draw": "cyan",
+    "seal": "yellow",
     "forfeit": "magenta",
     "refuse": "bold red",
     "amend": "bold magenta",

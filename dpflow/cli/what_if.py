@@ -250,10 +250,11 @@ def _flows(ledger: Ledger, datasets: Sequence[str]) -> set[str]:
 
 
 def _unknown_flow(flow: str, known: set[str]) -> ConfigurationError:
-    msg = (
-        f"no run of the flow {flow!r} was charged, so nothing is known of it. "
-        f"{did_you_mean(flow, known)} Or describe it with --cost."
-    )
+    msg = f"no run of the flow {flow!r} was charged, so nothing is known of it. "
+    if known:
+        msg += f"{did_you_mean(flow, known)} Or describe it with --cost."
+    else:
+        msg += "Run it once, or describe it with --cost."
     return ConfigurationError(msg)
 
 

@@ -67,6 +67,14 @@ class PrivateMask(Withheld):
         """
         return np.sum(_rows(values, self._active), axis=0, where=self._along(values))
 
+    def among(self, drawn: NDArray[np.bool_]) -> PrivateMask:
+        """Return those of them who were drawn into a sample too.
+
+        Args:
+            drawn: bool[people], the sample; private data like the mask.
+        """
+        return PrivateMask(_rows(drawn, self._active) & self._active)
+
     def _along(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         return self._active.reshape(-1, *([1] * (values.ndim - 1)))
 

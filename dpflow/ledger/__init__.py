@@ -21,11 +21,12 @@ from dpflow.ledger.database import (
 from dpflow.ledger.fence import check_fence
 from dpflow.ledger.identity import identity_row
 from dpflow.ledger.kernel import Ledger
+from dpflow.ledger.memory import MEMORY, MemoryDatabase, MemoryOwners
 from dpflow.ledger.owner import Liveness, Owners
 from dpflow.ledger.readonly import ReadOnlyDatabase
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.sqlite import SqliteDatabase
-from dpflow.ledger.witness import witness_folder
+from dpflow.ledger.witness_places import witness_at
 
 if TYPE_CHECKING:
     from dpflow.ledger.postgres import PostgresDatabase
@@ -59,10 +60,12 @@ def open_ledger(
 
     Args:
         url: `sqlite:///path/to/ledger.db` (four slashes for an absolute path), or
-            `postgresql://user:password@host/database`.
+            `postgresql://user:password@host/database`. In tests also `memory://NAME`,
+            which ends with the process.
         policies: Folder whose `ledger.lock` pins the ledger's id. A ledger with
             another id is refused: a fresh one would forget what has been spent.
-        witness: Folder of its witness, which every decision asks; "none" waives it.
+        witness: Place of its witness, which every decision asks: a folder,
+            `postgresql://...` of another database, or `prefect:`; "none" waives it.
             Default: a folder in the user's state directory.
         environment: What this process runs in, such as "production". A ledger that was
             made for one serves no other.
@@ -80,7 +83,7 @@ def open_ledger(
     ledger = Ledger(
         ReadOnlyDatabase(database) if read_only else database,
         _owners(database),
-        witness_folder(witness, database.dialect),
+        witness_at(witness, url),
         environment=environment,
         conditions=conditions,
     )
@@ -101,10 +104,10 @@ def create_ledger(
 
     Raises:
         ConfigurationError: If there is something at this place.
-        LedgerUnavailable: If it cannot be written there.
+        LedgerUnavailable: If it cannot be written there, or its witness is out of
+            reach; then there is no ledger either.
     """
-    dialect = "postgres" if is_postgres(url) else SqliteDatabase.dialect
-    folder = witness_folder(witness, dialect)
+    place = witness_at(witness, url)
     identity: dict[str, Any] = {
         "ledger_id": uuid.uuid4().hex,
         "schema_version": SCHEMA_VERSION,
@@ -118,8 +121,11 @@ def create_ledger(
         # In the tables' transaction: a ledger never exists without its identity.
         session.post("create_ledger", **identity)
 
+    if place is not None:
+        # Before anything is made that would lack a witness.
+        place(identity["ledger_id"]).exists()
     database = _created(url, fill)
-    ledger = Ledger(database, _owners(database), folder, environment=environment)
+    ledger = Ledger(database, _owners(database), place, environment=environment)
     if ledger.watch.witness is not None:
         ledger.watch.witness.enrol(0, [])
     return ledger
@@ -206,6 +212,8 @@ def database_at(url: str) -> Database:
     check_fence(url)
     if is_postgres(url):
         return _postgres()(url)
+    if url.startswith(MEMORY):
+        return MemoryDatabase(url.removeprefix(MEMORY))
     return SqliteDatabase(sqlite_path(url))
 
 
@@ -218,6 +226,8 @@ def _created(url: str, fill: Callable[[Session], None]) -> Database:
     check_fence(url)
     if is_postgres(url):
         return _postgres().create(url, fill)
+    if url.startswith(MEMORY):
+        return MemoryDatabase.create(url.removeprefix(MEMORY), fill)
     return SqliteDatabase.create(sqlite_path(url), fill)
 
 
@@ -259,6 +269,8 @@ def _owners(database: Database) -> Liveness:
         # All names of one ledger file must share its owners.
         path = database.path.resolve()
         return Owners(path.with_name(f"{path.name}.owners"))
+    if isinstance(database, MemoryDatabase):
+        return MemoryOwners()
     from dpflow.ledger.postgres import PostgresDatabase  # noqa: PLC0415
     from dpflow.ledger.postgres_owner import SessionOwners  # noqa: PLC0415
 

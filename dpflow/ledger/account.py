@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import lru_cache
@@ -21,9 +21,10 @@ from dpflow.accounting.theorem import (
     solved_thresholds,
 )
 from dpflow.exceptions import LedgerCorrupt
+from dpflow.ledger.chain import entry_hash
 from dpflow.ledger.checkpoints import sign_opening
 from dpflow.ledger.database import Row, Session
-from dpflow.ledger.records import canonical, digest
+from dpflow.ledger.records import canonical
 from dpflow.rounding import number_from_text
 
 
@@ -149,7 +150,7 @@ def read_account(session: Session, account_id: str) -> Account | None:
         newest, previous = entries[0], entries[1]["hash"] if entries[1:] else ""
         told = (
             [entry["seq"] for entry in entries],
-            _hash_again(previous, newest),
+            entry_hash(previous, newest),
             newest["settled_after"],
             newest["held_after"],
         )
@@ -171,18 +172,43 @@ def announce_account(session: Session, account_id: str) -> None:
         session.soon("newest_entries", account=account_id)
 
 
-def check_reserve(row: Row) -> None:
-    """Check the entry that holds a charge by its hash; a void gives back its amount.
+def held_for(
+    session: Session, reservation: str, accounts: Sequence[str], place: str
+) -> list[tuple[Account, Row]]:
+    """Return the accounts of a charge, each with the entry that holds it, checked.
+
+    Raises:
+        LedgerCorrupt: If one is not there, or not what was written.
+    """
+    for account_id in accounts:
+        announce_account(session, account_id)
+        session.soon("reserved_amount", account=account_id, reservation=reservation)
+    found = []
+    for account_id in accounts:
+        account = read_account(session, account_id)
+        rows = session.rows(
+            "reserved_amount", account=account_id, reservation=reservation
+        )
+        if account is None or len(rows) != 1:
+            msg = f"account {account_id!r} lacks reservation {reservation}"
+            raise LedgerCorrupt(msg, ledger=place)
+        check_kept(rows[0], "reserve")
+        found.append((account, rows[0]))
+    return found
+
+
+def check_kept(row: Row, kind: str) -> None:
+    """Check an entry of a charge by its hash, for its amount is given back by others.
 
     Args:
         row: The entry, and the hash of the one before it as `previous`.
+        kind: What it must be.
 
     Raises:
         LedgerCorrupt: If the entry is not what was hashed when it was written.
     """
-    kept = {key: row[key] for key in row.keys() if key != "previous"}  # noqa: SIM118
-    whole = _hash_again(row["previous"] or "", kept) == row["hash"]
-    if not whole or row["kind"] != "reserve":
+    whole = entry_hash(row["previous"] or "", row) == row["hash"]
+    if not whole or row["kind"] != kind:
         msg = (
             f"the journal entry {row['seq']} of account {row['account']!r} is not what "
             "was written. Someone edited the ledger, or it is damaged: restore a "
@@ -207,15 +233,6 @@ def account_from_row(row: Row) -> Account:
         head=row["head"],
         state=row["state"],
     )
-
-
-def entry_hash(previous: str, entry: Mapping[str, Any]) -> str:
-    """Return the hash that chains an entry to the one before it."""
-    return digest(previous + canonical(entry))
-
-
-def _hash_again(previous: str, row: Row) -> str:
-    return entry_hash(previous, {k: v for k, v in dict(row).items() if k != "hash"})
 
 
 def open_account(
@@ -272,25 +289,28 @@ def append(
     held: Tally,
     reservation: str | None,
     run: str | None,
-    body: Mapping[str, Any],
+    body: Mapping[str, Any] | str,
     writer: str,
 ) -> Account:
     """Append an entry and move the account's row to it.
+
+    Its body may come as canonical JSON, made once for several entries.
 
     Raises:
         LedgerCorrupt: If someone else moved the account within this transaction.
     """
     seq = account.seq + 1
+    settled_text, held_text = settled.to_text(), held.to_text()
     entry = journal_entry(
         account.id,
         seq,
         kind,
         amount=amount.to_text(),
-        settled_after=settled.to_text(),
-        held_after=held.to_text(),
+        settled_after=settled_text,
+        held_after=held_text,
         reservation=reservation,
         run=run,
-        body=canonical(dict(body)),
+        body=body if isinstance(body, str) else canonical(dict(body)),
         writer=writer,
     )
     head = entry_hash(account.head, entry)
@@ -302,14 +322,26 @@ def append(
     session.post(
         "move_account",
         id=account.id,
-        settled=settled.to_text(),
-        held=held.to_text(),
+        settled=settled_text,
+        held=held_text,
         seq=seq,
+        before=account.seq,
         head=head,
         state=state,
     )
-    moved = replace(
-        account, settled=settled, held=held, seq=seq, head=head, state=state
+    moved = Account(
+        id=account.id,
+        dataset=account.dataset,
+        term=account.term,
+        kind=account.kind,
+        name=account.name,
+        rule=account.rule,
+        halt=account.halt,
+        settled=settled,
+        held=held,
+        seq=seq,
+        head=head,
+        state=state,
     )
     session.kept[account.id] = moved
     return moved

@@ -1,20 +1,24 @@
-"""Alerts: an account's use reaches a fraction that the policy names; once a term."""
+"""What is told once a term: its first charge, and the thresholds that it reaches."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter
 from dpflow.ledger.account import Account, now
 from dpflow.ledger.database import Session
-from dpflow.ledger.records import Alert
+from dpflow.ledger.records import Alert, TermOpened
+from dpflow.ledger.terms import Term
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
 
 #: Kinds of accounts that have the budget of a policy.
 _KINDS = ("dataset", "partition", "population")
+#: The mark of a term's first charge, among the thresholds; those are numbers.
+_OPENED = "opened"
 
 
 def new_alerts(
@@ -32,7 +36,7 @@ def new_alerts(
     used = account.settled + account.held + asked
     if account.kind not in _KINDS or not isinstance(rule, Filter) or not policy.alerts:
         return []
-    if rule.admits(_enlarged(used, Fraction(policy.alerts[0]))):
+    if rule.admits(_enlarged(used, _exactly(policy.alerts[0]))):
         return []
     reached = rule.used_fraction(used)
     found = []
@@ -52,10 +56,51 @@ def new_alerts(
     return found
 
 
+def new_terms(
+    session: Session, terms: Sequence[Term], accounts: Sequence[Account]
+) -> list[TermOpened]:
+    """Note the terms that are charged for the first time, and return them.
+
+    Args:
+        session: The transaction that holds the charge.
+        terms: Those under which the charge was decided.
+        accounts: Those charged, as they were before the charge.
+    """
+    # A mark is asked for where an account was empty only: most steps ask for none.
+    empty = {
+        (account.dataset, account.term)
+        for account in accounts
+        if account.kind in _KINDS and not any((account.settled + account.held).amounts)
+    }
+    found = []
+    for term in terms:
+        if (term.dataset, term.number) not in empty:
+            continue
+        mark = {"account": term.account, "threshold": _OPENED, "at": now()}
+        if session.change("note_alert", **mark):
+            budget = term.pinned["budget"]
+            found.append(
+                TermOpened(
+                    dataset=term.dataset,
+                    account=term.account,
+                    term=term.number,
+                    because=term.because,
+                    epsilon=str(budget["epsilon"]),
+                    delta=str(budget["delta"]),
+                )
+            )
+    return found
+
+
 def _enlarged(used: Tally, threshold: Fraction) -> Tally:
     """Return the use that would fill the budget if this one fills the threshold.
 
     Deciding is much cheaper than reading a fraction, and most steps are far below.
     """
-    amounts = (math.ceil(amount / threshold) for amount in used.amounts)
+    above, below = threshold.numerator, threshold.denominator
+    # The quotient, rounded up, in whole numbers.
+    amounts = (-(-amount * below // above) for amount in used.amounts)
     return Tally(tuple(amount + 1 if amount else 0 for amount in amounts))
+
+
+_exactly = lru_cache(maxsize=256)(Fraction)

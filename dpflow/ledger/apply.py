@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -26,10 +26,12 @@ from dpflow.exceptions import (
 from dpflow.ledger.account import Account, rule_from_text
 from dpflow.ledger.approval import Approval, check_approval
 from dpflow.ledger.database import Session
+from dpflow.ledger.grants import Grant
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.lifetime import Budgets, check_lifetime, check_raise, term_views
 from dpflow.ledger.marks import change_gate
 from dpflow.ledger.records import TermView, canonical, digest
+from dpflow.ledger.sources import check_covers, grant_of
 from dpflow.ledger.terms import (
     Term,
     accounts_of_term,
@@ -105,11 +107,13 @@ class Wish:
         because: Why; a new term has to say.
         new_term: Open a term with tallies of its own.
         raise_lifetime: Raise or drop the lifetime; the promise it made is void then.
+        grant: A part of another ledger's budget, under which the term is opened.
     """
 
     because: str = ""
     new_term: bool = False
     raise_lifetime: bool = False
+    grant: Grant | None = None
 
 
 def propose(ledger: Ledger, policy: Policy) -> Proposal:
@@ -126,10 +130,15 @@ def apply_policy(
     Raises:
         PolicyChanged: If only a new term can hold the policy, and none was asked for.
         PolicyNotApplied: If the lifetime, a freeze or a missing approval forbids it.
+        ConfigurationError: If a grant is not for this ledger, or does not cover the
+            policy.
     """
+    if wish.grant is not None:
+        check_covers(wish.grant, policy, ledger.id, ledger.environment)
+        ledger.sources.check_given(wish.grant)
     with ledger.writing([policy.dataset]) as session:
         found = _propose(session, policy)
-        if found.action == "nothing" and not wish.new_term:
+        if found.action == "nothing" and not (wish.new_term or wish.grant):
             return _applied(session, found, ())
         check_approval(policy, found.term, approval)
         facts = {**ledger.conditions.facts, **approval.facts()}
@@ -300,8 +309,12 @@ def _open(
     facts: Mapping[str, Any],
 ) -> Applied:
     uncharged = not found.terms or not found.terms[-1].charged
-    if uncharged and found.action == "nothing":
+    if uncharged and found.action == "nothing" and wish.grant is None:
         return _applied(session, found, ())
+    grant = wish.grant
+    if grant is None and found.term is not None:
+        # It was given once, for all terms of this ledger.
+        grant = grant_of(session, found.term)
     if not uncharged:
         _check_asked_for(found, wish)
     freeze = frozen_by(session, policy.dataset)
@@ -322,6 +335,7 @@ def _open(
             "changes": [change.line for change in found.changes],
             "total": Budgets.of(found.terms, policy.promised).total(),
             "lifetime": policy.declared().get("lifetime"),
+            **({} if grant is None else {"grant": asdict(grant)}),
         },
     )
     return _applied(session, found, (), opened=True)

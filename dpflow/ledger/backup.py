@@ -28,7 +28,7 @@ from dpflow.ledger.owner import Owners
 from dpflow.ledger.reconcile import Comparison, newest_lines, reconcile
 from dpflow.ledger.sqlite import SqliteDatabase
 from dpflow.ledger.verify import Report, verify
-from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_base import WitnessAt
 from dpflow.ledger.witness_lines import Line, sync_folder
 from dpflow.policy import Policy
 
@@ -87,7 +87,7 @@ def restore(
     path: Path,
     *,
     ledger_id: str,
-    witness: Path | None,
+    witness: WitnessAt | None,
     policies: Mapping[str, Policy],
     because: str,
     accept_loss: bool = False,
@@ -101,7 +101,7 @@ def restore(
         source: A backup.
         path: The ledger's file.
         ledger_id: The id that the project pins.
-        witness: Folder of the witness; None if it is waived.
+        witness: Makes the witness; None if it is waived.
         policies: To open accounts again that the backup lacks.
         because: Why, for the journal.
         accept_loss: Go on where the witness is waived and no file can be read that
@@ -120,7 +120,7 @@ def restore(
         _verified(part, ledger_id)
         others = _charged_in(path, ledger_id)
         if witness is not None:
-            Witness(witness / f"{ledger_id}.witness", ledger_id).all_lines()
+            witness(ledger_id).all_lines()
         elif others is None and not accept_loss:
             raise _nothing_tells(path)
         with _held(path):
@@ -239,7 +239,7 @@ def _nothing_tells(path: Path) -> LedgerUnwitnessed:
     return LedgerUnwitnessed(msg, ledger=str(path))
 
 
-def _opened(path: Path, witness: Path | None) -> Ledger:
+def _opened(path: Path, witness: WitnessAt | None) -> Ledger:
     owners = Owners(path.with_name(f"{path.name}.owners"))
     return Ledger(SqliteDatabase(path), owners, witness)
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from dpflow.exceptions import DpflowError, LedgerCorrupt
 
 #: What reading garbage raises.
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-@contextmanager
-def readable(place: str) -> Iterator[None]:
-    """Run a block that reads a ledger; a step's value survives its damage.
+class Readable:
+    """Runs a block that reads a ledger; a step's value survives its damage.
 
     Args:
         place: The ledger, for messages.
@@ -21,13 +17,19 @@ def readable(place: str) -> Iterator[None]:
     Raises:
         LedgerCorrupt: If something in the ledger is not what it should be.
     """
-    try:
-        yield
-    except DpflowError:
-        raise
-    except _UNREADABLE as error:
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        """Tell of damage, if that is what ended the block."""
+        if isinstance(error, DpflowError) or not isinstance(error, _UNREADABLE):
+            return
         msg = (
-            f"the ledger {place} holds something that cannot be read: it is damaged, "
-            f"or dpflow erred ({error!r:.80}). Nothing was changed."
+            f"the ledger {self._place} holds something that cannot be read: it is "
+            f"damaged, or dpflow erred ({error!r:.80}). Nothing was changed."
         )
-        raise LedgerCorrupt(msg, ledger=place) from error
+        raise LedgerCorrupt(msg, ledger=self._place) from error

@@ -11,21 +11,26 @@ from importlib.resources import files
 from typing import Any, Protocol
 
 #: Version of the newest migration, and the oldest code that may write after it.
-SCHEMA_VERSION = 4
-MIN_WRITER = 4
+SCHEMA_VERSION = 6
+MIN_WRITER = 6
 
 Row = Mapping[str, Any]
 
 
 class Session(Protocol):
-    """One open transaction.
+    """One open transaction."""
 
-    Attributes:
-        kept: Accounts that the transaction has checked or written itself, and so
-            need not read again. Empty after a lock, a rollback and a strange change.
-    """
+    @property
+    def kept(self) -> dict[str, Any]:
+        """Accounts that the transaction has checked or written itself.
 
-    kept: dict[str, Any]
+        They need not be read again. Empty after a lock, a rollback and a strange
+        change.
+        """
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether no other writer overlaps the transaction, whatever it locks."""
 
     def lock(self, datasets: Iterable[str]) -> None:
         """Keep other writers from these datasets until the transaction ends."""
@@ -94,6 +99,8 @@ _ASIDE = {
     "claim_release",
     "settle_release",
     "drop_claim",
+    "open_preflight",
+    "adopt_preflight",
 }
 
 

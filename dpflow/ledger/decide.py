@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dpflow.accounting.costs import Cost
 from dpflow.accounting.mechanism_costs import relations_of
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
-    ReservationConflict,
     UnsupportedCost,
 )
 from dpflow.ledger.account import (
@@ -20,17 +19,31 @@ from dpflow.ledger.account import (
     append,
     now,
 )
-from dpflow.ledger.alerts import new_alerts
+from dpflow.ledger.alerts import new_alerts, new_terms
+from dpflow.ledger.answered import known, released
 from dpflow.ledger.database import Session
-from dpflow.ledger.gates import Gate, fitting_factor, gates_of, terms_of
+from dpflow.ledger.gates import (
+    Gate,
+    charges_of,
+    fitting_factor,
+    gates_of,
+    terms_of,
+)
 from dpflow.ledger.owner import Liveness
+from dpflow.ledger.preflight import (
+    Cover,
+    announce_runs,
+    check_additive,
+    cover_of,
+    draw,
+    note_preflight,
+    reopened,
+)
 from dpflow.ledger.records import (
     Alert,
     Answer,
-    Busy,
     Conditions,
     Granted,
-    Replayed,
     Request,
     canonical,
 )
@@ -45,9 +58,19 @@ class _Case:
 
     request: Request
     terms: list[Term]
-    gates: list[Gate]
     pairs: list[tuple[Account, Tally]]
+    asked: list[tuple[Gate, Cost]]
     body: dict[str, Any]
+    cover: Cover | None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the preflight of the step's run holds all of it already."""
+        return self.cover is not None and self.cover.drawn
+
+    def added(self, account: Account, amount: Tally) -> Tally:
+        """Return by how much the request raises what an account holds."""
+        return account.rule.zero() if self.drawn else amount
 
 
 def decide(
@@ -63,92 +86,71 @@ def decide(
             where the request began, so that it leaves no trace.
     """
     announce(session, request)
-    known = _known(session, request) or _released(session, request, owners)
-    if known is not None:
-        return known
-    check_relation(request)
-    facts = conditions.facts
-    terms = terms_of(session, request, applies=conditions.applies_policies, facts=facts)
-    gates = gates_of(session, request, terms, facts)
-    case = _Case(
-        request=request,
-        terms=terms,
-        gates=gates,
-        pairs=[(gate.account, gate.price(request.cost)) for gate in gates],
-        body=_body(request, terms, gates, facts),
+    before = (
+        known(session, request)
+        or released(session, request, owners)
+        or reopened(session, request, owners)
     )
+    if before is not None:
+        return before
+    case = _case(session, request, conditions)
     refusal = _refused(session, case)
     if refusal is not None:
         return refusal
     _hold(session, case)
     return Granted(
         reservation=request.reservation,
-        accounts=tuple(gate.account.id for gate in gates),
+        accounts=tuple(account.id for account, _ in case.pairs),
         alerts=_alerts(session, case),
+        beyond=case.cover is not None and not case.drawn,
+        opened=tuple(new_terms(session, case.terms, [a for a, _ in case.pairs])),
     )
+
+
+def _case(session: Session, request: Request, conditions: Conditions) -> _Case:
+    """Find every account that a request is charged to, and price it there."""
+    facts = conditions.facts
+    steps = request.planned or (request,)
+    for step in steps:
+        check_relation(step)
+    terms = terms_of(session, request, applies=conditions.applies_policies, facts=facts)
+    asked = [
+        (gate, step.cost)
+        for step in steps
+        for gate in gates_of(session, step, _of(step, terms), facts)
+    ]
+    pairs = charges_of(asked)
+    for account, _ in pairs if request.planned else ():
+        check_additive(account.rule, account.id)
+    cover = cover_of(session, request, pairs)
+    body = _body(request, terms, [gate for gate, _ in asked], facts)
+    return _Case(
+        request=request,
+        terms=terms,
+        pairs=pairs,
+        asked=asked,
+        body=body if cover is None else {**body, **cover.told()},
+        cover=cover,
+    )
+
+
+def _of(request: Request, terms: list[Term]) -> list[Term]:
+    """Return the terms of a request's datasets and populations, in their order."""
+    by_name = {term.dataset: term for term in terms}
+    policies = (*request.policies, *request.populations)
+    return [by_name[policy.dataset] for policy in policies]
 
 
 def announce(session: Session, request: Request) -> None:
     """Say what the decision will ask first, all of which may be answered at once."""
     session.soon("read_reservation", id=request.reservation)
+    announce_runs(session, request)
     if request.release_key is not None:
         session.soon("read_release", release_key=request.release_key)
     for dataset in request.locked:
         session.soon("newest_term", dataset=dataset)
     if request.flow_run is not None:
         session.soon("halting_accounts", run=request.flow_run)
-
-
-def _known(session: Session, request: Request) -> Granted | None:
-    """Answer an id that was sent before exactly as it was answered then."""
-    rows = session.rows("read_reservation", id=request.reservation)
-    if not rows:
-        return None
-    row = rows[0]
-    same = (row["fingerprint"], row["owner"], row["state"]) == (
-        request.fingerprint(),
-        request.owner,
-        "open",
-    )
-    if not same:
-        msg = (
-            f"reservation {request.reservation} was made for another request or is "
-            f"{row['state']} already; every execution needs an id of its own"
-        )
-        raise ReservationConflict(msg, reservation=request.reservation)
-    return Granted(reservation=row["id"], accounts=tuple(json.loads(row["accounts"])))
-
-
-def _released(
-    session: Session, request: Request, owners: Liveness
-) -> Replayed | Busy | None:
-    """Look the release key up: replay it, wait for a live claim, or go on."""
-    if request.release_key is None:
-        return None
-    if any(frozen_by(session, dataset) is not None for dataset in request.datasets):
-        # Frozen means that nothing is answered, be it free: the gates refuse.
-        return None
-    rows = session.rows("read_release", release_key=request.release_key)
-    if not rows:
-        return None
-    row = rows[0]
-    replayable = row["state"] == "settled" and row["value"] is not None
-    if replayable and not request.fresh:
-        if row["cost"] != canonical(request.cost.describe()):
-            msg = (
-                f"release {row['key_text']!r} of step {row['step']!r} was made at "
-                f"cost {row['cost']}, now {canonical(request.cost.describe())}. "
-                "Use another release_key for another cost."
-            )
-            raise ReservationConflict(msg, release_key=row["key_text"])
-        return Replayed(
-            reservation=row["reservation"],
-            value=row["value"],
-            digest=row["digest"],
-        )
-    if row["state"] == "claimed" and owners.alive(row["owner"]):
-        return Busy(reservation=row["reservation"], owner=row["owner"])
-    return None
 
 
 def check_relation(request: Request) -> None:
@@ -167,13 +169,21 @@ def check_relation(request: Request) -> None:
 
 def _refused(session: Session, case: _Case) -> BudgetRefused | None:
     request, pairs = case.request, case.pairs
-    closed = [t.dataset for t in case.terms if not t.covers_flow(request.flow)]
+    closed = [
+        term.dataset
+        for step in request.planned or (request,)
+        for term in _of(step, case.terms)
+        if not term.covers_flow(step.flow)
+    ]
+    ended = case.cover is not None and case.cover.ended
     halted = _halted(session, request) & {account.id for account, _ in pairs}
     refusing = [
         (account, amount)
         for account, amount in pairs
-        if account.id in halted or not account.admits(amount)
+        if account.id in halted or not account.admits(case.added(account, amount))
     ]
+    if ended:
+        refusing = pairs[:1]
     if closed:
         refusing = [
             (account, amount)
@@ -186,7 +196,7 @@ def _refused(session: Session, case: _Case) -> BudgetRefused | None:
     refusing.sort(key=lambda pair: pair[0].state != "frozen")
     account, amount = refusing[0]
     frozen = account.state == "frozen"
-    never = bool(closed) or frozen
+    never = bool(closed) or frozen or ended
     refusal = Refusal(
         request=request,
         account=account,
@@ -195,7 +205,8 @@ def _refused(session: Session, case: _Case) -> BudgetRefused | None:
         halted=account.id in halted,
         run_halted=bool(halted),
         frozen=frozen_by(session, account.dataset) if frozen else None,
-        factor=None if never or halted else fitting_factor(case.gates, request.cost),
+        factor=None if never or halted or case.drawn else fitting_factor(case.asked),
+        ended=ended,
     )
     granted = _granted(session, account, request.step)
     exhausted = not never and granted is not None and amount.fits_within(granted)
@@ -237,7 +248,8 @@ def _journal_refusal(
 
 
 def _hold(session: Session, case: _Case) -> None:
-    request, body = case.request, case.body
+    request, body, at = case.request, canonical(case.body), now()
+    cost = canonical(request.described_cost())
     granted = [_granted(session, account, request.step) for account, _ in case.pairs]
     session.post(
         "open_reservation",
@@ -246,13 +258,18 @@ def _hold(session: Session, case: _Case) -> None:
         owner=request.owner,
         datasets=canonical(request.locked),
         accounts=canonical([account.id for account, _ in case.pairs]),
-        cost=canonical(request.cost.describe()),
+        cost=cost,
         step=request.step,
         release_key=request.release_key,
-        body=canonical(body),
-        at=now(),
+        body=body,
+        at=at,
     )
-    for (account, amount), highest in zip(case.pairs, granted, strict=True):
+    if request.covers is not None:
+        note_preflight(session, request)
+    for (before, amount), highest in zip(case.pairs, granted, strict=True):
+        account = before
+        if case.cover is not None and case.drawn:
+            account = draw(session, (before, amount), case.cover, request, case.body)
         append(
             session,
             account,
@@ -280,10 +297,10 @@ def _hold(session: Session, case: _Case) -> None:
             key_text=request.key_text,
             dataset=",".join(request.datasets),
             step=request.step,
-            cost=canonical(request.cost.describe()),
+            cost=cost,
             reservation=request.reservation,
             owner=request.owner,
-            at=now(),
+            at=at,
         )
 
 
@@ -293,7 +310,9 @@ def _alerts(session: Session, case: _Case) -> tuple[Alert, ...]:
     return tuple(
         alert
         for account, amount in case.pairs
-        for alert in new_alerts(session, by_name[account.dataset], account, amount)
+        for alert in new_alerts(
+            session, by_name[account.dataset], account, case.added(account, amount)
+        )
     )
 
 
@@ -320,7 +339,7 @@ def _body(
         "policy": {term.dataset: term.policy_hash for term in terms},
         "step": request.step,
         "flow": request.flow,
-        "cost": request.cost.describe(),
+        "cost": request.described_cost(),
         "release_key": request.key_text or None,
         "datasets": request.datasets,
         "partitions": list(request.partitions),

@@ -7,7 +7,7 @@ partitions by time, see a person in each of them: the step costs them as a group
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -93,12 +93,26 @@ def gates_of(
     return [gate for gate in found if gate is not None]
 
 
-def fitting_factor(gates: Sequence[Gate], cost: Cost) -> Fraction | None:
-    """Return by how much the noise must grow for every gate to admit the step.
+def charges_of(asked: Iterable[tuple[Gate, Cost]]) -> list[tuple[Account, Tally]]:
+    """Return what is asked of each account, summed up.
+
+    Raises:
+        UnsupportedCost: If a gate would have to guess.
+    """
+    found: dict[str, tuple[Account, Tally]] = {}
+    for gate, cost in asked:
+        account, before = found.get(gate.account.id, (gate.account, None))
+        amount = gate.price(cost)
+        found[account.id] = (account, amount if before is None else before + amount)
+    return list(found.values())
+
+
+def fitting_factor(asked: Sequence[tuple[Gate, Cost]]) -> Fraction | None:
+    """Return by how much the noise must grow for every gate to admit what is asked.
 
     Args:
-        gates: The gates that the step asks.
-        cost: The step as it was asked for.
+        asked: The gates, each with a cost as it was asked for; those of one account
+            add up.
 
     Returns:
         A factor within about 1 % of the smallest, or None if none up to 1e6 fits.
@@ -106,8 +120,8 @@ def fitting_factor(gates: Sequence[Gate], cost: Cost) -> Fraction | None:
 
     def fits(factor: Fraction) -> bool:
         try:
-            smaller = cost.noisier(factor)
-            return all(gate.account.admits(gate.price(smaller)) for gate in gates)
+            smaller = [(gate, cost.noisier(factor)) for gate, cost in asked]
+            return all(a.admits(amount) for a, amount in charges_of(smaller))
         except (ValueError, UnsupportedCost):
             return False
 

@@ -10,10 +10,8 @@ import hmac
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
-from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Outcome
 from dpflow.exceptions import (
     DpflowError,
@@ -22,18 +20,18 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReservationConflict,
 )
-from dpflow.ledger.account import (
-    announce_account,
-    append,
-    check_reserve,
-    read_account,
-)
+from dpflow.ledger.account import append, held_for
+from dpflow.ledger.again import surely
+from dpflow.ledger.batch import Batch
 from dpflow.ledger.combiner import Combiner
-from dpflow.ledger.damage import readable
+from dpflow.ledger.damage import Readable
 from dpflow.ledger.database import Database, Row, Session
 from dpflow.ledger.decide import announce, decide
+from dpflow.ledger.hints import Hints
 from dpflow.ledger.identity import check_environment, check_same, current_identity
 from dpflow.ledger.owner import Liveness
+from dpflow.ledger.part import Part
+from dpflow.ledger.preflight import amount_to_end
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.realised import realised
 from dpflow.ledger.records import (
@@ -46,8 +44,9 @@ from dpflow.ledger.records import (
     is_id,
 )
 from dpflow.ledger.replay import check_tail
+from dpflow.ledger.sources import Sources
 from dpflow.ledger.watch import Watch
-from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_base import WitnessAt
 from dpflow.ledger.witness_lines import Line
 from dpflow.ledger.writer import writer
 
@@ -61,7 +60,7 @@ class Ledger:
     Args:
         database: Where it is kept.
         owners: Who holds what.
-        witness: Folder of the witness; None if it was waived.
+        witness: Makes its witness; None if it was waived.
         environment: What this process runs in; a ledger of another one is refused.
         conditions: How requests are decided.
     """
@@ -70,7 +69,7 @@ class Ledger:
         self,
         database: Database,
         owners: Liveness,
-        witness: Path | None = None,
+        witness: WitnessAt | None = None,
         *,
         environment: str | None = None,
         conditions: Conditions | None = None,
@@ -78,18 +77,18 @@ class Ledger:
         self.database = database
         self.owners = owners
         self.conditions = conditions or Conditions(facts=provenance())
-        with database.read() as session, readable(database.place):
+        with database.read() as session, Readable(database.place):
             row = current_identity(session, database.place)
             serves = session.rows("read_environment")[0]["environment"]
             self.environment: str | None = serves
         check_environment(database.place, serves, environment)
         self.id: str = row["ledger_id"]
         self._secret: bytes | None = None
-        file = None if witness is None else witness / f"{self.id}.witness"
-        self.watch = Watch(
-            database.place, None if file is None else Witness(file, self.id)
-        )
+        told = None if witness is None else witness(self.id)
+        self.watch = Watch(database.place, told)
+        self.sources = Sources(self.id, serves, told)
         self._tail_checked = False
+        self._hints = Hints()
         self._combiner = Combiner(self.reserve_many)
 
     @property
@@ -128,24 +127,23 @@ class Ledger:
     def reserve_many(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
         """Decide several requests one after another in one transaction."""
         answers, lines = self._reserve_surely(requests)
+        if self.database.dialect != "sqlite":
+            # A file is at hand, and its questions are no trips.
+            self._hints.note(requests, answers)
         self._tell(answers, lines)
         return answers
 
     def _reserve_surely(self, requests: Sequence[Request]) -> _Decided:
-        try:
-            return self._reserve_once(requests)
-        except LedgerUnavailable as error:
-            if "waited" in error.details:
-                # Nothing was sent; waiting twice as long helps nobody.
-                raise
-            # The outcome of a failed commit is unknown. The ids were made before
-            # sending, so asking again either finds the answer or decides anew.
-            return self._reserve_once(requests)
+        # The outcome of a failed commit is unknown. The ids were made before sending,
+        # so asking again either finds the answer or decides anew.
+        return surely(lambda _: self._reserve_once(requests))
 
     def _reserve_once(self, requests: Sequence[Request]) -> _Decided:
         locked = {name for request in requests for name in request.locked}
         with self.writing(locked, asked=requests, guarded=True) as session:
-            answers = [self._decide_or_error(session, r) for r in requests]
+            batch = Batch(session)
+            answers = [self._decide_or_error(batch, r) for r in requests]
+            batch.flush()
             self.watch.check_granted(session, answers)
             return answers, self.watch.lines_of(session, answers)
 
@@ -162,11 +160,6 @@ class Ledger:
                     with suppress(DpflowError):
                         self.void(answer.reservation, reason="not witnessed")
             raise
-
-    @contextmanager
-    def _write(self) -> Iterator[Session]:
-        with self.database.write() as session, readable(self.place):
-            yield session
 
     @contextmanager
     def writing(
@@ -187,10 +180,11 @@ class Ledger:
         Raises:
             LedgerCorrupt: If another ledger is in its place, or as above.
         """
-        with self._write() as session:
+        with self.database.write() as session, Readable(self.place):
             session.lock(sorted(set(datasets)))
             for request in asked:
                 announce(session, request)
+                self._hints.announce(session, request)
             epoch = self._check_identity(session)
             if guarded:
                 if not self._tail_checked:
@@ -203,17 +197,18 @@ class Ledger:
         self, session: Session, request: Request
     ) -> Answer | DpflowError:
         """Decide one request; an error leaves no trace of it in the transaction."""
-        session.change("savepoint")
+        part = Part(session)
         try:
-            answer: Answer | DpflowError = decide(
-                session, request, self.owners, self.conditions
-            )
+            # Before anything is written: what it raises concerns this request alone.
+            self.sources.check(session, request.policies)
+            answer = decide(part, request, self.owners, self.conditions)
         except (LedgerUnavailable, LedgerCorrupt):
             raise
         except DpflowError as error:
-            session.change("rollback_to_savepoint")
-            answer = error
-        session.change("release_savepoint")
+            if not part.undo():
+                raise
+            return error
+        part.keep()
         return answer
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
@@ -252,18 +247,13 @@ class Ledger:
         """
         kept = None if value is None else digest(value)
         facts = dict(body or {}, outcome=outcome, digest=kept, reported=reported)
-        try:
-            self._settle_once(reservation, facts, value)
-        except LedgerUnavailable as error:
-            if "waited" in error.details:
-                raise
-            # Should the first have come through after all, this changes nothing.
-            self._settle_once(reservation, facts, value)
+        # Should the first have come through after all, the second changes nothing.
+        surely(lambda _: self._settle_once(reservation, facts, value))
 
     def _settle_once(
         self, reservation: str, facts: Mapping[str, Any], value: str | None
     ) -> None:
-        with self._write() as session:
+        with self.database.write() as session, Readable(self.place):
             row = self.locked_row(session, reservation)
             if row["state"] == "settled":
                 return
@@ -289,12 +279,18 @@ class Ledger:
 
         Raises:
             ReservationConflict: If another process reserved it, or it has ended.
+            LedgerUnavailable: If the ledger did not answer; it may stay held.
         """
-        with self._write() as session:
+        surely(lambda again: self._void_once(reservation, reason, again=again))
+
+    def _void_once(self, reservation: str, reason: str, *, again: bool) -> None:
+        with self.database.write() as session, Readable(self.place):
             row = self.locked_row(session, reservation)
             if row["owner"] != self.owners.mine():
                 msg = f"reservation {reservation} belongs to another process"
                 raise ReservationConflict(msg, reservation=reservation)
+            if again and row["state"] == "void":
+                return
             self._end(session, row, "void", "void", {"reason": reason})
             if row["release_key"] is not None:
                 session.change(
@@ -309,7 +305,7 @@ class Ledger:
         Raises:
             ReservationConflict: If its process still runs, or it has ended.
         """
-        with self._write() as session:
+        with self.database.write() as session, Readable(self.place):
             row = self.locked_row(session, reservation)
             if row["state"] == "open" and self.owners.alive(row["owner"]):
                 msg = f"the process that holds reservation {reservation} still runs"
@@ -328,7 +324,10 @@ class Ledger:
         """
         rows: list[Row] = []
         # What no id may be is known to no ledger, and some drivers choke on it.
+        locked: list[str] = []
         if is_id(reservation):
+            if not session.exclusive:
+                locked = self._hints.announce_end(session, reservation)
             session.soon("read_reservation", id=reservation)
             self._check_identity(session)
             rows = session.rows("read_reservation", id=reservation)
@@ -336,7 +335,10 @@ class Ledger:
             msg = f"the ledger {self.place} knows no reservation {reservation!s:.60}"
             raise ReservationConflict(msg, reservation=reservation)
         # Written once; what else the row says may change until the lock is held.
-        session.lock(json.loads(rows[0]["datasets"] or "[]"))
+        datasets = json.loads(rows[0]["datasets"] or "[]")
+        if session.exclusive or (locked and locked == datasets):
+            return rows[0]
+        session.lock(datasets)
         return session.rows("read_reservation", id=reservation)[0]
 
     def _end(
@@ -353,28 +355,11 @@ class Ledger:
             msg = f"reservation {reservation} is {row['state']} already"
             raise ReservationConflict(msg, reservation=reservation)
         body = {**json.loads(row["body"]), **self.conditions.facts, **facts}
-        for account_id in accounts:
-            announce_account(session, account_id)
-            session.soon("reserved_amount", account=account_id, reservation=reservation)
-        charges = [
-            (
-                read_account(session, account_id),
-                session.rows(
-                    "reserved_amount", account=account_id, reservation=reservation
-                ),
-            )
-            for account_id in accounts
-        ]
+        text = canonical(body)
+        charges = held_for(session, reservation, accounts, self.place)
         session.post("close_reservation", id=reservation, state=state)
-        for account_id, (account, held) in zip(accounts, charges, strict=True):
-            if account is None or len(held) != 1:
-                msg = f"account {account_id!r} lacks reservation {reservation}"
-                raise LedgerCorrupt(msg, ledger=self.place)
-            check_reserve(held[0])
-            amount = Tally.from_text(held[0]["amount"])
-            if not amount.fits_within(account.held):
-                msg = f"account {account_id!r} does not hold reservation {reservation}"
-                raise LedgerCorrupt(msg, ledger=self.place)
+        for account, entry in charges:
+            amount = amount_to_end(session, row, account, entry, kind)
             posted = amount
             if kind == "settle":
                 posted = realised(account, row, amount, facts.get("reported"))
@@ -387,8 +372,8 @@ class Ledger:
                 settled=account.settled + gain,
                 held=account.held - amount,
                 reservation=reservation,
-                run=held[0]["run"],
-                body=body,
+                run=entry["run"],
+                body=text,
                 writer=writer(),
             )
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, PolicyNotApplied
-from dpflow.ledger.account import entry_hash
+from dpflow.ledger.chain import entry_hash
 from dpflow.ledger.database import Session
 from dpflow.ledger.records import TermView
 from dpflow.ledger.terms import Term, all_terms, frozen_by, is_charged

@@ -12,10 +12,10 @@ from dpflow.accounting.theorem import Rule
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.account import (
     Account,
-    entry_hash,
     journal_entry,
     rule_to_text,
 )
+from dpflow.ledger.chain import entry_hash
 from dpflow.ledger.database import Session
 from dpflow.ledger.records import canonical
 from dpflow.ledger.writer import writer

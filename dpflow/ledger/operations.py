@@ -14,7 +14,7 @@ from dpflow.exceptions import ConfigurationError, LedgerCorrupt, ReservationConf
 from dpflow.ledger.account import (
     Account,
     append,
-    check_reserve,
+    check_kept,
     read_account,
     remainder,
 )
@@ -61,6 +61,12 @@ def amend(
     """
     with ledger.writing((), guarded=True) as session:
         row = ledger.locked_row(session, reservation)
+        if row["run"] is not None:
+            msg = (
+                f"reservation {reservation} is the preflight of flow run {row['run']}, "
+                "under which no body runs. Amend the step that cost more."
+            )
+            raise ReservationConflict(msg, reservation=reservation)
         body = {
             **json.loads(row["body"]),
             "cost": cost.describe(),
@@ -79,17 +85,17 @@ def amend(
             )
             raise ReservationConflict(msg, reservation=reservation)
 
-        def post(account: Account, amount: Tally) -> Account:
-            return _post(
+        def raised(account: Account, amount: Tally) -> Account:
+            return post(
                 session, account, "amend", amount, body, reservation=reservation
             )
 
         moved = [
-            (post(account, amount), amount)
+            (raised(account, amount), amount)
             for account, amount in extra
             if any(amount.amounts)
         ]
-    return _told(ledger, moved)
+    return told(ledger, moved)
 
 
 def import_prior(
@@ -152,8 +158,8 @@ def import_prior(
         moved = []
         for gate in gates:
             amount = gate.price(cost)
-            moved.append((_post(session, gate.account, "prior", amount, body), amount))
-    return _told(ledger, moved)
+            moved.append((post(session, gate.account, "prior", amount, body), amount))
+    return told(ledger, moved)
 
 
 def _check_new_evidence(session: Session, account: Account, evidence: str) -> None:
@@ -176,7 +182,7 @@ def _charged(session: Session, row: Row, place: str) -> list[tuple[Gate, Tally]]
         if account is None or len(reserved) != 1:
             msg = f"account {account_id!r} lacks reservation {row['id']}"
             raise LedgerCorrupt(msg, ledger=place)
-        check_reserve(reserved[0])
+        check_kept(reserved[0], "reserve")
         # How many units of one person the step touched there, as it was reserved.
         units = json.loads(reserved[0]["body"]).get("units", {})
         charged = Tally.from_text(reserved[0]["amount"])
@@ -189,7 +195,7 @@ def _charged(session: Session, row: Row, place: str) -> list[tuple[Gate, Tally]]
     return found
 
 
-def _post(
+def post(
     session: Session,
     account: Account,
     kind: str,
@@ -198,6 +204,7 @@ def _post(
     *,
     reservation: str | None = None,
 ) -> Account:
+    """Append an entry that raises what an account has settled."""
     return append(
         session,
         account,
@@ -212,7 +219,7 @@ def _post(
     )
 
 
-def _told(ledger: Ledger, moved: list[tuple[Account, Tally]]) -> list[Charge]:
+def told(ledger: Ledger, moved: list[tuple[Account, Tally]]) -> list[Charge]:
     """Tell the witness of charges that are committed, and return them."""
     ledger.watch.tell([line_of(account, amount) for account, amount in moved])
     return [

@@ -20,6 +20,7 @@ import psycopg
 from dpflow.exceptions import ConfigurationError, LedgerMissing, LedgerUnavailable
 from dpflow.ledger.account import now
 from dpflow.ledger.database import migrations
+from dpflow.ledger.identity import identity_row
 from dpflow.ledger.postgres_server import Connection, Server, abandon
 from dpflow.ledger.postgres_session import PostgresSession
 from dpflow.ledger.writer import writer
@@ -113,6 +114,8 @@ class PostgresDatabase:
             self.transaction(connection, _WRITE) as session,
         ):
             session.change("lock_ledger")
+            # Not if only a newer dpflow may write here.
+            identity_row(session, self.place)
             _pin(session, connection, because=because)
 
     @contextmanager

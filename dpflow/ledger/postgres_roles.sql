@@ -39,7 +39,7 @@ GRANT USAGE ON SCHEMA dpflow TO dpflow_officer, dpflow_worker, dpflow_reader;
 -- The reader: neither the releases' values nor the secret of their keys.
 GRANT SELECT ON dpflow.server, dpflow.term, dpflow.account, dpflow.entry,
     dpflow.reservation, dpflow.refused, dpflow.granted, dpflow.checkpoint,
-    dpflow.alert
+    dpflow.alert, dpflow.preflight
     TO dpflow_reader, dpflow_worker, dpflow_officer;
 GRANT SELECT (one, ledger_id, schema_version, min_writer, epoch, created_at,
               environment)
@@ -53,12 +53,14 @@ GRANT SELECT (release_key, key_text, dataset, step, cost, reservation, owner, st
 GRANT SELECT ON dpflow.ledger, dpflow.release, dpflow.lockable
     TO dpflow_worker, dpflow_officer;
 GRANT INSERT ON dpflow.account, dpflow.entry, dpflow.reservation, dpflow.refused,
-    dpflow.granted, dpflow.release, dpflow.alert
+    dpflow.granted, dpflow.release, dpflow.alert, dpflow.preflight
     TO dpflow_worker, dpflow_officer;
 GRANT INSERT (name), UPDATE (turn) ON dpflow.lockable TO dpflow_worker, dpflow_officer;
 GRANT UPDATE (settled, held, seq, head, state) ON dpflow.account
     TO dpflow_worker, dpflow_officer;
 GRANT UPDATE (state) ON dpflow.reservation TO dpflow_worker, dpflow_officer;
+-- Whoever runs a flow run again takes its preflight over.
+GRANT UPDATE (owner) ON dpflow.preflight TO dpflow_worker, dpflow_officer;
 GRANT UPDATE (amount) ON dpflow.granted TO dpflow_worker, dpflow_officer;
 GRANT UPDATE (cost, reservation, owner, state, value, digest, at) ON dpflow.release
     TO dpflow_worker, dpflow_officer;

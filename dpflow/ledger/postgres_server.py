@@ -45,10 +45,18 @@ _SECRETS: Final = ("password", "sslpassword", "sslkey", "passfile")
 
 
 class Connection(psycopg.Connection[DictRow]):
-    """A connection whose every wait has an end."""
+    """A connection whose every wait has an end.
+
+    Attributes:
+        lockable: Names whose rows are there to be locked; no row is ever removed.
+    """
 
     system_identifier = ""
     has_ledger = False
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.lockable: set[str] = set()
 
     def wait(self, gen: Any, interval: Any = 0.1, timeout: Any = None) -> Any:
         """Wait for the server, at most so long that a stopped one is noticed."""
@@ -81,12 +89,15 @@ class Server:
         ConfigurationError: If the URL cannot be read.
     """
 
+    #: What the server keeps, for messages.
+    keeps = "ledger"
+
     def __init__(self, url: str, *, lock_seconds: float) -> None:
         options = _options(url)
         if options is None:
             # Neither it nor the driver's message is shown: both may hold a password.
             msg = (
-                "the ledger's URL cannot be read; write "
+                f"the {self.keeps}'s URL cannot be read; write "
                 "postgresql://user:password@host:5432/database, with signs such as "
                 "@, : and / in the password written as %40, %3A and %2F"
             )
@@ -147,8 +158,8 @@ class Server:
         """
         if row["in_recovery"]:
             msg = (
-                f"the server of the ledger {self.place} is a standby in recovery; what "
-                "it shows may be old. Point the ledger's URL at the primary."
+                f"the server of the {self.keeps} {self.place} is a standby in "
+                "recovery; what it shows may be old. Point its URL at the primary."
             )
             raise LedgerUnavailable(msg, ledger=self.place)
         wanted = {
@@ -159,8 +170,9 @@ class Server:
         for name, safe in wanted.items():
             if row[name] not in safe:
                 msg = (
-                    f"the server of the ledger {self.place} has {name} = {row[name]}, "
-                    f"so a crash may lose what it acknowledged; set it to {safe[0]} "
+                    f"the server of the {self.keeps} {self.place} has {name} = "
+                    f"{row[name]}, so a crash may lose what it acknowledged; set it to "
+                    f"{safe[0]} "
                     "(in postgresql.conf, for the role and for the database)"
                 )
                 raise LedgerUnavailable(msg, ledger=self.place)
@@ -169,13 +181,13 @@ class Server:
         self.check_durable(row)
         if row["pid"] != pid:
             msg = (
-                f"a connection pooler stands before the ledger {self.place}; the "
-                "ledger needs sessions of its own: point its URL at the server"
+                f"a connection pooler stands before the {self.keeps} {self.place}, "
+                "which needs sessions of its own: point its URL at the server"
             )
             raise LedgerUnavailable(msg, ledger=self.place)
         if row["server_encoding"] != "UTF8":
             msg = (
-                f"the database of the ledger {self.place} has the encoding "
+                f"the database of the {self.keeps} {self.place} has the encoding "
                 f"{row['server_encoding']} and cannot keep every name; it needs UTF8"
             )
             raise LedgerUnavailable(msg, ledger=self.place)
@@ -211,7 +223,7 @@ class Server:
 
     def translated(self, error: psycopg.Error) -> DpflowError:
         """Turn a driver's error into the ledger's, without any secret."""
-        code, text = error.sqlstate or "", self._clean(error)
+        code, text = error.sqlstate or "", self.clean(error)
         no_database = not code and re.search(r'database ".*" does not exist', text)
         if code in _NO_LEDGER or no_database:
             msg = (
@@ -253,7 +265,8 @@ class Server:
         )
         return LedgerUnavailable(msg, ledger=self.place)
 
-    def _clean(self, error: psycopg.Error) -> str:
+    def clean(self, error: psycopg.Error) -> str:
+        """Return a driver's message in one line, without any secret."""
         text = error.diag.message_primary or str(error)
         for secret in self._secrets:
             text = text.replace(secret, "***")

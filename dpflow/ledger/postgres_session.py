@@ -52,6 +52,9 @@ class PostgresSession:
         place: The ledger's place, for messages.
     """
 
+    #: Before `lock` answers, others write.
+    exclusive = False
+
     def __init__(self, connection: Connection, pipeline: Pipeline, place: str) -> None:
         self._connection = connection
         self._pipeline = pipeline
@@ -60,6 +63,7 @@ class PostgresSession:
         self._ahead: dict[str, dict[_Values, _Result]] = {}
         self._answers: dict[str, dict[_Values, list[Row]]] = {}
         self._committing: _Result | None = None
+        self._locked: set[str] = set()
         self.kept: dict[str, Any] = {}
 
     def lock(self, datasets: Iterable[str]) -> None:
@@ -69,11 +73,14 @@ class PostgresSession:
         self._forget()
         if not names:
             return
-        self._send("make_lockable", {"names": names})
+        if not self._connection.lockable.issuperset(names):
+            self._send("make_lockable", {"names": names})
 
         def check(rows: list[Row]) -> None:
             found = [row["name"] for row in rows]
+            self._locked.update(found)
             if found != names:
+                self._connection.lockable.clear()
                 msg = f"could not lock {names} in the ledger {self._place}: got {found}"
                 raise LedgerUnavailable(msg, ledger=self._place)
 
@@ -190,6 +197,8 @@ class PostgresSession:
                 f"{result and result.statusmessage}; nothing was charged"
             )
             raise LedgerUnavailable(msg, ledger=self._place)
+        # Committed, these rows are there for good.
+        self._connection.lockable.update(self._locked)
 
     def _wait(self, result: _Result) -> None:
         """Wait for a result, and for all that were sent before it."""

@@ -10,6 +10,7 @@ from dpflow.ledger.database import Database, Session
 from dpflow.ledger.sqlite_session import SqliteSession
 
 _QUERY_ONLY = "PRAGMA query_only = ON;"
+_WRITABLE = "PRAGMA query_only = OFF;"
 
 
 class ReadOnlyDatabase:
@@ -30,9 +31,15 @@ class ReadOnlyDatabase:
     def read(self) -> Iterator[Session]:
         """Run a block that reads one consistent state."""
         with self._database.read() as session:
-            if isinstance(session, SqliteSession):
-                session.run(_QUERY_ONLY)
-            yield session
+            if not isinstance(session, SqliteSession):
+                yield session
+                return
+            session.run(_QUERY_ONLY)
+            try:
+                yield session
+            finally:
+                # A ledger in memory has one connection, and others write to it.
+                session.run(_WRITABLE)
 
     def write(self) -> AbstractContextManager[Session]:
         """Refuse.

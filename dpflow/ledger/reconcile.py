@@ -19,11 +19,12 @@ from dpflow.ledger.account import (
     read_account,
     remainder,
 )
+from dpflow.ledger.checkpoints import WITNESSED
 from dpflow.ledger.database import Session
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.terms import gate_place, governing_term, open_gate
-from dpflow.ledger.watch import heads, missing
-from dpflow.ledger.witness import Witness
+from dpflow.ledger.watch import checkpoint_heads, heads, missing
+from dpflow.ledger.witness_base import WitnessBase
 from dpflow.ledger.witness_lines import HEAD, Line
 from dpflow.ledger.writer import writer
 from dpflow.policy import Policy
@@ -59,17 +60,20 @@ class Comparison:
         losses: What the ledger lacks; empty if it lacks nothing.
         older: Whether the ledger is a copy from before a repair.
         epoch: How many repairs the ledger had.
+        unsigned: How many signed checkpoints it lacks; they cannot be made again, and
+            the next `verify` signs anew.
     """
 
     lines: int
     losses: tuple[Loss, ...]
     older: bool
     epoch: int
+    unsigned: int = 0
 
     @property
     def agrees(self) -> bool:
         """Whether the ledger holds all that was witnessed."""
-        return not self.losses and not self.older
+        return not (self.losses or self.older or self.unsigned)
 
 
 def compare(ledger: Ledger) -> Comparison:
@@ -91,11 +95,13 @@ def compare(ledger: Ledger) -> Comparison:
             if account is not None:
                 after = _repaired(account, every, gone, whole=witness.whole)
             losses.append(_loss(account_id, gone, account, after))
+        unsigned = _lost_checkpoints(session, lines)
     return Comparison(
-        lines=len(lines),
+        lines=len(_charges(lines)),
         losses=tuple(losses),
         older=epoch < witness.epoch,
         epoch=epoch,
+        unsigned=unsigned,
     )
 
 
@@ -121,7 +127,7 @@ def reconcile(
     witness = ledger.watch.witness
     lines = [*(() if witness is None else witness.all_lines()), *others]
     known_epoch = 0 if witness is None else witness.epoch
-    datasets = {_dataset(line.account) for line in lines}
+    datasets = {_dataset(line.account) for line in _charges(lines)}
     losses: list[Loss] = []
     with ledger.writing(sorted(datasets)) as session:
         epoch = int(session.rows("read_ledger")[0]["epoch"])
@@ -134,15 +140,16 @@ def reconcile(
             _append_repair(session, account, after, gone, because)
             losses.append(_loss(account_id, gone, account, after))
         found = Comparison(
-            lines=len(lines),
+            lines=len(_charges(lines)),
             losses=tuple(losses),
             older=epoch < known_epoch,
             epoch=epoch,
+            unsigned=_lost_checkpoints(session, lines),
         )
         if not found.agrees:
             epoch = max(epoch, known_epoch) + 1
             session.change("set_epoch", epoch=epoch)
-        begun = heads(session)
+        begun = [*heads(session), *checkpoint_heads(session)]
     if witness is not None and not found.agrees:
         witness.enrol(epoch, begun, anew=True)
     return found
@@ -157,17 +164,17 @@ def trust(ledger: Ledger) -> list[Line]:
     witness = _witness(ledger)
     with ledger.database.read() as session:
         epoch = int(session.rows("read_ledger")[0]["epoch"])
-        begun = heads(session)
-    witness.enrol(epoch, begun)
+        begun, signed = heads(session), checkpoint_heads(session)
+    witness.enrol(epoch, [*begun, *signed])
     return begun
 
 
-def _witness(ledger: Ledger) -> Witness:
+def _witness(ledger: Ledger) -> WitnessBase:
     if ledger.watch.witness is None:
         msg = (
             "the witness of this ledger is waived (witness = none), so there is "
             "nothing to compare it with. Set `witness` in [tool.dpflow] or "
-            "DPFLOW_WITNESS to a folder to have one."
+            "DPFLOW_WITNESS to a place to have one."
         )
         raise ConfigurationError(msg)
     return ledger.watch.witness
@@ -178,11 +185,21 @@ def _by_account(
 ) -> dict[str, tuple[list[Line], list[Line]]]:
     """Return the lines and the missing lines of each account that lacks some."""
     found: dict[str, tuple[list[Line], list[Line]]] = {}
-    for line in dict.fromkeys(lines):
+    for line in dict.fromkeys(_charges(lines)):
         found.setdefault(line.account, ([], []))[0].append(line)
     for every, gone in found.values():
         gone.extend(missing(session, every))
     return {account: both for account, both in found.items() if both[1]}
+
+
+def _charges(lines: Iterable[Line]) -> list[Line]:
+    """Return the lines about accounts, without those about their checkpoints."""
+    return [line for line in lines if not line.account.startswith(WITNESSED)]
+
+
+def _lost_checkpoints(session: Session, lines: Iterable[Line]) -> int:
+    told = [line for line in lines if line.account.startswith(WITNESSED)]
+    return len(missing(session, told))
 
 
 def _repaired(

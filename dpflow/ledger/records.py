@@ -11,6 +11,7 @@ from typing import Any
 
 from dpflow.accounting.costs import Cost
 from dpflow.exceptions import ConfigurationError
+from dpflow.ledger.memo import by_identity
 from dpflow.policy import Policy
 
 _ID = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
@@ -54,6 +55,9 @@ class Request:
         release_key: Keyed digest under which the output is kept, if it is.
         key_text: The release key for people.
         fresh: Whether a new draw is wanted, at a new charge, where there is a release.
+        preflights: Runs whose preflight may hold the step's worst case, nearest first.
+        covers: For a preflight, the run that it holds.
+        planned: For a preflight, its steps; their reservations' ids are not used.
         body: Further facts for the journal: task run, attempt, version. Never data.
 
     Raises:
@@ -74,6 +78,9 @@ class Request:
     release_key: str | None = None
     key_text: str = ""
     fresh: bool = False
+    preflights: tuple[str, ...] = ()
+    covers: str | None = None
+    planned: tuple[Request, ...] = ()
     body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,8 +93,13 @@ class Request:
         _check("owner", self.owner, _ID)
         _check("step", self.step, _NAME)
         _check("key_text", self.key_text, _TEXT)
-        for run in self.enclosing_runs:
+        for run in (*self.enclosing_runs, *self.preflights):
             _check("enclosing_runs", run, _NAME)
+        if self.covers is not None:
+            _check("covers", self.covers, _NAME)
+        if (self.covers is None) == bool(self.planned):
+            msg = "a preflight names the run that it covers and at least one step"
+            raise ConfigurationError(msg)
         for partition in self.partitions:
             _check("partitions", partition, _ID)
         if len(set(self.partitions)) != len(self.partitions):
@@ -110,11 +122,22 @@ class Request:
         """Everything that nobody else may change while the step is decided."""
         return sorted({*self.datasets, *(each.dataset for each in self.populations)})
 
+    def described_cost(self) -> Mapping[str, Any]:
+        """Return the cost's description; costs are frozen, so that it is kept."""
+        return described(self.cost)
+
     def fingerprint(self) -> str:
         """Return a digest of everything that must agree when an id is sent again."""
         datasets = sorted(self.datasets)
-        parts = [datasets, self.cost.describe(), self.step, self.flow, self.flow_run]
+        parts = [datasets, self.described_cost(), self.step, self.flow, self.flow_run]
+        parts += [each.fingerprint() for each in self.planned]
         return digest(canonical([*parts, self.release_key, *self.partitions]))
+
+
+@by_identity
+def described(cost: Cost) -> Mapping[str, Any]:
+    """Return a cost's description; it is made once, and not to be changed."""
+    return cost.describe()
 
 
 def is_id(text: object) -> bool:
@@ -172,17 +195,39 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TermOpened:
+    """A term of a dataset or population that is charged for the first time.
+
+    Attributes:
+        because: Why it was opened, as the journal has it.
+        epsilon: Of the budget that governs from now on.
+        delta: Of that budget.
+    """
+
+    dataset: str
+    account: str
+    term: int
+    because: str
+    epsilon: str
+    delta: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
     """The answer that lets a step run: its worst case is held on every account.
 
     Attributes:
         alerts: Thresholds that were reached with it; not told again if the same id is
             sent again.
+        beyond: Whether the run has a preflight, and it did not cover the step.
+        opened: Terms of which it is the first charge; told once, too.
     """
 
     reservation: str
     accounts: tuple[str, ...]
     alerts: tuple[Alert, ...] = field(default=(), compare=False)
+    beyond: bool = field(default=False, compare=False)
+    opened: tuple[TermOpened, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +324,12 @@ class AlertView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenReservation:
-    """A charge that nobody has settled."""
+    """A charge that nobody has settled.
+
+    Attributes:
+        covers: The flow run that it holds, if it is a preflight.
+        undrawn: For a preflight, what its steps have not drawn, by account.
+    """
 
     reservation: str
     step: str
@@ -288,6 +338,8 @@ class OpenReservation:
     body: Mapping[str, Any]
     alive: bool
     at: str
+    covers: str | None = None
+    undrawn: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

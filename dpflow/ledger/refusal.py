@@ -32,6 +32,7 @@ class Refusal:
         halted: This account is the odometer that has halted the flow run before.
         run_halted: Some odometer has.
         frozen: Who froze the dataset and why, if it is frozen.
+        ended: The preflight of the step's run was sealed: the run is over.
         factor: By how much the noise must grow for the step to fit, if it can.
     """
 
@@ -43,6 +44,7 @@ class Refusal:
     run_halted: bool
     frozen: Mapping[str, Any] | None
     factor: Fraction | None
+    ended: bool = False
 
     def told(self, error: BudgetRefused) -> dict[str, Any]:
         """Return what the journal keeps of the refusal."""
@@ -94,14 +96,16 @@ def _gate(account: Account) -> str:
 
 
 def _reason(refusal: Refusal) -> str:
-    account = refusal.account
+    account, request = refusal.account, refusal.request
+    if refusal.ended:
+        return "its flow run has ended, and its preflight is sealed."
     if refusal.frozen:
         return f"the dataset is {frozen_text(refusal.frozen)}."
     if refusal.closed:
-        return (
-            f"its policy names the flows that may use it, and "
-            f"{refusal.request.flow!r} is not one of them."
-        )
+        named, flow = "its policy names the flows that may use it, and ", request.flow
+        if flow is None:
+            return f"{named}this step is in no flow."
+        return f"{named}{flow!r} is not one of them."
     if refusal.halted:
         return "it has halted this flow run already."
     if account.state != "open":
@@ -152,10 +156,16 @@ def frozen_text(freeze: Mapping[str, Any]) -> str:
 
 
 def _fits(refusal: Refusal) -> str:
+    if refusal.ended:
+        return "A late step draws nothing: run the flow again."
     if refusal.frozen is not None:
         return f"Nothing fits until `dpflow thaw {refusal.account.dataset}`."
     if refusal.closed:
-        return "Run the step in a flow that the policy names, or ask for a share."
+        dataset = refusal.account.dataset
+        return (
+            "Run it in a flow that stands under `flows:` in the policy, or add this "
+            f"one there: `dpflow policy diff {dataset}` says what that takes."
+        )
     if refusal.run_halted:
         return "No further DP step of this flow run will be admitted."
     if refusal.account.state != "open":

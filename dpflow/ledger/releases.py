@@ -77,7 +77,7 @@ def forget_release(ledger: Ledger, name: str) -> Release:
         ReleaseError: If there is none or more than one, or no value to delete.
     """
     row = _found(ledger, name)
-    with ledger.database.write() as session:
+    with ledger.writing(()) as session:
         changed = session.change(
             "forget_release", release_key=row["release_key"], digest=row["digest"]
         )

@@ -7,7 +7,7 @@ What each kind of entry does to (settled, held):
     settle                                held - reserved, settled + amount
     forfeit                               held - reserved, settled + reserved
     void                                  held - reserved
-    draw                                  held - amount, settled + amount; stays open
+    draw                                  held - amount; a reserve of it follows
     seal                                  held - what was not drawn
     amend, prior, repair                  settled + amount
 """
@@ -31,7 +31,9 @@ _LEAST = 10
 #: Amounts repeat; those that were read are kept.
 _KEPT = 10_000
 
-_ENDING = frozenset({"settle", "forfeit", "void"})
+_ENDING = frozenset({"settle", "forfeit", "void", "seal"})
+#: Of those, the ones that post nothing.
+_RETURNING = frozenset({"void", "seal"})
 _RAISING = frozenset({"amend", "prior", "repair"})
 
 _Amounts = tuple[int, ...]
@@ -81,6 +83,7 @@ class Replay:
         reserved: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self.account = account
+        self._from_start = start is not None
         self.seq = 0 if start is None else int(start["seq"])
         self.hash = "" if start is None else str(start["hash"])
         self.settled_text = "" if start is None else str(start["settled_after"])
@@ -91,6 +94,10 @@ class Replay:
         self.posts = 0
         self._amounts: dict[str, _Amounts] = {}
         self._open: dict[str, _Amounts] = {}
+        #: What a draw took, until the next entry holds it for the step.
+        self._drawn: _Amounts | None = None
+        # Only needed where `lookup` may find what has ended since the start.
+        self._ended: set[str] = set()
         self.lookup = reserved
         self._settled = self._read(self.settled_text) if start is not None else ()
         self._held = self._read(self.held_text) if start is not None else ()
@@ -106,6 +113,8 @@ class Replay:
 
     def end(self, row: Row) -> str | None:
         """Compare the account's row with its last entry; return what is wrong."""
+        if self._drawn is not None:
+            return f"its last entry draws {list(self._drawn)}, which no step holds"
         told = (row["seq"], row["head"], row["settled"], row["held"])
         kept = (self.seq, self.hash, self.settled_text, self.held_text)
         names = ("seq", "head", "settled", "held")
@@ -162,6 +171,10 @@ class Replay:
         self.seq, self.hash = seq, found
 
     def _move(self, kind: str, reservation: str, amount: _Amounts, body: str) -> None:
+        if self._drawn is not None and (kind, amount) != ("reserve", self._drawn):
+            what = f"the draw of {list(self._drawn)} before it is held by no step"
+            raise _BadEntry(what)
+        self._drawn = None
         if kind == "reserve":
             if reservation in self._open:
                 what = f"reservation {reservation} was made before"
@@ -175,9 +188,11 @@ class Replay:
                 what = f"it ends a reservation of {list(whole)} with {list(amount)}"
                 raise _BadEntry(what)
             self._hold(map(sub, self._held, whole))
-            if kind != "void":
+            if kind not in _RETURNING:
                 self._spend(amount)
             self.posts += hash((self.account, reservation, kind))
+            if self._from_start:
+                self._ended.add(reservation)
         elif kind in _RAISING:
             self._spend(amount)
         else:
@@ -188,13 +203,11 @@ class Replay:
     ) -> None:
         if kind == "open":
             self._begin(amount, body)
-        elif kind in {"draw", "seal"}:
-            rest = self._pop(reservation)
-            if kind == "draw":
-                self._open[reservation] = self._minus(rest, amount)
-                self._spend(amount)
-                rest = amount
-            self._hold(map(sub, self._held, rest))
+        elif kind == "draw":
+            rest = self._minus(self._pop(reservation), amount)
+            self._open[reservation] = rest
+            self._hold(map(sub, self._held, amount))
+            self._drawn = amount
         elif kind == "tighten":
             self.opening = {**(self.opening or {}), **_rule_of(body)}
             self.tightened = True
@@ -218,9 +231,9 @@ class Replay:
         known = self._open.pop(reservation, None)
         if known is not None:
             return known
-        text = self.lookup(reservation)
+        text = None if reservation in self._ended else self.lookup(reservation)
         if text is None:
-            what = f"it ends reservation {reservation}, which is not open"
+            what = f"it ends or draws from reservation {reservation}, which is not open"
             raise _BadEntry(what)
         return self._read(text)
 
@@ -287,16 +300,32 @@ def replay_from(session: Session, account: str, seq: int) -> Replay:
     start = rows[0]
 
     def reserved(reservation: str) -> str | None:
-        found = session.rows(
-            "reserved_amount", account=account, reservation=reservation
-        )
-        return str(found[0]["amount"]) if found else None
+        return held_at(session, account, reservation, seq)
 
     try:
         return Replay(account, start, reserved) if start else Replay(account)
     except _BadEntry as problem:
         msg = f"entry {seq} of account {account!r}: {problem}"
         raise LedgerCorrupt(msg) from None
+
+
+def held_at(session: Session, account: str, reservation: str, seq: int) -> str | None:
+    """Return what a reservation held on an account after an entry, as text.
+
+    None if it was not made, or had ended by then.
+    """
+    where = {"account": account, "reservation": reservation}
+    ended = [row["seq"] for row in session.rows("ends_of_reservation", **where)]
+    made = session.rows("reserved_amount", **where)
+    if not made or min(ended, default=seq + 1) <= seq:
+        return None
+    rest = Tally.from_text(made[0]["amount"])
+    for draw in session.rows("draws_of_reservation", **where):
+        amount = Tally.from_text(draw["amount"])
+        if draw["seq"] > seq or not amount.fits_within(rest):
+            break
+        rest = rest - amount
+    return rest.to_text()
 
 
 def check_tail(session: Session, place: str) -> None:
@@ -313,8 +342,14 @@ def check_tail(session: Session, place: str) -> None:
         tail = session.rows(
             "journal_after", account=account, above=replay.seq, limit=share + 1
         )
-        bad = replay.feed(tail)
+        bad = replay.feed(entry for entry in tail if entry["seq"] <= last)
         problem = f"entry {bad[0]}: {bad[1]}" if bad else replay.end(row)
+        if not problem and tail and tail[-1]["seq"] > last:
+            # Where others may charge datasets that this step has not locked, both have
+            # grown since the row was read.
+            (grown,) = session.rows("read_account", id=account)
+            if grown["seq"] < tail[-1]["seq"]:
+                problem = f"the account's row ends before entry {tail[-1]['seq']}"
         if problem:
             msg = (
                 f"the ledger {place} does not agree with its journal. Account "

@@ -79,6 +79,7 @@ class FlowRun:
         at: When its first charge was reserved; a label.
         steps: The steps that were charged, in order.
         complete: Whether all its steps settled, and none failed or was refused.
+        preflights: Reservations that held the run, or its rest, before its steps.
     """
 
     flow: str | None
@@ -86,6 +87,7 @@ class FlowRun:
     at: str
     steps: tuple[RunStep, ...]
     complete: bool
+    preflights: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +151,8 @@ def run_charges(ledger: Ledger, run: FlowRun) -> dict[str, RunCharge]:
     """Read what a run did to each account, by its id."""
     with ledger.database.read() as session:
         rows = [row for step in run.steps for row in _postings(session, step)]
+        for name in run.preflights:
+            rows += session.rows("postings", reservation=name)
     traces: dict[str, _Trace] = {}
     for row in sorted(rows, key=lambda row: (row["account"], row["seq"])):
         amount = Tally.from_text(row["amount"])
@@ -179,6 +183,8 @@ class _Facts:
     at: str
     whole: bool
     steps: dict[str, RunStep] = field(default_factory=dict)
+    #: Whether each of its preflights was sealed.
+    preflights: dict[str, bool] = field(default_factory=dict)
 
     def run(self, refused: set[str]) -> FlowRun:
         steps = tuple(self.steps.values())
@@ -187,8 +193,10 @@ class _Facts:
             run=self.id,
             at=self.at,
             steps=steps,
+            preflights=tuple(self.preflights),
             complete=(
                 self.whole
+                and all(self.preflights.values())
                 and self.id not in refused
                 and all(step.ended and not step.failed for step in steps)
             ),
@@ -201,7 +209,7 @@ def _facts(rows: Iterable[Row], sure: int) -> Iterable[_Facts]:
     begun: dict[str, _Facts] = {}
     for row in rows:
         reservation = row["reservation"]
-        if not _is(row, "reserve", "amend", *_ENDS) or not reservation:
+        if not _is(row, "reserve", "amend", "seal", *_ENDS) or not reservation:
             continue
         key = row["run"] or reservation
         if _is(row, "reserve"):
@@ -209,7 +217,11 @@ def _facts(rows: Iterable[Row], sure: int) -> Iterable[_Facts]:
             if key not in found:
                 whole = row["seq"] > sure
                 found[key] = _Facts(body.get("flow"), row["run"], row["at"], whole)
-            found[key].steps[reservation] = _step(reservation, body)
+            if body.get("covers") is None:
+                found[key].steps[reservation] = _step(reservation, body)
+            else:
+                # A preflight: its draws are charged as the steps that drew.
+                found[key].preflights[reservation] = False
             begun[reservation] = found[key]
         elif reservation in begun or key in found:
             # What an operator ends or amends does not name the run.
@@ -220,7 +232,9 @@ def _facts(rows: Iterable[Row], sure: int) -> Iterable[_Facts]:
 def _end(facts: _Facts, row: Row) -> None:
     reservation = row["reservation"]
     step = facts.steps.get(reservation)
-    if step is None:
+    if _is(row, "seal"):
+        facts.preflights[reservation] = True
+    elif step is None:
         # It began before what was read.
         facts.whole = False
     elif _is(row, "void"):
@@ -278,9 +292,12 @@ class _Trace:
         reservation = row["reservation"]
         if _is(row, "reserve"):
             self.held[reservation] = amount
+        elif _is(row, "draw"):
+            if reservation in self.held:
+                self.held[reservation] = self.held[reservation] - amount
         else:
             self.held.pop(reservation, None)
-            if not _is(row, "void"):
+            if not _is(row, "void", "seal"):
                 self.posted = self.posted + amount
         self._note(self.total)
 

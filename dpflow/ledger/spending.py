@@ -17,6 +17,8 @@ from dpflow.ledger.pages import entries
 
 #: Entries that post usage.
 _POSTED = ("settle", "forfeit", "amend", "prior", "repair")
+#: Entries that give back what is held.
+_RETURNED = ("void", "seal")
 _HAVE_BUDGETS = ("dataset", "partition", "population")
 
 
@@ -76,14 +78,16 @@ def _of_account(
     rule = account.rule
     if not isinstance(rule, Filter):
         return []
-    held: dict[str, Row] = {}
+    held: dict[str, Mapping[str, Any]] = {}
     groups: dict[tuple[str, ...], _Group] = {}
     for row in entries(database, account.id, account.seq):
         if row["kind"] == "reserve":
             held[row["reservation"]] = row
-        elif row["kind"] in (*_POSTED, "void"):
+        elif row["kind"] == "draw":
+            held[row["reservation"]] = _without(held[row["reservation"]], row)
+        elif row["kind"] in (*_POSTED, *_RETURNED):
             held.pop(row["reservation"], None)
-            if row["kind"] != "void":
+            if row["kind"] not in _RETURNED:
                 _add(groups, row, by, rule)
     for row in held.values():
         _add(groups, row, by, rule)
@@ -112,7 +116,10 @@ class _Group:
 
 
 def _add(
-    groups: dict[tuple[str, ...], _Group], row: Row, by: tuple[str, ...], rule: Filter
+    groups: dict[tuple[str, ...], _Group],
+    row: Mapping[str, Any],
+    by: tuple[str, ...],
+    rule: Filter,
 ) -> None:
     body, at = json.loads(row["body"]), row["at"]
     name = tuple(GROUPS[each](row, body) for each in by)
@@ -120,6 +127,12 @@ def _add(
     group.total = group.total + Tally.from_text(row["amount"])
     group.charges += 1
     group.first, group.last = min(group.first, at), max(group.last, at)
+
+
+def _without(preflight: Mapping[str, Any], draw: Row) -> Mapping[str, Any]:
+    """Return the entry of a preflight, less what a step has drawn of it."""
+    rest = Tally.from_text(preflight["amount"]) - Tally.from_text(draw["amount"])
+    return {**dict(preflight), "amount": rest.to_text()}
 
 
 def _week(at: str) -> str:

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
 
@@ -121,17 +121,13 @@ class SqliteDatabase:
             finally:
                 self._drop()
 
-    @contextmanager
-    def write(self) -> Iterator[SqliteSession]:
+    def write(self) -> AbstractContextManager[SqliteSession]:
         """Run a block in one immediate transaction under the ledger's lock."""
-        with self._transaction("BEGIN IMMEDIATE") as session:
-            yield session
+        return self._transaction("BEGIN IMMEDIATE")
 
-    @contextmanager
-    def read(self) -> Iterator[SqliteSession]:
+    def read(self) -> AbstractContextManager[SqliteSession]:
         """Run a block that reads one consistent state."""
-        with self._transaction("BEGIN") as session:
-            yield session
+        return self._transaction("BEGIN")
 
     def close(self) -> None:
         """Close the connection and the lock; a later call opens them again."""
@@ -210,9 +206,10 @@ class SqliteDatabase:
     def _check_present(self) -> None:
         if not self.path.is_file():
             msg = (
-                f"there is no ledger at {self.path}. For a new project, `dpflow init` "
-                "makes one (`dpflow ledger init` nothing else); if there was one, "
-                "restore it: a new, empty ledger would forget what has been spent."
+                f"there is no ledger at {self.path}. Work in the project's folder; "
+                "for a new project, make it with `dpflow init`, or with `dpflow ledger "
+                "init` where its policies are. If there was a ledger, restore it: a "
+                "new, empty one would forget what has been spent."
             )
             raise LedgerMissing(msg, ledger=self.place)
 
@@ -296,6 +293,9 @@ class SqliteDatabase:
             return
         # Closing may checkpoint, so it happens while the lock is still held.
         connection, self._connection = self._connection, None
+        with suppress(sqlite3.Error):
+            # Closing does not, as long as an error's traceback refers to a cursor.
+            connection.rollback()
         with suppress(sqlite3.Error):
             connection.close()
 

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.database import Row, forget_changed, split_statements, statements
 
+#: The parameters of each statement that are columns of its answer as well.
+_keys: dict[str, tuple[str, ...]] = {}
+
+
+def _keys_of(
+    statement: str, values: Mapping[str, object], row: sqlite3.Row
+) -> tuple[str, ...]:
+    known = _keys.get(statement)
+    if known is None:
+        known = _keys[statement] = tuple(values.keys() & set(row.keys()))
+    return known
+
 
 class SqliteSession:
     """Runs the ledger's statements inside one transaction."""
 
+    #: The file's lock is held from the beginning.
+    exclusive = True
+
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._sql = statements()
         self.kept: dict[str, Any] = {}
 
     def lock(self, datasets: Iterable[str]) -> None:  # noqa: ARG002
@@ -27,20 +43,25 @@ class SqliteSession:
         Raises:
             LedgerCorrupt: If a row is not one that was asked for.
         """
-        found = self._connection.execute(statements()[statement], values).fetchall()
+        # No cursor by name: an error would keep it, and with it the transaction.
+        found = self._connection.execute(self._sql[statement], values).fetchall()
         # Where pages are out of order, SQLite's search ends at some other row and does
         # not look at its key again. A column that bears a parameter's name equals it.
-        keys = values.keys() & (set(found[0].keys()) if found else set())
-        for row in found:
-            if any(values[key] not in (None, row[key]) for key in keys):
-                msg = f"the ledger is damaged: it answered {statement} with another row"
-                raise LedgerCorrupt(msg)
+        if found:
+            for key in _keys_of(statement, values, found[0]):
+                asked = values[key]
+                if asked is not None and any(row[key] != asked for row in found):
+                    msg = (
+                        f"the ledger is damaged: it answered {statement} with another "
+                        "row"
+                    )
+                    raise LedgerCorrupt(msg)
         return found
 
     def change(self, statement: str, **values: object) -> int:
         """Run a named statement and return how many rows it changed."""
         forget_changed(self.kept, statement, values)
-        return self._connection.execute(statements()[statement], values).rowcount
+        return self._connection.execute(self._sql[statement], values).rowcount
 
     def copy_to(self, target: sqlite3.Connection) -> None:
         """Copy the whole ledger, its log included, as this transaction sees it."""

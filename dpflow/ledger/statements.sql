@@ -2,7 +2,7 @@
 -- database rewrites them. Nothing else in dpflow holds SQL (migrations apart).
 -- A result column that bears the name of a parameter must equal it, unless it is NULL.
 -- Times are labels and clocks jump: entries are ordered by their account's sequence, and
--- those of several accounts by the latest label up to each (`since`).
+-- those of several accounts by their position over all accounts.
 
 -- name: savepoint
 SAVEPOINT request;
@@ -66,7 +66,7 @@ VALUES
 -- name: move_account
 UPDATE account
 SET settled = :settled, held = :held, seq = :seq, head = :head, state = :state
-WHERE id = :id AND seq = :seq - 1;
+WHERE id = :id AND seq = :before;
 
 -- name: mark_account
 UPDATE account
@@ -109,35 +109,45 @@ SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, 
 FROM entry
 WHERE account = :account AND reservation = :reservation AND kind = 'reserve';
 
+-- name: draws_of_reservation
+SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+       at, writer, hash,
+       (SELECT before.hash FROM entry AS before
+        WHERE before.account = entry.account AND before.seq = entry.seq - 1) AS previous
+FROM entry
+WHERE account = :account AND reservation = :reservation AND kind = 'draw' ORDER BY seq;
+
 -- name: history
 SELECT entry.account, entry.seq, entry.kind, entry.reservation, entry.amount,
        entry.settled_after, entry.held_after, entry.run, entry.body, entry.at,
-       entry.writer, entry.hash,
-       max(entry.at) OVER (PARTITION BY entry.account ORDER BY entry.seq) AS since
+       entry.writer, entry.hash
 FROM account
 JOIN entry ON entry.account = account.id AND entry.seq > account.seq - :limit
+JOIN entry_order
+    ON entry_order.account = entry.account AND entry_order.seq = entry.seq
 WHERE (CAST(:dataset AS TEXT) IS NULL OR account.dataset = :dataset)
   AND (CAST(:account_kind AS TEXT) IS NULL OR account.kind = :account_kind)
-ORDER BY since DESC, entry.account, entry.seq DESC LIMIT :limit;
+ORDER BY entry_order.position DESC LIMIT :limit;
 
 -- name: refusals
-SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset,
-       max(entry.at) OVER (PARTITION BY entry.account ORDER BY entry.seq) AS since
+SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset
 FROM entry JOIN account ON account.id = entry.account
-WHERE entry.kind = 'refuse' ORDER BY since DESC, entry.account, entry.seq DESC
-LIMIT :limit;
+JOIN entry_order
+    ON entry_order.account = entry.account AND entry_order.seq = entry.seq
+WHERE entry.kind = 'refuse' ORDER BY entry_order.position DESC LIMIT :limit;
 
 -- name: note_refused
 INSERT INTO refused (run, account, seq, charged)
 VALUES (:run, :account, :seq, :charged);
 
 -- name: refusals_of_run
-SELECT entry.account, entry.body, account.dataset,
-       max(entry.at) OVER (PARTITION BY entry.account ORDER BY entry.seq) AS since
+SELECT entry.account, entry.body, account.dataset
 FROM refused
 JOIN entry ON entry.account = refused.account AND entry.seq = refused.seq
 JOIN account ON account.id = entry.account
-WHERE refused.run = :run ORDER BY since, entry.account, entry.seq;
+JOIN entry_order
+    ON entry_order.account = entry.account AND entry_order.seq = entry.seq
+WHERE refused.run = :run ORDER BY entry_order.position;
 
 -- name: refused_runs
 SELECT DISTINCT run FROM refused;
@@ -154,12 +164,28 @@ SELECT amount FROM entry
 WHERE kind = 'forfeit' AND account >= :account AND account <= :account;
 
 -- name: read_reservation
-SELECT id, fingerprint, owner, state, datasets, accounts, cost, step, release_key, body, at
-FROM reservation WHERE id = :id;
+SELECT r.id, r.fingerprint, COALESCE(p.owner, r.owner) AS owner, r.state, r.datasets,
+       r.accounts, r.cost, r.step, r.release_key, r.body, r.at, p.run
+FROM reservation r LEFT JOIN preflight p ON p.reservation = r.id WHERE r.id = :id;
 
 -- name: open_reservations
-SELECT id, fingerprint, owner, state, datasets, accounts, cost, step, release_key, body, at
-FROM reservation WHERE state = 'open' ORDER BY at, id;
+SELECT r.id, r.fingerprint, COALESCE(p.owner, r.owner) AS owner, r.state, r.datasets,
+       r.accounts, r.cost, r.step, r.release_key, r.body, r.at, p.run
+FROM reservation r LEFT JOIN preflight p ON p.reservation = r.id
+WHERE r.state = 'open' ORDER BY r.at, r.id;
+
+-- name: preflight_of_run
+SELECT r.id, r.fingerprint, p.owner, r.datasets, r.accounts, r.body, p.run, p.number,
+       CASE WHEN p.epoch = l.epoch THEN r.state ELSE 'repaired' END AS state
+FROM preflight p JOIN reservation r ON r.id = p.reservation CROSS JOIN ledger l
+WHERE p.run = :run ORDER BY p.number DESC LIMIT 1;
+
+-- name: open_preflight
+INSERT INTO preflight (reservation, owner, run, number, epoch)
+SELECT :reservation, :owner, :run, :number, epoch FROM ledger;
+
+-- name: adopt_preflight
+UPDATE preflight SET owner = :owner WHERE reservation = :reservation;
 
 -- name: open_reservation
 INSERT INTO reservation
@@ -196,7 +222,8 @@ ON CONFLICT (account, threshold) DO NOTHING;
 -- name: alerts_of_dataset
 SELECT alert.account, alert.threshold, alert.at, account.dataset
 FROM alert JOIN account ON account.id = alert.account
-WHERE account.dataset = :dataset ORDER BY alert.at DESC, alert.account, alert.threshold;
+WHERE account.dataset = :dataset AND alert.threshold <> 'opened'
+ORDER BY alert.at DESC, alert.account, alert.threshold;
 
 -- name: read_release
 SELECT release_key, key_text, dataset, step, cost, reservation, owner, state, value,
@@ -247,14 +274,17 @@ ORDER BY seq;
 -- name: ends_of_reservation
 SELECT account, seq, kind, amount FROM entry
 WHERE account = :account AND reservation = :reservation
-  AND kind IN ('settle', 'void', 'forfeit');
+  AND kind IN ('settle', 'void', 'forfeit', 'seal');
 
 -- name: postings
 SELECT account, seq, kind, reservation, amount FROM entry
 WHERE reservation = :reservation AND kind = 'reserve'
 UNION ALL
 SELECT account, seq, kind, reservation, amount FROM entry
-WHERE reservation = :reservation AND kind IN ('settle', 'void', 'forfeit');
+WHERE reservation = :reservation AND kind IN ('settle', 'void', 'forfeit', 'seal')
+UNION ALL
+SELECT account, seq, kind, reservation, amount FROM entry
+WHERE reservation = :reservation AND kind = 'draw';
 
 -- name: amendments_of_reservation
 SELECT amount FROM entry
@@ -273,7 +303,8 @@ SELECT r.id, r.state, r.accounts,
         WHERE s.reservation = r.id AND s.kind = 'reserve') AS reserved,
        count(e.kind) AS ended, min(e.kind) AS first_end, max(e.kind) AS last_end
 FROM reservation r
-LEFT JOIN entry e ON e.reservation = r.id AND e.kind IN ('settle', 'void', 'forfeit')
+LEFT JOIN entry e ON e.reservation = r.id
+  AND e.kind IN ('settle', 'void', 'forfeit', 'seal')
 WHERE r.id >= :low AND r.id <= :high
 GROUP BY r.id, r.state, r.accounts ORDER BY r.id;
 
@@ -294,14 +325,16 @@ WHERE release_key > :above ORDER BY release_key LIMIT :limit;
 UPDATE ledger SET epoch = :epoch WHERE epoch < :epoch;
 
 -- name: add_checkpoint
-INSERT INTO checkpoint (account, seq, hash, signature, at, writer)
-VALUES (:account, :seq, :hash, :signature, :at, :writer)
-ON CONFLICT (account, seq) DO UPDATE
-SET hash = excluded.hash, signature = excluded.signature, at = excluded.at,
-    writer = excluded.writer;
+INSERT INTO checkpoint (account, seq, hash, number, signature, at, writer)
+VALUES (:account, :seq, :hash, :number, :signature, :at, :writer);
 
 -- name: checkpoints_of_account
-SELECT seq, hash, signature FROM checkpoint WHERE account = :account ORDER BY seq;
+SELECT seq, hash, number, signature FROM checkpoint
+WHERE account = :account ORDER BY seq;
+
+-- name: checkpoints_between
+SELECT number AS seq, signature AS hash FROM checkpoint
+WHERE account = :account AND number >= :low AND number <= :high;
 
 -- name: newest_checkpoint
 SELECT seq FROM checkpoint WHERE account = :account ORDER BY seq DESC LIMIT 1;

@@ -64,3 +64,68 @@ SELECT 1 AS alive FROM pg_locks
 WHERE locktype = 'advisory' AND granted
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND classid = CAST(:high AS oid) AND objid = CAST(:low AS oid) AND objsubid = 1;
+
+-- The witness, in another database than the ledger's.
+
+-- name: has_witness
+SELECT to_regclass('dpflow_witness.line') IS NOT NULL
+   AND to_regclass('dpflow_witness.source') IS NOT NULL AS found;
+
+-- name: lock_witness
+SELECT pg_advisory_xact_lock(
+    hashtextextended('dpflow_witness ' || CAST(:name AS text), 0));
+
+-- name: witness_headers
+SELECT content FROM dpflow_witness.line WHERE ledger = :ledger AND number = 0;
+
+-- name: begin_witness
+INSERT INTO dpflow_witness.line (ledger, epoch, number, account, content)
+SELECT :ledger, :epoch, told.position - 1, told.account, told.content
+FROM unnest(CAST(:accounts AS text[]), CAST(:texts AS text[]))
+    WITH ORDINALITY AS told (account, content, position)
+WHERE NOT EXISTS (SELECT 1 FROM dpflow_witness.line AS known
+                  WHERE known.ledger = :ledger AND known.epoch >= :epoch);
+
+-- name: append_witness
+INSERT INTO dpflow_witness.line (ledger, epoch, number, account, content)
+SELECT :ledger, :epoch, newest.number + told.position, told.account, told.content
+FROM (SELECT max(known.number) AS number FROM dpflow_witness.line AS known
+      WHERE known.ledger = :ledger AND known.epoch = :epoch) AS newest,
+     unnest(CAST(:accounts AS text[]), CAST(:texts AS text[]))
+         WITH ORDINALITY AS told (account, content, position)
+WHERE newest.number IS NOT NULL;
+
+-- name: read_witness
+SELECT number, content FROM dpflow_witness.line
+WHERE ledger = :ledger AND epoch = :epoch AND number > :above ORDER BY number;
+
+-- name: claim_source
+INSERT INTO dpflow_witness.source (name, ledger) VALUES (:source, :ledger)
+ON CONFLICT (name) DO NOTHING;
+
+-- name: read_source
+SELECT ledger FROM dpflow_witness.source WHERE name = :source;
+
+-- Here an entry has its position in its own row.
+
+-- name: history
+SELECT entry.account, entry.seq, entry.kind, entry.reservation, entry.amount,
+       entry.settled_after, entry.held_after, entry.run, entry.body, entry.at,
+       entry.writer, entry.hash
+FROM account
+JOIN entry ON entry.account = account.id AND entry.seq > account.seq - :limit
+WHERE (CAST(:dataset AS TEXT) IS NULL OR account.dataset = :dataset)
+  AND (CAST(:account_kind AS TEXT) IS NULL OR account.kind = :account_kind)
+ORDER BY entry.position DESC LIMIT :limit;
+
+-- name: refusals
+SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset
+FROM entry JOIN account ON account.id = entry.account
+WHERE entry.kind = 'refuse' ORDER BY entry.position DESC LIMIT :limit;
+
+-- name: refusals_of_run
+SELECT entry.account, entry.body, account.dataset
+FROM refused
+JOIN entry ON entry.account = refused.account AND entry.seq = refused.seq
+JOIN account ON account.id = entry.account
+WHERE refused.run = :run ORDER BY entry.position;

@@ -13,6 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+from dpflow.accounting.theorem import Rule
 from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.account import (
     Account,
@@ -23,6 +24,7 @@ from dpflow.ledger.account import (
     rule_from_text,
 )
 from dpflow.ledger.database import Row, Session
+from dpflow.ledger.memo import by_identity
 from dpflow.ledger.records import canonical, digest
 from dpflow.ledger.writer import writer
 from dpflow.policy import Policy
@@ -36,8 +38,14 @@ UNCHARGED = "nothing was charged before"
 #: such a term until something is charged.
 BY_ITSELF = (FIRST, UNCHARGED)
 
+#: Of one copy; a decision asks for few.
+_MOST_GATES = 256
+
 #: Entries that say that data may have been read, or that usage was raised.
-_QUIET = ("open", "reserve", "void", "refuse", "tighten", "freeze", "thaw")
+_QUIET = (
+    *("open", "reserve", "void", "refuse", "tighten", "freeze", "thaw"),
+    *("draw", "seal"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +83,7 @@ class Term:
 
     def agrees(self, policy: Policy) -> bool:
         """Say whether a file asks for what the ledger has pinned."""
-        if self.declared == canonical(policy.declared()):
+        if self.declared == _declared_text(policy):
             return True
         return canonical(self.pinned) == canonical(policy.pinned())
 
@@ -221,11 +229,10 @@ def open_gate(
     Raises:
         LedgerCorrupt: If the account has another gate than its term.
     """
-    gate = gate_of(term, kind, name)
+    gate = _gate_rule(term.pinned, kind, name)
     if gate is None:
         return None
-    pinned, halt = gate
-    rule = rule_from_text(canonical(pinned))
+    rule, halt = gate
     place = gate_place(term, kind, name, partition)
     account = read_account(session, place)
     if account is None:
@@ -241,7 +248,7 @@ def open_gate(
             kind=kind,
             name=name,
         )
-    if (account.rule, account.halt) != (rule, halt):
+    if not _same_rule(account.rule, rule) or account.halt != halt:
         msg = (
             f"the gate of account {account.id!r} is not the one that its term pinned. "
             "Someone edited the ledger, or it is damaged: restore a backup before any "
@@ -249,6 +256,35 @@ def open_gate(
         )
         raise LedgerCorrupt(msg)
     return account
+
+
+_GateRule = tuple[Rule, Fraction | None]
+
+
+def _gate_rule(pinned: Mapping[str, Any], kind: str, name: str) -> _GateRule | None:
+    """Return the rule and halt that a pinned copy, which never changes, asks for."""
+    known = _gate_rules(pinned)
+    if (kind, name) not in known:
+        gate = pinned_gate(pinned, kind, name)
+        if len(known) >= _MOST_GATES:
+            known.clear()
+        known[kind, name] = gate and (rule_from_text(canonical(gate[0])), gate[1])
+    return known[kind, name]
+
+
+@by_identity
+def _gate_rules(pinned: Mapping[str, Any]) -> dict[tuple[str, str], _GateRule | None]:  # noqa: ARG001
+    return {}
+
+
+@by_identity
+def _same_rule(found: Rule, pinned: Rule) -> bool:
+    return found == pinned
+
+
+@by_identity
+def _declared_text(policy: Policy) -> str:
+    return canonical(policy.declared())
 
 
 # What was charged
@@ -280,7 +316,9 @@ def is_charged(session: Session, term: Term) -> bool:
 def _has_charges(session: Session, account: str) -> bool:
     rows = session.rows("entries_by_kind", account=account)
     counts = {row["kind"]: int(row["entries"]) for row in rows}
-    unended = counts.get("reserve", 0) > counts.get("void", 0)
+    # No body runs under a preflight; its steps have reservations of their own.
+    unread = counts.get("void", 0) + counts.get("seal", 0)
+    unended = counts.get("reserve", 0) > unread
     return unended or any(kind not in _QUIET for kind in counts)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dpflow.ledger.account import now
-from dpflow.ledger.checkpoints import forged
+from dpflow.ledger.checkpoints import WITNESSED, forged
 from dpflow.ledger.checkpoints import sign as sign_entry
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.kernel import Ledger
@@ -29,6 +29,7 @@ _ENDS = {
     "settled": "settle",
     "void": "void",
     "forfeited": "forfeit",
+    "sealed": "seal",
 }
 
 
@@ -123,7 +124,7 @@ def verify(
 def sign_heads(ledger: Ledger, key: bytes, accounts: Sequence[Row]) -> None:
     """Sign the newest entry of each account, as it was when it was verified."""
     with ledger.writing({row["dataset"] for row in accounts}) as session:
-        for row in accounts:
+        lines = [
             sign_entry(
                 session,
                 key,
@@ -133,6 +134,9 @@ def sign_heads(ledger: Ledger, key: bytes, accounts: Sequence[Row]) -> None:
                 digest=row["head"],
                 at=now(),
             )
+            for row in accounts
+        ]
+    ledger.watch.tell([line for line in lines if line is not None])
 
 
 def _snapshot(ledger: Ledger) -> Snapshot:
@@ -275,7 +279,10 @@ def _check_witness(ledger: Ledger, report: Report) -> Iterator[Finding]:
     for line in gone[:1]:
         report.witness = "contradicts"
         what = (
-            f"the witness {witness.path} saw {len(gone)} charges that are not here, "
-            "this one first; `dpflow ledger reconcile` charges them again"
+            f"the witness {witness.place} saw {len(gone)} charges or signed "
+            "checkpoints that are not here, this one first; `dpflow ledger reconcile` "
+            "charges them again"
         )
-        yield Finding(problem=what, account=line.account, entry=line.seq)
+        account = line.account.removeprefix(WITNESSED)
+        entry = line.seq if account == line.account else None
+        yield Finding(problem=what, account=account, entry=entry)

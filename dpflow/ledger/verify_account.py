@@ -12,7 +12,7 @@ from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.account import rule_from_text
 from dpflow.ledger.database import Database, Row
 from dpflow.ledger.records import canonical
-from dpflow.ledger.replay import Replay, replay_from
+from dpflow.ledger.replay import Replay, held_at, replay_from
 from dpflow.ledger.terms import pinned_gate
 from dpflow.rounding import number_from_text
 
@@ -120,11 +120,9 @@ class AccountCheck:
 
     def _reserved(self, reservation: str) -> str | None:
         """Look up a reservation that is older than the start."""
+        begun = max(self._start - 1, 0)
         with self._database.read() as session:
-            found = session.rows(
-                "reserved_amount", account=self._row["id"], reservation=reservation
-            )
-        return str(found[0]["amount"]) if found else None
+            return held_at(session, self._row["id"], reservation, begun)
 
 
 def _gate_problem(row: Row, replay: Replay, snapshot: Snapshot) -> str | None:

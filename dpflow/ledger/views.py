@@ -9,11 +9,17 @@ from collections.abc import Iterable
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter, Odometer
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
-from dpflow.ledger.account import Account, account_from_row, remainder
+from dpflow.ledger.account import (
+    Account,
+    account_from_row,
+    read_account,
+    remainder,
+)
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.lifetime import term_views
 from dpflow.ledger.pages import sample
+from dpflow.ledger.preflight import undrawn
 from dpflow.ledger.records import (
     AccountView,
     AlertView,
@@ -111,7 +117,10 @@ def account_usage(
             refused.append(row)
     # The first entry opens the account.
     rows = sorted((*even, *refused), key=lambda row: int(row["seq"]))
-    return [_usage(rule, row) for row in rows if row["seq"] > 1]
+    # A draw moves what is held already; the reserve that follows it tells the step.
+    return [
+        _usage(rule, row) for row in rows if row["seq"] > 1 and row["kind"] != "draw"
+    ]
 
 
 def _usage(rule: Filter, row: Row) -> Usage:
@@ -132,6 +141,7 @@ def open_reservations(ledger: Ledger) -> list[OpenReservation]:
     """Return the charges that nobody has settled, oldest first."""
     with ledger.database.read() as session:
         rows = session.rows("open_reservations")
+        rests = _rests(session, rows)
     return [
         OpenReservation(
             reservation=row["id"],
@@ -141,9 +151,28 @@ def open_reservations(ledger: Ledger) -> list[OpenReservation]:
             body=json.loads(row["body"]),
             alive=ledger.owners.alive(row["owner"]),
             at=row["at"],
+            covers=row["run"],
+            undrawn=rests.get(row["id"], {}),
         )
         for row in rows
     ]
+
+
+def _rests(
+    session: Session, rows: Iterable[Row]
+) -> dict[str, dict[str, dict[str, str]]]:
+    """Return what the preflights among open reservations hold, by account."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for row in rows:
+        if row["run"] is not None:
+            mine: dict[str, dict[str, str]] = {}
+            found[row["id"]] = mine
+            for name in json.loads(row["accounts"]):
+                account = read_account(session, name)
+                if account is not None:
+                    rest = undrawn(session, account, row["id"])
+                    mine[name] = account.rule.named(rest)
+    return found
 
 
 def count_refusals(ledger: Ledger, flow_run: str) -> int:
@@ -219,11 +248,11 @@ def _held_by_the_dead(ledger: Ledger, session: Session) -> dict[str, list[Tally]
     for row in session.rows("open_reservations"):
         if ledger.owners.alive(row["owner"]):
             continue
-        for account in json.loads(row["accounts"]):
-            (held,) = session.rows(
-                "reserved_amount", account=account, reservation=row["id"]
-            )
-            found.setdefault(account, []).append(Tally.from_text(held["amount"]))
+        for name in json.loads(row["accounts"]):
+            account = read_account(session, name)
+            if account is not None:
+                held = undrawn(session, account, row["id"])
+                found.setdefault(name, []).append(held)
     return found
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import LedgerError, LedgerRolledBack
 from dpflow.ledger.account import Account
+from dpflow.ledger.checkpoints import WITNESSED, checkpoint_line
 from dpflow.ledger.database import Session
 from dpflow.ledger.records import Granted
-from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_base import WitnessBase
 from dpflow.ledger.witness_lines import HEAD, Line
 
 #: Ask for entries one by one if between them lie so many times more than are asked for.
@@ -24,7 +25,7 @@ class Watch:
         witness: What remembers its charges; None if that was waived.
     """
 
-    def __init__(self, place: str, witness: Witness | None) -> None:
+    def __init__(self, place: str, witness: WitnessBase | None) -> None:
         self.place = place
         self.witness = witness
 
@@ -102,59 +103,71 @@ class Watch:
             raise self._rolled_back(session, gone, self.witness)
 
     def _rolled_back(
-        self, session: Session, gone: Sequence[Line], witness: Witness
+        self, session: Session, gone: Sequence[Line], witness: WitnessBase
     ) -> LedgerRolledBack:
         first = gone[0]
         rows = session.rows("read_account", id=first.account)
         held = f"ends at entry {rows[0]['seq']}" if rows else "has no such account"
         if rows and rows[0]["seq"] >= first.seq:
             held = "has another entry there"
+        what, kind = "charges", "entry"
+        if first.account.startswith(WITNESSED):
+            what, kind, held = "signed checkpoints", "number", "has another or none"
         msg = (
-            f"the ledger {self.place} lacks {len(gone)} charges that its witness "
-            f"{witness.path} has seen: the first is entry {first.seq} of account "
-            f"{first.account!r}, and the ledger {held}. A backup was restored, its "
+            f"the ledger {self.place} lacks {len(gone)} {what} that its witness "
+            f"{witness.place} has seen: the first is {kind} {first.seq} of account "
+            f"{first.account.removeprefix(WITNESSED)!r}, and the ledger {held}. A "
+            "backup was restored, its "
             "-wal was lost, or it is a copy. Bring the right ledger back; if there is "
             "none, `dpflow ledger reconcile` shows what is missing and charges it "
             "again. No step runs until then."
         )
         details = {"account": first.account, "seq": first.seq}
         return LedgerRolledBack(
-            msg, ledger=self.place, witness=str(witness.path), **details
+            msg, ledger=self.place, witness=witness.place, **details
         )
 
-    def _older(self, epoch: int, witness: Witness) -> LedgerRolledBack:
+    def _older(self, epoch: int, witness: WitnessBase) -> LedgerRolledBack:
         msg = (
             f"the ledger {self.place} was repaired {epoch} times, but its witness "
-            f"{witness.path} knows of {witness.epoch} repairs: this is a copy from "
+            f"{witness.place} knows of {witness.epoch} repairs: this is a copy from "
             "before one. Bring the repaired ledger back, or run `dpflow ledger "
             "reconcile`. No step runs until then."
         )
-        return LedgerRolledBack(msg, ledger=self.place, witness=str(witness.path))
+        return LedgerRolledBack(msg, ledger=self.place, witness=witness.place)
 
 
 def missing(session: Session, lines: Iterable[Line]) -> list[Line]:
-    """Return the lines whose entry the ledger does not hold with the same hash."""
+    """Return the lines whose entry the ledger does not hold with the same hash.
+
+    Those about checkpoints: whose signature it does not hold under the same count.
+    """
     by_account: dict[str, list[Line]] = {}
     for line in lines:
         by_account.setdefault(line.account, []).append(line)
     gone = []
     for account, found in by_account.items():
-        hashes = _hashes(session, account, {line.seq for line in found})
+        numbers = {line.seq for line in found}
+        if account.startswith(WITNESSED):
+            name = account.removeprefix(WITNESSED)
+            hashes = _hashes(session, name, numbers, "checkpoints_between")
+        else:
+            hashes = _hashes(session, account, numbers, "hashes_between")
         gone += [line for line in found if hashes.get(line.seq) != line.hash]
     return gone
 
 
-def _hashes(session: Session, account: str, numbers: set[int]) -> dict[int, str]:
+def _hashes(
+    session: Session, account: str, numbers: set[int], statement: str
+) -> dict[int, str]:
     low, high = min(numbers), max(numbers)
     if high - low < _SPARSE * len(numbers):
-        rows = session.rows("hashes_between", account=account, low=low, high=high)
+        rows = session.rows(statement, account=account, low=low, high=high)
     else:
         rows = [
             row
             for number in numbers
-            for row in session.rows(
-                "hashes_between", account=account, low=number, high=number
-            )
+            for row in session.rows(statement, account=account, low=number, high=number)
         ]
     return {row["seq"]: row["hash"] for row in rows}
 
@@ -183,6 +196,16 @@ def line_of(account: Account, asked: Tally) -> Line:
         used=(account.settled + account.held).to_text(),
         asked=asked.to_text(),
     )
+
+
+def checkpoint_heads(session: Session) -> list[Line]:
+    """Return the lines about the newest signed checkpoint of each account."""
+    found = []
+    for row in session.rows("list_accounts", dataset=None):
+        points = session.rows("checkpoints_of_account", account=row["id"])
+        if points and points[-1]["number"] is not None:
+            found.append(checkpoint_line(row["id"], points[-1]))
+    return found
 
 
 def heads(session: Session) -> list[Line]:

@@ -1,8 +1,6 @@
-"""The witness: a file outside the ledger that remembers each charge.
+"""The witness in a file, which remembers each charge outside the ledger.
 
-A restored backup, a copy or a file whose log was lost verifies perfectly; only
-something outside of it can tell that it forgot a charge. So each reservation is told
-here after its commit and before its step may start. Lines are only ever appended:
+Lines are only ever appended:
 
     ledger_id account seq hash used_after asked reservation run crc
 
@@ -13,20 +11,16 @@ ignored. Any other line that does not fit its checksum is damage, and fails clos
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
-import threading
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from dpflow.config import NO_WITNESS, WITNESS_VARIABLE
-from dpflow.exceptions import (
-    ConfigurationError,
-    LedgerCorrupt,
-    LedgerUnavailable,
-    LedgerUnwitnessed,
-)
+from dpflow.exceptions import ConfigurationError, LedgerUnavailable
+from dpflow.ledger.witness_base import Seen, Unseen, WitnessBase
 from dpflow.ledger.witness_lines import (
     Header,
     Line,
@@ -44,35 +38,14 @@ _LARGE = 2**20
 _KEPT = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Unseen:
-    """Lines that were not compared with the ledger yet, and where they end."""
-
-    lines: tuple[Line, ...]
-    signature: Signature
-    offset: int
-
-
-@dataclass(slots=True)
-class _Seen:
-    """What was read and found to be in the ledger."""
+class _End(NamedTuple):
+    """Which file was read, and up to where."""
 
     signature: Signature = (0, 0, 0, 0)
     offset: int = 0
-    header: Header | None = None
-    newest: dict[str, Line] = field(default_factory=dict)
-    latest: tuple[str, ...] = ()
-
-    def note(self, lines: Iterable[Line]) -> None:
-        """Remember the newest line of each account, and who came last."""
-        for line in lines:
-            known = self.newest.get(line.account)
-            if known is None or known.seq <= line.seq:
-                self.newest[line.account] = line
-            self.latest = (line.account,)
 
 
-class Witness:
+class Witness(WitnessBase):
     """The witness file of one ledger.
 
     Args:
@@ -80,124 +53,62 @@ class Witness:
         ledger: Id of the ledger.
     """
 
+    advice = "Restore that file"
+
     def __init__(self, path: Path, ledger: str) -> None:
+        super().__init__(str(path), ledger)
         self.path = path
-        self.ledger = ledger
-        self._seen = _Seen()
         self._large = _LARGE
-        self._lock, self._pid = threading.RLock(), os.getpid()
 
     @property
-    def epoch(self) -> int:
-        """How many repairs the ledger had when the file was begun."""
-        header = self._seen.header
-        return 0 if header is None else header.epoch
-
-    @property
-    def newest(self) -> dict[str, Line]:
-        """The newest line of each account that was compared."""
-        return self._seen.newest
-
-    @property
-    def latest(self) -> tuple[str, ...]:
-        """The accounts that were told last."""
-        return self._seen.latest
+    def _end(self) -> _End:
+        end: _End | None = self._seen.end
+        return end or _End()
 
     # Reading
 
     def exists(self) -> bool:
-        """Say whether there is a file.
-
-        Raises:
-            LedgerUnavailable: If its folder cannot be searched.
-        """
+        """Say whether there is a file; raises if its folder cannot be searched."""
         try:
             return self._stat() is not None
         except OSError as error:
             raise self._unavailable(error, "read") from error
 
     def unseen(self) -> Unseen:
-        """Read what was appended since `accept`.
-
-        Raises:
-            LedgerUnwitnessed: If there is no file.
-            LedgerCorrupt: If it is damaged or another ledger's.
-            LedgerUnavailable: If it cannot be read.
-        """
+        """Read what was appended since `accept`."""
         with self._mine():
             try:
                 now = self._stat()
                 if now is None:
                     raise self._missing()
-                if now == self._seen.signature:
-                    return Unseen((), now, self._seen.offset)
+                if now == self._end.signature:
+                    return Unseen((), self._end)
                 return self._read(now)
             except OSError as error:
                 raise self._unavailable(error, "read") from error
 
-    def accept(self, unseen: Unseen) -> None:
-        """Remember that these lines are in the ledger."""
-        with self._mine():
-            seen = self._seen
-            seen.signature, seen.offset = unseen.signature, unseen.offset
-            seen.note(unseen.lines)
-
-    def all_lines(self) -> tuple[Line, ...]:
-        """Read the whole file; raises as `unseen`."""
-        with self._mine():
-            self._seen = _Seen()
-            return self.unseen().lines
-
-    @property
-    def whole(self) -> bool:
-        """Whether the file still has every line that was ever written."""
-        header = self._seen.header
-        return header is not None and header.whole
-
     def _read(self, now: Signature) -> Unseen:
         """Read what is new; all of it if it is not the file that was read before."""
-        if self._seen.signature[2] >= now[2]:
-            self._seen = _Seen()
+        if self._end.signature[2] >= now[2]:
+            self._seen = Seen()
         with self.path.open("rb") as file:
             first = file.readline()
-            header = self._read_header(first)
+            header = self._header_of(first.decode("ascii", "replace").rstrip("\n"))
             if header != self._seen.header:
-                self._seen = _Seen(header=header)
-            start = max(self._seen.offset, len(first))
+                self._seen = Seen(header=header)
+            start = max(self._end.offset, len(first))
             file.seek(start)
             data = file.read()
         # Part of a line is a crash before its step could start.
         data = data[: data.rfind(b"\n") + 1]
         lines = data.decode("ascii", "replace").split("\n")[:-1]
         found = tuple(self._parsed(line) for line in lines)
-        return Unseen(found, now, start + len(data))
-
-    def _read_header(self, line: bytes) -> Header:
-        header = Header.from_text(line.decode("ascii", "replace").rstrip("\n"))
-        if header is None:
-            what = "its first line is no witness's"
-            raise self._damaged(what)
-        if header.ledger != self.ledger:
-            what = f"it is the witness of ledger {header.ledger}"
-            raise self._damaged(what)
-        return header
-
-    def _parsed(self, text: str) -> Line:
-        line = Line.from_text(text, self.ledger)
-        if line is None:
-            what = f"a line does not fit its checksum: {text[:60]!r}"
-            raise self._damaged(what)
-        return line
+        return Unseen(found, _End(now, start + len(data)))
 
     # Writing
 
     def append(self, lines: Sequence[Line]) -> None:
-        """Append lines, durably.
-
-        Raises:
-            LedgerUnwitnessed: If there is no file.
-            LedgerUnavailable: If they cannot be written; no step may start then.
-        """
+        """Append lines, durably."""
         text = "".join(line.to_text(self.ledger) for line in lines).encode()
         with self._mine():
             try:
@@ -212,23 +123,13 @@ class Witness:
     def _note_own(self, descriptor: int, end: int, lines: Sequence[Line]) -> None:
         """Remember own lines, which were just committed, unless others came before."""
         seen, now = self._seen, signature(os.fstat(descriptor))
-        if seen.offset == end and seen.signature[:2] == now[:2]:
-            seen.signature, seen.offset = now, now[2]
+        if self._end.offset == end and self._end.signature[:2] == now[:2]:
+            seen.end = _End(now, now[2])
             seen.note(lines)
             seen.latest = tuple(line.account for line in lines)
 
     def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
-        """Begin the file with what the ledger holds now.
-
-        Args:
-            epoch: The ledger's count of repairs.
-            lines: The head of each account.
-            anew: Replace a file; the old one is kept beside it.
-
-        Raises:
-            LedgerUnavailable: If the file cannot be written.
-            ConfigurationError: If there is one, and `anew` is not said.
-        """
+        """Begin the file; an old one is kept beside it."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             header = Header(ledger=self.ledger, epoch=epoch, whole=True)
@@ -247,7 +148,7 @@ class Witness:
     def compact(self) -> None:
         """Rewrite a large file with fewer lines; all were compared with the ledger."""
         with self._mine():
-            if self._seen.offset < self._large:
+            if self._end.offset < self._large:
                 return
             try:
                 with self._locked():
@@ -262,7 +163,36 @@ class Witness:
                 raise self._unavailable(error, "write") from error
             fresh = self.unseen()
             self.accept(fresh)
-            self._large = max(_LARGE, 2 * fresh.offset)
+            self._large = max(_LARGE, 2 * fresh.end.offset)
+
+    def claim(self, source: str) -> str:
+        """Say which ledger governs a data source, by a file that is made once."""
+        named = hashlib.sha256(source.encode()).hexdigest()
+        path = self.path.parent / "sources" / named
+        fresh = path.with_name(f"{named}.{uuid.uuid4().hex}.new")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                fresh.write_text(f"{self.ledger}\n{source}\n", "utf-8")
+                descriptor = os.open(fresh, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    sync(descriptor)
+                finally:
+                    os.close(descriptor)
+                # A name for a whole file, or none: the first to ask has it.
+                with suppress(FileExistsError):
+                    os.link(fresh, path)
+                sync_folder(path.parent)
+            finally:
+                fresh.unlink(missing_ok=True)
+            text = path.read_text("utf-8", "replace")
+        except OSError as error:
+            raise self._unavailable(error, "write") from error
+        ledger, _, told = text.partition("\n")
+        if told != f"{source}\n":
+            what = f"{path} does not say which ledger governs {source!r}"
+            raise self._damaged(what)
+        return ledger
 
     def _read_all(self) -> list[Line]:
         text = self.path.read_bytes().decode("ascii", "replace")
@@ -304,82 +234,11 @@ class Witness:
             finally:
                 os.close(descriptor)
 
-    @contextmanager
-    def _mine(self) -> Iterator[None]:
-        """Keep other threads of this process away."""
-        if self._pid != os.getpid():
-            # Another thread may have held it at the fork, for ever in this child.
-            self._lock, self._pid = threading.RLock(), os.getpid()
-        with self._lock:
-            yield
-
     def _stat(self) -> Signature | None:
         try:
             return signature(self.path.stat())
         except FileNotFoundError:
             return None
 
-    def _missing(self) -> LedgerUnwitnessed:
-        msg = (
-            f"there is no witness at {self.path}, so nothing outside the ledger "
-            f"{self.ledger} says that it forgot no charge. Restore that file, or set "
-            "DPFLOW_WITNESS to the folder where it is. On a new machine, and after "
-            "checking what the ledger holds, run `dpflow ledger trust`."
-        )
-        return LedgerUnwitnessed(msg, witness=str(self.path))
-
-    def _damaged(self, what: str) -> LedgerCorrupt:
-        msg = (
-            f"the witness {self.path} cannot be used: {what}. Restore it from a "
-            "backup; if there is none, move it away, check the ledger with `dpflow "
-            "ledger verify` and begin a new witness with `dpflow ledger trust`."
-        )
-        return LedgerCorrupt(msg, witness=str(self.path))
-
     def _unavailable(self, error: OSError, verb: str) -> LedgerUnavailable:
-        msg = (
-            f"cannot {verb} the witness {self.path}: {error.strerror or error}. "
-            "The step did not run. DPFLOW_WITNESS names another folder for it."
-        )
-        return LedgerUnavailable(msg, witness=str(self.path))
-
-
-def witness_folder(setting: str | None, dialect: str) -> Path | None:
-    """Return the folder of a ledger's witness; None if it is waived.
-
-    Args:
-        setting: A folder or "none"; None for DPFLOW_WITNESS, else the default of the
-            kind of database.
-        dialect: That kind.
-
-    Raises:
-        ConfigurationError: If no default would protect the ledger, or the setting
-            names no folder.
-    """
-    setting = setting or os.environ.get(WITNESS_VARIABLE)
-    if setting == NO_WITNESS:
-        return None
-    if setting is not None and "://" not in setting:
-        return Path(setting).absolute()
-    if setting is None and dialect == "sqlite":
-        return _state_folder() / "dpflow"
-    what = "is not set" if setting is None else f"names {setting.partition(':')[0]}"
-    msg = (
-        f"the place of the witness {what}. Set `witness` in [tool.dpflow] of "
-        "pyproject.toml, or DPFLOW_WITNESS, to a folder that all workers share and "
-        f"that is not restored together with the ledger, or to the word {NO_WITNESS!r} "
-        "to do without one."
-    )
-    raise ConfigurationError(msg)
-
-
-def _state_folder() -> Path:
-    state = os.environ.get("XDG_STATE_HOME", "")
-    # The specification tells to ignore relative ones.
-    if Path(state).is_absolute():
-        return Path(state)
-    try:
-        return Path.home() / ".local" / "state"
-    except RuntimeError as error:
-        msg = "there is no home folder for the witness; set DPFLOW_WITNESS to a folder"
-        raise ConfigurationError(msg) from error
+        return self._unusable(error.strerror or str(error), verb)

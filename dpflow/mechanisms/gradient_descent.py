@@ -1,15 +1,8 @@
-"""Sums of clipped rows with Gaussian noise: the steps of private gradient descent.
-
-Rows are clipped and then cut to a grid, toward zero, and summed as integers. So one
-person moves the sum by no more than the clip, to the last bit, whatever the order of
-the rows; a sum of floats would round, and by how much depends on everybody.
-"""
+"""Sums of clipped rows with Gaussian noise: the steps of private gradient descent."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -20,74 +13,21 @@ from dpflow.accounting.costs import Cost, Gaussian
 from dpflow.accounting.individual import IndividualBound
 from dpflow.accounting.mechanism_costs import PoissonSampledGaussian
 from dpflow.exceptions import ReleaseError
-from dpflow.individual.costs import clip_rows, gaussian_costs, squared_norms
-from dpflow.individual.state import PrivateTally
+from dpflow.individual.costs import gaussian_costs, sampled_gaussian_costs
+from dpflow.individual.state import PrivateMask, PrivateTally
 from dpflow.mechanisms.noise import draw
+from dpflow.mechanisms.rows import Clip, Floats, OuterRows
 from dpflow.mechanisms.sources import random_bytes
-from dpflow.rounding import SCALE_HIGH, SCALE_LOW, Number, exact
+from dpflow.rounding import Number, exact
 
-Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
-
-#: Bits of the clip that the grid keeps.
-_BITS = 29
-#: The sum of so many people is a float without rounding.
-MOST_PEOPLE = 2**23
 _WORD = 2**64
 
-#: Returns the gradient of each person's loss at a model, number[people, ...].
-Gradients = Callable[[Floats], NDArray[Any]]
+#: Returns the gradient of each person's loss at a model: number[people, ...], or the
+#: products of `dpflow.mechanisms.rows.Factors`.
+Gradients = Callable[[Floats], "NDArray[Any] | OuterRows"]
 #: Returns the standard deviation of a step's noise from its number, counted from 1, and
 #: the model so far, which is released; and from nothing else.
 Schedule = Callable[[int, Floats], Number]
-
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """How rows are clipped and cut to the grid; public.
-
-    Attributes:
-        norm: Longest L2 norm of a person's row.
-        step: Width of the grid, a power of two.
-    """
-
-    norm: Fraction
-    step: float
-
-    @classmethod
-    def to(cls, norm: Number) -> Clip:
-        """Check the norm and choose the grid.
-
-        Raises:
-            InvalidCost: If the norm is no positive number of sane size.
-        """
-        longest = exact(norm, name="norm", low=SCALE_LOW, high=SCALE_HIGH)
-        return cls(longest, 2.0 ** (math.floor(math.log2(float(longest))) - _BITS))
-
-    def rows(self, rows: NDArray[Any]) -> Rows:
-        """Return clipped rows in steps of the grid; rows that are no numbers as zeros.
-
-        Rounding: toward zero, so that no norm grows.
-
-        Raises:
-            ReleaseError: If there are no people, or more than `MOST_PEOPLE`.
-        """
-        values = np.asarray(rows)
-        if values.ndim < 2 or not 0 < len(values) <= MOST_PEOPLE:  # noqa: PLR2004
-            msg = (
-                "gradients must be an array with one row for each of 1 to "
-                f"{MOST_PEOPLE} people, got the shape {values.shape}"
-            )
-            raise ReleaseError(msg)
-        clipped, _ = clip_rows(values, norm=self.norm)
-        whole = np.isfinite(clipped).all(axis=tuple(range(1, clipped.ndim)))
-        clipped[~whole] = 0
-        clipped /= self.step
-        return np.trunc(clipped, out=clipped).astype(np.int64)
-
-    def floats(self, steps: Rows) -> Floats:
-        """Return numbers of steps as the floats that they stand for, exactly."""
-        return np.asarray(steps.astype(np.float64) * self.step, np.float64)
 
 
 def poisson_sample(rate: Fraction, people: int) -> NDArray[np.bool_]:
@@ -101,7 +41,7 @@ def poisson_sample(rate: Fraction, people: int) -> NDArray[np.bool_]:
     return np.asarray(words < np.uint64(int(rate * _WORD)), np.bool_)
 
 
-def noisy_gradient(cost: Cost, rows: NDArray[Any], *, clip: Clip) -> Floats:
+def noisy_gradient(cost: Cost, rows: NDArray[Any] | OuterRows, *, clip: Clip) -> Floats:
     """Return the noisy sum of clipped rows.
 
     Source: Abadi et al. 2016 (arXiv 1607.00133), Alg. 1, without dividing by the size
@@ -117,21 +57,21 @@ def noisy_gradient(cost: Cost, rows: NDArray[Any], *, clip: Clip) -> Floats:
     Args:
         cost: A `Gaussian` whose sensitivity is at least the clip, or a
             `PoissonSampledGaussian`, whose noise is a multiple of the clip.
-        rows: number[people, ...], gradients before clipping.
+        rows: number[people, ...] or products of factors: gradients before clipping.
         clip: How they are clipped.
 
     Raises:
         ReleaseError: If the cost declares anything else, or less than the clip.
     """
     noise, rate = _noise_of(cost, clip)
-    steps = clip.rows(rows)
-    if rate is not None:
-        drawn = poisson_sample(rate, len(steps))
-        total = np.sum(steps, axis=0, where=_along(drawn, steps))
-    else:
-        total = steps.sum(axis=0)
-    noisy: Floats = draw(noise, clip.floats(total))
+    clipped = clip.apply(rows)
+    drawn = None if rate is None else _sampled(rate, clipped.people)
+    noisy: Floats = draw(noise, clipped.total(drawn))
     return noisy
+
+
+def _sampled(rate: Fraction, people: int) -> PrivateMask:
+    return PrivateMask(poisson_sample(rate, people))
 
 
 def _noise_of(cost: Cost, clip: Clip) -> tuple[Gaussian, Fraction | None]:
@@ -149,32 +89,61 @@ def _noise_of(cost: Cost, clip: Clip) -> tuple[Gaussian, Fraction | None]:
     raise ReleaseError(msg)
 
 
-def _along(mask: NDArray[np.bool_], rows: NDArray[Any]) -> NDArray[np.bool_]:
-    return mask.reshape(-1, *([1] * (rows.ndim - 1)))
-
-
-def individual_gradient(
-    tally: PrivateTally, rows: NDArray[Any], *, clip: Clip, sigma: Number
+def individual_sum(
+    tally: PrivateTally,
+    rows: NDArray[Any] | OuterRows,
+    *,
+    clip: Clip,
+    sigma: Number,
+    sampling_rate: Number = 1,
 ) -> Floats:
-    """Return the noisy sum of the rows of those who can still afford the step.
+    """Return the sum of the rows of those who can still afford the step: private data.
 
     Everyone pays for the norm of their own row; who cannot is left out, and who that
-    is stays inside of this function.
+    is stays inside of this function. Under Poisson sampling everyone pays the smaller
+    price of a sampled step, drawn into the sample or not, and the sum is over those
+    who can pay and were drawn.
 
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Alg. 1;
-    docs/derivations/individual.md#individual-filter.
+    docs/derivations/individual.md#individual-filter,
+    docs/derivations/individual.md#sampled-steps.
 
-    Assumes: add-or-remove; the bound of the tally is reserved; `sigma` and the model
+    Assumes: add-or-remove; the bound of the tally is reserved; noise of standard
+    deviation `sigma` is added before anybody sees it; `sigma`, the rate and the model
     that the gradients are of depend on released outputs only.
 
     Rounding: costs up, from the norms of the rows that are summed; the sum is exact.
 
-    Checked by: tests/mechanisms/test_gradient_descent.py.
+    Checked by: tests/mechanisms/test_gradient_descent.py,
+    tests/adversaries/test_individual_sampling.py.
+
+    Raises:
+        UnsupportedCost: If people are sampled under a bound in the gaussian measure,
+            or of an order that is too large.
     """
-    steps = clip.rows(rows)
-    squares = squared_norms(clip.floats(steps))
-    active = tally.admit(gaussian_costs(tally.bound, squares, sigma=sigma))
-    total = clip.floats(active.sum(steps))
+    rate = exact(sampling_rate, name="sampling_rate", low=Fraction(0), high=Fraction(1))
+    clipped = clip.apply(rows)
+    squares = clipped.squares()
+    if rate == 1:
+        active = tally.admit(gaussian_costs(tally.bound, squares, sigma=sigma))
+    else:
+        costs = sampled_gaussian_costs(tally.bound, squares, sigma=sigma, rate=rate)
+        active = tally.admit(costs).among(poisson_sample(rate, clipped.people))
+    return clipped.total(active)
+
+
+def individual_gradient(
+    tally: PrivateTally,
+    rows: NDArray[Any] | OuterRows,
+    *,
+    clip: Clip,
+    sigma: Number,
+    sampling_rate: Number = 1,
+) -> Floats:
+    """Return `individual_sum` with its noise."""
+    total = individual_sum(
+        tally, rows, clip=clip, sigma=sigma, sampling_rate=sampling_rate
+    )
     noisy: Floats = draw(Gaussian(sensitivity=clip.norm, sigma=sigma), total)
     return noisy
 
@@ -188,6 +157,7 @@ def individual_descent(
     rate: float,
     sigma: Number | Schedule,
     steps: int,
+    sampling_rate: Number = 1,
 ) -> Floats:
     """Descend with a budget of their own for every person.
 
@@ -199,6 +169,7 @@ def individual_descent(
         rate: What the noisy sum is multiplied with before it is subtracted.
         sigma: Standard deviation of the noise, or a schedule of it.
         steps: How many steps there are.
+        sampling_rate: Chance with which a person is drawn into a step; public.
 
     Returns:
         The last model. Every one of them is released: the schedule has seen them.
@@ -206,8 +177,14 @@ def individual_descent(
     model: Floats = np.array(start, np.float64)
     tally: PrivateTally | None = None
     for number in range(1, steps + 1):
-        rows = np.asarray(gradients(model.copy()))
-        tally = PrivateTally(bound, people=len(rows)) if tally is None else tally
+        rows = gradients(model.copy())
+        tally = PrivateTally(bound, people=_people(rows)) if tally is None else tally
         spread = sigma(number, model.copy()) if callable(sigma) else sigma
-        model = model - rate * individual_gradient(tally, rows, clip=clip, sigma=spread)
+        model = model - rate * individual_gradient(
+            tally, rows, clip=clip, sigma=spread, sampling_rate=sampling_rate
+        )
     return model
+
+
+def _people(rows: NDArray[Any] | OuterRows) -> int:
+    return len(rows.right if isinstance(rows, OuterRows) else rows)

@@ -9,7 +9,7 @@ from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 from prefect.context import FlowRunContext
 
 from dpflow.asking import Notice
-from dpflow.exceptions import BudgetRefused
+from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.forecast import outlooks
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts
@@ -60,7 +60,7 @@ def _publish(
     newest = max(view.term for view in views)
     views = [view for view in views if view.term == newest]
     key = artifact_key(dataset)
-    lines = [f"# Privacy budget of `{dataset}`", ""]
+    lines = [f"# Privacy budget of `{dataset}`, term {newest}", ""]
     policy = project.policies.get(dataset)
     if policy is not None:
         lines += [guarantee_line(policy), ""]
@@ -68,6 +68,8 @@ def _publish(
         lines += [f"**{type(refusal).__name__}.** {refusal.message}", ""]
     lines += account_lines(telling(views, _MOST_ACCOUNTS))
     lines += _runs_left(project, dataset)
+    if isinstance(refusal, BudgetExhausted):
+        lines += ["", _next_step(dataset)]
     create_markdown_artifact(
         key=key,
         markdown="\n".join(lines),
@@ -95,6 +97,16 @@ def _runs_left(project: Project, dataset: str) -> list[str]:
         return []
     said = [f"- {printable(each.sentence)}" for each in found]
     return ["", "## Runs left", "", *said] if said else []
+
+
+def _next_step(dataset: str) -> str:
+    """Say what a reader of an exhausted budget can do."""
+    return (
+        f"`dpflow why {dataset}` says who spent it. Whoever answers for the data may "
+        f"open a new term, `dpflow policy apply {dataset} --new-term --because TEXT`; "
+        "`dpflow resume FLOW/DEPLOYMENT` then starts a paused schedule, and Retry lets "
+        "this run end: what it released is replayed."
+    )
 
 
 def publish_progress(notice: Notice) -> None:

@@ -6,12 +6,10 @@ blocks no settlement. docs/events.md documents names and payloads.
 
 from __future__ import annotations
 
-from typing import Any
-
-from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
 from dpflow.asking import Notice
+from dpflow.ledger.records import Request
 
 
 def announce(notice: Notice) -> None:
@@ -21,35 +19,35 @@ def announce(notice: Notice) -> None:
         "step": request.step,
         "flow": request.flow,
         "reservation": request.reservation,
-        "cost": request.cost.describe(),
+        "cost": request.described_cost(),
         "release_key": request.key_text or None,
         "partitions": list(request.partitions),
         **notice.details,
     }
-    refused = notice.details.get("dataset")
-    for dataset in [refused] if refused else request.datasets:
-        emit(notice.kind, dataset, payload)
+    about = notice.details.get("dataset")
+    for dataset in [about] if about else request.datasets:
+        emit_event(
+            event=f"dpflow.budget.{notice.kind}",
+            resource=_resource(notice, dataset),
+            related=_deployment(request),
+            payload={"dataset": dataset, **payload},
+        )
 
 
-def emit(kind: str, dataset: str, payload: dict[str, Any]) -> None:
-    """Send one event about a dataset's budget."""
-    emit_event(
-        event=f"dpflow.budget.{kind}",
-        resource={
-            "prefect.resource.id": f"dpflow.dataset.{dataset}",
-            "prefect.resource.name": dataset,
-        },
-        related=_deployment(),
-        payload={"dataset": dataset, **payload},
-    )
+def _resource(notice: Notice, dataset: str) -> dict[str, str]:
+    resource = {
+        "prefect.resource.id": f"dpflow.dataset.{dataset}",
+        "prefect.resource.name": dataset,
+    }
+    if notice.kind == "alert":
+        # Automations match labels of the resource, and nothing of the payload.
+        resource["dpflow.threshold"] = notice.details["threshold"]
+    return resource
 
 
-def _deployment() -> list[dict[str, str]]:
+def _deployment(request: Request) -> list[dict[str, str]]:
     """Name the deployment, which an automation can then pause as `inferred`."""
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        return []
-    deployment = context.flow_run.deployment_id
+    deployment = request.body.get("deployment")
     if deployment is None:
         return []
     role = {"prefect.resource.role": "deployment"}

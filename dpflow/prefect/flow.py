@@ -10,14 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
-from prefect import Flow, flow
+from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.views import count_refusals, refusal_of_run
 from dpflow.prefect.artifacts import publish_budget
+from dpflow.prefect.deployed import DPFlow
 from dpflow.prefect.futures import noted_steps, wait_for_steps
+from dpflow.prefect.preflight import Preflight, PreflightLike
 from dpflow.prefect.states import refused_state
 from dpflow.project import current_project
 
@@ -32,7 +34,10 @@ OnExhausted = Callable[[BudgetRefused], object]
 
 
 def dp_flow(
-    *, on_exhausted: OnExhausted | None = None, **flow_options: Any
+    *,
+    on_exhausted: OnExhausted | None = None,
+    preflight: PreflightLike | None = None,
+    **flow_options: Any,
 ) -> Callable[[Callable[P, R]], Flow[P, R]]:
     """Make a Prefect flow that ends as `BudgetExhausted` when a DP step is refused.
 
@@ -45,6 +50,11 @@ def dp_flow(
     Args:
         on_exhausted: Called with the refusal when a run has met one, after the ledger
             has committed it; whatever it raises is logged.
+        preflight: The worst case of every step, by dataset, as
+            `{"cdnow": [Gaussian(sensitivity=1, sigma=20)] * 3}`; a function of the
+            flow's parameters that returns that; or "last", for what the last completed
+            run cost. All of it is held before the first step runs, or the flow ends
+            `BudgetExhausted` without one. What no step drew is returned at its end.
         **flow_options: Every option of `prefect.flow`.
 
     Returns:
@@ -57,12 +67,15 @@ def dp_flow(
     """
 
     def decorate(function: Callable[P, R]) -> Flow[P, R]:
+        whole = Preflight(preflight, function)
+
         @functools.wraps(function)
         def halting(*args: P.args, **kwargs: P.kwargs) -> Any:
             run = _execution()
             value = None
-            with noted_steps(run.id):
+            with noted_steps(run.id), whole.sealed():
                 try:
+                    whole.begin(args, kwargs)
                     value = function(*args, **kwargs)
                 except Exception as error:  # a suspension is none, and passes
                     if not _halted(run, error):
@@ -73,8 +86,9 @@ def dp_flow(
         async def halting_async(*args: P.args, **kwargs: P.kwargs) -> Any:
             run = await asyncio.to_thread(_execution)
             value = None
-            with noted_steps(run.id):
+            with noted_steps(run.id), whole.sealed():
                 try:
+                    await asyncio.to_thread(whole.begin, args, kwargs)
                     value = await cast("Any", function(*args, **kwargs))
                 except Exception as error:
                     if not await asyncio.to_thread(_halted, run, error):
@@ -82,8 +96,7 @@ def dp_flow(
                 return await asyncio.to_thread(_ended, run, value, on_exhausted)
 
         chosen = halting_async if inspect.iscoroutinefunction(function) else halting
-        made: Flow[P, R] = flow(**flow_options)(cast("Callable[P, R]", chosen))
-        return made
+        return DPFlow(fn=cast("Callable[P, R]", chosen), **flow_options)
 
     return decorate
 
@@ -95,6 +108,8 @@ class _Execution:
     Prefect's run count does not tell: suspending leaves it as it is, pausing does not
     (PrefectHQ/prefect#20388, #16915, #17822). Of two executions at once, which happen
     (PrefectHQ/prefect#12509, #8880, #17703), each is ended by the other's refusals.
+    Nothing here believes that a silent run is dead: an automation that says so can be
+    wrong (PrefectHQ/prefect#21932, #18653, #20887, #18404).
 
     Attributes:
         id: Of the flow run.
@@ -177,7 +192,7 @@ def _pause_schedule() -> None:
         return
     try:
         # Prefect forgets a pause on redeploy (PrefectHQ/prefect#19302, #14973,
-        # #23095): pause again at every refusal.
+        # #11107, #23095): pause again at every refusal.
         with get_client(sync_client=True) as client:
             client.pause_deployment(deployment)
     except Exception:

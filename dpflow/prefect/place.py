@@ -9,12 +9,14 @@ from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext, TaskRunContext
 
 from dpflow.asking import EnclosingFlow, Notice, Place
 from dpflow.prefect.artifacts import publish_progress
 from dpflow.prefect.assets import describe_assets
 from dpflow.prefect.events import announce
+from dpflow.prefect.unnamed import warn_if_unnamed
 
 logger = logging.getLogger("dpflow")
 
@@ -34,6 +36,7 @@ def _listen(notice: Notice) -> None:
     else:
         describe_assets(notice)
         announce(notice)
+        warn_if_unnamed(notice)
 
 
 def current_place() -> Place:
@@ -49,12 +52,19 @@ def current_place() -> Place:
     if flow is None or flow.flow_run is None:
         return Place(facts=facts, listener=_listen)
     run = flow.flow_run
-    if run.deployment_id is not None:
-        facts["deployment"] = str(run.deployment_id)
     name = flow.flow.name if flow.flow is not None else _flow_name(run.flow_id)
-    nearest = EnclosingFlow(name=name, run=str(run.id))
+    nearest = _enclosing(name, run)
     flows = (nearest, *_parents(run.parent_task_run_id))
+    deployments = [each.deployment for each in flows if each.deployment is not None]
+    if deployments:
+        # A subflow's run is of no deployment: the flow around it is.
+        facts["deployment"] = deployments[0]
     return Place(flows=flows, facts=facts, listener=_listen)
+
+
+def _enclosing(name: str, run: FlowRun) -> EnclosingFlow:
+    deployment = None if run.deployment_id is None else str(run.deployment_id)
+    return EnclosingFlow(name=name, run=str(run.id), deployment=deployment)
 
 
 @lru_cache(maxsize=1024)
@@ -68,8 +78,7 @@ def _parents(task_run: UUID | None) -> tuple[EnclosingFlow, ...]:
             return ()
         run = client.read_flow_run(parent)
         name = client.read_flow(run.flow_id).name
-    enclosing = EnclosingFlow(name=name, run=str(run.id))
-    return (enclosing, *_parents(run.parent_task_run_id))
+    return (_enclosing(name, run), *_parents(run.parent_task_run_id))
 
 
 @lru_cache(maxsize=1024)

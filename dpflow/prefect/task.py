@@ -2,7 +2,8 @@
 
 The guard is the task's `.fn`: Prefect calls it exactly when the body really executes,
 in whatever process, and never on a cache hit. Hooks cannot do this: they may fail
-silently, fire twice or never (PrefectHQ/prefect#13692, #14721, #17864).
+silently, fire twice or never (PrefectHQ/prefect#13692, #14721, #17864), and those of a
+crashed or cancelled run fire in another process (PrefectHQ/prefect#11026).
 """
 
 from __future__ import annotations

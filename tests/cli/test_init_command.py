@@ -96,6 +96,22 @@ def test_a_dataset_that_has_a_policy_keeps_it(empty: Shop) -> None:
     assert not (empty.policies / "adult.yaml").exists()
 
 
+def test_a_folder_of_another_project_is_warned_of(
+    empty: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything is made where the nearest pyproject.toml is, and that is said."""
+    run_fine("init", "--yes")
+    inside = empty.root / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    result = run("init", "--yes", "--dataset", "sales", "--flow", "sales")
+    assert f"belongs to the project {empty.root}" in result.stderr.replace("\n", " ")
+    assert (empty.policies / "sales.yaml").exists()
+    (inside / "pyproject.toml").touch()
+    assert run_fine("init", "--yes")
+    assert (inside / "policies" / "visits.yaml").exists()
+
+
 def test_a_gitignore_without_the_ledger_is_warned_of(empty: Shop) -> None:
     """It is kept all the same."""
     (empty.root / ".gitignore").write_text("*.pyc\n")

@@ -222,12 +222,25 @@ def test_the_place_of_the_witness_can_be_configured(
     assert (result.exit_code, "is waived" in result.stderr) == (1, True)
 
 
-def test_a_witness_that_is_no_folder_is_refused(
+def test_a_witness_in_an_unknown_place_is_refused(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what it may be, and without a password."""
-    monkeypatch.setenv("DPFLOW_WITNESS", "postgresql://me:secret@host/db")
+    monkeypatch.setenv("DPFLOW_WITNESS", "mysql://me:secret@host/db")
     result = run("ledger", "status")
     assert result.exit_code == 1
     assert "to a folder" in result.stderr
     assert "secret" not in result.stderr
+
+
+def test_the_place_of_a_witness_shows_no_password(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the error of one that does not answer."""
+    monkeypatch.setenv("DPFLOW_WITNESS", "postgresql://me:secret@127.0.0.1:9/db")
+    text = run("ledger", "status").output
+    assert "witness            postgresql://me@127.0.0.1:9/db" in text
+    result = run("ledger", "verify")
+    assert result.exit_code == 1
+    assert "cannot read the witness" in result.stderr
+    assert "secret" not in text + result.stderr

@@ -7,13 +7,14 @@ import hashlib
 import io
 import json
 import shutil
+from typing import Any
 
 import pytest
 
 from dpflow import Gaussian
 from dpflow.exceptions import LedgerRolledBack
 from dpflow.ledger.records import canonical
-from tests.cli.support import Shop, run, run_fine, run_json
+from tests.cli.support import Shop, run, run_fine, run_json, run_process
 
 WHY = ("--because", "a test")
 LAPLACE = "Laplace(sensitivity=1, epsilon=0.25)"
@@ -253,3 +254,63 @@ def test_charges_by_hand_are_refused_on_a_rolled_back_ledger(shop: Shop) -> None
     assert "dpflow ledger reconcile" in text
     with pytest.raises(LedgerRolledBack):
         shop.charge()
+
+
+PREFLIGHT = """
+import os, signal, sys
+from dpflow import Gaussian, guarded, preflight
+cost = Gaussian(sensitivity=100, sigma=1000)
+
+@guarded(dataset="cdnow", cost=cost, flow="weekly-report")
+def step():
+    return 1
+
+with preflight(costs={"cdnow": [cost] * 2}, flow="weekly-report"):
+    step()
+    if sys.argv[1] == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def dataset_account() -> Any:
+    """Return the dataset's own account, as `status --json` has it."""
+    every = run_json("status")["datasets"]
+    (found,) = [a for each in every for a in each["accounts"] if a["id"] == "cdnow#1"]
+    return found
+
+
+def test_a_killed_preflight_is_listed_as_the_rest_of_a_run(shop: Shop) -> None:
+    """With what to do; closing it posts the rest, and every view tells of it."""
+    assert run_process("die", code=PREFLIGHT).returncode == -9
+    (row,) = run_json("ledger", "reservations")["reservations"]
+    assert (row["state"], row["step"]) == ("forfeited", "preflight of weekly-report")
+    assert row["preflight_of_run"].startswith("block/")
+    whole = row["undrawn"]["cdnow#1"]
+    assert whole == {"mu_squared": "0.01"}
+    text = " ".join(run_fine("ledger", "reservations").split())
+    assert "mu_squared 0.01 undrawn" in text
+    assert "Retry that flow run in Prefect: it goes on with what is held" in text
+    before = dataset_account()
+    assert before["forfeited"] == whole
+    assert "no body runs" in failed(
+        "ledger", "amend", row["reservation"], "--cost", LAPLACE, *WHY
+    )
+    run_fine("ledger", "close-reservation", row["reservation"], *WHY)
+    after = dataset_account()
+    assert (after["forfeited"], after["left"]) == (whole, before["left"])
+    assert run_json("ledger", "verify")["fine"] is True
+    kinds = [entry["entry"] for entry in run_json("history")["entries"]]
+    told = ["forfeit", "settle", "reserve", "draw", "reserve", "open"]
+    assert kinds == told
+    lines = run_fine("ledger", "export").splitlines()
+    assert sum('"draw"' in line for line in lines) == 3
+
+
+def test_a_sealed_preflight_is_told_in_words(shop: Shop) -> None:
+    """History says where a step's charge came from, and how the run ended."""
+    assert run_process("end", code=PREFLIGHT).returncode == 0
+    text = run_fine("history")
+    assert "from the preflight" in text
+    assert "undrawn rest returned" in text
+    assert "preflight" not in run_fine("why", "cdnow", "--by", "step")
+    assert "No reservation is open" in run_fine("ledger", "reservations")

@@ -13,7 +13,7 @@ import operator
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +139,30 @@ def test_an_unknown_week_is_refused(week: str) -> None:
     with pytest.raises(ValueError, match=r"'1997-W01' to '1998-W27'") as caught:
         data.purchases(week)
     assert repr(week) in str(caught.value)
+
+
+def test_a_moment_stands_for_one_week_of_the_study() -> None:
+    """The next one is a week later, and after the last one the first comes round."""
+    monday = datetime(2026, 11, 16, 6, tzinfo=UTC)
+    known = data.weeks()
+    told = [data.week_at(monday + number * timedelta(days=7)) for number in range(80)]
+    assert set(told) == set(known)
+    assert told[-1] == told[0]
+    start = known.index(told[0])
+    assert told[:79] == known[start:] + known[:start]
+    sunday = datetime(2026, 11, 22, 23, 59, 59, tzinfo=UTC)
+    assert data.week_at(sunday) == told[0]
+
+
+def test_time_may_run_faster() -> None:
+    """A week each minute; and no week lasts nothing."""
+    moment = datetime(2026, 11, 16, 6, tzinfo=UTC)
+    known = data.weeks()
+    told = [data.week_at(moment + timedelta(minutes=n), 60) for n in range(3)]
+    places = [known.index(week) for week in told]
+    assert [(place - places[0]) % 79 for place in places] == [0, 1, 2]
+    with pytest.raises(ValueError, match="more than 0 seconds"):
+        data.week_at(moment, 0)
 
 
 def test_cents_are_exact() -> None:

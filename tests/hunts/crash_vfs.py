@@ -164,6 +164,8 @@ class ApswDatabase:
         pages: After how many pages of WAL SQLite checkpoints.
     """
 
+    dialect = "sqlite"
+
     def __init__(
         self,
         path: Path,

@@ -29,6 +29,7 @@ STAGES = [
         "tests/ledger/test_releases.py",
         "tests/ledger/test_reported.py",
         "tests/ledger/test_relations.py",
+        "tests/ledger/test_preflight.py",
         "tests/ledger/test_sqlite.py",
         "tests/races",
         "tests/crash",
@@ -38,6 +39,14 @@ STAGES = [
         "tests/hunts/test_kills.py",
         "tests/hunts/test_race.py",
         *NO_CONTROLS,
+    ],
+    [
+        "tests/ledger/test_sources.py",
+        "tests/ledger/test_witness_postgres.py",
+        "tests/ledger/test_memory.py",
+        "tests/ledger/test_views.py",
+        "tests/ledger/test_verify.py",
+        "tests/ledger/test_rollback.py",
     ],
 ]
 SECONDS = 400
@@ -103,17 +112,33 @@ MUTANTS = [
     ),
     Mutant(
         "a release is replayed at another cost",
-        'if row["cost"] != canonical(request.cost.describe()):',
+        'if row["cost"] != canonical(request.described_cost()):',
         OFF,
     ),
     Mutant(
         "an odometer's halt is forgotten",
-        "if account.id in halted or not account.admits(amount)",
-        "if not account.admits(amount)",
+        "if account.id in halted or not",
+        "if not",
     ),
     Mutant(
+        "a draw is counted as new",
+        "account.rule.zero() if self.drawn else amount",
+        "amount",
+    ),
+    Mutant(
+        "a late step draws from a sealed run",
+        'ended = row["state"] != "open"\n            drawn',
+        "ended = False\n            drawn",
+    ),
+    Mutant(
+        "a draw is forgotten",
+        "rest = rest - amount\n    return rest\n\n\ndef amount",
+        "pass\n    return rest\n\n\ndef amount",
+    ),
+    Mutant("anyone seals a run", 'if row["owner"] != ledger.owners.mine():', OFF),
+    Mutant(
         "a gate that was edited is used",
-        "if (account.rule, account.halt) != (rule, halt):",
+        "if not _same_rule(account.rule, rule) or account.halt != halt:",
         OFF,
     ),
     Mutant(
@@ -153,14 +178,14 @@ MUTANTS = [
     ),
     Mutant(
         "a request that failed leaves traces",
-        'session.change("rollback_to_savepoint")\n            answer = error',
-        "answer = error",
+        'self._session.change("rollback_to_savepoint")',
+        "pass",
     ),
     Mutant("another ledger is used", "if found != ledger_id:", OFF),
     Mutant("an old writer writes", 'if row["min_writer"] > SCHEMA_VERSION:', OFF),
     Mutant(
         "a charge that is not held is ended",
-        "if not amount.fits_within(account.held):",
+        "if not rest.fits_within(account.held):",
         OFF,
     ),
     Mutant(
@@ -182,8 +207,8 @@ MUTANTS = [
     ),
     Mutant(
         "transactions begin as readers",
-        'with self._transaction("BEGIN IMMEDIATE") as session:',
-        'with self._transaction("BEGIN") as session:',
+        'return self._transaction("BEGIN IMMEDIATE")',
+        'return self._transaction("BEGIN")  # not immediate',
     ),
     Mutant(
         "a connection is kept after an error",
@@ -209,6 +234,54 @@ MUTANTS = [
         "if file_id(self._lock_path) == file_id(self._lock_file):",
         "if True:",
     ),
+    # The witness and what it remembers
+    Mutant(
+        "what was witnessed is not compared",
+        "self._compare(session, unseen.lines)",
+        "pass",
+    ),
+    Mutant(
+        "the newest lines are not compared again",
+        "self.check_accounts(session, witness.latest)",
+        "pass",
+    ),
+    Mutant("an older epoch will do", "if epoch < witness.epoch:", OFF),
+    Mutant(
+        "the ledger's own database keeps its witness",
+        "same = _identity(connection) == _identity(other)",
+        "same = False",
+    ),
+    Mutant(
+        "a line that is missing in a database is not missed",
+        "if numbers != list(range(above + 1, above + 1 + len(numbers))):",
+        OFF,
+    ),
+    Mutant(
+        "a connection to the witness crosses a fork",
+        "inherited, self._pid = self._connection, os.getpid()\n"
+        "            self._connection = None",
+        "inherited, self._pid = None, os.getpid()",
+    ),
+    Mutant(
+        "a checkpoint may be counted anew",
+        "number=place if counted else None,",
+        'number=row["number"],',
+        equal="the count is compared as well",
+    ),
+    # One ledger for one source
+    Mutant("any ledger may use a source", "if governor == self.ledger:", "if True:"),
+    Mutant(
+        "a lifetime above its grant will do",
+        'elif not grant.covers(policy.declared()["lifetime"]):',
+        "elif False:",
+    ),
+    Mutant("anyone's grant will do", "if grant.taker != ledger:", OFF),
+    Mutant("a changed grant will do", "if told != grant.digest:", OFF),
+    Mutant(
+        "an unknown grant will do", "ledger.sources.check_given(wish.grant)", "pass"
+    ),
+    Mutant("more is carved than is left", "if not gate.account.admits(amount):", OFF),
+    Mutant("a ledger in memory serves forks", "if memory.pid != os.getpid():", OFF),
 ]
 
 

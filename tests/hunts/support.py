@@ -197,7 +197,7 @@ class HookedDatabase:
 
     def __init__(self, inner: Database) -> None:
         self.inner = inner
-        self.place = inner.place
+        self.place, self.dialect = inner.place, inner.dialect
         self.quiet()
 
     def quiet(self) -> None:

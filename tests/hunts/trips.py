@@ -10,6 +10,8 @@ from dpflow.exceptions import LedgerCorrupt
 class PlainTrips:
     """A session whose every statement is a trip of its own."""
 
+    exclusive = False
+
     @property
     def kept(self) -> dict[str, Any]:
         """Nothing: each account is read again, and so checked again."""

@@ -23,6 +23,7 @@ from dpflow import PureDP
 from dpflow.accounting.costs import Cost
 from dpflow.exceptions import DpflowError
 from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.ledger.memory import MEMORY, MemoryDatabase, _memories
 from dpflow.ledger.owner import Owners
 from dpflow.ledger.postgres import PostgresDatabase
 from dpflow.ledger.postgres_owner import SessionOwners
@@ -111,6 +112,9 @@ def granted(ledger: Ledger, cost: Cost | str = "0.1", **fields: Any) -> str:
 
 def read(path: Place, sql: str, *values: object) -> list[tuple[Any, ...]]:
     """Ask the database itself, over a connection that dpflow knows nothing of."""
+    if in_memory(path):
+        with MemoryDatabase(str(path).removeprefix(MEMORY)).read() as session:
+            return [tuple(row) for row in session._connection.execute(sql, values)]
     if isinstance(path, str):
         with _postgres(path) as postgres:
             return postgres.execute(sql.replace("?", "%s").encode(), values).fetchall()
@@ -123,6 +127,9 @@ def read(path: Place, sql: str, *values: object) -> list[tuple[Any, ...]]:
 
 def edit(path: Place, *statements: str) -> None:
     """Edit a ledger by hand, as someone might who knows SQL and no better."""
+    if in_memory(path):
+        _edit_memory(str(path), statements)
+        return
     if isinstance(path, str):
         with _postgres(path) as postgres:
             for statement in statements:
@@ -142,6 +149,22 @@ def edit(path: Place, *statements: str) -> None:
         connection.close()
 
 
+def in_memory(path: Place) -> bool:
+    """Say whether a ledger is in this process's memory."""
+    return str(path).startswith(MEMORY)
+
+
+def _edit_memory(path: str, statements: Sequence[str]) -> None:
+    """Edit a ledger in memory; as with a new connection, references do not hinder."""
+    connection = _memories[path.removeprefix(MEMORY)].connection
+    connection.execute("PRAGMA foreign_keys = OFF")
+    try:
+        for statement in statements:
+            connection.execute(statement)
+    finally:
+        connection.execute("PRAGMA foreign_keys = ON")
+
+
 def _postgres(path: str) -> psycopg.Connection[tuple[Any, ...]]:
     return psycopg.connect(path, options="-c search_path=dpflow")
 
@@ -151,7 +174,7 @@ def await_death(path: Place, reservation: str) -> None:
 
     The server of a database hears of it a moment after the operating system.
     """
-    if isinstance(path, Path):
+    if isinstance(path, Path) or in_memory(path):
         return
     sql = "SELECT owner FROM reservation WHERE id = ?"
     ((owner,),) = read(path, sql, reservation)
@@ -223,7 +246,16 @@ def audit(path: Place) -> None:
             if kind == "reserve":
                 kept = [a + b for a, b in zip(kept, amount, strict=True)]
                 open_amounts[account, reservation] = amount
-            elif kind in {"settle", "void", "forfeit"}:
+            elif kind == "draw":
+                rest = open_amounts.get((account, reservation)) or [-1] * len(amount)
+                rest = [a - b for a, b in zip(rest, amount, strict=True)]
+                assert min(rest) >= 0
+                open_amounts[account, reservation] = rest
+                kept = [a - b for a, b in zip(kept, amount, strict=True)]
+                # What the draw takes, the next entry holds for the step.
+                assert rows[position][1] == "reserve"
+                assert json.loads(rows[position][3]) == amount
+            elif kind in {"settle", "void", "forfeit", "seal"}:
                 assert open_amounts.pop((account, reservation)) == amount
                 kept = [a - b for a, b in zip(kept, amount, strict=True)]
                 ended.setdefault(reservation, set()).add(kind)
@@ -234,11 +266,12 @@ def audit(path: Place) -> None:
         assert (spent, kept) == (json.loads(settled), json.loads(held))
         assert (seq, head) == (len(rows), hashes[-1][0])
     words = {"settled": {"settle"}, "void": {"void"}, "forfeited": {"forfeit"}}
+    words["sealed"] = {"seal"}
     for name, state in read(path, "SELECT id, state FROM reservation"):
         assert words.get(state, set()) == ended.pop(name, set())
         assert (state == "open") == any(key[1] == name for key in open_amounts)
     assert ended == {}
-    if isinstance(path, str):
+    if isinstance(path, str) and not in_memory(path):
         return
     assert read(path, "PRAGMA integrity_check") == [("ok",)]
     assert read(path, "PRAGMA foreign_key_check") == []
@@ -318,6 +351,10 @@ class _FaultyConnection:
             cursor.close()
             raise
         return cursor
+
+    def rollback(self) -> None:
+        """End the transaction."""
+        self._connection.rollback()
 
     def close(self) -> None:
         """Close the real connection."""

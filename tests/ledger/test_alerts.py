@@ -1,4 +1,4 @@
-"""Alerts are told once for each threshold of a term."""
+"""Alerts are told once for each threshold of a term, and a term by its first charge."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import pytest
 
 from dpflow import Gaussian, guarded
 from dpflow.accounting import FILTERS
+from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.approval import Approval
 from dpflow.ledger.records import Granted
-from tests.ledger.support import make_policy, new_ledger, request
+from dpflow.ledger.terms import FIRST
+from dpflow.policy import Policy
+from tests.ledger.support import Place, make_ledger, make_policy, new_ledger, request
 from tests.projects import TENTH, make_project
 
 POLICY = make_policy(alerts="[0.5, 0.8, 0.95]")
@@ -104,3 +109,48 @@ def test_a_guarded_step_logs_its_alert(
     assert [r.message for r in caplog.records if "budget" in r.message] == [
         "50% of the budget of shop#1 is used, after step 'count'"
     ]
+
+
+@pytest.fixture
+def both(path: Place) -> Iterator[Ledger]:
+    """Give a new, open ledger of each kind."""
+    opened = make_ledger(path)
+    yield opened
+    opened.close()
+
+
+def opened(ledger: Ledger, policy: Policy = POLICY, **fields: object) -> list[str]:
+    """Reserve a step and return the terms that it is the first charge of."""
+    answer = ledger.reserve(request(ledger, "0.1", policies=(policy,), **fields))
+    assert isinstance(answer, Granted)
+    return [f"{each.dataset} {each.term} {each.because}" for each in answer.opened]
+
+
+def test_a_term_is_told_with_its_first_charge(both: Ledger) -> None:
+    """Once, be that charge voided; a refusal is none."""
+    with pytest.raises(BudgetRefused):
+        both.reserve(request(both, "2", policies=(POLICY,)))
+    first = request(both, "0.1", policies=(POLICY,))
+    answer = both.reserve(first)
+    assert isinstance(answer, Granted)
+    (told,) = answer.opened
+    assert (told.account, told.term, told.because) == ("a#1", 1, FIRST)
+    assert (told.epsilon, told.delta) == ("1", "0")
+    both.void(first.reservation, reason="not started")
+    assert [opened(both) for _ in range(2)] == [[], []]
+
+
+def test_a_new_term_is_told_anew(both: Ledger) -> None:
+    """With the reason that was given for it."""
+    assert opened(both) == [f"a 1 {FIRST}"]
+    policy = make_policy(lifetime="{epsilon: 9}", budget="{epsilon: 2}")
+    wish = Wish(because="a new year", new_term=True)
+    apply_policy(both, policy, wish, Approval(principal="ann"))
+    assert [opened(both, policy) for _ in range(2)] == [["a 2 a new year"], []]
+
+
+def test_the_parts_of_a_term_do_not_tell_it_again(both: Ledger) -> None:
+    """A new partition is empty, and its term is not new."""
+    policy = make_policy(partition="{by: region}")
+    told = [opened(both, policy, partitions=(r,)) for r in ("north", "south")]
+    assert told == [[f"a 1 {FIRST}"], []]

@@ -22,6 +22,7 @@ from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.backup import backup, restore
 from dpflow.ledger.verify import verify
 from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_places import witness_at
 from tests.ledger.support import Child, die, edit, granted, holding, read, sums, url
 from tests.ledger.test_reconcile import POLICIES
 from tests.ledger.test_rollback import Host
@@ -52,7 +53,7 @@ def back_up(host: Host, name: str = "kept.db") -> Path:
 
 def put_back(host: Host, copy: Path, **options):
     """Restore a backup."""
-    witness = None if host.witness == "none" else Path(host.witness)
+    witness = witness_at(host.witness, url(host.path))
     ledger_id = read(copy, "SELECT ledger_id FROM ledger")[0][0]
     given = {
         "ledger_id": ledger_id,
@@ -217,7 +218,7 @@ def put_back_as(host: Host, copy: Path, ledger_id: str) -> None:
         copy,
         host.path,
         ledger_id=ledger_id,
-        witness=Path(host.witness),
+        witness=witness_at(host.witness, url(host.path)),
         policies=POLICIES,
         because=WHY,
     )

@@ -175,7 +175,9 @@ def test_another_users_ledger_is_out_of_reach_and_not_missing(public: Path) -> N
     def attempt() -> str:
         become_nobody()
         opened = refusal(lambda: open_ledger(url(path)))
-        return f"{opened} {refusal(lambda: create_ledger(url(path)))}"
+        mine = str(public / "witnesses")
+        made = refusal(lambda: create_ledger(url(path), witness=mine))
+        return f"{opened} {made}"
 
     names = sorted(public.iterdir())
     assert told_by_child(attempt) == "LedgerUnavailable ConfigurationError"

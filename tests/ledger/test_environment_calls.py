@@ -15,11 +15,20 @@ from types import SimpleNamespace
 
 import pytest
 
+from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger, views
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.freeze import freeze
+from dpflow.ledger.operations import amend
+from dpflow.ledger.reconcile import reconcile
 from dpflow.ledger.records import Replayed
+from dpflow.ledger.releases import forget_release, releases
 from dpflow.ledger.sqlite import SqliteDatabase
+from dpflow.ledger.verify import sign_heads
 from tests.ledger.support import (
+    BASIC,
     Child,
     FaultyDatabase,
     Gate,
@@ -265,6 +274,8 @@ def test_a_newer_schema_is_refused_inside_each_write(
     ledger: Ledger, path: Path
 ) -> None:
     """A ledger may be migrated while this process has it open."""
+    ledger.settle(granted(ledger, key="made"), value="1")
+    made = releases(ledger)[0].id
     reservation, asked = granted(ledger), request(ledger)
     # A newer schema that this version may still write is no reason to stop.
     edit(path, "UPDATE ledger SET schema_version = 99")
@@ -277,6 +288,12 @@ def test_a_newer_schema_is_refused_inside_each_write(
         lambda: ledger.void(reservation, reason="test"),
         lambda: ledger.forfeit(reservation, because="test"),
         lambda: open_ledger(url(path)),
+        lambda: amend(ledger, reservation, PureDP(epsilon=1), because="test"),
+        lambda: apply_policy(ledger, BASIC, Wish(), Approval(principal="me")),
+        lambda: freeze(ledger, "a", who="me", because="test"),
+        lambda: forget_release(ledger, made),
+        lambda: sign_heads(ledger, b"k" * 32, []),
+        lambda: reconcile(ledger, {}, because="test"),
     )
     before = kinds(path), sums(path)
     for call in calls:

@@ -54,7 +54,6 @@ def test_it_takes_no_charge(writer: Ledger, path: Place) -> None:
     assert views.history(writer, kind=None) == before
 
 
-@pytest.mark.parametrize("path", ["sqlite", "postgres"], indirect=True)
 def test_the_database_itself_refuses(writer: Ledger, path: Place) -> None:
     """A statement that writes, slipped into a reading transaction, fails."""
     values = {"account": "a#1", "threshold": "0.5", "at": "now"}

@@ -11,7 +11,7 @@ import json
 import random
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -40,6 +40,7 @@ from tests.ledger.support import (
     sums,
     url,
 )
+from tests.postgres import server
 
 POLICY = make_policy(budget="{epsilon: 100}")
 OTHER = make_policy("b", budget="{epsilon: 100}")
@@ -178,22 +179,23 @@ def restored_into_the_open_file(host: Host) -> None:
     copy_database(copy, host.path)
 
 
-def charges_taken_back(host: Host) -> None:
+def charges_taken_back(host: Host, account: str = "a#1") -> None:
     """Someone who knows the schema removes the newest entries and fits the rest."""
     host.work()
     seq, reservation = read(
         host.path,
-        "SELECT seq, reservation FROM entry WHERE account = 'a#1' AND kind = 'reserve' "
+        "SELECT seq, reservation FROM entry WHERE account = ? AND kind = 'reserve' "
         "ORDER BY seq DESC LIMIT 1",
+        account,
     )[0]
     edit(
         host.path,
         "DROP TRIGGER entry_no_delete",
-        f"DELETE FROM entry WHERE account = 'a#1' AND seq >= {seq}",
+        f"DELETE FROM entry WHERE account = '{account}' AND seq >= {seq}",
         f"DELETE FROM reservation WHERE id = '{reservation}'",
         "UPDATE account SET (seq, head, settled, held) = (SELECT seq, hash, "
-        "settled_after, held_after FROM entry WHERE account = 'a#1' "
-        "ORDER BY seq DESC LIMIT 1) WHERE id = 'a#1'",
+        f"settled_after, held_after FROM entry WHERE account = '{account}' "
+        f"ORDER BY seq DESC LIMIT 1) WHERE id = '{account}'",
     )
 
 
@@ -244,12 +246,34 @@ def next_step(host: Host, dataset: str = "a") -> object:
         ledger.close()
 
 
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    """Give a database that keeps the witnesses of all hosts, each apart."""
+    url = server().new_database()
+    yield url
+    server().drop(url)
+
+
+@pytest.fixture(params=["file", "postgres"])
+def kept(request: pytest.FixtureRequest) -> str | None:
+    """Give the place of the witness; None: a folder of each host's own."""
+    if request.param == "file":
+        return None
+    found: str = request.getfixturevalue("database")
+    return found
+
+
 def after(
-    accident: Callable[[Host], None], folder: Path, seed: int, *, w: bool
+    accident: Callable[[Host], None],
+    folder: Path,
+    seed: int,
+    *,
+    w: bool,
+    kept: str | None = None,
 ) -> Host:
     """Return a host to which an accident has happened."""
     folder.mkdir()
-    witness = str(folder / "state") if w else "none"
+    witness = (kept or str(folder / "state")) if w else "none"
     host = Host(folder, witness, random.Random(seed))
     host.work()
     accident(host)
@@ -257,10 +281,10 @@ def after(
 
 
 @pytest.mark.parametrize("accident", ACCIDENTS)
-def test_no_accident_is_silent_with_a_witness(tmp_path, accident):
+def test_no_accident_is_silent_with_a_witness(tmp_path, accident, kept):
     """The step is refused, nothing is charged, and the way out is named."""
-    for seed in range(EACH):
-        host = after(accident, tmp_path / str(seed), seed, w=True)
+    for seed in range(EACH if kept is None else FEW):
+        host = after(accident, tmp_path / str(seed), seed, w=True, kept=kept)
         before = read(host.path, "SELECT * FROM entry ORDER BY account, seq")
         answer = next_step(host)
         assert isinstance(answer, LedgerRolledBack), (seed, answer)
@@ -279,18 +303,19 @@ def test_every_accident_is_silent_without_one(tmp_path, accident):
 
 
 @pytest.mark.parametrize("accident", ACCIDENTS)
-def test_steps_on_other_datasets_are_refused_too(tmp_path, accident):
+def test_steps_on_other_datasets_are_refused_too(tmp_path, accident, kept):
     """A ledger that forgot something is not asked anything any more."""
-    host = after(accident, tmp_path / "host", 7, w=True)
+    host = after(accident, tmp_path / "host", 7, w=True, kept=kept)
     assert isinstance(next_step(host, "b"), LedgerRolledBack)
 
 
-def test_a_process_that_has_the_ledger_open_notices_too(tmp_path):
+def test_a_process_that_has_the_ledger_open_notices_too(tmp_path, kept):
     """The file is overwritten in place; nothing else tells of it."""
     for seed in range(FEW):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        host = Host(folder, str(folder / "state"), random.Random(seed))
+        witness = kept or str(folder / "state")
+        host = Host(folder, witness, random.Random(seed))
         ledger = host.open()
         host.work(ledger)
         copy = host.copy()
@@ -299,6 +324,19 @@ def test_a_process_that_has_the_ledger_open_notices_too(tmp_path):
         with pytest.raises(LedgerRolledBack):
             granted(ledger, "0.25", policies=[POLICY])
         ledger.close()
+
+
+def test_an_account_that_was_not_charged_last_is_compared_too(tmp_path, kept):
+    """Someone takes back charges of a dataset that no later step used."""
+    host = Host(tmp_path, kept or str(tmp_path / "state"), random.Random(1))
+    ledger = host.open()
+    granted(ledger, "0.25", policies=[OTHER])
+    granted(ledger, "0.25", policies=[OTHER])
+    granted(ledger, "0.25", policies=[POLICY])
+    ledger.close()
+    host.work = lambda: None  # type: ignore[method-assign,assignment]
+    charges_taken_back(host, "b#1")
+    assert isinstance(next_step(host), LedgerRolledBack)
 
 
 # What only looks like an accident
@@ -400,6 +438,22 @@ HARMLESS = [
     compacted,
     witness_moved,
 ]
+
+
+#: What happens to files only.
+OF_FILES = (died_while_telling, compacted, witness_moved)
+
+
+@pytest.mark.parametrize(
+    "event", [event for event in HARMLESS if event not in OF_FILES]
+)
+def test_nothing_else_is_taken_for_an_accident_in_a_database(tmp_path, event, database):
+    """The same with a witness on PostgreSQL."""
+    for seed in range(FEW):
+        host = after(event, tmp_path / str(seed), seed, w=True, kept=database)
+        assert isinstance(next_step(host), Granted), seed
+        host.work()
+        audit(host.path)
 
 
 @pytest.mark.parametrize("event", HARMLESS)

@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpflow import Gaussian
-from dpflow.exceptions import BudgetRefused, LedgerCorrupt
+from dpflow.exceptions import BudgetRefused, LedgerCorrupt, LedgerRolledBack
 from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.ledger.checkpoints import signature
 from dpflow.ledger.operations import amend, import_prior
+from dpflow.ledger.reconcile import compare, reconcile
 from dpflow.ledger.records import canonical
 from dpflow.ledger.replay import TAIL, Replay
 from dpflow.ledger.verify import verify
@@ -31,6 +33,7 @@ from tests.ledger.support import (
     request,
     url,
 )
+from tests.ledger.test_rollback import copy_database
 
 KEY = b"k" * 32
 SHOP = make_policy(
@@ -336,7 +339,7 @@ def test_removed_checkpoints_are_noticed(ledger, path):
     assert verify(ledger, key=KEY, sign_new=True).fine
     edit(path, "DELETE FROM checkpoint WHERE account = 'a#1'")
     report = verify(ledger, key=KEY)
-    assert [finding.account for finding in report.bad] == ["a#1"]
+    assert {finding.account for finding in report.bad} == {"a#1"}
     assert "dpflow ledger checkpoint" in report.bad[0].problem
     assert read(path, "SELECT * FROM checkpoint WHERE account = 'a#1'") == []
 
@@ -437,3 +440,78 @@ def test_a_check_signs_nothing(tmp_path):
     assert verify(ledger, key=KEY).fine
     assert read(Path(ledger.place), "SELECT account, seq FROM checkpoint") != before
     ledger.close()
+
+
+# Checkpoints that are taken off
+
+
+def signed_thrice(ledger, path):
+    """Sign a ledger after each of three charges; return the journal's length then."""
+    for _ in range(3):
+        ledger.settle(granted(ledger))
+        assert verify(ledger, key=KEY, sign_new=True).bad == []
+    sql = "SELECT number FROM checkpoint WHERE account = 'a#1' ORDER BY seq"
+    assert [number for (number,) in read(path, sql)] == [1, 2, 3]
+
+
+def test_a_checkpoint_that_was_taken_out_of_the_middle_is_noticed(ledger, path):
+    """Each names the one before it; the control: all are fine as they were."""
+    signed_thrice(ledger, path)
+    assert verify(ledger, key=KEY).bad == []
+    edit(path, "DELETE FROM checkpoint WHERE account = 'a#1' AND number = 2")
+    assert "forged" in verify(ledger, key=KEY).bad[0].problem
+
+
+def test_a_checkpoint_that_was_counted_anew_is_noticed(ledger, path):
+    """Closing the gap does not help without the key."""
+    signed_thrice(ledger, path)
+    edit(
+        path,
+        "DELETE FROM checkpoint WHERE account = 'a#1' AND number = 2",
+        "UPDATE checkpoint SET number = 2 WHERE account = 'a#1' AND number = 3",
+    )
+    assert "forged" in verify(ledger, key=KEY).bad[0].problem
+
+
+def test_the_newest_checkpoint_cannot_be_taken_off_under_a_witness(tmp_path):
+    """Verify and the next decision notice; without a witness nothing does."""
+    path = tmp_path / "ledger.db"
+    ledger = create_ledger(url(path), witness=str(tmp_path / "w"))
+    signed_thrice(ledger, path)
+    edit(path, "DELETE FROM checkpoint WHERE account = 'a#1' AND number = 3")
+    (bad,) = verify(ledger, key=KEY).bad
+    assert "signed checkpoints" in bad.problem
+    opened = open_ledger(url(path), witness=str(tmp_path / "w"))
+    with pytest.raises(LedgerRolledBack, match="signed checkpoints"):
+        granted(opened)
+    assert (compare(opened).unsigned, compare(opened).losses) == (1, ())
+    copy_database(path, tmp_path / "copy")
+    reconcile(opened, {}, because="the newest was lost")
+    # Every witnessed entry is in a copy from before; only the count of repairs tells.
+    copy_database(path, tmp_path / "after")
+    copy_database(tmp_path / "copy", path)
+    with pytest.raises(LedgerRolledBack, match="a copy from before one"):
+        granted(open_ledger(url(path), witness=str(tmp_path / "w")))
+    copy_database(tmp_path / "after", path)
+    granted(opened)
+    blind = open_ledger(url(path), witness="none")
+    assert verify(blind, key=KEY).bad == []
+
+
+def test_a_ledger_signed_before_checkpoints_were_counted_goes_on(ledger, path):
+    """Old signatures stay good, and new ones are chained to them."""
+    ledger.settle(granted(ledger))
+    ((seq, digest),) = read(path, "SELECT seq, head FROM account WHERE id = 'a#1'")
+    old = signature(KEY, ledger.id, "a#1", seq, digest)
+    edit(
+        path,
+        "INSERT INTO checkpoint (account, seq, hash, signature, at, writer) "
+        f"VALUES ('a#1', {seq}, '{digest}', '{old}', '', '')",
+    )
+    ledger.settle(granted(ledger))
+    assert verify(ledger, key=KEY, sign_new=True).bad == []
+    sql = "SELECT number FROM checkpoint WHERE account = 'a#1' ORDER BY seq"
+    assert read(path, sql) == [(None,), (2,)]
+    assert verify(ledger, key=KEY).bad == []
+    edit(path, f"DELETE FROM checkpoint WHERE seq = {seq}")
+    assert "forged" in verify(ledger, key=KEY).bad[0].problem

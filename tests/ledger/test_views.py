@@ -305,3 +305,27 @@ def test_a_long_journal_is_thinned_out_and_keeps_its_newest(ledger):
     assert len(whole) == 24
     assert [point.seq for point in some] == [5, 10, 15, 20, 25]
     assert some == [point for point in whole if point.seq in (5, 10, 15, 20, 25)]
+
+
+def test_a_clock_that_jumps_hides_no_entry(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest come first over all accounts, whatever their labels say."""
+    times = ["2999-01-01", "1970-01-01", "2026-01-01"]
+    policies = [make_policy(name) for name in ("a", "b", "c")]
+    made = []
+    for time in times:
+        monkeypatch.setattr("dpflow.ledger.account.now", lambda label=time: label)
+        made += [granted(ledger, policies=[policy]) for policy in policies]
+    newest = [entry.reservation for entry in views.history(ledger, limit=4)]
+    assert newest == made[:-5:-1]
+    labels = [entry.at for entry in views.history(ledger)]
+    # The control: the labels are in another order, which the listing followed once.
+    assert sorted(labels, reverse=True) != labels
+    for policy in reversed(policies):
+        with pytest.raises(BudgetRefused):
+            granted(ledger, "5", policies=[policy])
+    monkeypatch.setattr("dpflow.ledger.account.now", lambda: "1900-01-01")
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "6", policies=[policies[2]])
+    assert [each.dataset for each in views.refusals(ledger, limit=2)] == ["c", "a"]

@@ -19,8 +19,9 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import create_ledger, open_ledger, witness_lines
 from dpflow.ledger import witness as witness_module
-from dpflow.ledger.witness import Witness, witness_folder
+from dpflow.ledger.witness import Witness
 from dpflow.ledger.witness_lines import Header, Line
+from dpflow.ledger.witness_places import witness_at
 from tests.ledger.support import (
     Child,
     Gate,
@@ -257,8 +258,10 @@ def test_a_witness_that_cannot_be_read_fails_closed(tmp_path):
     opened = open_ledger(place, witness=str(tmp_path / "file"))
     with pytest.raises(LedgerUnavailable, match="cannot read the witness"):
         granted(opened)
-    with pytest.raises(LedgerUnavailable, match="cannot write the witness"):
+    with pytest.raises(LedgerUnavailable, match="cannot read the witness"):
         create_ledger(f"{place}2", witness=str(tmp_path / "file"))
+    # No ledger is made that would lack its witness.
+    assert not Path(f"{ledger.place}2").exists()
 
 
 def test_the_witness_of_another_ledger_is_refused(tmp_path):
@@ -286,26 +289,33 @@ def test_a_forked_child_tells_too(tmp_path):
 # Where it is
 
 
+def file_at(setting: str | None, url: str = "sqlite:///ledger.db") -> str:
+    """Return the place of a witness."""
+    made = witness_at(setting, url)
+    assert made is not None
+    return made(ID).place
+
+
 def test_the_default_is_the_users_state_folder(monkeypatch):
     """As the specification of such folders says."""
     monkeypatch.setenv("XDG_STATE_HOME", "/var/state")
-    assert witness_folder(None, "sqlite") == Path("/var/state/dpflow")
+    assert file_at(None) == f"/var/state/dpflow/{ID}.witness"
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/me")
-    assert witness_folder(None, "sqlite") == Path("/home/me/.local/state/dpflow")
+    assert file_at(None) == f"/home/me/.local/state/dpflow/{ID}.witness"
 
 
 def test_it_can_be_elsewhere_or_waived_by_name():
     """A folder, or the word."""
-    assert witness_folder("/mnt/w", "sqlite") == Path("/mnt/w")
-    assert witness_folder("none", "postgresql") is None
+    assert file_at("/mnt/w") == f"/mnt/w/{ID}.witness"
+    assert witness_at("none", "postgresql://db/x") is None
 
 
 def test_a_database_for_many_machines_has_no_default():
     """A file of one user would see nothing of what others charge."""
     with pytest.raises(ConfigurationError, match="is not set"):
-        witness_folder(None, "postgresql")
-    assert witness_folder("/mnt/w", "postgresql") == Path("/mnt/w")
+        witness_at(None, "postgresql://db/x")
+    assert file_at("/mnt/w", "postgresql://db/x") == f"/mnt/w/{ID}.witness"
 
 
 def test_a_missing_file_is_told_with_its_place(tmp_path):

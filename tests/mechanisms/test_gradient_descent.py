@@ -22,16 +22,17 @@ from dpflow import (
     guarded,
 )
 from dpflow.accounting import make_filter
-from dpflow.exceptions import ReleaseError
-from dpflow.individual import PrivateTally
+from dpflow.accounting.individual import IndividualBound
+from dpflow.exceptions import InvalidCost, ReleaseError, UnsupportedCost
+from dpflow.individual import PrivateMask, PrivateTally, sampled_gaussian_costs
 from dpflow.mechanisms import gradient_descent as mechanism
 from dpflow.mechanisms.gradient_descent import (
-    Clip,
     individual_descent,
     individual_gradient,
     noisy_gradient,
     poisson_sample,
 )
+from dpflow.mechanisms.rows import Clip, Factors
 from tests.projects import POLICY, account, make_project
 
 QUIET = Gaussian(sensitivity=1, noise_multiplier="1e-6")
@@ -275,3 +276,109 @@ def test_options_belong_to_their_costs(shop: Path) -> None:
         descend(EarlyStopping(STEP, stops=(1,)), sigma=1, steps=2)
     with pytest.raises(ReleaseError, match="outside the body"):
         gradient_descent(np.zeros(2), pull, norm=1, rate=0.1)
+
+
+# ---- everybody's budget, with a sample
+
+
+def renyi_bound(steps: float, sigma: float, rate: float) -> IndividualBound:
+    """Return a bound of order 8 that so many sampled steps of norm 1 fill."""
+    one = IndividualBound(measure="renyi", order=8, bound=1)
+    (cost,) = sampled_gaussian_costs(one, np.ones(1), sigma=sigma, rate=rate)
+    return IndividualBound(measure="renyi", order=8, bound=steps * float(cost))
+
+
+def test_a_sampled_step_charges_everybody_and_sums_the_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever is never drawn runs out like everybody else."""
+    bound = renyi_bound(2.5, 2, 0.5)
+    tally, seen = PrivateTally(bound, people=3), []
+    quiet = mechanism.draw
+    monkeypatch.setattr(
+        mechanism, "draw", lambda _, value: seen.append(value) or quiet(QUIET, value)
+    )
+    low, high = 0, 2**64 - 1
+    drawings = [(low, high, low), (low, high, high), (low, low, low)]
+    for drawing in drawings:
+        words = np.array(drawing, "<u8").tobytes()
+        monkeypatch.setattr(mechanism, "random_bytes", lambda _, words=words: words)
+        rows = np.diag([1.0, 1.0, 0.1])
+        individual_gradient(tally, rows, clip=Clip.to(1), sigma=2, sampling_rate=0.5)
+    assert np.allclose(seen, [[1, 0, 0.1], [1, 0, 0], [0, 0, 0.1]], atol=1e-6)
+
+
+def test_the_mask_of_a_sample_is_withheld_and_both() -> None:
+    """Of those who can pay, the drawn ones; nothing shows who they are."""
+    mask = PrivateMask(np.array([True, True, False]))
+    both = mask.among(np.array([True, False, True]))
+    assert both.sum(np.ones(3)) == 1
+    assert repr(both) == "<PrivateMask: withheld>"
+    with pytest.raises(InvalidCost, match="one row for each"):
+        mask.among(np.array([True]))
+
+
+@pytest.mark.parametrize(
+    ("bound", "rate", "words"),
+    [
+        (IndividualBound(measure="gaussian", bound=1), 0.5, "not\\s+Gaussian DP"),
+        (IndividualBound(measure="renyi", order=600, bound=1), 0.5, "up to 512"),
+    ],
+)
+def test_a_sample_without_a_price_is_refused(bound, rate, words) -> None:
+    """No mu has it, and no order beyond the sums of the theorem."""
+    tally = PrivateTally(bound, people=1)
+    with pytest.raises(UnsupportedCost, match=words):
+        individual_gradient(
+            tally, np.ones((1, 1)), clip=Clip.to(1), sigma=2, sampling_rate=rate
+        )
+
+
+@pytest.mark.parametrize("rate", [0, -0.1, 1.1, float("nan")])
+def test_a_rate_is_a_chance(rate: float) -> None:
+    """In (0, 1]."""
+    tally = PrivateTally(renyi_bound(1, 2, 0.5), people=1)
+    with pytest.raises(InvalidCost, match="rate"):
+        individual_gradient(
+            tally, np.ones((1, 1)), clip=Clip.to(1), sigma=2, sampling_rate=rate
+        )
+
+
+def test_a_sampled_descent_reserves_the_bound_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many steps there are, drawn or not."""
+    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 500, delta: 1e-6}").replace(
+        "filter: basic", "filter: {theorem: individual, order: 8}"
+    )
+    make_project(tmp_path, monkeypatch, policy)
+    rule = make_filter("individual", epsilon=500, delta="1e-6", order=8)
+    model = descend(rule.opening(), sampling_rate="0.5", sigma="0.1", steps=40)
+    assert np.allclose(model, TARGET, atol=0.1)
+    assert account().spent == rule.named(rule.price(rule.opening()))
+
+
+def test_a_sampling_rate_belongs_to_an_individual_bound(shop: Path) -> None:
+    """Elsewhere the cost says it, so that it is charged."""
+    with pytest.raises(ReleaseError, match="PoissonSampledGaussian"):
+        descend(EarlyStopping(STEP, stops=(1,)), sampling_rate="0.5")
+
+
+def test_products_of_factors_are_gradients_too(shop: Path) -> None:
+    """A linear model's gradients are summed without being written down."""
+    features = np.array([[1.0, 0.0], [0.0, 1.0]] * 20)
+    factors = Factors(features)
+
+    @guarded(
+        dataset="shop",
+        cost=EarlyStopping(Gaussian(sensitivity=1, sigma="0.05"), stops=(40,)),
+    )
+    def fit() -> np.ndarray:
+        return gradient_descent(
+            np.zeros(2),
+            lambda model: factors.outer(features @ (model - TARGET)),
+            norm=1,
+            rate=0.02,
+        )
+
+    assert np.allclose(fit(), TARGET, atol=0.05)

@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from dpflow import Laplace
+from dpflow.accounting import make_filter
 from dpflow.accounting.output_costs import EarlyStopping
 from dpflow.ledger.views import accounts
 from dpflow.project import current_project
@@ -92,6 +94,27 @@ def test_the_table_says_what_cells_give_back():
     assert spent_with + left_with == pytest.approx(3)
     assert last + left == pytest.approx(3)
     assert with_cells < without
+
+
+def test_adaptive_filters_leave_less_than_cells():
+    """For this flow; each number fits its filter and the next thousandth does not."""
+    for steps in (10, 70):
+        left_with_cells = float(train_until_good.table(steps)[0][2])
+        rows = train_until_good.under_filters(steps)
+        assert [row[0] for row in rows] == [
+            "renyi",
+            "portfolio",
+            "concentrated",
+            "gaussian",
+        ]
+        for theorem, left, scale in rows:
+            rule = make_filter(theorem, epsilon=3, delta="1e-5")
+            spent = rule.price(train_until_good.FIT.realised(steps))
+            for more, fits in ((0, True), (0.001, False)):
+                cost = Laplace(sensitivity=2, epsilon=f"{left + more:.3f}")
+                assert rule.admits(spent + rule.price(cost)) == fits
+            assert scale == 2 / left
+            assert left < left_with_cells
 
 
 def test_the_figures_are_drawn(examples):

@@ -31,7 +31,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
 
 
 def test_a_step_sends_reserved_then_settled(project, sent) -> None:
-    """With cost and key, and never its output or private arguments."""
+    """With cost and key, and never its output or private arguments; the term, once."""
 
     @dp_task(dataset="shop", cost=TENTH, release_key="count/{week}", private=("frame",))
     def count(frame: str, week: str) -> str:
@@ -45,17 +45,18 @@ def test_a_step_sends_reserved_then_settled(project, sent) -> None:
     report()
     assert [event["event"] for event in sent] == [
         "dpflow.budget.reserved",
+        "dpflow.budget.term-opened",
         "dpflow.budget.settled",
         "dpflow.budget.replayed",
     ]
-    settled = sent[1]
+    settled = sent[2]
     assert settled["resource"]["prefect.resource.id"] == "dpflow.dataset.shop"
     payload = settled["payload"]
     assert (payload["step"], payload["flow"]) == ("count", "report")
     assert payload["release_key"] == "count/w1"
     assert payload["cost"] == TENTH.describe()
     assert payload["outcome"] == "completed"
-    assert payload["digest"] == sent[2]["payload"]["digest"]
+    assert payload["digest"] == sent[3]["payload"]["digest"]
     assert CANARY not in str(sent)
 
 

@@ -11,9 +11,11 @@ from typing import Any
 import pandas as pd
 from prefect import flow, get_run_logger, task
 from prefect.assets import Asset
+from prefect.client.orchestration import get_client
 from prefect.task_runners import ProcessPoolTaskRunner
 
 from dpflow import PureDP, dp_flow, dp_task, private_task
+from tests.prefect.matrix.support import execute
 
 #: Private arguments, texts of errors, and what was not released.
 TEXT, NUMBER = "private-canary-2718281828", 57721566490
@@ -220,6 +222,14 @@ def pool() -> None:
     failing.submit(table, "chained").wait()
 
 
+def _deployed() -> str:
+    """Run as a deployment, which warns of steps without a key when it is made."""
+    made = succeed.to_deployment("canaries").apply()
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run_from_deployment(made).id
+    return str(execute(succeed, run).name)
+
+
 def pass_by() -> dict[str, Any]:
     """Run all of them; return the errors that they saw."""
     import asyncio
@@ -230,6 +240,7 @@ def pass_by() -> dict[str, Any]:
         with suppress(SystemExit, KeyboardInterrupt):
             crash(kind)
     told["refused"] = refuse(return_state=True).name
+    told["deployed"] = _deployed()
     runner: Any = ProcessPoolTaskRunner(max_workers=1)
     told["pool"] = pool.with_options(task_runner=runner)(return_state=True).name
     return told

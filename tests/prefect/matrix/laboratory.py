@@ -48,7 +48,10 @@ class Laboratory:
 
     def __enter__(self) -> Self:
         arguments = ["server", "start", "--host", "127.0.0.1", "--port", self._port]
-        self._launch(["-m", "prefect", *map(str, arguments)], self._folder, "server")
+        # For how long a run waits that its deployment's `concurrency_limit` holds up.
+        wait = {"PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS": "5"}
+        command = ["-m", "prefect", *map(str, arguments)]
+        self._launch(command, self._folder, "server", **wait)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,7 +67,7 @@ class Laboratory:
     def result(self, experiment: Callable[[Laboratory], Any]) -> Any:
         """Return what an experiment found."""
         self.begin(experiment)
-        return self._results[experiment].result(timeout=400)
+        return self._results[experiment].result(timeout=600)
 
     def _made(self, experiment: Callable[[Laboratory], Any]) -> Any:
         wait_until(self._healthy, "Prefect's server", 120)
@@ -78,9 +81,14 @@ class Laboratory:
 
     def project(self, name: str, *policies: str) -> Path:
         """Return the folder of a new project."""
+        folder = self.folder(name)
+        fill_project(folder, *policies)
+        return folder
+
+    def folder(self, name: str) -> Path:
+        """Return a new, empty folder."""
         folder = self._folder / name
         folder.mkdir()
-        fill_project(folder, *policies)
         return folder
 
     @contextmanager
@@ -91,6 +99,27 @@ class Laboratory:
         process = self.start(folder, *program)
         try:
             yield process
+        finally:
+            stop(process)
+
+    def command(self, folder: Path, *arguments: str, **variables: str) -> str:
+        """Run a Python module to its end, as its user would; return what it said."""
+        log = folder / f"{arguments[0]}.log"
+        before = log.stat().st_size if log.exists() else 0
+        process = self._launch(["-m", *arguments], folder, arguments[0], **variables)
+        code = process.wait(timeout=120)
+        said = log.read_bytes()[before:].decode()
+        assert code == 0, said[-4000:]
+        return said
+
+    @contextmanager
+    def serving(
+        self, folder: Path, *arguments: str, **variables: str
+    ) -> Iterator[None]:
+        """Run a Python module for the length of a block."""
+        process = self._launch(["-m", *arguments], folder, arguments[0], **variables)
+        try:
+            yield
         finally:
             stop(process)
 
@@ -107,7 +136,8 @@ class Laboratory:
         code = process.wait(timeout=300)
         name = program[0]
         assert code == 0, (folder / f"{name}.log").read_text("utf-8")[-4000:]
-        return json.loads((folder / f"{name}.json").read_text("utf-8"))
+        told = variables.get("TOLD", name)
+        return json.loads((folder / f"{told}.json").read_text("utf-8"))
 
     def _launch(
         self, command: list[str], folder: Path, log: str, **variables: str
@@ -143,7 +173,7 @@ class Laboratory:
         def answer() -> httpx.Response | None:
             kind = "POST" if body else "GET"
             given = httpx.request(
-                kind, f"{self.url}/{path}", json=body or None, timeout=30
+                kind, f"{self.url}/{path}", json=body or None, timeout=120
             )
             # Its database is locked: Prefect's own client asks again, too.
             return (
@@ -162,7 +192,7 @@ class Laboratory:
         """Wait until a run is in a state."""
         return bool(
             wait_until(
-                lambda: self.state(kind, identity) == state, f"{kind} run {state}", 60
+                lambda: self.state(kind, identity) == state, f"{kind} run {state}", 150
             )
         )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect import flow, serve, task
+from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import UpstreamTaskError
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -19,7 +20,7 @@ from prefect.task_runners import ProcessPoolTaskRunner
 from prefect.task_worker import serve as serve_tasks
 
 from dpflow import BudgetExhausted, PureDP, dp_flow, dp_task
-from tests.prefect.matrix.support import mark, run_again
+from tests.prefect.matrix.support import execute, mark, run_again
 
 TENTH = PureDP(epsilon="0.1")
 
@@ -52,6 +53,40 @@ def lasting(week: int) -> str:
     time.sleep(1.5)
     mark("lasting ended")
     return f"lasting {turn}"
+
+
+@dp_flow(name="report", preflight={"shop": [TENTH] * 4})
+def whole() -> list[str]:
+    """Hold the whole run, and be killed in the middle of its second step."""
+    _note_run()
+    return [first(1), endless(1)]
+
+
+@dp_task(dataset="shop", cost=TENTH, release_key="weekly/{week}")
+def weekly(week: str) -> str:
+    """Make one release of a week, and wait for the test to end it."""
+    turn = mark("weekly")
+    end = time.monotonic() + 120
+    while not Path("go").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    return f"weekly {turn}"
+
+
+@dp_flow(name="report")
+def tick(week: str) -> str:
+    """Report a week, as every tick of a schedule does."""
+    mark("tick")
+    return weekly(week)
+
+
+def first_tick() -> dict[str, Any]:
+    """Report the week."""
+    return {"value": tick("w1")}
+
+
+def second_tick() -> dict[str, Any]:
+    """Report the same week, from another process."""
+    return {"value": tick("w1")}
 
 
 def _note_run() -> None:
@@ -173,6 +208,19 @@ def until_exhausted() -> None:
     _until_exhausted()
 
 
+@dp_task(dataset="patients", cost=TENTH, release_key="tenth/{turn}")
+def tenth(turn: int) -> int:
+    """Fit ten times."""
+    return turn
+
+
+@dp_flow(name="until-refused")
+def until_refused() -> None:
+    """Call one step more than fits."""
+    for turn in range(11):
+        tenth(turn)
+
+
 def dask() -> dict[str, Any]:
     """Let Dask workers die during a body and after some, then exhaust the budget."""
     from distributed import LocalCluster
@@ -214,6 +262,36 @@ def deployments(name: str) -> None:
     serve(*(made.to_deployment(f"{name}-{key}") for key, made in flows.items()))
 
 
+def twice(run: str) -> dict[str, Any]:
+    """Execute a flow run that another process may be executing, too."""
+    state = execute(submitted, run)
+    return {"name": state.name, "value": state.result(raise_on_failure=False)}
+
+
+def twice_made() -> dict[str, Any]:
+    """Make a flow run for two processes to execute."""
+    with get_client(sync_client=True) as client:
+        return {"run": str(client.create_flow_run(submitted).id)}
+
+
+def automated(block: str) -> dict[str, Any]:
+    """Install the automations and exhaust the budget of a deployment's run."""
+    from flows.automations import automations, block_id, install
+
+    wanted = automations("patients", notify=block_id(block))
+    install([*wanted, *wanted])
+    install(wanted)
+    made = until_refused.to_deployment("nightly").apply()
+    with get_client(sync_client=True) as client:
+        before = client.read_deployment(made).paused
+        run = client.create_flow_run_from_deployment(made).id
+    return {
+        "deployment": str(made),
+        "before": before,
+        "ended": execute(until_refused, run).name,
+    }
+
+
 def canaries() -> dict[str, Any]:
     """Let private data pass by everything that Prefect could keep it in."""
     from tests.prefect.matrix.canaries import pass_by
@@ -240,7 +318,8 @@ def main() -> None:
     # (PrefectHQ/prefect#19641, #21276).
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         told = globals()[name](*arguments)
-    Path(f"{name}.json").write_text(json.dumps(told), "utf-8")
+    path = Path(f"{os.environ.get('TOLD', name)}.json")
+    path.write_text(json.dumps(told), "utf-8")
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ PRIVATE = [TEXT.encode(), str(NUMBER).encode(), NUMBER.to_bytes(8, "little")]
 
 
 def test_the_steps_ended_in_every_way(found):
-    """Success, errors, a retry, a timeout, refusals, crashes, another process."""
+    """Success, errors, a retry, a timeout, refusals, crashes, a deployment, a pool."""
     told = found(canaries).told
     failed = "DPStepFailed"
     assert told["fail"][:7] == [failed] * 7
@@ -115,6 +115,7 @@ def test_the_steps_ended_in_every_way(found):
     ]
     assert told["later"] == [failed, failed]
     assert (told["refused"], told["pool"]) == ("BudgetRefused", "Completed")
+    assert told["deployed"] == "Completed"
 
 
 def test_prefects_database_has_nothing_private(found):
@@ -150,12 +151,15 @@ def test_the_search_finds_what_is_public(found):
         ("task_run", PUBLIC),
         ("log", LOGGED),
         ("log", "text withheld"),
+        ("log", "names no release_key"),
         ("events", PUBLIC),
+        ("events", "dpflow.budget.term-opened"),
         ("flow_run_state", "BudgetRefused"),
         ("artifact", "dpflow-budget-shop"),
     ]:
         assert public in seen.tables[table], table
     stored = b"".join(seen.files.values())
+    assert b"name no release_key" in seen.log
     assert STORED.encode() in stored
     assert RELEASED.encode() in stored
     assert RELEASED.encode() in seen.ledger

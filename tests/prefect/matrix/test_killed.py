@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -98,6 +99,11 @@ def terminated_submitted(laboratory):
     return stopped(laboratory, "term-submitted", signal.SIGTERM, "submitted", "lasting")
 
 
+def interrupted_submitted(laboratory):
+    """SIGINT, the step submitted."""
+    return stopped(laboratory, "int-submitted", signal.SIGINT, "submitted", "lasting")
+
+
 @pytest.mark.parametrize("experiment", [terminated_called, interrupted_called])
 def test_a_called_step_that_is_told_to_stop_is_charged_in_full(found, experiment):
     """The body sees no Exception; Prefect's hook fires twice, the charge is one."""
@@ -111,9 +117,10 @@ def test_a_called_step_that_is_told_to_stop_is_charged_in_full(found, experiment
     assert seen.at_last == settled(3, "0.3", outcomes=outcomes)
 
 
-def test_a_submitted_step_runs_to_its_end_behind_the_crash(found):
+@pytest.mark.parametrize("experiment", [terminated_submitted, interrupted_submitted])
+def test_a_submitted_step_runs_to_its_end_behind_the_crash(found, experiment):
     """Its release is kept, and a retry of the flow run replays it."""
-    seen = found(terminated_submitted)
+    seen = found(experiment)
     assert (seen.flow, seen.task) == ("CRASHED", "Completed")
     assert seen.books == settled(2, "0.2")
     assert seen.again == {"name": "Completed", "value": ["first 1", "lasting 1"]}
@@ -217,11 +224,38 @@ def test_a_cancelled_called_step_is_charged_in_full(found):
     assert seen.books == settled(2, "0.2", outcomes=("completed", "failed"))
 
 
+def executed_twice(laboratory):
+    """Let a second worker execute a flow run whose first worker seems to be lost."""
+    folder = laboratory.project("twice")
+    run = laboratory.run(folder, "twice_made")["run"]
+    with laboratory.running(folder, "twice", run) as first:
+        wait_until(lambda: marks(folder)["lasting"], "the body")
+        second = laboratory.run(folder, "twice", run, TOLD="second")
+        first.wait(timeout=60)
+    return SimpleNamespace(
+        second=second,
+        first=json.loads((folder / "twice.json").read_text("utf-8")),
+        books=books(folder),
+        marks=marks(folder),
+    )
+
+
+def test_a_run_that_two_workers_execute_is_charged_once(found):
+    """The second replays the first step and waits for the release of the other."""
+    seen = found(executed_twice)
+    assert seen.second == seen.first
+    assert seen.second == {"name": "Completed", "value": ["first 1", "lasting 1"]}
+    assert seen.books == settled(2, "0.2")
+    assert seen.marks == {"first": 1, "lasting": 1, "lasting ended": 1}
+
+
 EXPERIMENTS = [
+    executed_twice,
     served,
     cancelled,
     killed_script,
     terminated_called,
     interrupted_called,
     terminated_submitted,
+    interrupted_submitted,
 ]

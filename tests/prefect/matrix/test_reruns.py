@@ -11,8 +11,11 @@ from prefect.cache_policies import DEFAULT
 from prefect.client.orchestration import get_client
 from prefect.exceptions import Pause
 from prefect.flow_runs import pause_flow_run, resume_flow_run, suspend_flow_run
+from prefect.states import Cancelled, Crashed
+from typer.testing import CliRunner
 
 from dpflow import BudgetRefused, DPStepFailed, PureDP, dp_flow, dp_task
+from dpflow.cli import app
 from tests.prefect.matrix.support import (
     books,
     charged_bodies,
@@ -196,6 +199,94 @@ def test_a_retry_from_the_ui_completes_once_the_policy_has_room(make_project):
     assert marks() == {"large": 1}
     (charge,) = [entry for entry in _newest_term() if entry.kind == "reserve"]
     assert charge.amount["epsilon"] == "2"
+
+
+@pytest.mark.parametrize("kind", [Cancelled, Crashed], ids=["cancelled", "crashed"])
+def test_a_retry_from_the_ui_after_another_end_replays_too(project, kind):
+    """The button is there for every run that did not complete."""
+
+    @dp_flow(name="report")
+    def report():
+        value = steady(1)
+        return value if mark("flow") > 1 else kind()
+
+    first = report(return_state=True)
+    assert first.type == kind().type
+    second = run_again(report, first.state_details.flow_run_id)
+    assert second.result() == "1: execution 1"
+    assert marks() == {"steady": 1, "flow": 2}
+    assert books() == settled(1, "0.1")
+
+
+LIFETIME = """
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1}
+lifetime: {epsilon: 2}
+filter: basic
+"""
+
+
+def test_a_retry_from_the_ui_after_exhaustion_and_a_new_term_pays_for_the_rest(
+    make_project,
+):
+    """What the old term paid for is replayed; only the refused step is charged anew."""
+    make_project(LIFETIME)
+
+    @dp_flow(name="report")
+    def report():
+        return [steady(week) for week in range(11)]
+
+    first = report(return_state=True)
+    run = first.state_details.flow_run_id
+    done = books()
+    assert (first.name, done) == ("BudgetExhausted", settled(10, "1", refused=1))
+    applied = CliRunner().invoke(
+        app, ["policy", "apply", "shop", "--new-term", "--because", "a new year"]
+    )
+    assert applied.exit_code == 0, applied.stderr
+    second = run_again(report, run)
+    assert second.result() == [f"{week}: execution {week + 1}" for week in range(11)]
+    assert marks() == {"steady": 11}
+    stored = flow_run(run)
+    assert (stored.state.name, stored.run_count) == ("Completed", 2)
+    kinds = [entry.kind for entry in _newest_term()]
+    assert sorted(kinds) == ["open", "reserve", "settle"]
+    (charge,) = [entry for entry in _newest_term() if entry.kind == "reserve"]
+    assert (charge.amount["epsilon"], charge.run) == ("0.1", str(run))
+
+
+def test_two_executions_of_one_run_are_both_ended_by_a_refusal(project):
+    """As after a worker that was only thought to be lost; each release is made once.
+
+    PrefectHQ/prefect#12509, #8880, #17703
+    """
+    second_ended = threading.Event()
+
+    @dp_flow(name="report")
+    def report():
+        value = steady(1)
+        if mark("flow") == 1:
+            assert second_ended.wait(60)
+            return value
+        return [steady(week) for week in range(11)]
+
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(report).id
+    states = []
+    context = contextvars.copy_context()
+    first = threading.Thread(
+        target=lambda: states.append(context.run(execute, report, run))
+    )
+    first.start()
+    wait_until(lambda: marks()["flow"], "the first execution")
+    states.insert(0, execute(report, run))
+    second_ended.set()
+    first.join()
+    assert [state.name for state in states] == ["BudgetExhausted"] * 2
+    assert marks() == {"steady": 10, "flow": 2}
+    assert books() == settled(10, "1", refused=1)
 
 
 def _newest_term():

@@ -1,0 +1,29 @@
+"""Sending a request once more whose answer was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from dpflow.exceptions import LedgerUnavailable
+
+T = TypeVar("T")
+
+
+def surely(send: Callable[[bool], T]) -> T:
+    """Send a request, and again, on a fresh connection, if its outcome is unknown.
+
+    Args:
+        send: Sends it; is told whether it was sent before, and so may have come
+            through already.
+
+    Raises:
+        LedgerUnavailable: If the ledger did not answer the second time either, or
+            nothing was sent because it was busy: waiting twice as long helps nobody.
+    """
+    try:
+        return send(False)
+    except LedgerUnavailable as error:
+        if "waited" in error.details:
+            raise
+        return send(True)

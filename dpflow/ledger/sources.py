@@ -1,0 +1,156 @@
+"""One ledger for one data source, unless a part of its budget was given to another.
+
+Two ledgers on the same data would each promise its own budget, and together lose the
+sum. A policy that names its `source` is governed by the first ledger that used it: the
+place of the witness remembers which. Any other needs a grant.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from dpflow.exceptions import ConfigurationError
+from dpflow.ledger.database import Session
+from dpflow.ledger.grants import Grant, grant_from_facts
+from dpflow.ledger.terms import Term, newest_term
+from dpflow.ledger.witness_base import WitnessBase
+from dpflow.policy import Policy
+
+
+class Sources:
+    """The data sources of one ledger.
+
+    Args:
+        ledger: Its id.
+        environment: What it serves; None for any.
+        witness: What remembers which ledger governs a source; None if it is waived,
+            and then nothing is noticed.
+    """
+
+    def __init__(
+        self, ledger: str, environment: str | None, witness: WitnessBase | None
+    ) -> None:
+        self.ledger = ledger
+        self._environment = environment
+        self._witness = witness
+        self._mine: set[str] = set()
+
+    def governor(self, source: str) -> str:
+        """Return the id of the ledger that governs a source; this one, if none did.
+
+        Raises:
+            LedgerUnavailable: If the place of the witness does not answer.
+        """
+        if self._witness is None or source in self._mine:
+            return self.ledger
+        found = self._witness.claim(source)
+        if found == self.ledger:
+            self._mine.add(source)
+        return found
+
+    def register(self, grant: Grant) -> None:
+        """Let the taker of a grant see that this ledger gave it."""
+        if self._witness is not None:
+            self._witness.claim(_name(grant))
+
+    def check_given(self, grant: Grant) -> None:
+        """Refuse a grant that its giver did not register at the witness's place.
+
+        Raises:
+            ConfigurationError: If it is unknown there.
+        """
+        if self._witness is None or self._witness.claim(_name(grant)) == grant.giver:
+            return
+        msg = (
+            f"ledger {grant.giver} gave no such grant, as far as "
+            f"{self._witness.place} tells. Ask for the file that `dpflow ledger carve` "
+            "wrote, and let both ledgers use the same place for their witnesses."
+        )
+        raise ConfigurationError(msg)
+
+    def check(self, session: Session, policies: Iterable[Policy]) -> None:
+        """Refuse a step on a source that another ledger governs.
+
+        Raises:
+            ConfigurationError: If there is no grant, or it does not cover the term.
+            LedgerUnavailable: If the place of the witness does not answer.
+        """
+        for policy in policies:
+            if policy.source is None:
+                continue
+            governor = self.governor(policy.source)
+            if governor == self.ledger:
+                continue
+            term = newest_term(session, policy.dataset)
+            grant = None if term is None else grant_of(session, term)
+            if grant is None or grant.giver != governor:
+                raise self._governed(policy, governor)
+            check_covers(grant, policy, self.ledger, self._environment)
+
+    def _governed(self, policy: Policy, governor: str) -> ConfigurationError:
+        place = "" if self._witness is None else self._witness.place
+        msg = (
+            f"the data source {policy.source!r} of dataset {policy.dataset!r} is "
+            f"governed by ledger {governor}, as {place} tells, and this is ledger "
+            f"{self.ledger}: together they would lose more than either promises. Use "
+            "that ledger (DPFLOW_LEDGER_URL), or carve a part of its budget there with "
+            f"`dpflow ledger carve {policy.dataset} --to {self.ledger}` and apply it "
+            f"here with `dpflow policy apply {policy.dataset} --grant FILE`. The step "
+            "did not run."
+        )
+        return ConfigurationError(msg)
+
+
+def grant_of(session: Session, term: Term) -> Grant | None:
+    """Return the grant under which a term was opened; None if it needed none."""
+    rows = session.rows("read_entry", account=term.account, seq=1)
+    facts = json.loads(rows[0]["body"]).get("grant") if rows else None
+    return None if facts is None else grant_from_facts(facts)
+
+
+def check_covers(
+    grant: Grant, policy: Policy, ledger: str, environment: str | None
+) -> None:
+    """Refuse a policy that promises more, or something else, than a grant gives.
+
+    Args:
+        grant: What was given.
+        policy: What this ledger would promise; its lifetime bounds all its terms.
+        ledger: This ledger.
+        environment: What it serves.
+
+    Raises:
+        ConfigurationError: With what differs.
+    """
+    if grant.taker != ledger:
+        what = f"is for ledger {grant.taker}, and this is ledger {ledger}"
+    elif grant.environment not in (None, environment):
+        what = f"is for the environment {grant.environment!r}, not {environment!r}"
+    elif (grant.source, grant.unit, grant.relation) != (
+        policy.source,
+        policy.unit,
+        policy.relation,
+    ):
+        what = (
+            f"is for {grant.unit} ({grant.relation}) of source {grant.source!r}, the "
+            f"policy for {policy.unit} ({policy.relation}) of {policy.source!r}"
+        )
+    elif policy.lifetime is None:
+        what = "needs a policy with a `lifetime`, which bounds all its terms together"
+    elif not grant.covers(policy.declared()["lifetime"]):
+        limit = policy.declared()["lifetime"]
+        what = (
+            f"gives epsilon {grant.epsilon} and delta {grant.delta}, and the policy's "
+            f"lifetime is epsilon {limit['epsilon']} and delta {limit['delta']}: lower "
+            "it, or carve more"
+        )
+    else:
+        return
+    msg = f"the grant for dataset {policy.dataset!r} {what}"
+    raise ConfigurationError(msg)
+
+
+def _name(grant: Grant) -> str:
+    """Return the name under which its giver registers a grant."""
+    return f"grant {grant.digest}"

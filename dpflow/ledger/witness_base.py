@@ -1,0 +1,213 @@
+"""What every witness is, wherever it keeps its lines.
+
+A restored backup, a copy or a file whose log was lost verifies perfectly; only
+something outside of it can tell that it forgot a charge. So each reservation is told to
+a witness after its commit and before its step may start. What was read and compared
+with the ledger is remembered, so that it is read once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable, LedgerUnwitnessed
+from dpflow.ledger.witness_lines import Header, Line
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Lines that were not compared with the ledger yet, and where they end."""
+
+    lines: tuple[Line, ...]
+    end: Any
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was read and found to be in the ledger.
+
+    Attributes:
+        end: Where it ends, in the place's own terms; None if nothing was read.
+    """
+
+    end: Any = None
+    header: Header | None = None
+    newest: dict[str, Line] = field(default_factory=dict)
+    latest: tuple[str, ...] = ()
+
+    def note(self, lines: Iterable[Line]) -> None:
+        """Remember the newest line of each account, and who came last."""
+        for line in lines:
+            known = self.newest.get(line.account)
+            if known is None or known.seq <= line.seq:
+                self.newest[line.account] = line
+            self.latest = (line.account,)
+
+
+class WitnessBase(ABC):
+    """The witness of one ledger.
+
+    Args:
+        place: Where it is, for messages; without any secret.
+        ledger: Id of the ledger.
+    """
+
+    #: What brings a lost one back.
+    advice = "Restore it"
+
+    def __init__(self, place: str, ledger: str) -> None:
+        self.place = place
+        self.ledger = ledger
+        self._seen = Seen()
+        self._lock, self._pid = threading.RLock(), os.getpid()
+
+    @property
+    def epoch(self) -> int:
+        """How many repairs the ledger had when the witness was begun."""
+        header = self._seen.header
+        return 0 if header is None else header.epoch
+
+    @property
+    def whole(self) -> bool:
+        """Whether the witness still has every line that was ever written."""
+        header = self._seen.header
+        return header is not None and header.whole
+
+    @property
+    def newest(self) -> dict[str, Line]:
+        """The newest line of each account that was compared."""
+        return self._seen.newest
+
+    @property
+    def latest(self) -> tuple[str, ...]:
+        """The accounts that were told last."""
+        return self._seen.latest
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Say whether it was begun.
+
+        Raises:
+            LedgerUnavailable: If the place does not answer.
+        """
+
+    @abstractmethod
+    def unseen(self) -> Unseen:
+        """Read what was appended since `accept`.
+
+        Raises:
+            LedgerUnwitnessed: If it was never begun, or is gone.
+            LedgerCorrupt: If it is damaged or another ledger's.
+            LedgerUnavailable: If it cannot be read.
+        """
+
+    @abstractmethod
+    def append(self, lines: Sequence[Line]) -> None:
+        """Append lines, durably.
+
+        Raises:
+            LedgerUnwitnessed: If it was never begun, or is gone.
+            LedgerUnavailable: If they cannot be written; no step may start then.
+        """
+
+    @abstractmethod
+    def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
+        """Begin the witness with what the ledger holds now.
+
+        Args:
+            epoch: The ledger's count of repairs.
+            lines: The head of each account.
+            anew: Begin after an older one, which is kept.
+
+        Raises:
+            LedgerUnavailable: If it cannot be written.
+            ConfigurationError: If there is one, and `anew` is not said.
+        """
+
+    @abstractmethod
+    def claim(self, source: str) -> str:
+        """Say which ledger governs a data source; this one, if none did yet.
+
+        Returns:
+            The id of the first ledger that asked for this source.
+
+        Raises:
+            LedgerUnavailable: If the place does not answer.
+        """
+
+    @abstractmethod
+    def compact(self) -> None:
+        """Drop lines that are not needed, where that saves something."""
+
+    def accept(self, unseen: Unseen) -> None:
+        """Remember that these lines are in the ledger."""
+        with self._mine():
+            self._seen.end = unseen.end
+            self._seen.note(unseen.lines)
+
+    def all_lines(self) -> tuple[Line, ...]:
+        """Read everything; raises as `unseen`."""
+        with self._mine():
+            self._seen = Seen()
+            return self.unseen().lines
+
+    @contextmanager
+    def _mine(self) -> Iterator[None]:
+        """Keep other threads of this process away."""
+        if self._pid != os.getpid():
+            # Another thread may have held it at the fork, for ever in this child.
+            self._lock, self._pid = threading.RLock(), os.getpid()
+        with self._lock:
+            yield
+
+    def _header_of(self, text: str) -> Header:
+        header = Header.from_text(text)
+        if header is None:
+            what = "its first line is no witness's"
+            raise self._damaged(what)
+        if header.ledger != self.ledger:
+            what = f"it is the witness of ledger {header.ledger}"
+            raise self._damaged(what)
+        return header
+
+    def _parsed(self, text: str) -> Line:
+        line = Line.from_text(text, self.ledger)
+        if line is None:
+            what = f"a line does not fit its checksum: {text[:60]!r}"
+            raise self._damaged(what)
+        return line
+
+    def _missing(self) -> LedgerUnwitnessed:
+        msg = (
+            f"there is no witness at {self.place}, so nothing outside the ledger "
+            f"{self.ledger} says that it forgot no charge. {self.advice}, or set "
+            "DPFLOW_WITNESS to the place where it is. On a new machine, and after "
+            "checking what the ledger holds, run `dpflow ledger trust`."
+        )
+        return LedgerUnwitnessed(msg, witness=self.place)
+
+    def _damaged(self, what: str) -> LedgerCorrupt:
+        msg = (
+            f"the witness {self.place} cannot be used: {what}. {self.advice} from a "
+            "backup; if there is none, move it away, check the ledger with `dpflow "
+            "ledger verify` and begin a new witness with `dpflow ledger trust`."
+        )
+        return LedgerCorrupt(msg, witness=self.place)
+
+    def _unusable(self, reason: str, verb: str) -> LedgerUnavailable:
+        told = reason.rstrip(".?")
+        msg = (
+            f"cannot {verb} the witness {self.place}: {told}. The step did not run. "
+            "DPFLOW_WITNESS names another place for it."
+        )
+        return LedgerUnavailable(msg, witness=self.place)
+
+
+#: Makes the witness of a ledger with this id.
+WitnessAt = Callable[[str], WitnessBase]

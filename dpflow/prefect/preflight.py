@@ -1,0 +1,114 @@
+"""Flow runs that hold their whole worst case before the first step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from prefect.context import FlowRunContext
+from prefect.exceptions import Pause
+
+from dpflow.exceptions import ConfigurationError
+from dpflow.prefect.place import current_place
+from dpflow.runs import Costs, RunCosts, begin, begin_like_last, seal_run
+
+#: What `dp_flow(preflight=...)` takes: the costs of all steps by dataset, a function of
+#: the flow's parameters that returns them, or those of the last completed run.
+PreflightLike = Costs | RunCosts | Callable[..., Costs | RunCosts] | Literal["last"]
+
+
+class Preflight:
+    """What a flow declares of its runs; checked when the flow is defined.
+
+    Args:
+        declared: As `dp_flow` got it; None for no preflight.
+        function: The flow's function.
+
+    Raises:
+        ConfigurationError: If it cannot be used.
+    """
+
+    def __init__(
+        self, declared: PreflightLike | None, function: Callable[..., Any]
+    ) -> None:
+        self._declared: Any = declared
+        self._signature = inspect.signature(function)
+        if declared is not None and declared != "last" and not callable(declared):
+            self._declared = _run_costs(declared)
+
+    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Hold the run's worst case, before its first step.
+
+        Raises:
+            BudgetRefused: If it does not fit; nothing is charged.
+            DpflowError: If it cannot be decided; no step may run.
+        """
+        run = _run_id()
+        if self._declared is None or run is None:
+            return
+        if self._declared == "last":
+            begin_like_last(current_place(), run)
+            return
+        declared = self._declared
+        if callable(declared):
+            bound = self._signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            declared = _run_costs(declared(**_wanted(declared, bound.arguments)))
+        begin(declared, current_place(), run)
+
+    @contextmanager
+    def sealed(self) -> Iterator[None]:
+        """Seal the run's preflight behind this block, unless the run goes on."""
+        run = _run_id()
+        if self._declared is None or run is None:
+            yield
+            return
+        try:
+            yield
+        # Termination, cancellation and timeouts end the run as well.
+        except BaseException as error:
+            if not _goes_on(error):
+                seal_run(run, "failed")
+            raise
+        seal_run(run, "completed")
+
+
+def _run_id() -> str | None:
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return None
+    return str(context.flow_run.id)
+
+
+def _goes_on(error: BaseException) -> bool:
+    """Say whether this flow run is executed again: what it holds is for that, then."""
+    if isinstance(error, Pause):
+        return True
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or not isinstance(error, Exception):
+        return False
+    run = context.flow_run
+    return run.run_count <= (run.empirical_policy.retries or 0)
+
+
+def _run_costs(declared: Any) -> RunCosts:
+    return declared if isinstance(declared, RunCosts) else RunCosts(costs=declared)
+
+
+def _wanted(
+    function: Callable[..., Any], parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the flow's parameters that a function asks for."""
+    asked = inspect.signature(function).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in asked):
+        return dict(parameters)
+    missing = [p.name for p in asked if p.name not in parameters]
+    if missing:
+        msg = (
+            f"the preflight function asks for {', '.join(missing)}, which the flow has "
+            f"no parameters for; it has {', '.join(parameters) or 'none'}"
+        )
+        raise ConfigurationError(msg)
+    return {p.name: parameters[p.name] for p in asked}

@@ -1,0 +1,389 @@
+# ---
+# title: Noise that follows progress, and a stop at a goal
+# description: Softmax regression on MNIST; each round's noise is chosen from the last.
+# dependencies: dpflow[examples]
+# run: python flows/adaptive_noise.py [--quick]
+# ---
+"""Choose the noise of the next round from the progress of the last ones.
+
+A filter and an odometer hold whatever is decided on the way, as long as it is decided
+from what was released. Lecuyer 2021 (Sec. 5) makes two uses of that, both here:
+
+- Under a filter: after each round a noisy count says how many images the model gets
+  right. If it rose significantly, the next round gets more noise, so it costs less; if
+  not, less noise, down to that of the fixed schedule. What was saved pays for more
+  rounds within the same budget.
+- Under an odometer: training starts with twice the noise and ends when the count
+  reaches a goal. After each round without significant progress the noise gets smaller.
+  The odometer reads out what was lost by then, whenever that is.
+
+Every count is a DP step of its own and is charged like a round: a decision that looked
+at the training images for nothing would not be covered.
+
+Code walkthrough:
+
+1. `descend` is a round of steps with the noise that it is told; `count` is the test.
+2. `Strategy` says how the noise follows progress; it sees noisy counts only.
+3. `Meter` adds up costs by public arithmetic, to know what still fits.
+4. `train` is the loop, for the flows with DP steps, for `study` without a budget.
+5. `study` repeats all strategies on what is public data, and `draw` draws one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from prefect import task
+from scipy import special  # type: ignore[import-untyped]
+
+from dpflow import (
+    Cost,
+    EarlyStopping,
+    Gaussian,
+    dp_flow,
+    dp_task,
+    gradient_descent,
+    release,
+)
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.mechanisms.rows import Clip, Factors
+from flows import mnist, start
+
+REPORTS = Path("reports")
+PEOPLE = 60_000
+RATE = 60.0
+
+# What policies/mnist.yaml says: each flow's share, and where the odometer halts.
+EPSILON, DELTA, HALT = "0.3", "1e-5", "0.5"
+
+# A gradient is clipped to norm 1, and an image is there or not: sensitivity 1.
+NORM = 1
+STEPS = 5
+# One image is counted or not. Three standard deviations of the difference of two
+# counts are significant: noise alone reaches that once in 700 rounds.
+COUNT = Gaussian(sensitivity=1, sigma=150)
+SIGNIFICANT = 3 * math.sqrt(2 * float(COUNT.sigma) ** 2)
+
+Weights = list[list[float]]
+
+
+def descent(noise: int) -> EarlyStopping:
+    """Return the cost of a round of steps."""
+    step = Gaussian(sensitivity=NORM, noise_multiplier=noise)
+    return EarlyStopping(step, stops=(STEPS,))
+
+
+@dp_task(
+    dataset="mnist",
+    cost=lambda noise: descent(noise),  # noqa: PLW0108 (names what the cost reads)
+    release_key="weights/{strategy}/{people}/{number}",
+)
+def descend(
+    strategy: str,  # noqa: ARG001 (the key reads it)
+    people: int,
+    number: int,  # noqa: ARG001 (the key reads it)
+    noise: int,  # noqa: ARG001 (the cost reads it)
+    weights: Weights,
+) -> Weights:
+    """Release a model after a round of noisy steps."""
+    gradients = gradients_of(people)
+    found = gradient_descent(
+        np.array(weights), gradients, norm=NORM, rate=RATE / people
+    )
+    values: Weights = found.tolist()
+    return values
+
+
+@dp_task(dataset="mnist", cost=COUNT, release_key="count/{strategy}/{people}/{number}")
+def count(strategy: str, people: int, number: int, weights: Weights) -> int:  # noqa: ARG001
+    """Release how many of the training images a model gets right."""
+    noisy: int = release(right(np.array(weights), people))
+    return noisy
+
+
+def gradients_of(people: int) -> Any:
+    """Return a function from weights to the gradient of each person's loss."""
+    features, digits = mnist.train()
+    x, wanted = features[:people], np.eye(mnist.DIGITS)[digits[:people]]
+    factors = Factors(x)
+    return lambda weights: factors.outer(special.softmax(x @ weights, axis=1) - wanted)
+
+
+def right(weights: mnist.Floats, people: int) -> int:
+    """Return how many of the training images a model gets right: private."""
+    features, digits = mnist.train()
+    return int(((features[:people] @ weights).argmax(axis=1) == digits[:people]).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How the noise follows progress; it decides from what was released only.
+
+    Attributes:
+        name: Part of the release keys.
+        noise: Noise multiplier of the first round.
+        least: Smallest noise multiplier.
+        more: Added to the noise after significant progress.
+        less: Taken from the noise after none.
+        goal: Share of the images that is good enough to end.
+    """
+
+    name: str
+    noise: int
+    least: int
+    more: int = 0
+    less: int = 0
+    goal: float | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it needs a count after each round."""
+        return bool(self.more or self.less or self.goal is not None)
+
+    def after(self, noise: int, *, gained: bool, room: bool) -> int:
+        """Return the noise of the next round.
+
+        Args:
+            noise: Of the last one.
+            gained: Whether the count rose significantly.
+            room: Whether so many rounds would still fit that saving is of use.
+        """
+        if gained:
+            return noise + self.more if room else noise
+        return max(self.least, noise - self.less)
+
+
+BASE = 80
+FIXED = Strategy("fixed", BASE, BASE)
+ADAPTIVE = Strategy("adaptive", BASE, BASE, more=8, less=8)
+GOAL = 0.88
+FIXED_GOAL = Strategy("fixed-to-goal", BASE, BASE, goal=GOAL)
+NOISY_GOAL = Strategy("noisy-to-goal", 2 * BASE, 2 * BASE, goal=GOAL)
+ADAPTIVE_GOAL = Strategy("adaptive-to-goal", 2 * BASE, BASE, less=8, goal=GOAL)
+#: Noise rises only while so many more rounds would fit: half of the fixed schedule.
+ROOM = 5
+
+
+class Meter:
+    """What was spent, by public arithmetic: what fits, and what the odometer reads."""
+
+    def __init__(self) -> None:
+        self._filter = make_filter("gaussian", epsilon=EPSILON, delta=DELTA)
+        self._odometer = make_odometer("renyi", delta=DELTA, halt_at_epsilon=HALT)
+        self._spent, self._lost = self._filter.zero(), self._odometer.zero()
+
+    def fits(self, *costs: Cost) -> bool:
+        """Say whether the filter admits all of these."""
+        return self._filter.admits(sum(map(self._filter.price, costs), self._spent))
+
+    def charge(self, cost: Cost) -> None:
+        """Add a cost."""
+        self._spent += self._filter.price(cost)
+        self._lost += self._odometer.price(cost)
+
+    def reading(self) -> float:
+        """Return the odometer's reading: a bound on the loss, at any time."""
+        return self._odometer.read(self._lost)
+
+    def used(self) -> float:
+        """Return the share of the filter's budget that was used."""
+        return float(self._spent.amounts[0] / self._filter.thresholds[0])  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of training.
+
+    Attributes:
+        noise: Its noise multiplier.
+        weights: The released model after it.
+        counted: The released count, or None.
+        reading: What the odometer reads after it.
+        used: The share of the filter's budget that is used after it.
+    """
+
+    noise: int
+    weights: Weights
+    counted: int | None
+    reading: float
+    used: float
+
+
+#: Takes the number of a round, its noise and a model; returns the next model.
+Descend = Callable[[int, int, Weights], Weights]
+#: Takes the number of a round and a model; returns a noisy count.
+Count = Callable[[int, Weights], int]
+
+
+def train(
+    strategy: Strategy, people: int, descend_by: Descend, count_by: Count
+) -> list[Round]:
+    """Train round after round, until the goal or until no more round fits.
+
+    Args:
+        strategy: How the noise follows progress.
+        people: How many images there are to train on; public.
+        descend_by: Runs a round.
+        count_by: Counts with noise.
+    """
+    meter, noise, best = Meter(), strategy.noise, 0
+    rounds: list[Round] = []
+    weights = np.zeros((mnist.FEATURES, mnist.DIGITS)).tolist()
+    test = (COUNT,) if strategy.counts else ()
+    while meter.fits(descent(noise), *test):
+        number = len(rounds) + 1
+        weights = descend_by(number, noise, weights)
+        meter.charge(descent(noise))
+        counted = None
+        if strategy.counts:
+            counted = count_by(number, weights)
+            meter.charge(COUNT)
+        rounds.append(Round(noise, weights, counted, meter.reading(), meter.used()))
+        if counted is None:
+            continue
+        if strategy.goal is not None and counted >= strategy.goal * people:
+            break
+        room = meter.fits(*(ROOM * (descent(noise), *test)))
+        noise = strategy.after(noise, gained=counted >= best + SIGNIFICANT, room=room)
+        best = max(best, counted)
+    return rounds
+
+
+def _charged(strategy: Strategy, people: int) -> list[Round]:
+    """Train with DP steps, each of which the ledger charges."""
+    # A missing file must not fail inside a step, which would be charged in full.
+    mnist.data_files()
+    name = strategy.name
+    return train(
+        strategy,
+        people,
+        lambda number, noise, weights: descend(name, people, number, noise, weights),
+        lambda number, weights: count(name, people, number, weights),
+    )
+
+
+@dp_flow(name="adaptive-noise")
+def adaptive_noise(people: int = PEOPLE) -> list[Round]:
+    """Train within the flow's share of the budget, with noise that follows progress."""
+    return _charged(ADAPTIVE, people)
+
+
+@dp_flow(name="stop-at-goal")
+def stop_at_goal(people: int = PEOPLE) -> list[Round]:
+    """Train until a noisy count reaches the goal; the odometer says what that took."""
+    return _charged(ADAPTIVE_GOAL, people)
+
+
+def simulated(strategy: Strategy, people: int, seed: int) -> list[Round]:
+    """Train outside of any budget, which only public data may, with numpy's noise.
+
+    OpenDP's exact sampler would take longer than all the rest.
+    """
+    gradients, clip = gradients_of(people), Clip.to(NORM)
+    generator = np.random.default_rng(seed)
+
+    def descend_by(_: int, noise: int, weights: Weights) -> Weights:
+        model = np.array(weights)
+        for _step in range(STEPS):
+            total = clip.apply(gradients(model)).total()
+            total += generator.normal(scale=NORM * noise, size=total.shape)
+            model -= RATE / people * total
+        values: Weights = model.tolist()
+        return values
+
+    def count_by(_: int, weights: Weights) -> int:
+        true = right(np.array(weights), people)
+        return round(generator.normal(true, float(COUNT.sigma)))
+
+    return train(strategy, people, descend_by, count_by)
+
+
+def accuracy(weights: Weights) -> float:
+    """Return for which share of the test images a model is right: public here."""
+    features, digits = mnist.test()
+    return float(((features @ np.array(weights)).argmax(axis=1) == digits).mean())
+
+
+STRATEGIES = (FIXED, ADAPTIVE, FIXED_GOAL, NOISY_GOAL, ADAPTIVE_GOAL)
+
+
+def study(people: int, runs: int) -> dict[str, list[list[Round]]]:
+    """Train by every strategy, again and again."""
+    return {
+        each.name: [simulated(each, people, seed) for seed in range(runs)]
+        for each in STRATEGIES
+    }
+
+
+def table(found: dict[str, list[list[Round]]]) -> list[str]:
+    """Return lines with means over runs: rounds, accuracy, budget and reading."""
+    lines = ["strategy          steps  right on test (least, most)  used  odometer"]
+    for name, runs in found.items():
+        scores = [accuracy(run[-1].weights) for run in runs]
+        steps = STEPS * statistics.fmean(len(run) for run in runs)
+        used = statistics.fmean(run[-1].used for run in runs)
+        reading = statistics.fmean(run[-1].reading for run in runs)
+        lines.append(
+            f"{name:17} {steps:5.0f}  {statistics.fmean(scores):.4f} "
+            f"({min(scores):.4f}, {max(scores):.4f})     {used:5.0%}  {reading:.3f}"
+        )
+    return lines
+
+
+@task
+def draw(runs: dict[str, list[Round]]) -> Path:
+    """Draw one run of each strategy: its noise, and accuracy against the budget."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 (slow to import)
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    axes: Any = figure.subplots(1, 2)
+    for name, rounds in runs.items():
+        dashed = "-" if name.startswith("adaptive") else "--"
+        steps = STEPS * np.arange(1, len(rounds) + 1)
+        axes[0].plot(steps, [each.noise for each in rounds], dashed, label=name)
+        scores = [accuracy(each.weights) for each in rounds]
+        axes[1].plot([each.used for each in rounds], scores, dashed, label=name)
+    axes[0].set(xlabel="steps", ylabel="noise multiplier", ylim=(0, None))
+    axes[1].axhline(GOAL, color="0.8", lw=1)
+    axes[1].set(xlabel="share of the budget used", ylabel="right on test images")
+    axes[0].legend(frameon=False, fontsize=8)
+    REPORTS.mkdir(exist_ok=True)
+    path = REPORTS / "adaptive-noise.png"
+    figure.savefig(path, dpi=150, facecolor="white")
+    return path
+
+
+def _told(name: str, rounds: Sequence[Round]) -> str:
+    last = rounds[-1]
+    return (
+        f"{name}: {STEPS * len(rounds)} steps, right for {accuracy(last.weights):.4f} "
+        f"of the test images, {last.used:.0%} of its share, odometer {last.reading:.3f}"
+    )
+
+
+def main() -> None:
+    """Run both flows, then the study, and draw a run of it."""
+    parser = argparse.ArgumentParser(description="Noise that follows progress.")
+    parser.add_argument("--quick", action="store_true", help="few images, one run each")
+    people, runs = (5_000, 1) if parser.parse_args().quick else (PEOPLE, 5)
+    with start.project():
+        print(_told("adaptive noise under a filter", adaptive_noise(people)))
+        print(_told("a goal under an odometer", stop_at_goal(people)))
+        found = study(people, runs)
+        print(
+            f"{people} images, means of {runs} runs, (epsilon {EPSILON}, delta "
+            f"{DELTA}), goal {GOAL}"
+        )
+        print("\n".join(table(found)))
+        print(f"drawn in {draw({name: each[0] for name, each in found.items()})}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""How images become numbers, and which files are taken for the data."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flows import mnist
+from tests import mnist_images
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a folder with made-up digits."""
+    mnist_images.write(tmp_path, monkeypatch)
+    return tmp_path
+
+
+def test_an_image_is_a_row_of_norm_one(files: Path) -> None:
+    """Means of 2 x 2 points, of the image alone."""
+    features, digits = mnist.train()
+    assert features.shape == (mnist_images.TRAIN, mnist.FEATURES)
+    assert np.allclose(np.linalg.norm(features, axis=1), 1)
+    points, expected = mnist_images.images(mnist_images.TRAIN, len("train"))
+    assert (digits == expected).all()
+    first = points[0].astype(float)
+    means = [first[r : r + 2, c : c + 2].mean() for r in (0, 2) for c in (0, 2)]
+    found = features[0].reshape(14, 14)[:2, :2].ravel()
+    assert np.allclose(found / found[0], np.array(means) / means[0])
+
+
+def test_edges_tell_direction_and_place() -> None:
+    """A bar that stands counts as edges to its sides, in the cells where it is."""
+    points = np.zeros((1, 28, 28), np.float32)
+    points[0, 8:20, 14:16] = 255
+    found = mnist.edges(points).reshape(7, 7, mnist.DIRECTIONS) ** 2
+    assert found[3, 3].argmax() == 0
+    # The points beside each side differ by all there is: three columns in this cell.
+    assert found[3, 3, 0] == pytest.approx(4 * 3)
+    assert (found[:, :3] == 0).all()
+    turned = mnist.edges(points.transpose(0, 2, 1)).reshape(7, 7, mnist.DIRECTIONS) ** 2
+    assert turned[3, 3].argmax() == mnist.DIRECTIONS // 2
+    assert found.sum() == pytest.approx(turned.sum(), rel=1e-6)
+
+
+def test_edges_look_at_no_other_image() -> None:
+    """An image among others has the row that it has alone."""
+    points = np.random.default_rng(5).integers(0, 255, (7, 28, 28)).astype(np.float32)
+    assert np.array_equal(mnist.edges(points)[3:4], mnist.edges(points[3:4]))
+
+
+def test_a_blank_image_is_a_row_of_zeros(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no division by zero."""
+    blank = np.zeros((mnist_images.TRAIN, 28, 28), np.uint8)
+    digits = np.zeros(mnist_images.TRAIN, np.uint8)
+    monkeypatch.setattr(
+        mnist_images, "images", lambda count, _: (blank[:count], digits[:count])
+    )
+    mnist_images.write(files, monkeypatch)
+    features, _ = mnist.train()
+    assert (features == 0).all()
+
+
+def test_the_test_images_are_others(files: Path) -> None:
+    """As many as the second pair of files has."""
+    features, digits = mnist.test()
+    assert (len(features), len(digits)) == (mnist_images.TEST,) * 2
+
+
+def test_an_altered_file_is_refused(files: Path) -> None:
+    """By its checksum, with what to install."""
+    path = files / "t10k-labels-idx1-ubyte"
+    path.write_bytes(path.read_bytes() + b"\0")
+    with pytest.raises(ValueError, match="not the published t10k-labels"):
+        mnist.data_files()
+
+
+def test_a_missing_file_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the named folder, or nowhere."""
+    monkeypatch.setenv("DPFLOW_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="make data"):
+        mnist.data_files()
+    monkeypatch.delenv("DPFLOW_DATA")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="neither"):
+        mnist.data_files()
+
+
+def test_an_installed_package_is_found(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the virtual environment, where `make data` puts it."""
+    place = tmp_path / "venv" / mnist._PACKAGE
+    place.parent.mkdir(parents=True)
+    place.symlink_to(files)
+    monkeypatch.delenv("DPFLOW_DATA")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    assert mnist.data_files()[0].parent == place
+
+
+def test_the_checksums_are_those_of_the_published_files() -> None:
+    """Sixty-four digits each; 60,000 images to train with and 10,000 to test."""
+    assert len(mnist.FILES) == 4
+    assert all(re.fullmatch("[0-9a-f]{64}", each) for each in mnist.FILES.values())

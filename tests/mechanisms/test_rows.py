@@ -1,0 +1,160 @@
+"""Products of two factors, clipped and summed without being written down."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from dpflow.exceptions import ReleaseError
+from dpflow.individual.state import PrivateMask
+from dpflow.mechanisms import rows as module
+from dpflow.mechanisms.rows import MOST_PEOPLE, Clip, Factors
+
+wild = st.floats(allow_nan=True, allow_infinity=True)
+NORMS = ["1", "0.1", "7.3", "1e-9", "1e9"]
+
+
+def whole(values: np.ndarray) -> list[list[int]]:
+    """Return rows of floats that are whole numbers as integers."""
+    assert (values == np.floor(values)).all()
+    return [[int(x) for x in row] for row in values]
+
+
+def exact_rows(products: module._Products) -> list[list[Fraction]]:
+    """Return each person's row as it is summed, exactly."""
+    unit = Fraction(module._FACTOR_STEP) * Fraction(products.step)
+    pairs = zip(whole(products.left.steps), whole(products.right), strict=True)
+    return [[a * b * unit for a in left for b in right] for left, right in pairs]
+
+
+@given(
+    arrays(np.float64, (4, 3), elements=wild),
+    arrays(np.float64, (4, 2), elements=wild),
+    st.sampled_from(NORMS),
+)
+@settings(max_examples=150, deadline=None)
+def test_no_product_is_longer_than_the_clip(left, right, norm) -> None:
+    """In exact arithmetic; what a person pays for covers it, and sums are exact."""
+    products = Clip.to(norm).apply(Factors(left).outer(right))
+    rows = exact_rows(products)
+    squares = [sum(x * x for x in row) for row in rows]
+    assert max(squares) <= Fraction(norm) ** 2
+    charged = [Fraction(value) for value in products.squares().tolist()]
+    assert all(a >= b for a, b in zip(charged, squares, strict=True))
+    assert all((a == 0) == (b == 0) for a, b in zip(charged, squares, strict=True))
+    total = [Fraction(x) for x in products.total().ravel().tolist()]
+    assert total == [sum(column) for column in zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize("columns", [None, 3])
+def test_products_are_the_rows_that_they_stand_for(columns) -> None:
+    """Up to the grid: of the rows written down, clipped and summed."""
+    rng = np.random.default_rng(2)
+    left = rng.normal(size=(200, 5))
+    right = rng.normal(size=(200,) if columns is None else (200, columns))
+    written = np.einsum("pi,p...->pi...", left, right)
+    clip = Clip.to(1)
+    products, plain = clip.apply(Factors(left).outer(right)), clip.apply(written)
+    assert products.people == plain.people == 200
+    assert products.total().shape == plain.total().shape
+    assert np.allclose(products.total(), plain.total(), atol=200 * 3e-4)
+    assert np.allclose(products.squares(), plain.squares(), rtol=2e-3, atol=1e-3)
+    mask = PrivateMask(rng.random(200) < 0.5)
+    assert np.allclose(products.total(mask), plain.total(mask), atol=200 * 3e-4)
+    assert not np.allclose(products.total(mask), products.total(), atol=0.5)
+
+
+def largest_sum(bits: int, people: int = MOST_PEOPLE) -> int:
+    """Return the largest partial sum of so many people's products, in steps."""
+    return people * 2**bits * 2 ** (bits + 1)
+
+
+def test_the_largest_sum_is_a_float_without_rounding() -> None:
+    """With one more bit of both factors it would not be."""
+    assert largest_sum(module._FACTOR_BITS) <= 2**53
+    assert largest_sum(module._FACTOR_BITS + 1) > 2**53
+    for norm in (*NORMS, "1.9999999999999999", "2"):
+        clip = Clip.to(norm)
+        people = 3
+        products = clip.apply(Factors(np.ones((people, 1))).outer(np.full(people, 1e9)))
+        assert largest_sum(module._FACTOR_BITS, 1) >= (
+            np.abs(products.left.steps).max() * np.abs(products.right).max()
+        )
+
+
+def test_the_order_of_people_does_not_move_the_sum() -> None:
+    """As it does with products of floats."""
+    rng = np.random.default_rng(1)
+    left, right = rng.normal(size=(3000, 4)), rng.normal(size=(3000, 2)) / 3
+    orders = [rng.permutation(3000) for _ in range(6)]
+    sums = {
+        Clip.to(1).apply(Factors(left[o]).outer(right[o])).total().tobytes()
+        for o in orders
+    }
+    floats = {(left[o].T @ right[o]).tobytes() for o in orders}
+    assert len(sums) == 1 < len(floats)
+
+
+def test_a_person_moves_the_sum_by_their_own_row_alone() -> None:
+    """Nobody else's features or errors change what a row is cut to."""
+    rng = np.random.default_rng(3)
+    left, right = rng.normal(size=(50, 4)), rng.normal(size=(50, 2))
+    clip = Clip.to(1)
+    total = clip.apply(Factors(left).outer(right)).total()
+    for person in range(50):
+        others = np.arange(50) != person
+        rest = clip.apply(Factors(left[others]).outer(right[others])).total()
+        assert Fraction(1) >= sum(
+            (Fraction(a) - Fraction(b)) ** 2
+            for a, b in itertools.zip_longest(total.flat, rest.flat)
+        )
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e308, 0.0])
+def test_a_row_that_is_no_number_is_zeros(bad: float) -> None:
+    """On either side; the others are summed as ever."""
+    good = np.array([[0.6, 0.8], [0.6, 0.8]])
+    errors = np.array([[0.5, -0.5], [0.5, -0.5]])
+    expected = np.outer(good[0], errors[0])
+    for left, right in ((True, False), (False, True)):
+        features, pulls = good.copy(), errors.copy()
+        if left:
+            features[1] = bad
+        if right and bad != 1e308:
+            pulls[1] = bad
+        elif right:
+            pulls[1] = 0
+        found = Clip.to(9).apply(Factors(features).outer(pulls))
+        if bad == 1e308 and left:
+            assert np.isfinite(found.total()).all()
+        else:
+            assert np.allclose(found.total(), expected, atol=1e-3)
+            assert found.squares()[1] == 0
+
+
+@pytest.mark.parametrize("shape", [(3,), (0, 2), (2, 2, 2)])
+def test_features_must_be_people(shape) -> None:
+    """One row for each, and at least one."""
+    with pytest.raises(ReleaseError, match="one row for each"):
+        Factors(np.zeros(shape))
+
+
+@pytest.mark.parametrize("shape", [(2,), (4, 2), (3, 2, 2)])
+def test_both_factors_must_have_the_same_people(shape) -> None:
+    """The message says how many there are."""
+    with pytest.raises(ReleaseError, match="each of 3 people"):
+        Factors(np.ones((3, 2))).outer(np.zeros(shape))
+
+
+def test_factors_and_rows_are_not_shown() -> None:
+    """Their text names no number."""
+    factors = Factors(np.full((1, 2), 0.123456))
+    for value in (factors, factors.outer(np.full((1, 1), 0.654321))):
+        assert "0.12" not in repr(value)
+        assert "0.65" not in repr(value)

@@ -1,0 +1,381 @@
+"""Flows that hold their whole worst case first, on real Prefect."""
+
+from __future__ import annotations
+
+import contextvars
+import re
+import runpy
+
+import pytest
+from prefect import flow, task
+from prefect.client.orchestration import get_client
+from prefect.exceptions import Pause
+from prefect.flow_runs import resume_flow_run, suspend_flow_run
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from dpflow import (
+    BudgetExhausted,
+    BudgetRefused,
+    PureDP,
+    RunCosts,
+    dp_flow,
+    dp_task,
+)
+from dpflow.exceptions import ConfigurationError
+from dpflow.ledger.verify import verify
+from dpflow.ledger.views import accounts, open_reservations
+from dpflow.project import current_project
+from tests.prefect.conftest import POLICY
+from tests.prefect.matrix.support import execute, run_again
+from tests.prefect.support import kinds, spent
+from tests.projects import ROOT
+
+TENTH = PureDP(epsilon="0.1")
+GAUSSIAN = "{epsilon: 1, delta: 1e-6}"
+RAN: list[object] = []
+
+
+@dp_task(dataset="shop", cost=TENTH)
+def count(part: int) -> int:
+    """Stand for one step of the report."""
+    RAN.append(part)
+    return part
+
+
+@task
+def publish(values: list[int]) -> list[int]:
+    """Stand for what must never see half a report."""
+    RAN.append("published")
+    return values
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran():
+    RAN.clear()
+
+
+def held(project):
+    """Return the epsilon that is reserved on the dataset."""
+    views = [v for v in accounts(project.ledger, "shop") if v.kind == "dataset"]
+    return views[0].reserved["epsilon"] if views else "0"
+
+
+@pytest.fixture
+def project(project):
+    """Give the project; whatever a test left in its ledger must verify."""
+    yield project
+    assert verify(project.ledger).bad == []
+
+
+def test_a_flow_holds_all_and_returns_the_rest(project):
+    """Four are held before the first step; two run; the end returns two."""
+
+    @dp_flow(name="report", preflight={"shop": [TENTH] * 4})
+    def report():
+        seen = [held(project)]
+        values = [count(1), count(2)]
+        seen.append(held(project))
+        publish(values)
+        return seen
+
+    assert report() == ["0.4", "0.2"]
+    assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
+    assert kinds(project)[1:] == [
+        "reserve",
+        *(["draw", "reserve", "settle"] * 2),
+        "seal",
+    ]
+
+
+def test_steps_in_threads_draw_from_it(project):
+    """Submitted steps are waited for before the seal."""
+
+    @dp_flow(
+        name="report",
+        preflight={"shop": [TENTH] * 4},
+        task_runner=ThreadPoolTaskRunner(max_workers=4),
+    )
+    def report():
+        for part in range(4):
+            count.submit(part)
+
+    report()
+    assert sorted(RAN) == [0, 1, 2, 3]
+    assert (held(project), spent(project)["epsilon"]) == ("0", "0.4")
+    assert kinds(project).count("draw") == 4
+    assert kinds(project)[-1] == "seal"
+
+
+async def test_an_async_flow_holds_its_run_the_same_way(project):
+    """Holding does not block the loop; the end seals."""
+
+    @dp_flow(name="report", preflight={"shop": [TENTH] * 2})
+    async def report():
+        return [count(1), held(project)]
+
+    assert await report() == [1, "0.1"]
+    assert (held(project), kinds(project)[-1]) == ("0", "seal")
+
+
+def test_a_run_that_does_not_fit_ends_before_its_first_step(project):
+    """Exhausted, with asked, left and what would fit; nothing was charged for it."""
+
+    @dp_flow(name="report", preflight={"shop": [TENTH] * 4})
+    def report():
+        return publish([count(part) for part in range(4)])
+
+    assert report() == report() == [0, 1, 2, 3]
+    RAN.clear()
+    state = report(return_state=True)
+    assert (state.name, state.type.value) == ("BudgetExhausted", "CANCELLED")
+    assert RAN == []
+    with pytest.raises(BudgetExhausted) as caught:
+        state.result()
+    assert caught.value.asked["epsilon"] == "0.4"
+    assert caught.value.left["epsilon"] == "0.2"
+    assert "times its noise it would still fit" in caught.value.fits
+    assert spent(project)["epsilon"] == "0.8"
+
+
+def test_a_flow_that_fails_seals_as_well(project):
+    """Its error passes; what no step drew is returned."""
+
+    @dp_flow(name="report", preflight={"shop": [TENTH] * 4})
+    def report():
+        count(1)
+        raise ValueError("after one step")
+
+    with pytest.raises(ValueError, match="after one step"):
+        report()
+    assert (held(project), spent(project)["epsilon"]) == ("0", "0.1")
+
+
+def test_a_refused_step_beyond_it_seals_as_well(project):
+    """A step that was not declared passes the ordinary gates, or ends the flow."""
+
+    @dp_task(dataset="shop", cost=PureDP(epsilon="0.7"))
+    def undeclared() -> int:
+        return 1
+
+    @dp_flow(name="report", preflight={"shop": [TENTH] * 4})
+    def report():
+        count(1)
+        return undeclared()
+
+    assert report(return_state=True).name == "BudgetRefused"
+    assert (held(project), spent(project)["epsilon"]) == ("0", "0.1")
+
+
+def test_a_step_beyond_it_is_told_and_runs_if_it_fits(project, caplog):
+    """The log says that the preflight did not cover it."""
+
+    @dp_flow(name="report", preflight={"shop": [TENTH]})
+    def report():
+        return [count(1), count(2)]
+
+    assert report() == [1, 2]
+    assert "beyond what the preflight of its run has left" in caplog.text
+    assert spent(project)["epsilon"] == "0.2"
+
+
+def test_a_retry_goes_on_with_what_is_held(project):
+    """Between two attempts nobody gets it; what was released is replayed for free."""
+    seen = []
+
+    @dp_flow(name="report", retries=1, preflight={"shop": [TENTH] * 4})
+    def report():
+        seen.append((held(project), spent(project)["epsilon"]))
+        count(1)
+        if len(seen) == 1:
+            raise ValueError("once")
+        return count(2)
+
+    assert report() == 2
+    assert seen == [("0.4", "0"), ("0.3", "0.1")]
+    assert RAN == [1, 2]
+    assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
+    assert kinds(project).count("seal") == 1
+
+
+def test_the_last_attempt_seals(project):
+    """A flow that used up its retries is at its end."""
+
+    @dp_flow(name="report", retries=1, preflight={"shop": [TENTH] * 4})
+    def report():
+        raise ValueError("always")
+
+    assert report(return_state=True).is_failed()
+    assert (held(project), kinds(project).count("seal")) == ("0", 1)
+
+
+def test_a_retry_from_the_ui_holds_it_anew(project):
+    """The run was sealed: its next execution opens another preflight."""
+    fail = [True]
+
+    @dp_flow(name="report", preflight={"shop": [TENTH] * 2})
+    def report():
+        count(1)
+        if fail.pop():
+            fail.append(False)
+            raise ValueError("once")
+        return count(2)
+
+    state = report(return_state=True)
+    again = run_again(report, state.state_details.flow_run_id)
+    assert again.is_completed()
+    assert RAN == [1, 2]
+    assert kinds(project).count("seal") == 2
+    assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
+
+
+@dp_flow(name="report", preflight={"shop": [TENTH] * 2})
+def suspending() -> int:
+    """Stop between two steps, the first time."""
+    count(1)
+    if len(RAN) == 1:
+        RAN.append("suspended")
+        suspend_flow_run(timeout=60)
+    return count(2)
+
+
+def test_a_suspended_flow_keeps_what_it_holds(project):
+    """It is not at its end; the resumed run draws from it and seals."""
+    with get_client(sync_client=True) as client:
+        made = suspending.to_deployment("nightly").apply()
+        run = client.create_flow_run_from_deployment(made).id
+    with pytest.raises(Pause):
+        execute(suspending, run)
+    assert held(project) == "0.1"
+    resume_flow_run(run)
+    assert execute(suspending, run).is_completed()
+    assert RAN == [1, "suspended", 2]
+    assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
+    assert kinds(project).count("seal") == 1
+
+
+def test_a_late_step_of_the_run_is_refused(project):
+    """A thread that outlives its flow took the context along; there is nothing left."""
+    kept = []
+
+    @dp_flow(name="report", preflight={"shop": [TENTH] * 2})
+    def report():
+        kept.append(contextvars.copy_context())
+
+    report()
+    with pytest.raises(BudgetRefused, match="sealed"):
+        kept[0].run(count.fn, 1)
+    assert RAN == []
+    assert kinds(project)[-1] == "refuse"
+
+
+def test_a_subflow_draws_from_the_flow_around_it(project):
+    """Its own preflight, too, is taken out of the parent's, and not held twice."""
+
+    @dp_flow(name="part", preflight={"shop": [TENTH] * 2})
+    def part():
+        count(1)
+        return held(project)
+
+    @dp_flow(name="report", preflight={"shop": [TENTH] * 9})
+    def report():
+        return [part(), count(2), held(project)]
+
+    assert report() == ["0.8", 2, "0.6"]
+    assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
+
+
+def test_a_plain_subflow_draws_from_it_as_well(project):
+    """The nearest flow with a preflight holds the step."""
+
+    @flow(name="part")
+    def part():
+        return count(1)
+
+    @dp_flow(name="report", preflight={"shop": [TENTH] * 2})
+    def report():
+        return part(), held(project)
+
+    assert report() == (1, "0.1")
+
+
+def test_a_function_of_the_parameters_declares_it(make_project):
+    """Such as the parts of a divided dataset that this run reads."""
+    make_project(POLICY.replace("flows:", "partition: {by: key}\nflows:"))
+
+    @dp_task(dataset="shop", cost=TENTH, partitions="{week}")
+    def weekly(week: str) -> str:
+        return week
+
+    def declared(week: str) -> RunCosts:
+        return RunCosts(costs={"shop": [TENTH] * 2}, partitions={"shop": [week]})
+
+    @dp_flow(name="report", preflight=declared)
+    def report(week: str, other: int = 1):
+        return weekly(week)
+
+    assert report("w1") == "w1"
+    project = current_project()
+    (part,) = [v for v in accounts(project.ledger) if v.kind == "partition"]
+    assert (part.spent["epsilon"], part.reserved["epsilon"]) == ("0.1", "0")
+
+    def monthly(month: str) -> dict[str, list[PureDP]]:
+        return {"shop": [TENTH] * len(month)}
+
+    @dp_flow(name="report", preflight=monthly)
+    def wrong(week: str):
+        return weekly(week)
+
+    with pytest.raises(ConfigurationError, match="asks for month"):
+        wrong("w2")
+
+
+def test_the_last_completed_run_tells_what_to_hold(project, caplog):
+    """The first run holds nothing in advance; a run that failed teaches nothing."""
+    fail = [False]
+    seen = []
+
+    @dp_flow(name="report", preflight="last")
+    def report(week: int):
+        seen.append(held(project))
+        values = [count(10 * week + part) for part in range(3)]
+        if fail[0]:
+            raise ValueError
+        return values
+
+    report(1)
+    assert "no completed run of flow 'report'" in caplog.text
+    report(2)
+    assert seen == ["0", "0.3"]
+    fail[0] = True
+    assert report(3, return_state=True).is_failed()
+    assert report(4, return_state=True).name == "BudgetExhausted"
+    assert seen == ["0", "0.3", "0.3"]
+    assert spent(project)["epsilon"] == "0.9"
+    assert open_reservations(project.ledger) == []
+
+
+@pytest.mark.parametrize("wrong", [{}, {"shop": []}, {"shop": ["0.1"]}, 4, "first"])
+def test_what_cannot_be_held_is_refused_when_the_flow_is_defined(wrong):
+    """A preflight is costs by dataset."""
+    with pytest.raises(ConfigurationError, match="preflight"):
+        dp_flow(preflight=wrong)(lambda: None)
+
+
+def test_the_document_runs(make_project, capsys):
+    """The two examples of docs/preflight.md hold, draw and seal."""
+    text = (ROOT / "docs" / "preflight.md").read_text("utf-8")
+    block = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    with_prefect, plain = block.findall(text)
+    policy = POLICY.partition("flows:")[0]
+    folder = make_project(policy.replace("shop", "orders"))
+    visits = policy.replace("shop", "visits").replace("{epsilon: 1}", GAUSSIAN)
+    visits = visits.replace("filter: basic", "filter: gaussian")
+    (folder / "policies" / "visits.yaml").write_text(visits, "utf-8")
+    for code in (with_prefect, plain):
+        (folder / "example.py").write_text(code, "utf-8")
+        runpy.run_path("example.py", run_name="__main__")
+    assert int(capsys.readouterr().out.splitlines()[-1])
+    project = current_project()
+    assert kinds(project, "visits").count("draw") == 3
+    assert kinds(project, "visits")[-1] == "seal"
+    assert kinds(project, "orders")[-4:] == ["draw", "reserve", "settle", "seal"]
