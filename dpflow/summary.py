@@ -132,6 +132,41 @@ def shown_components(view: AccountView) -> list[str]:
     return names or list(view.spent)[:1]
 
 
+def telling(views: Sequence[AccountView], most: int) -> list[AccountView]:
+    """Return the accounts that tell most where there are too many to show.
+
+    Args:
+        views: Accounts of one dataset.
+        most: About so many.
+
+    Returns:
+        All that belong to no part of a divided dataset, and of the parts the fullest
+        and the newest ones; in the order of `views`.
+    """
+    parts = [view for view in views if _part(view)]
+    if len(views) <= most or not parts:
+        return list(views)
+    room = max(most - (len(views) - len(parts)), 2)
+    fullest = sorted(parts, key=lambda view: -_fullness(view))[: room // 2]
+    newest = sorted(parts, key=_part, reverse=True)[: room - room // 2]
+    kept = {view.id for view in (*fullest, *newest)}
+    return [view for view in views if not _part(view) or view.id in kept]
+
+
+def _part(view: AccountView) -> str:
+    """Return which part an account is of; an announced one is of none yet."""
+    if not view.id:
+        return ""
+    return view.name if view.kind == "partition" else partition_of(view.id)
+
+
+def _fullness(view: AccountView) -> float:
+    if view.used_fraction is not None:
+        return view.used_fraction
+    halt = float(number_from_text(view.halt_at)) if view.halt_at else 0.0
+    return (view.reading or 0.0) / halt if halt else 0.0
+
+
 def percent_text(fraction: float | None) -> str:
     """Write a share as a percentage."""
     return "-" if fraction is None else f"{fraction:.1%}"

@@ -39,13 +39,14 @@ from dpflow.summary import (
     printable,
     reading_text,
     shown_components,
+    telling,
 )
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _FOLDER = "templates"
-_MOST_REFUSALS = 20
+_MOST_REFUSALS, _MOST_ACCOUNTS = 20, 60
 _drawing = threading.Lock()
 
 
@@ -107,10 +108,14 @@ def _frame(live: Live | None) -> dict[str, Any]:
 def _section(section: Section) -> dict[str, Any]:
     pictures, drawn = _pictures(section)
     used = [v.used_fraction for v in section.filters if v.used_fraction is not None]
+    filters = telling(section.filters, _MOST_ACCOUNTS)
+    odometers = telling(section.odometers, _MOST_ACCOUNTS)
     return {
         "facts": section,
         "anchor": anchor(section.dataset, section.term),
-        "rows": [row for view in section.filters for row in _rows(view)],
+        "rows": [row for view in filters for row in _rows(view)],
+        "odometers": odometers,
+        "hidden": len(section.accounts) - len(filters) - len(odometers),
         "used": max(used, default=None),
         "refusals": _alike(section.refusals)[:_MOST_REFUSALS],
         "pictures": pictures,
