@@ -15,7 +15,7 @@ from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.operations import import_prior
 from dpflow.ledger.records import Granted
-from dpflow.ledger.runs import dataset_runs
+from dpflow.ledger.runs import dataset_runs, run_charges
 from dpflow.ledger.seals import seal
 from dpflow.ledger.spending import spending
 from dpflow.ledger.views import accounts, alerts, usage
@@ -83,7 +83,8 @@ def epsilon(ledger: Ledger, run: Any) -> str:
     (view,) = accounts(ledger)
     found = dataset_runs(ledger, "a")
     assert found is not None
-    return found.accounts[view.id].rule.named(run.charges[view.id].spent)["epsilon"]
+    spent = run_charges(ledger, run)[view.id].spent
+    return found.accounts[view.id].rule.named(spent)["epsilon"]
 
 
 def test_the_whole_preflight_has_to_be_admitted(ledger):
@@ -93,7 +94,7 @@ def test_the_whole_preflight_has_to_be_admitted(ledger):
     assert outlook.per_run == "2 steps, epsilon 0.2"
     assert (outlook.runs_left, outlook.complete) == (3, True)
     runs = dataset_runs(ledger, "a")
-    (load,) = loads_of_run(runs, runs.runs[0])
+    (load,) = loads_of_run(runs, run_charges(ledger, runs.runs[0]))
     # The control: what the steps ask one after the other would promise one too many.
     alone = Load(account=load.account, spent=load.spent, peaks=(load.spent,))
     assert runs_left([alone])[0] == 4
