@@ -9,7 +9,13 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError, LedgerUnavailable, ReleaseError
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    ConfigurationError,
+    LedgerUnavailable,
+    ReleaseError,
+)
 from dpflow.ledger.codec import encode
 from dpflow.ledger.records import Granted, Request, described
 from dpflow.policy import Policy
@@ -76,6 +82,13 @@ class Place:
             self.listener(Notice(kind=kind, request=request, details=details))
         except Exception:
             logger.exception("a notice of step %r was not delivered", request.step)
+
+    def tell_refusal(self, refusal: BudgetRefused, request: Request) -> None:
+        """Tell the listener that the step may not run, with what would fit."""
+        kind = "exhausted" if isinstance(refusal, BudgetExhausted) else "refused"
+        names = ("dataset", "gate", "theorem", "asked", "left", "fits")
+        details = {name: refusal.details.get(name) for name in names}
+        self.tell(kind, request, message=refusal.message, **details)
 
     def tell_granted(self, request: Request, answer: Granted) -> None:
         """Tell that a step's worst case is held, and what it is the first to reach."""

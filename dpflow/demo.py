@@ -32,9 +32,9 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.guard import spend
-from dpflow.ledger import create_ledger, open_ledger, pin_ledger
+from dpflow.ledger import LOCK_NAME, open_ledger
 from dpflow.ledger.views import accounts, open_reservations
-from dpflow.project import current_project, forget_projects
+from dpflow.project import current_project, forget_projects, make_project_ledger
 from dpflow.summary import (
     account_title,
     amounts_text,
@@ -127,15 +127,12 @@ def _open_or_make_ledger(console: Console) -> None:
             found.ledger_url, environment=found.environment, witness=found.witness
         )
     except LedgerMissing:
-        ledger = create_ledger(
-            found.ledger_url, environment=found.environment, witness=found.witness
-        )
+        ledger = make_project_ledger(found)
     else:
         ledger.close()
         console.print(f"The ledger is {ledger.place}; published weeks cost nothing.")
         return
-    lock = pin_ledger(ledger, found.policies)
-    ledger.close()
+    lock = found.policies / LOCK_NAME
     console.print(f"A new ledger: {ledger.place}, its id pinned in {lock}.")
 
 

@@ -19,12 +19,12 @@ from dpflow.accounting.costs import Cost
 from dpflow.accounting.outcomes import OutcomeCost
 from dpflow.accounting.theorem import Settling
 from dpflow.asking import Place, ask
-from dpflow.exceptions import BudgetExhausted, BudgetRefused, DpflowError, ReleaseError
+from dpflow.exceptions import BudgetRefused, DpflowError, ReleaseError
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
 from dpflow.ledger.records import digest as text_digest
 from dpflow.ledger.releases import check_value
-from dpflow.mechanisms.sources import NoiseFor, drawn_by
+from dpflow.mechanisms.sources import SELF_DECLARED, NoiseFor, drawn_by, undrawn
 from dpflow.project import Project, Unsettled
 from dpflow.redaction import shown
 from dpflow.step import CellLike, Step
@@ -53,7 +53,7 @@ class Execution:
     project: Project
     request: Request
     redact: bool
-    noise: str = "self-declared"
+    noise: str = SELF_DECLARED
     error: BaseException | None = None
     error_type: str = ""
     ended: bool = False
@@ -107,7 +107,7 @@ class Execution:
                 "was posted. Call it inside the body or block."
             )
             raise ReleaseError(msg)
-        if self.noise != "self-declared":
+        if self.noise != SELF_DECLARED:
             msg = (
                 f"step {step!r} drew noise twice (now by {asked_by}), but its cost "
                 "covers one draw. Release one vector, or make two steps of it."
@@ -208,6 +208,8 @@ class Execution:
                 refused = error
         no_cell = None if cell is None else self._report_cell(cell, value)
         self._post("completed", text, {"noise": self.noise})
+        if self.noise == SELF_DECLARED and (doubt := undrawn(self.cost)):
+            logger.warning("DP step %r: %s", self.request.step, doubt)
         if no_cell is not None:
             self._warn(no_cell)
         if refused is not None:
@@ -299,7 +301,7 @@ def admit(project: Project, request: Request, place: Place) -> Execution | Repla
     try:
         answer = reserve(project, request)
     except BudgetRefused as refusal:
-        _tell_refusal(refusal, request, place)
+        place.tell_refusal(refusal, request)
         raise
     return _admitted(project, request, answer, place)
 
@@ -311,16 +313,9 @@ async def aadmit(
     try:
         answer = await areserve(project, request)
     except BudgetRefused as refusal:
-        _tell_refusal(refusal, request, place)
+        place.tell_refusal(refusal, request)
         raise
     return _admitted(project, request, answer, place)
-
-
-def _tell_refusal(refusal: BudgetRefused, request: Request, place: Place) -> None:
-    kind = "exhausted" if isinstance(refusal, BudgetExhausted) else "refused"
-    names = ("dataset", "gate", "theorem", "asked", "left", "fits")
-    details = {name: refusal.details.get(name) for name in names}
-    place.tell(kind, request, message=refusal.message, **details)
 
 
 def _admitted(

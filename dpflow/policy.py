@@ -65,6 +65,11 @@ __all__ = [
 
 _NULL = {"type": "null"}
 _SUFFIXES = frozenset({".yaml", ".yml"})
+#: What to do where there is no folder of policies.
+NO_FOLDER_HINT = (
+    "Work in the project's folder, make a project with `dpflow init`, or set "
+    "DPFLOW_POLICIES."
+)
 _PARTS: Mapping[str, type[BaseModel]] = {
     "budget": Budget,
     "filter": FilterChoice,
@@ -180,8 +185,7 @@ def _policy_files(folder: Path) -> list[Path]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         message = f"the policies cannot be read: {reason}."
-        hint = "Make the folder with `dpflow init`, or set DPFLOW_POLICIES."
-        raise policy_error(str(folder), None, message, hint) from error
+        raise policy_error(str(folder), None, message, NO_FOLDER_HINT) from error
     return [
         path
         for path in paths

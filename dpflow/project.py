@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.config import Settings, file_stamp, settings
-from dpflow.ledger import Ledger, is_postgres, open_ledger
+from dpflow.ledger import (
+    Ledger,
+    create_ledger,
+    is_postgres,
+    open_ledger,
+    pin_ledger,
+)
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Conditions
 from dpflow.policy import PolicySet, load_policies
@@ -101,6 +107,22 @@ def project_ledger(found: Settings, *, read_only: bool = False) -> Ledger:
         ),
         read_only=read_only,
     )
+
+
+def make_project_ledger(found: Settings) -> Ledger:
+    """Make the ledger of a project, pin its id, and close it.
+
+    Raises:
+        LedgerError: If one is there already, or its place cannot be written.
+    """
+    ledger = create_ledger(
+        found.ledger_url, environment=found.environment, witness=found.witness
+    )
+    try:
+        pin_ledger(ledger, found.policies)
+    finally:
+        ledger.close()
+    return ledger
 
 
 def forget_projects() -> None:

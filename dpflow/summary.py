@@ -10,7 +10,7 @@ from typing import Any
 from dpflow.accounting.theorem import COUNTS
 from dpflow.ledger.account import partition_of
 from dpflow.ledger.lifetime import Budgets
-from dpflow.ledger.records import AccountView, TermView
+from dpflow.ledger.records import AccountView, OpenReservation, TermView
 from dpflow.policy import Policy
 from dpflow.policy_copy import budget_text, guarantee_in_words
 from dpflow.rounding import number_from_text, short_down, short_up
@@ -92,6 +92,14 @@ def amount_text(component: str, text: str | None, *, up: bool = True) -> str:
     return short_up(number) if up else short_down(number)
 
 
+def held_step(item: OpenReservation) -> str:
+    """Name an open step; a preflight with its run and what no step has drawn."""
+    if item.covers is None:
+        return item.step
+    rest = next(iter(item.undrawn.values()), None)
+    return f"{item.step}, run {item.covers}: {amounts_text(rest)} undrawn"
+
+
 def amounts_text(amounts: Mapping[str, str] | None, *, up: bool = True) -> str:
     """Write amounts for people; components that are zero are left out.
 
@@ -122,6 +130,41 @@ def shown_components(view: AccountView) -> list[str]:
         )
     ]
     return names or list(view.spent)[:1]
+
+
+def telling(views: Sequence[AccountView], most: int) -> list[AccountView]:
+    """Return the accounts that tell most where there are too many to show.
+
+    Args:
+        views: Accounts of one dataset.
+        most: About so many.
+
+    Returns:
+        All that belong to no part of a divided dataset, and of the parts the fullest
+        and the newest ones; in the order of `views`.
+    """
+    parts = [view for view in views if _part(view)]
+    if len(views) <= most or not parts:
+        return list(views)
+    room = max(most - (len(views) - len(parts)), 2)
+    fullest = sorted(parts, key=lambda view: -_fullness(view))[: room // 2]
+    newest = sorted(parts, key=_part, reverse=True)[: room - room // 2]
+    kept = {view.id for view in (*fullest, *newest)}
+    return [view for view in views if not _part(view) or view.id in kept]
+
+
+def _part(view: AccountView) -> str:
+    """Return which part an account is of; an announced one is of none yet."""
+    if not view.id:
+        return ""
+    return view.name if view.kind == "partition" else partition_of(view.id)
+
+
+def _fullness(view: AccountView) -> float:
+    if view.used_fraction is not None:
+        return view.used_fraction
+    halt = float(number_from_text(view.halt_at)) if view.halt_at else 0.0
+    return (view.reading or 0.0) / halt if halt else 0.0
 
 
 def percent_text(fraction: float | None) -> str:

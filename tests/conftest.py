@@ -31,11 +31,18 @@ OTHER_PROCESSES = {
     "test_spent_reserved_and_forfeited_are_told_apart",
     "test_used_fraction_includes_everything",
     "test_open_reservations_say_who_lives",
+    "test_a_crash_before_the_seal_leaves_the_rest_held",
+    "test_an_operator_closes_it_in_full",
+    "test_whoever_runs_a_killed_run_again_takes_it_over",
+    "test_a_living_run_is_sealed_by_its_own_process_only",
 }
 #: Tests that count or break a driver's statements, of which memory has no driver.
 DRIVERS = {
     "test_a_batch_is_one_commit",
+    "test_a_batch_journals_every_charge_and_writes_the_row_once",
     "test_a_decision_costs_the_same_after_many_charges",
+    "test_a_seal_whose_answer_is_lost_is_sent_again",
+    "test_a_void_whose_answer_is_lost_is_sent_again",
 }
 NOT_IN_MEMORY = OTHER_PROCESSES | DRIVERS
 

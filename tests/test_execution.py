@@ -108,6 +108,31 @@ def test_a_body_that_does_not_release_declares_its_own_noise(shop):
     assert outcome()["noise"] == "self-declared"
 
 
+@pytest.mark.parametrize(
+    ("cost", "body", "warned"),
+    [
+        (TENTH, lambda: 1, True),
+        (Gaussian(sensitivity=1, sigma=20), lambda: 1, True),
+        (TENTH, lambda: release(1), False),
+        (PureDP(epsilon="0.1"), lambda: 1, False),
+    ],
+)
+def test_a_forgotten_release_is_warned_of(tmp_path, monkeypatch, cost, body, warned):
+    """Where dpflow could have drawn the noise; a mechanism of one's own is silent."""
+    policy = POLICY.replace("basic", "portfolio").replace(
+        "budget: {epsilon: 1", "budget: {delta: 0.000001, epsilon: 1"
+    )
+    make_project(tmp_path, monkeypatch, policy)
+    told = []
+    monkeypatch.setattr(
+        "dpflow.execution.logger.warning", lambda text, *a: told.append(text % a)
+    )
+    guarded(dataset="shop", cost=cost, name="count")(body)()
+    doubts = [text for text in told if "without release()" in text]
+    assert bool(doubts) == warned
+    assert all("'count'" in text and "return release(value)" in text for text in doubts)
+
+
 def test_release_in_a_thread_of_its_own_is_refused(shop):
     """A plain thread does not know which step it belongs to."""
 

@@ -19,6 +19,7 @@ from dpflow.summary import (
     guarantee_line,
     percent_text,
     reading_text,
+    telling,
 )
 from tests.projects import POLICY, TENTH, make_project
 
@@ -122,3 +123,21 @@ def test_the_guarantee_is_the_policys_own_sentence(tmp_path, monkeypatch):
     for part in ("customer", "add-or-remove", "'shop'", "epsilon = 1", "1e-06"):
         assert part in text
     assert "if every declared sensitivity is right" in text
+
+
+def view(name, *, used=0.0, kind="partition"):
+    """Return an account of a part, or of the whole."""
+    place = f"shop#1/partition/{name}" if kind == "partition" else "shop#1"
+    return SimpleNamespace(
+        id=place, kind=kind, name=name, used_fraction=used, reading=None, halt_at=None
+    )
+
+
+def test_of_many_parts_the_fullest_and_the_newest_tell_most():
+    """What belongs to no part is always there, and few accounts all are."""
+    parts = [view(f"2026-W{n:02}", used=0.9 if n == 3 else 0.1) for n in range(1, 40)]
+    views = [view("", kind="dataset"), *parts]
+    shown = [each.name for each in telling(views, 5)]
+    assert shown == ["", "2026-W01", "2026-W03", "2026-W38", "2026-W39"]
+    assert telling(views, 40) == views
+    assert telling(views[:1], 0) == views[:1]

@@ -22,6 +22,7 @@ from dpflow import (
     PureDP,
     SparseVector,
     guarded,
+    preflight,
     release,
     sparse_vector,
     spend,
@@ -29,6 +30,7 @@ from dpflow import (
 from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError, PolicyError, UnknownDataset
 from dpflow.ledger import create_ledger, migrate_ledger, open_ledger
+from dpflow.ledger.memory import forget_memory
 from dpflow.ledger.verify import verify
 from dpflow.mechanisms.gradient_descent import poisson_sample
 from dpflow.mechanisms.noise import integer_laplace
@@ -376,6 +378,19 @@ def test_the_projects_own_policies_are_the_default(tmp_path, monkeypatch):
         assert ledger.spent("shop") == {"epsilon": "0.1", "delta": "0"}
 
 
+def test_a_preflight_is_no_execution(ledger):
+    """Its steps are, and each is told once, however the run ends."""
+    ledger.use(POLICY)
+    step = guarded(dataset="shop", cost=TENTH, name="count")(lambda: release(1.0))
+    with preflight(costs={"shop": [TENTH] * 3}):
+        step()
+        (charge,) = ledger.charges()
+        assert (charge.step, charge.state) == ("count", "settled")
+        step()
+    assert [(c.step, c.state) for c in ledger.charges()] == [("count", "settled")] * 2
+    assert ledger.spent("shop") == {"epsilon": "0.2", "delta": "0"}
+
+
 # The fence
 
 
@@ -423,7 +438,9 @@ def test_a_block_that_the_test_names_is_refused(ledger, monkeypatch):
 
 
 @pytest.mark.parametrize("act", [open_ledger, create_ledger, migrate_ledger])
-@pytest.mark.parametrize("url", ["sqlite:///real.db", "postgresql://real/db"])
+@pytest.mark.parametrize(
+    "url", ["sqlite:///real.db", "postgresql://real/db", "memory://real"]
+)
 def test_no_other_ledger_is_opened_or_made(ledger, act, url, tmp_path, monkeypatch):
     """Whatever way is tried."""
     monkeypatch.chdir(tmp_path)
@@ -439,6 +456,22 @@ def test_without_the_fixture_the_same_calls_work(tmp_path):
     url = f"sqlite:///{tmp_path / 'real.db'}"
     create_ledger(url, witness="none").close()
     open_ledger(url, witness="none").close()
+    try:
+        create_ledger("memory://real", witness="none").close()
+        open_ledger("memory://real", witness="none").close()
+    finally:
+        forget_memory("memory://real")
+
+
+def test_a_ledger_in_memory_that_was_there_before_stays_closed(tmp_path):
+    """It is no file that could be looked for, and is refused as any other."""
+    real = create_ledger("memory://before", witness="none")
+    try:
+        with ledger_for_tests(), pytest.raises(ConfigurationError, match="a memory le"):
+            open_ledger("memory://before", witness="none")
+        assert open_ledger("memory://before", witness="none").id == real.id
+    finally:
+        forget_memory("memory://before")
 
 
 CHILD = """

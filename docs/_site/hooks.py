@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import typer.main
@@ -36,6 +38,13 @@ _GROUPS = {
     ),
     "Policies": ("Policy", "load_policy", "load_policies"),
     "Errors": ("DpflowError", "BudgetRefused", "BudgetExhausted", "DPStepFailed"),
+}
+
+#: Further modules with public names.
+_MODULES = {
+    "dpflow.forecast": "Forecasts",
+    "dpflow.plots": "Pictures",
+    "dpflow.testing": "Testing",
 }
 
 
@@ -75,11 +84,18 @@ def _python() -> str:
         "Costs": tuple(n for n in names if n not in named and n[0].isupper()),
         "More": tuple(n for n in names if n not in named and n[0].islower()),
     }
-    lines = ["# Python reference", "", "All of these are imported from `dpflow`.", ""]
+    said = "What names no other place is imported from `dpflow`."
+    lines = ["# Python reference", "", said, ""]
     for title, members in groups.items():
         lines += [f"## {title}", ""] if members else []
         for name in members:
             lines += [f"::: dpflow.{name}", ""]
+    for module, title in _MODULES.items():
+        package = import_module(module)
+        lines += [f"## {title}", "", f"Imported from `{module}`.", ""]
+        lines += [inspect.getdoc(package) or "", ""]
+        for name in package.__all__:
+            lines += [f"::: {module}.{name}", ""]
     lines += ["## All errors", "", "::: dpflow.exceptions", ""]
     return "\n".join(lines)
 

@@ -27,7 +27,13 @@ from dpflow.ledger import views as ledger_views
 from dpflow.ledger.account import Account
 from dpflow.ledger.records import TermView
 from dpflow.ledger.runs import dataset_runs
-from dpflow.policy import Policy, PolicySet, load_policies, load_policy
+from dpflow.policy import (
+    NO_FOLDER_HINT,
+    Policy,
+    PolicySet,
+    load_policies,
+    load_policy,
+)
 from dpflow.policy_yaml import policy_error
 from dpflow.summary import account_title, term_guarantee
 from dpflow.workload import Workload, merged
@@ -127,8 +133,7 @@ def check_files(place: Path) -> list[Checked]:
         if place.exists():
             return [_check_file(place)]
         message = "there is no such file or folder."
-        hint = "Make the folder with `dpflow ledger init`, or set DPFLOW_POLICIES."
-        raise policy_error(short_path(place), None, message, hint)
+        raise policy_error(short_path(place), None, message, NO_FOLDER_HINT)
     paths = [
         path
         for path in sorted(place.iterdir())
@@ -195,13 +200,13 @@ def compare(policies: Mapping[str, Policy]) -> dict[str, Comparison] | None:
 
 
 def _history(ledger: Ledger, dataset: str) -> Workload:
-    """Return one run of each flow, the last completed one."""
+    """Return one run of each flow, the dearest of its last completed ones."""
     runs = dataset_runs(ledger, dataset)
     if runs is None:
         return ()
     flows = dict.fromkeys(run.flow for run in runs.runs)
     try:
-        return workload_of_runs([example_run(runs.of_flow(flow)) for flow in flows])
+        return workload_of_runs([example_run(ledger, runs, flow) for flow in flows])
     except InvalidCost:
         # A mechanism of someone's own, which is not imported here.
         return ()

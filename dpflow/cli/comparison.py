@@ -235,7 +235,7 @@ def _journal(question: Question) -> _Source:
             name = _only(question.dataset, sorted(known), hint)
             if name not in known:
                 raise unknown_dataset(name, known)
-            runs = dataset_runs(ledger, name)
+            runs = dataset_runs(ledger, name, most=None)
     except LedgerMissing as error:
         msg = f"{error.message} Or give a workload with --cost or --workload."
         raise LedgerMissing(msg) from error

@@ -36,7 +36,9 @@ def forecast(
     like: Annotated[
         str | None,
         typer.Option(
-            "--like", metavar="FLOW", help="Take this flow's last run for each run."
+            "--like",
+            metavar="FLOW",
+            help="Take the dearest of its last 5 runs.",
         ),
     ] = None,
     flow: Annotated[
@@ -108,7 +110,6 @@ def _date(text: str | None) -> Any:
 
 
 def _as_json(found: Answer) -> dict[str, Any]:
-    from dpflow.cli.status import outlook_json
     from dpflow.cli.theorem_tables import fit_json
     from dpflow.rounding import float_up
 
@@ -119,7 +120,7 @@ def _as_json(found: Answer) -> dict[str, Any]:
             {"cost": repr(step.cost), "times": step.times, "outcome": step.outcome}
             for step in found.workload
         ],
-        "outlook": outlook_json(found.outlook),
+        "outlook": found.outlook.as_json(),
         "points": [
             {"date": day.isoformat(), "used_fraction": used}
             for day, used in found.outlook.points
@@ -170,5 +171,6 @@ def _headline(found: Answer) -> str:
     if outlook.every is not None and outlook.exhausted_on is not None:
         given = outlook.source == "given"
         how = "" if given else f", as its {outlook.source} tell"
-        text += f", on {outlook.exhausted_on} at one every {outlook.every.text}{how}"
+        every = outlook.every.text.removeprefix("1 ")
+        text += f", on {outlook.exhausted_on} at one every {every}{how}"
     return f"{text}."

@@ -51,7 +51,7 @@ def init(
 
     Example: `dpflow init --dataset sales --unit customer --epsilon 1 --yes`
     """
-    from dpflow.cli.starter import Wishes, make_project
+    from dpflow.cli.starter import Wishes, make_project, place_note
 
     wishes = Wishes(
         dataset=dataset,
@@ -62,6 +62,8 @@ def init(
         theorem=theorem,
         flow=flow,
     )
+    if (note := place_note()) and not as_json:
+        warn(note)
     if not yes:
         if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
             msg = (

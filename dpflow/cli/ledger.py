@@ -31,18 +31,13 @@ def init(*, as_json: AsJson = False) -> None:
     forget what has been spent.
     """
     from dpflow.config import settings
-    from dpflow.ledger import LOCK_NAME, create_ledger, is_postgres, pin_ledger
+    from dpflow.ledger import LOCK_NAME, is_postgres
+    from dpflow.project import make_project_ledger
 
     found = settings()
     lock = found.policies / LOCK_NAME
     _refuse_existing(found, lock)
-    ledger = create_ledger(
-        found.ledger_url, environment=found.environment, witness=found.witness
-    )
-    try:
-        pin_ledger(ledger, found.policies)
-    finally:
-        ledger.close()
+    ledger = make_project_ledger(found)
     if as_json:
         say_json(
             {

@@ -49,6 +49,9 @@ def verify(
             "--full", help="Read every entry, also those before signed checkpoints."
         ),
     ] = False,
+    sign: Annotated[
+        bool, typer.Option("--sign/--no-sign", help="Sign the heads if all is fine.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
@@ -62,7 +65,7 @@ def verify(
 
     key = ledger_key()
     with project_ledger(quiet=True) as (_, ledger):
-        report = _verified(ledger, key=key, full=full or key is None)
+        report = _verified(ledger, key=key, full=full or key is None, sign=sign)
         facts = ledger_facts(ledger)
     if as_json:
         say_json({"ledger": facts, **_report_json(report)})
@@ -208,11 +211,13 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
         yield tell
 
 
-def _verified(ledger: Ledger, *, key: bytes | None, full: bool) -> Report:
+def _verified(
+    ledger: Ledger, *, key: bytes | None, full: bool, sign: bool = True
+) -> Report:
     from dpflow.ledger.verify import verify as recompute
 
     with _progress() as tell:
-        return recompute(ledger, key=key, full=full, progress=tell)
+        return recompute(ledger, key=key, full=full, sign=sign, progress=tell)
 
 
 def _say_report(report: Report) -> None:

@@ -333,19 +333,10 @@ def _reservation_json(item: OpenReservation) -> dict[str, Any]:
     }
 
 
-def _step_text(item: OpenReservation) -> str:
-    """Name the step; a preflight with its run and what no step has drawn."""
-    from dpflow.summary import amounts_text
-
-    if item.covers is None:
-        return item.step
-    rest = next(iter(item.undrawn.values()), None)
-    return f"{item.step}, run {item.covers}: {amounts_text(rest)} undrawn"
-
-
 def _say_reservations(found: list[OpenReservation]) -> None:
     from dpflow.accounting.costs import cost_from_description
     from dpflow.cli.tables import cell, new_table
+    from dpflow.summary import held_step
 
     table = new_table("reservation", "since", "step", "cost", "state")
     for item in found:
@@ -353,7 +344,7 @@ def _say_reservations(found: list[OpenReservation]) -> None:
         table.add_row(
             cell(item.reservation),
             cell(item.at[:19].replace("T", " ")),
-            cell(_step_text(item)),
+            cell(held_step(item)),
             cell(repr(cost_from_description(item.cost))),
             cell("running" if item.alive else "forfeited", style),
         )

@@ -23,6 +23,9 @@ _UNBOUNDED = 10_000
 #: Columns of text fold down to so many characters.
 _FOLDED = 8
 
+#: Columns that a narrow terminal shows only where one of them is not 0.
+_RARE = ("reserved", "forfeited")
+
 #: The option that every command has.
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON for programs instead of text.")
@@ -106,12 +109,29 @@ def _print_whole(console: Console, part: RenderableType) -> None:
     """
     width = console.width
     if isinstance(part, Table):
-        unbounded = console.options.update(width=_UNBOUNDED)
-        if console.measure(part, options=unbounded).maximum > width:
+        if _full_width(console, part) > width:
+            _leave_out_zeros(part)
+        if _full_width(console, part) > width:
             part.padding = 0
         console.width = max(width, _least_width(console, part))
     console.print(part)
     console.width = width
+
+
+def _full_width(console: Console, table: Table) -> int:
+    """Return the width in which nothing folds."""
+    unbounded = console.options.update(width=_UNBOUNDED)
+    return console.measure(table, options=unbounded).maximum
+
+
+def _leave_out_zeros(table: Table) -> None:
+    """Leave out columns that are there for what is rare, while all of it is zero."""
+    for column in list(table.columns):
+        zeros = all(str(cell) == "0" for cell in column.cells)
+        if str(column.header) in _RARE and zeros:
+            table.columns.remove(column)
+    for index, column in enumerate(table.columns):
+        column._index = index  # noqa: SLF001 (rich has no way to remove a column)
 
 
 def _least_width(console: Console, table: Table) -> int:

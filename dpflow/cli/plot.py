@@ -23,9 +23,24 @@ app = typer.Typer(
 )
 
 DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset.")]
+
+
+def _picture_path(out: Path) -> Path:
+    """Refuse what is no picture before anything is read or drawn."""
+    if out.suffix.lower() not in (".png", ".svg"):
+        msg = f"it must end in .png or .svg, got {out.name!r}"
+        raise typer.BadParameter(msg)
+    return out
+
+
 Out = Annotated[
     Path,
-    typer.Option("--out", "-o", help="The picture to write; it ends in .png or .svg."),
+    typer.Option(
+        "--out",
+        "-o",
+        callback=_picture_path,
+        help="The picture to write; it ends in .png or .svg.",
+    ),
 ]
 Delta = Annotated[str, typer.Option("--delta", help="Delta, such as 1e-6.")]
 
@@ -46,17 +61,23 @@ def burn_down(
         Over | None,
         typer.Option("--over", help="Default: dates after two days of charges."),
     ] = None,
+    foretell: Annotated[
+        bool,
+        typer.Option("--forecast/--no-forecast", help="What runs to come will use."),
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Draw what is left of a dataset's budget, with alerts and refusals."""
+    """Draw what is left of a dataset's budget, with alerts, refusals and a forecast."""
     from dpflow.cli.source import policies_and_problem, project_ledger
+    from dpflow.forecast import budget_line, outlooks
     from dpflow.plots.burndown import BurnDown, draw_burn_down
 
     with project_ledger() as (found, ledger):
         policies, _ = policies_and_problem(found.policies)
         policy = policies.get(dataset)
         alerts = () if policy is None else policy.alerts
-        data = BurnDown.read(ledger, dataset, alerts=alerts)
+        line = budget_line(outlooks(ledger, dataset)) if foretell else None
+        data = BurnDown.read(ledger, dataset, alerts=alerts, line=line)
         if data is None:
             raise _nothing(ledger, found.policies, dataset)
     figure = draw_burn_down(data, over=None if over is None else over.value)

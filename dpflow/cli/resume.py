@@ -45,9 +45,10 @@ def resume(
         refusal = _last_refusal(ledger, flow)
         answer = None if refusal is None else _asked_again(ledger, policies, refusal)
     if answer is not None and not force:
+        dataset = answer.details.get("dataset", "DATASET")
         msg = (
             f"{deployment} stays paused: {answer.message} Open a new term with `dpflow "
-            "policy apply --new-term`, or say --force."
+            f"policy apply {dataset} --new-term --because TEXT`, or say --force."
         )
         raise type(answer)(msg, **answer.details)
     resume_deployment(deployment)

@@ -17,15 +17,13 @@ from dpflow.exceptions import ConfigurationError, LedgerMissing
 from dpflow.forecast import loads_of, runs_left
 from dpflow.ledger import (
     LOCK_NAME,
-    create_ledger,
     database_at,
     is_postgres,
     open_ledger,
-    pin_ledger,
 )
 from dpflow.policy import Policy, PolicySet, load_policies, parse_policy, policy_schema
 from dpflow.policy_yaml import NUMBER
-from dpflow.project import project_ledger
+from dpflow.project import make_project_ledger, project_ledger
 from dpflow.workload import Step
 
 #: The theorems that a first flow can use, the default first.
@@ -135,7 +133,7 @@ def make_project(wishes: Wishes) -> Made:
             "dpflow status",
             f"Commit {short_path(found.policies)}/ with its {LOCK_NAME}, and flows/.",
         ),
-        warnings=tuple(_warnings(found, kept)),
+        warnings=tuple(_warnings(found, kept, flow_file if there is None else None)),
     )
 
 
@@ -217,18 +215,31 @@ def _ledger(found: Settings, *, missing: bool) -> tuple[str, tuple[Path, ...]]:
         ledger = project_ledger(found)
         ledger.close()
         return ledger.id, ()
-    ledger = create_ledger(
-        found.ledger_url, environment=found.environment, witness=found.witness
-    )
-    try:
-        pin_ledger(ledger, found.policies)
-    finally:
-        ledger.close()
+    ledger = make_project_ledger(found)
     place = () if is_postgres(found.ledger_url) else (Path(ledger.place),)
     return ledger.id, (*place, found.policies / LOCK_NAME)
 
 
-def _warnings(found: Settings, kept: list[Path]) -> Iterator[str]:
+def place_note() -> str | None:
+    """Say where the project is made, if that is not the working directory."""
+    root = settings().root
+    if root == Path.cwd():
+        return None
+    return (
+        f"this folder belongs to the project {root}, for its pyproject.toml: "
+        "everything is made there. For a project of its own, run `touch "
+        "pyproject.toml` here first."
+    )
+
+
+def _warnings(
+    found: Settings, kept: list[Path], flow_file: Path | None
+) -> Iterator[str]:
+    if flow_file in kept:
+        yield (
+            f"{short_path(flow_file)} was there before this policy, so it may well use "
+            "another dataset; a flow of its own is made with --flow NAME"
+        )
     ignored = found.root / ".gitignore"
     if ignored in kept and ".dpflow" not in ignored.read_text("utf-8", "replace"):
         yield f"add the line .dpflow/ to {short_path(ignored)}: a ledger is no source"
@@ -330,14 +341,15 @@ alerts: [0.5, 0.8, 0.95]
 _FLOW = '''\
 """A first private flow: one count a day, paid for from POLICY."""
 
-from datetime import date
+import sys
 
 from prefect import task
+from prefect.runtime import flow_run
 
-from dpflow import KIND, dp_flow, dp_task, release
+from dpflow import BudgetRefused, KIND, dp_flow, dp_task, release
 
 # Private: put your own source here, and read it inside of the step.
-ROWS = ["ann", "bob", "cem", "ann", "dia"]
+ROWS = [number % 4000 for number in range(9000)]  # whose each row is
 
 
 # The privacy unit: UNIT.
@@ -360,11 +372,17 @@ def publish(day: str, number: int) -> None:
 
 
 @dp_flow(name=FLOW)
-def NAME(day: str) -> None:
-    """Release and publish one day's count."""
+def NAME(day: str | None = None) -> None:
+    """Release and publish one day's count; by default of the day it is scheduled."""
+    # Not of the day it runs: a late run and a retry ask for the same release.
+    day = day or flow_run.scheduled_start_time.date().isoformat()
     publish(day, count(day))
 
 
 if __name__ == "__main__":
-    NAME(date.today().isoformat())
+    try:
+        for day in sys.argv[1:] or [None]:
+            NAME(day)
+    except BudgetRefused as refusal:
+        sys.exit(f"{type(refusal).__name__}: {refusal}")
 '''

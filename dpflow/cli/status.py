@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from dpflow.ledger import Ledger
     from dpflow.ledger.records import AccountView, TermView
 
+#: A divided dataset has some accounts for each of its parts.
+_MOST_ACCOUNTS = 24
+
 DatasetArgument = Annotated[
     str | None,
     typer.Argument(metavar="DATASET", help="Only this dataset. Default: all."),
@@ -26,7 +29,8 @@ DatasetArgument = Annotated[
 def status(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
     """Show what each dataset and flow has spent, what is left, and for how long.
 
-    Runs left are counted for runs like the last completed one, against every gate.
+    Runs left are counted against every gate, for runs like the dearest of a flow's
+    last five completed ones.
 
     Example: `dpflow status sales`
     """
@@ -36,7 +40,7 @@ def status(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
         project_ledger,
         standings,
     )
-    from dpflow.forecast import outlooks
+    from dpflow.forecast import flow_outlooks, outlooks
     from dpflow.ledger import views
 
     with project_ledger() as (found, ledger):
@@ -49,8 +53,13 @@ def status(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
                 _standing_json(standing, views.terms(ledger, standing.dataset), ahead)
                 for standing in shown
             ]
-            facts = ledger_facts(ledger)
-            say_json({"ledger": facts, "datasets": datasets, "warnings": warnings})
+            known = {
+                "ledger": ledger_facts(ledger),
+                "datasets": datasets,
+                "flows": [each.as_json() for each in flow_outlooks(ahead)],
+                "warnings": warnings,
+            }
+            say_json(known)
             return
         _print(found, ledger, shown, ahead)
     for text in warnings:
@@ -89,7 +98,7 @@ def _standing_json(
         "terms": [term_json(view) for view in terms],
         "frozen": _frozen_json(terms) if pinned else None,
         "accounts": [account_json(view) for view in standing.accounts],
-        "outlooks": [outlook_json(each) for each in _own(standing, ahead)],
+        "outlooks": [each.as_json() for each in _own(standing, ahead)],
     }
 
 
@@ -97,22 +106,6 @@ def _own(standing: Standing, ahead: list[Outlook]) -> list[Outlook]:
     """Return the outlooks of a dataset; an earlier term has none."""
     newest = standing.pinned is not None
     return [each for each in ahead if newest and each.dataset == standing.dataset]
-
-
-def outlook_json(outlook: Outlook) -> dict[str, Any]:
-    """Return an outlook for programs; a count without end is null."""
-    ends = outlook.exhausted_on
-    return {
-        "flow": outlook.flow,
-        "runs_left": outlook.runs_left,
-        "limited_by": outlook.limited_by,
-        "per_run": outlook.per_run,
-        "every": None if outlook.every is None else outlook.every.text,
-        "every_from": outlook.source or None,
-        "exhausted_on": None if ends is None else ends.isoformat(),
-        "run": outlook.run,
-        "run_completed": outlook.complete,
-    }
 
 
 def term_json(view: TermView) -> dict[str, Any]:
@@ -181,6 +174,7 @@ def _print(
         say("")
         _print_standing(standing, views.terms(ledger, standing.dataset))
         _print_outlooks(_own(standing, ahead))
+    _print_flows(ahead)
     if not shown:
         say("", *_no_policies(found))
     elif all(standing.untouched for standing in shown):
@@ -211,7 +205,7 @@ def _print_standing(standing: Standing, terms: list[TermView]) -> None:
 
     from dpflow.cli.tables import accounts_table, odometers_table
     from dpflow.ledger.refusal import frozen_text
-    from dpflow.summary import term_guarantee, terms_in_words
+    from dpflow.summary import telling, term_guarantee, terms_in_words
 
     facts = []
     if standing.pinned is None:
@@ -229,19 +223,37 @@ def _print_standing(standing: Standing, terms: list[TermView]) -> None:
             told = plain(frozen_text(terms[-1].frozen)).capitalize()
             thaw = f"`dpflow thaw {standing.dataset}` ends it."
             say(Text(f"{told}. Every step is refused; {thaw}", style="bold cyan"))
-    filters = [view for view in standing.accounts if view.reading is None]
-    odometers = [view for view in standing.accounts if view.reading is not None]
+    shown = telling(standing.accounts, _MOST_ACCOUNTS)
+    filters = [view for view in shown if view.reading is None]
+    odometers = [view for view in shown if view.reading is not None]
     if filters:
         say("", accounts_table(filters))
     if odometers:
         say("", odometers_table(odometers))
+    if len(shown) < len(standing.accounts):
+        more = f"{len(standing.accounts) - len(shown):,} more accounts of its parts"
+        say("", f"{more}: --json shows all; here are the fullest and the newest.")
 
 
 def _print_outlooks(ahead: list[Outlook]) -> None:
     if not ahead:
         return
     from dpflow.cli.tables import outlooks_table
+    from dpflow.ledger.runs import RECENT
 
     say("", outlooks_table(ahead))
     if any(not each.complete for each in ahead):
         say("* no run was completed yet, so the last one stands for the next ones")
+    if any(each.older for each in ahead):
+        say(f"Only runs among the newest {RECENT:,} entries of the journal are known.")
+
+
+def _print_flows(ahead: list[Outlook]) -> None:
+    """Say what limits the flows that charge several datasets."""
+    from dpflow.forecast import flow_outlooks
+
+    found = flow_outlooks(ahead)
+    if found:
+        say("", "Flows that charge several datasets end with the first that refuses:")
+    for each in found:
+        say(f"  {plain(each.sentence)}")

@@ -134,7 +134,7 @@ def reading_cell(view: AccountView) -> Text:
 
 
 def outlooks_table(outlooks: Sequence[Outlook]) -> Table:
-    """Show how many more runs each flow has, of the kind of its last one."""
+    """Show how many more runs each flow has."""
     numbers = ("runs left", "refused from")
     table = new_table("flow", "runs left", "refused from", "by", "a run is", "every")
     for column in table.columns:
@@ -158,9 +158,9 @@ def runs_cell(outlook: Outlook) -> Text:
     """Show a number of runs; few are red, none bold."""
     left = outlook.runs_left
     if left is None:
-        return cell("no end", "green")
+        return cell(outlook.left_text, "green")
     style = "bold red" if left == 0 else "yellow" if left <= _FEW else "green"
-    return cell(f"{left}{'' if outlook.complete else '*'}", style)
+    return cell(f"{outlook.left_text}{'' if outlook.complete else '*'}", style)
 
 
 def _charged(view: AccountView) -> tuple[Mapping[str, str], ...]:

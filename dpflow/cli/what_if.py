@@ -95,7 +95,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """Where a dataset stands, or would with a full budget."""
+    """Where a dataset stands, or would with a full budget.
+
+    Attributes:
+        example: The run that the next ones are to be like, if one was asked for.
+    """
 
     dataset: str
     text: str
@@ -103,6 +107,7 @@ class _Start:
     accounts: Mapping[str, Account]
     population: Pinned | None
     runs: DatasetRuns | None
+    example: FlowRun | None = None
 
 
 def answer(question: Question) -> Answer:
@@ -114,11 +119,10 @@ def answer(question: Question) -> Answer:
     """
     start = _start(question)
     question = replace(question, flow=question.flow or _only_flow(start.pinned))
-    example = None
-    if question.like is None:
+    example = start.example
+    if example is None:
         workload = merged(step_from_text(text) for text in question.costs)
     else:
-        example = _example(start, question.like)
         workload = workload_of_run(example)
     schedule = _schedule(question, start)
     loads = _loads(start, question.flow, workload)
@@ -129,8 +133,7 @@ def answer(question: Question) -> Answer:
         steps=length(workload),
         schedule=schedule,
         closed=refused_flow(start.pinned, question.flow),
-        run=None if example is None else example.run,
-        complete=example is None or example.complete,
+        like=example,
     )
     budget = start.pinned["budget"]
     return Answer(
@@ -185,6 +188,8 @@ def _in_ledger(ledger: Ledger, policies: PolicySet, question: Question) -> _Star
     if name not in known:
         raise unknown_dataset(name, known)
     runs = dataset_runs(ledger, name)
+    if runs is None and question.like is not None:
+        raise _unknown_flow(question.like, set())
     if runs is None or (question.fresh and question.like is None and name in policies):
         text = "A full budget, as asked." if question.fresh else "Nothing was charged."
         return _from_policy(policies, name, text)
@@ -197,6 +202,9 @@ def _in_ledger(ledger: Ledger, policies: PolicySet, question: Question) -> _Star
         accounts=runs.accounts,
         population=None if whole is None else whole.term.pinned,
         runs=runs,
+        example=None
+        if question.like is None
+        else _example(ledger, runs, question.like),
     )
     if question.fresh:
         return replace(start, accounts={}, text="A full budget, as asked.")
@@ -242,19 +250,19 @@ def _flows(ledger: Ledger, datasets: Sequence[str]) -> set[str]:
 
 
 def _unknown_flow(flow: str, known: set[str]) -> ConfigurationError:
-    msg = (
-        f"no run of the flow {flow!r} was charged, so nothing is known of it. "
-        f"{did_you_mean(flow, known)} Or describe it with --cost."
-    )
+    msg = f"no run of the flow {flow!r} was charged, so nothing is known of it. "
+    if known:
+        msg += f"{did_you_mean(flow, known)} Or describe it with --cost."
+    else:
+        msg += "Run it once, or describe it with --cost."
     return ConfigurationError(msg)
 
 
-def _example(start: _Start, flow: str) -> FlowRun:
-    runs = [] if start.runs is None else start.runs.of_flow(flow)
-    if not runs:
-        known = {run.flow for run in (start.runs.runs if start.runs else ())}
-        raise _unknown_flow(flow, {name for name in known if name})
-    return example_run(runs)
+def _example(ledger: Ledger, runs: DatasetRuns, flow: str) -> FlowRun:
+    known = {run.flow for run in runs.runs if run.flow}
+    if flow not in known:
+        raise _unknown_flow(flow, known)
+    return example_run(ledger, runs, flow)
 
 
 def _only_flow(pinned: Pinned) -> str | None:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from dpflow.forecast.cadence import Every, Schedule
 from dpflow.forecast.gates import loads_of
+from dpflow.forecast.line import Line, budget_line
 from dpflow.forecast.loads import Load, load_of, runs_left
-from dpflow.forecast.outlook import Outlook, outlook_of, outlooks
+from dpflow.forecast.outlook import Outlook, flow_outlooks, outlook_of, outlooks
 
 __all__ = [
     "Every",
+    "Line",
     "Load",
     "Outlook",
     "Schedule",
+    "budget_line",
+    "flow_outlooks",
     "load_of",
     "loads_of",
     "outlook_of",

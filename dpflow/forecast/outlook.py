@@ -1,22 +1,36 @@
-"""How many more runs each flow has, and until when."""
+"""How many more runs each flow has, and until when.
+
+A re-run that replays some releases charges less than a run does, and so does one that
+stops early. So the runs to come are taken to be like the dearest of a flow's last
+completed ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from typing import Any
 
 from dpflow.accounting.theorem import Filter, Odometer
 from dpflow.forecast.cadence import Every, Schedule, schedule_of
 from dpflow.forecast.gates import refused_flow
 from dpflow.forecast.loads import Load, empty_account, runs_left
-from dpflow.ledger import Ledger, views
+from dpflow.ledger import Ledger
 from dpflow.ledger.account import Account
-from dpflow.ledger.runs import DatasetRuns, FlowRun, RunCharge, dataset_runs
+from dpflow.ledger.runs import (
+    DatasetRuns,
+    FlowRun,
+    RunCharge,
+    dataset_runs,
+    run_charges,
+)
 from dpflow.policy_copy import TIMES
 from dpflow.rounding import number_text
 from dpflow.summary import amounts_text, kind_title, percent_text
 
+#: So many completed runs are looked at for the dearest.
+LAST_RUNS = 5
 #: A line of a picture needs no more points.
 _MOST_POINTS = 200
 #: Of more amounts, as a portfolio has, only the share of the budget is told.
@@ -37,10 +51,16 @@ class Outlook:
         every: How often the flow runs; None if that is not known.
         source: Where that is known from: "release keys", "run times" or "given".
         exhausted_on: The day of the first run that is refused; None if not known.
-        points: Days and the share of the budget used after each of them: a line for a
-            picture of the budget. Empty without `every`.
+        account: Id of the account that `used` and `ahead` are of, or "".
+        used: The share of its budget that is used now.
+        ahead: Days of runs, the share of the budget used after each of them, and how
+            many runs that is: a line for a picture. Empty without `every`.
+        steps: How many steps a run has.
         run: Id of the flow run that was taken as the example, if one was.
         complete: Whether that one ran to its end.
+        single: Whether steps are counted instead of runs: the example was charged
+            outside of any flow run.
+        older: Whether the journal has older runs, which were not looked at.
     """
 
     dataset: str
@@ -51,9 +71,66 @@ class Outlook:
     every: Every | None = None
     source: str = ""
     exhausted_on: date | None = None
-    points: tuple[tuple[date, float], ...] = ()
+    account: str = ""
+    used: float = 0.0
+    ahead: tuple[tuple[date, float, int], ...] = ()
+    steps: int = 1
     run: str | None = None
     complete: bool = True
+    single: bool = False
+    older: bool = False
+
+    @property
+    def points(self) -> tuple[tuple[date, float], ...]:
+        """Days of runs, and the share of the budget used after each of them."""
+        return tuple((day, used) for day, used, _ in self.ahead)
+
+    @property
+    def left_text(self) -> str:
+        """The number of runs left, or of steps."""
+        if self.runs_left is None:
+            return "no end"
+        if not self.single:
+            return str(self.runs_left)
+        return f"{self.runs_left} step{'' if self.runs_left == 1 else 's'}"
+
+    @property
+    def ends_text(self) -> str:
+        """The day of the first refusal, and whose calendar it is in."""
+        keys = " (by its release keys)" if self.source == "release keys" else ""
+        return f"{self.exhausted_on or '-'}{keys if self.exhausted_on else ''}"
+
+    @property
+    def sentence(self) -> str:
+        """What the flow may still do, in words."""
+        who = self.flow or "steps outside of any flow"
+        if self.runs_left is None:
+            return f"{who}: no end of runs"
+        what = "step" if self.single else "run"
+        text = (
+            f"{who}: {self.runs_left} {what}{'' if self.runs_left == 1 else 's'} left"
+        )
+        if self.exhausted_on is not None:
+            text += f", the first refusal on {self.ends_text}"
+        return text if self.limited_by is None else f"{text} by the {self.limited_by}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same for programs; a count without end is null."""
+        ends = self.exhausted_on
+        return {
+            "dataset": self.dataset,
+            "flow": self.flow,
+            "runs_left": self.runs_left,
+            "counts": "steps" if self.single else "runs",
+            "limited_by": self.limited_by,
+            "per_run": self.per_run,
+            "every": None if self.every is None else self.every.text,
+            "every_from": self.source or None,
+            "exhausted_on": None if ends is None else ends.isoformat(),
+            "run": self.run,
+            "run_completed": self.complete,
+            "older_runs_not_read": self.older,
+        }
 
 
 def outlooks(
@@ -61,7 +138,8 @@ def outlooks(
 ) -> list[Outlook]:
     """Return the outlook of every flow that has charged something in a newest term.
 
-    Each flow's last completed run is what its next ones are taken to cost.
+    A flow's next runs are taken to cost what the dearest of its last completed ones
+    did: of the last five, the one of which the fewest more fit.
 
     Args:
         ledger: The ledger to read.
@@ -69,29 +147,50 @@ def outlooks(
         today: Default: the day of the clock, in UTC.
     """
     day = today or datetime.now(UTC).date()
-    known = {view.dataset for view in views.accounts(ledger, dataset)}
+    with ledger.database.read() as session:
+        rows = session.rows("list_accounts", dataset=dataset)
     found: list[Outlook] = []
-    for name in sorted(known):
+    for name in sorted({row["dataset"] for row in rows}):
         runs = dataset_runs(ledger, name)
         if runs is not None:
-            found += _of_dataset(runs, day)
+            found += _of_dataset(ledger, runs, day)
     return found
 
 
-def _of_dataset(runs: DatasetRuns, today: date) -> Iterator[Outlook]:
+def flow_outlooks(found: Iterable[Outlook]) -> list[Outlook]:
+    """Return what limits each flow that several datasets have an outlook for.
+
+    Args:
+        found: The outlooks of all datasets.
+
+    Returns:
+        For each such flow its outlook on the dataset that refuses it first.
+    """
+    flows: dict[str, list[Outlook]] = {}
+    for each in found:
+        if each.flow is not None:
+            flows.setdefault(each.flow, []).append(each)
+    return [min(own, key=_urgency) for _, own in sorted(flows.items()) if len(own) > 1]
+
+
+def _urgency(outlook: Outlook) -> tuple[float, date]:
+    left = float("inf") if outlook.runs_left is None else outlook.runs_left
+    return left, outlook.exhausted_on or date.max
+
+
+def _of_dataset(ledger: Ledger, runs: DatasetRuns, today: date) -> Iterator[Outlook]:
     flows = dict.fromkeys(run.flow for run in runs.runs)
     for flow in sorted(flows, key=lambda name: (name is None, name)):
-        own = runs.of_flow(flow)
-        like = example_run(own)
+        like = example_run(ledger, runs, flow)
         yield outlook_of(
-            loads_of_run(runs, like),
+            loads_of_run(runs, run_charges(ledger, like)),
             dataset=runs.dataset,
             flow=flow,
             steps=len(like.steps),
-            schedule=history_schedule(own, today),
+            schedule=_schedule(runs.of_flow(flow), today, like),
             closed=refused_flow(runs.term.pinned, flow),
-            run=like.run,
-            complete=like.complete,
+            like=like,
+            older=runs.older,
         )
 
 
@@ -103,8 +202,8 @@ def outlook_of(
     steps: int,
     schedule: Schedule | None = None,
     closed: bool = False,
-    run: str | None = None,
-    complete: bool = True,
+    like: FlowRun | None = None,
+    older: bool = False,
 ) -> Outlook:
     """Return the outlook for runs that ask so much.
 
@@ -115,17 +214,17 @@ def outlook_of(
         steps: How many steps a run has.
         schedule: When the flow runs; None if nobody knows.
         closed: Whether the policy does not let the flow in.
-        run: Id of the flow run that was taken as the example, if one was.
-        complete: Whether that one ran to its end.
+        like: The run that was taken as the example, if one was.
+        older: Whether the journal has older runs, which were not looked at.
     """
     left, limiting = (0, None) if closed else runs_left(loads)
     budget = budget_load(loads)
     ends = None
-    points: tuple[tuple[date, float], ...] = ()
+    ahead: tuple[tuple[date, float, int], ...] = ()
     if schedule is not None:
         if left is not None:
             ends = schedule.every.after(schedule.first, left)
-        points = tuple(_points(budget, schedule, left))
+        ahead = tuple(_ahead(budget, schedule, left))
     return Outlook(
         dataset=dataset,
         flow=flow,
@@ -137,15 +236,44 @@ def outlook_of(
         every=None if schedule is None else schedule.every,
         source="" if schedule is None else schedule.source,
         exhausted_on=ends,
-        points=points,
-        run=run,
-        complete=complete,
+        account="" if budget is None else budget.account.id,
+        used=(budget and budget.used_after(0)) or 0.0,
+        ahead=ahead,
+        steps=steps,
+        run=None if like is None else like.run,
+        complete=like is None or like.complete,
+        single=like is not None and like.run is None,
+        older=older,
     )
 
 
-def example_run(runs: Sequence[FlowRun]) -> FlowRun:
-    """Return the last completed run, or the last one if none was completed."""
-    return next((run for run in reversed(runs) if run.complete), runs[-1])
+def example_run(ledger: Ledger, runs: DatasetRuns, flow: str | None) -> FlowRun:
+    """Return the dearest of the last completed runs, or the last one if none was.
+
+    The dearest is the one of which the fewest more fit; of equal ones, the newest.
+
+    Args:
+        ledger: The ledger to read.
+        runs: Those of a dataset; one at least is the flow's.
+        flow: The flow.
+    """
+    own = runs.of_flow(flow)
+    completed = [run for run in own if run.complete][-LAST_RUNS:]
+    # The first of equal ones is taken.
+    newest_first = completed[::-1] or own[-1:]
+    return min(newest_first, key=lambda run: _room(runs, run_charges(ledger, run)))
+
+
+def _room(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> tuple[float, float]:
+    """Return how many more such runs fit: now, and with budgets that are whole."""
+    now = loads_of_run(runs, charges)
+    whole = [replace(load, account=_empty(load.account)) for load in now]
+    return _count(now), _count(whole)
+
+
+def _count(loads: Sequence[Load]) -> float:
+    left = runs_left(loads)[0]
+    return float("inf") if left is None else left
 
 
 def history_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
@@ -157,24 +285,37 @@ def history_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
     return schedule_of(told, today)
 
 
-def loads_of_run(runs: DatasetRuns, run: FlowRun) -> list[Load]:
+def _schedule(own: Sequence[FlowRun], today: date, like: FlowRun) -> Schedule | None:
+    """Return when a flow runs; the seconds between a script's steps do not tell."""
+    found = history_schedule(own, today)
+    if found is not None and like.run is None and found.source == "run times":
+        return None
+    return found
+
+
+def loads_of_run(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> list[Load]:
     """Return what another such run asks of each account, as its journal tells."""
     parts = runs.term.pinned.get("partition")
     renews = parts is not None and parts["by"] in TIMES
     return [
         _load(account, charge, renewed=renews and bool(account.partition))
-        for name, charge in run.charges.items()
-        if (account := runs.accounts[name])
+        for name, charge in charges.items()
+        if (account := runs.accounts.get(name)) is not None
     ]
 
 
 def _load(account: Account, charge: RunCharge, *, renewed: bool) -> Load:
-    if renewed:
-        names = account.dataset, account.kind, account.name
-        account = empty_account(*names, account.rule, account.halt)
     return Load(
-        account=account, spent=charge.spent, peaks=charge.peaks, renewed=renewed
+        account=_empty(account) if renewed else account,
+        spent=charge.spent,
+        peaks=charge.peaks,
+        renewed=renewed,
     )
+
+
+def _empty(account: Account) -> Account:
+    names = account.dataset, account.kind, account.name
+    return empty_account(*names, account.rule, account.halt)
 
 
 def budget_load(loads: Iterable[Load]) -> Load | None:
@@ -214,10 +355,10 @@ def _gate(load: Load | None) -> str | None:
     return title
 
 
-def _points(
+def _ahead(
     load: Load | None, schedule: Schedule, left: int | None
-) -> Iterator[tuple[date, float]]:
-    """Yield the days of runs, and the share used after each; thinned out if many."""
+) -> Iterator[tuple[date, float, int]]:
+    """Yield the days of runs, and what is used after each; thinned out if many."""
     last = _MOST_POINTS if left is None else left
     if load is None or load.renewed:
         return
@@ -227,4 +368,4 @@ def _points(
         used = load.used_after(runs)
         if day is None or used is None or used == float("inf"):
             return
-        yield day, used
+        yield day, used, runs

@@ -12,8 +12,10 @@ from typing import Any
 import yaml
 
 from dpflow.accounting.cost_text import cost_from_text
-from dpflow.accounting.theorem import Settling
+from dpflow.accounting.costs import Cost
+from dpflow.accounting.theorem import Outcome, Settling
 from dpflow.exceptions import ConfigurationError, InvalidCost
+from dpflow.ledger.records import canonical
 from dpflow.ledger.runs import FlowRun, RunStep
 from dpflow.rounding import exact_delta, exact_epsilon
 from dpflow.workload import Step, Workload, merged
@@ -123,12 +125,21 @@ def workload_of(steps: Iterable[RunStep]) -> Workload:
     Raises:
         InvalidCost: If one has a mechanism that this process does not know.
     """
-    return merged(Step(step.cost, 1, _settled(step)) for step in steps)
+    known: dict[tuple[str, Outcome | None], Step] = {}
+    return merged(_journaled(step, known) for step in steps)
 
 
-def _settled(step: RunStep) -> int | str | None:
+def _journaled(step: RunStep, known: dict[tuple[str, Outcome | None], Step]) -> Step:
+    """Return a step as it came out; a cost that recurs is made once."""
+    name = canonical(step.description), step.reported
+    if name not in known:
+        cost = step.cost
+        known[name] = Step(cost, 1, _settled(step, cost))
+    return known[name]
+
+
+def _settled(step: RunStep, cost: Cost) -> Outcome | None:
     """Return the outcome by which a step settled; None if it settled in full."""
-    cost = step.cost
     if step.reported is None or not isinstance(cost, Settling):
         return None
     try:

@@ -14,13 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from dpflow.exceptions import DpflowError, LedgerCorrupt, LedgerUnavailable
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.records import Answer, Request
 
 #: More would make the first in line wait for too many others.
 MOST_AT_ONCE = 64
 
-_Answers = list[Answer | DpflowError]
+_Answers = Sequence[Answer | Exception]
 _Decide = Callable[[Sequence[Request]], _Answers]
 
 
@@ -29,7 +29,7 @@ class _Waiting:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.answer: Answer | DpflowError | None = None
+        self.answer: Answer | Exception | None = None
         self.leads = False
         self.left = False
         self.since = time.monotonic()
@@ -52,7 +52,7 @@ class Combiner:
         self._lines: dict[tuple[str, ...], deque[_Waiting]] = {}
         self._pid = os.getpid()
 
-    def ask(self, request: Request) -> Answer | DpflowError:
+    def ask(self, request: Request) -> Answer | Exception:
         """Return the answer to a request, decided with those that wait beside it."""
         if self._pid != os.getpid():
             # The threads that stood in line are the parent's.
@@ -139,11 +139,11 @@ class Combiner:
     def _decided(self, requests: Sequence[Request]) -> _Answers:
         try:
             return self._decide(requests)
-        except LedgerCorrupt as error:
+        except LedgerUnavailable as error:
+            # One for each thread: a traceback belongs to who raises it.
+            return [LedgerUnavailable(error.message, **error.details) for _ in requests]
+        except Exception as error:  # noqa: BLE001 (of whatever kind, it is someone's)
             if len(requests) == 1:
                 return [error]
             # What is wrong for one need not be wrong for the next.
             return [self._decided([request])[0] for request in requests]
-        except LedgerUnavailable as error:
-            # One for each thread: a traceback belongs to who raises it.
-            return [LedgerUnavailable(error.message, **error.details) for _ in requests]

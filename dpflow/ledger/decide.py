@@ -334,9 +334,11 @@ def _granted(session: Session, account: Account, step: str) -> Tally | None:
 def _body(
     request: Request, terms: list[Term], gates: list[Gate], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
+    held = {} if request.covers is None else {"covers": request.covers}
     return {
         **facts,
         **request.body,
+        **held,
         "policy": {term.dataset: term.policy_hash for term in terms},
         "step": request.step,
         "flow": request.flow,

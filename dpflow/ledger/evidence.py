@@ -38,8 +38,16 @@ manifest.hmac     HMAC-SHA256 of manifest.json with the ledger's key, if it was 
 journal.jsonl     every entry, account by account; `hash` chains each to the one before
 accounts.json     the sums and the gate of each account
 policies.json     the copies that govern: `pinned`, and `policy_hash`, its sha256
-checkpoints.json  signed entries: HMAC-SHA256 over [ledger, account, seq, hash]
+checkpoints.json  signed entries, see below
 verify.py         recomputes all of it; take it from elsewhere if you trust nobody
+
+A checkpoint's `signature` is the HMAC-SHA256, with the ledger's key, of the JSON list
+
+    [ledger, account, seq, hash, number, previous]
+
+without spaces: `seq` and `hash` are of the entry that was signed, `number` counts the
+checkpoints of the account, and `previous` is the signature of the one before, or "".
+Those whose `number` is null are older and are over the first four alone.
 
 Costs are in the journal as they were declared. That each was priced right, and that the
 body of a step did what it declared, is not in here.
@@ -101,7 +109,7 @@ def _fill(archive: zipfile.ZipFile, ledger: Ledger, key: bytes | None) -> None:
         format_of.ACCOUNTS: _listed(map(_plain, accounts)),
         format_of.POLICIES: _listed(map(_plain, terms)),
         format_of.CHECKPOINTS: _listed(checkpoints),
-        VERIFIER: [_verifier_text()],
+        VERIFIER: [verifier_text()],
         README: [_TEXT],
     }
     sums = {
@@ -141,9 +149,21 @@ def _plain(row: Row) -> dict[str, Any]:
     return dict(row)
 
 
-def _verifier_text() -> str:
-    name = "evidence_verifier.py"
-    return files("dpflow.ledger").joinpath(name).read_text("utf-8")
+def verifier_text() -> str:
+    """Return the verifier as one file that imports nothing of dpflow."""
+    head, _, rest = _source("evidence_verifier").partition(_IMPORT)
+    _, _, rest = rest.partition(")\n")
+    # Of the journal's file, all below the line that may only stand at the top.
+    _, _, journal = _source("evidence_journal").partition(_FUTURE)
+    return f"{head}{journal.strip()}\n\n\n{rest.strip()}\n"
+
+
+_FUTURE = "from __future__ import annotations\n"
+_IMPORT = "from dpflow.ledger.evidence_journal import ("
+
+
+def _source(module: str) -> str:
+    return files("dpflow.ledger").joinpath(f"{module}.py").read_text("utf-8")
 
 
 def _write(archive: zipfile.ZipFile, name: str, lines: Iterable[str]) -> dict[str, Any]:

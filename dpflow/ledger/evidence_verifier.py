@@ -6,9 +6,10 @@ BUNDLE is a zip file or the folder that it was unpacked to; default: the folder 
 file. An auditor who trusts nobody takes this file from elsewhere. It recomputes
 the hash of each file, the hash chain and the running sums of each account; it compares
 every reservation with the threshold that was pinned then, each policy with its hash,
-and checkpoints with the journal and, given the key, with who signed them. It does not
-price costs again, which needs dpflow, and it cannot tell that the newest entries were
-cut off, unless a signature or an earlier bundle tells of them.
+and checkpoints with the journal and, given the key, with who signed them; it follows
+what was drawn from preflights, and what other ledgers were given. It does not price
+costs again, which needs dpflow, and it cannot tell that the newest entries were cut
+off, unless a signature or an earlier bundle tells of them.
 
 Exit code: 0 all agrees, 1 something does not, 2 wrong usage.
 """
@@ -16,39 +17,35 @@ Exit code: 0 all agrees, 1 something does not, 2 wrong usage.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import hmac
 import json
 import os
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
+
+from dpflow.ledger.evidence_journal import (
+    Account,
+    BadError,
+    canonical,
+    forged,
+    miscounted,
+    sha256,
+)
 
 FORMAT = "dpflow evidence 1"
 MANIFEST, SIGNATURE = "manifest.json", "manifest.hmac"
 JOURNAL, ACCOUNTS = "journal.jsonl", "accounts.json"
 POLICIES, CHECKPOINTS = "policies.json", "checkpoints.json"
-Row = Mapping[str, Any]
-Body = dict[str, Any]
 KEY_VARIABLE = "DPFLOW_LEDGER_KEY"
-_RAISING = ("amend", "prior", "repair")
-_ENDING = ("settle", "void", "forfeit")
-
-
-class BadError(Exception):
-    """Something in the bundle does not agree."""
-
-
-def canonical(data: object) -> str:
-    """Write JSON in the form that is hashed."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def sha256(data: bytes) -> str:
-    """Return a digest in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
+#: What stands before a grant where its digest is made.
+GRANT = "dpflow grant 1"
+#: What a grant and the term that was opened under it must have in common.
+_GRANTED = ("source", "unit", "relation")
+Row = Mapping[str, Any]
 
 
 def read_bundle(place: Path) -> dict[str, bytes]:
@@ -64,113 +61,6 @@ def read_bundle(place: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in names}
 
 
-def _sum(one: list[int], other: list[int], sign: int = 1) -> list[int]:
-    return [a + sign * b for a, b in zip(one, other, strict=True)]
-
-
-class Account:
-    """One account, followed from its first entry."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.seq, self.hash, self.checked, self.frozen = 0, "", 0, False
-        self.settled: list[int] = []
-        self.held: list[int] = []
-        self.open: dict[str, list[int]] = {}
-        self.gate: dict[str, Any] = {}
-        self.hashes: dict[int, str] = {}
-
-    def feed(self, row: Row) -> None:
-        """Follow one entry."""
-        if row["seq"] != self.seq + 1:
-            self._bad(row, f"entry {self.seq + 1} is missing or out of order")
-        if (row["kind"] == "open") != (self.seq == 0):
-            self._bad(row, "an account is opened by its first entry, once")
-        body = json.loads(row["body"])
-        self._move(row, self._amounts(row, "amount"), body)
-        after = [self._amounts(row, f"{name}_after") for name in ("settled", "held")]
-        if after != [self.settled, self.held]:
-            self._bad(row, f"it says {after}, the sums are {self.settled, self.held}")
-        text = self.hash + canonical({k: v for k, v in row.items() if k != "hash"})
-        if sha256(text.encode()) != row["hash"]:
-            self._bad(row, "its content, or an entry before it, is not what was hashed")
-        self.seq, self.hash = row["seq"], row["hash"]
-        self.hashes[self.seq] = self.hash
-        if row["kind"] == "reserve":
-            self._check_threshold(row)
-
-    def thresholds(self) -> list[int] | None:
-        """Return the pinned thresholds; None if the theorem has none of this form."""
-        found = self.gate.get("rule", {}).get("thresholds")
-        whole = isinstance(found, list) and len(found) == len(self.settled)
-        if not whole or not all(isinstance(each, int) for each in found):
-            return None
-        return list(found)
-
-    def _check_threshold(self, row: Row) -> None:
-        limits = self.thresholds()
-        if limits is None:
-            return
-        total = _sum(self.settled, self.held)
-        if any(a > b for a, b in zip(total, limits, strict=True)):
-            self._bad(row, f"it was granted at {total}, the threshold was {limits}")
-        self.checked += 1
-
-    def _move(self, row: Row, amount: list[int], body: Body) -> None:
-        kind, name = row["kind"], row["reservation"]
-        if kind == "reserve":
-            if name in self.open:
-                self._bad(row, "its reservation was made before")
-            self.open[name] = amount
-            self.held = _sum(self.held, amount)
-        elif kind in _ENDING:
-            whole = self._reserved(row)
-            if kind != "settle" and amount != whole:
-                self._bad(row, "it ends a reservation with another amount")
-            self.held = _sum(self.held, whole, -1)
-            self.settled = _sum(self.settled, amount, int(kind != "void"))
-        elif kind in _RAISING:
-            self.settled = _sum(self.settled, amount)
-        elif kind in ("draw", "seal"):
-            rest = self._reserved(row)
-            if kind == "draw":
-                self.open[name] = _sum(rest, amount, -1)
-                self.settled = _sum(self.settled, amount)
-            self.held = _sum(self.held, amount if kind == "draw" else rest, -1)
-        else:
-            self._mark(row, amount, body)
-        if min(*self.held, *self.open.get(name, [0]), 0) < 0:
-            self._bad(row, "less than nothing would be held")
-
-    def _mark(self, row: Row, amount: list[int], body: Body) -> None:
-        kind = row["kind"]
-        if kind == "open":
-            self.settled = self.held = [0] * len(amount)
-            self.gate = body
-        elif kind == "tighten":
-            self.gate = {**self.gate, "rule": body["rule"], "halt": body["halt"]}
-        elif kind in ("freeze", "thaw"):
-            self.frozen = kind == "freeze"
-        elif kind != "refuse":
-            self._bad(row, f"no entry is of kind {kind!r}")
-
-    def _reserved(self, row: Row) -> list[int]:
-        if row["reservation"] not in self.open:
-            self._bad(row, "it ends a reservation that is not open")
-        return self.open.pop(row["reservation"])
-
-    def _amounts(self, row: Row, name: str) -> list[int]:
-        found = json.loads(row[name])
-        same = self.seq == 0 or len(found) == len(self.settled)
-        if not found or not same or any(type(e) is not int or e < 0 for e in found):
-            self._bad(row, f"its {name} is no amount of this account")
-        return list(found)
-
-    def _bad(self, row: Row, problem: str) -> None:
-        msg = f"account {self.name!r}, entry {row['seq']}: {problem}"
-        raise BadError(msg)
-
-
 class Verifier:
     """Checks one bundle; what it finds good it says, what is bad it collects."""
 
@@ -180,11 +70,12 @@ class Verifier:
         self.said: list[str] = []
         self.accounts: dict[str, Account] = {}
         self.manifest: dict[str, Any] = {}
+        self.terms: dict[tuple[str, int], Any] = {}
 
     def run(self, earlier: dict[str, bytes] | None = None) -> None:
         """Check everything; a step that fails does not keep others from running."""
         steps = [self._manifest, self._signature, self._journal, self._rows]
-        steps += [self._policies, self._checkpoints]
+        steps += [self._reservations, self._policies, self._grants, self._checkpoints]
         if earlier is not None:
             steps.append(lambda: self._earlier(earlier))
         for step in steps:
@@ -243,6 +134,11 @@ class Verifier:
                 # The first bad entry of each account; what follows hangs on it.
                 broken.add(name)
                 self.bad.append(str(problem))
+        for name in self.accounts.keys() - broken:
+            try:
+                self.accounts[name].end()
+            except BadError as problem:
+                self.bad.append(str(problem))
         entries = sum(account.seq for account in self.accounts.values())
         self.said.append(
             f"journal: {entries} entries of {len(self.accounts)} accounts were followed"
@@ -273,40 +169,103 @@ class Verifier:
                 self.bad.append(f"account {name!r}: its {what} is not its journal's")
 
     def _policies(self) -> None:
-        terms = {}
         for term in json.loads(self.files[POLICIES]):
             name = f"term {term['number']} of dataset {term['dataset']!r}"
             if sha256(term["pinned"].encode()) != term["policy_hash"]:
                 self.bad.append(f"{name}: its policy is not what was pinned")
-            terms[term["dataset"], term["number"]] = json.loads(term["pinned"])
+            self.terms[term["dataset"], term["number"]] = json.loads(term["pinned"])
         for name, account in self.accounts.items():
             gate = account.gate
-            pinned = terms.get((gate["dataset"], gate["term"]))
+            pinned = self.terms.get((gate["dataset"], gate["term"]))
             wanted = None if pinned is None else _pinned(pinned, gate)
             rule = gate["rule"]
             names = ("theorem", "epsilon", "delta")
             if wanted is None or any(rule.get(n) != wanted.get(n) for n in names):
                 self.bad.append(f"account {name!r}: its gate is not its term's")
-        self.said.append(f"policies: {len(terms)} terms")
+        self.said.append(f"policies: {len(self.terms)} terms")
+
+    def _reservations(self) -> None:
+        """Check that each reservation has ended alike on all its accounts."""
+        ends: dict[str, set[str | None]] = {}
+        for account in self.accounts.values():
+            for name in account.made:
+                ends.setdefault(name, set()).add(account.ends.get(name))
+        for name, kinds in ends.items():
+            if len(kinds) > 1:
+                told = " and ".join(sorted(kind or "open" for kind in kinds))
+                self.bad.append(f"reservation {name} ends differently: {told}")
+
+    def _grants(self) -> None:
+        """Check the budget that was given by another ledger, or to one."""
+        for name, account in self.accounts.items():
+            taken = account.gate.get("grant")
+            if taken is not None and account.charged:
+                pinned = self.terms.get((account.gate["dataset"], account.gate["term"]))
+                problem = self._taken(taken, pinned or {}, account.gate)
+                if problem:
+                    self.bad.append(f"account {name!r}: its grant {problem}")
+            for body in account.given:
+                problem = self._given(body)
+                if problem:
+                    self.bad.append(f"account {name!r}: a grant that it gave {problem}")
+
+    def _taken(self, grant: Row, pinned: Row, gate: Row) -> str | None:
+        """Return what is wrong with a grant under which a term was charged."""
+        if grant["taker"] != self.manifest["ledger"]:
+            return f"is for ledger {grant['taker']}"
+        if grant["environment"] not in (None, self.manifest["environment"]):
+            return f"is for the environment {grant['environment']!r}"
+        if any(grant[each] != pinned.get(each) for each in _GRANTED):
+            return "is for another guarantee than its term's"
+        lifetime = gate.get("lifetime") or {}
+        limits = ("epsilon", "delta")
+        if any(
+            each not in lifetime or Fraction(lifetime[each]) > Fraction(grant[each])
+            for each in limits
+        ):
+            return "is below its lifetime"
+        return None
+
+    def _given(self, body: Row) -> str | None:
+        """Return what is wrong with the charge of a part that was carved."""
+        grant = body["grant"]
+        if grant["giver"] != self.manifest["ledger"]:
+            return f"is of ledger {grant['giver']}"
+        text = canonical([GRANT, grant])
+        if sha256(text.encode()) != body["evidence_sha256"]:
+            return "is not what its digest tells"
+        told = [body["cost"].get(each) for each in ("epsilon", "delta")]
+        if told != [grant["epsilon"], grant["delta"]]:
+            return "is not what was charged for it"
+        return None
 
     def _checkpoints(self) -> None:
-        points = json.loads(self.files[CHECKPOINTS])
-        for point in points:
-            name, seq = point["account"], point["seq"]
-            where = f"account {name!r}, checkpoint of entry {seq}"
-            account = self.accounts.get(name)
-            if account is None or account.hashes.get(seq) != point["hash"]:
-                self.bad.append(f"{where}: the journal holds something else")
-            if self.key is not None:
-                text = canonical([self.manifest["ledger"], name, seq, point["hash"]])
-                found = hmac.new(self.key, text.encode(), "sha256").hexdigest()
-                if not hmac.compare_digest(found, point["signature"]):
-                    self.bad.append(f"{where}: forged, or signed with another key")
-        if self.key is not None:
-            for name in sorted(self.accounts.keys() - {p["account"] for p in points}):
-                self.bad.append(f"account {name!r} has no signed checkpoint")
+        points: dict[str, list[Row]] = {name: [] for name in self.accounts}
+        for point in json.loads(self.files[CHECKPOINTS]):
+            points.setdefault(point["account"], []).append(point)
+        for name, found in points.items():
+            self._checked_points(name, sorted(found, key=lambda point: point["seq"]))
         how = "checked" if self.key is not None else "not checked: no key"
-        self.said.append(f"checkpoints: {len(points)}, signatures {how}")
+        number = sum(map(len, points.values()))
+        self.said.append(f"checkpoints: {number}, signatures {how}")
+
+    def _checked_points(self, name: str, points: list[Row]) -> None:
+        account = self.accounts.get(name)
+        where = f"account {name!r}, checkpoint of entry"
+        for point in points:
+            seq = point["seq"]
+            if account is None or account.hashes.get(seq) != point["hash"]:
+                self.bad.append(f"{where} {seq}: the journal holds something else")
+        wrong = miscounted(points)
+        if wrong is not None:
+            self.bad.append(f"{where} {wrong}: those before it are not all there")
+        if self.key is None:
+            return
+        if not points:
+            self.bad.append(f"account {name!r} has no signed checkpoint")
+        seq = forged(self.key, self.manifest["ledger"], name, points)
+        if seq is not None:
+            self.bad.append(f"{where} {seq}: forged, or signed with another key")
 
     def _earlier(self, files: dict[str, bytes]) -> None:
         manifest = json.loads(files[MANIFEST])

@@ -120,7 +120,7 @@ class Ledger:
             LedgerUnavailable: If the ledger did not answer; the step may not run.
         """
         answer = self._combiner.ask(request)
-        if isinstance(answer, DpflowError):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 

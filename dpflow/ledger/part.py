@@ -7,14 +7,14 @@ from typing import Any
 from dpflow.ledger.database import Session
 
 #: What a request may write and then still fail; all else is written once it cannot.
-_OPENING = ("open_term", "open_account")
+_EARLY = ("open_term", "open_account", "adopt_preflight", "close_reservation")
 
 
 class Part:
     """A session for one request, whose writes can be undone by themselves.
 
     Most requests write nothing before they are decided, so there is a savepoint only
-    where one opens a term or an account.
+    where one opens a term or an account, or takes over or ends its run's preflight.
 
     Args:
         session: Of the whole transaction.
@@ -42,7 +42,7 @@ class Part:
         self._session.post(statement, **values)
 
     def _before(self, statement: str) -> None:
-        if statement in _OPENING and not self._written:
+        if statement in _EARLY and not self._written:
             self._session.change("savepoint")
             self._marked = True
         self._written = True

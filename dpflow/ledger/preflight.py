@@ -220,6 +220,8 @@ def post_seal(session: Session, row: Row, facts: Mapping[str, Any]) -> None:
     The caller has locked its datasets, as every draw has: after this there is none.
     """
     body = {**json.loads(row["body"]), **facts}
+    # First, for a request that declares its run anew may still fail (`Part`).
+    session.post("close_reservation", id=row["id"], state="sealed")
     for account_id in _accounts(row):
         account = read_account(session, account_id)
         where = {"account": account_id, "reservation": row["id"]}
@@ -240,7 +242,6 @@ def post_seal(session: Session, row: Row, facts: Mapping[str, Any]) -> None:
             body=body,
             writer=writer(),
         )
-    session.post("close_reservation", id=row["id"], state="sealed")
 
 
 def _accounts(row: Row) -> list[str]:

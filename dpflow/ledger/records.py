@@ -350,7 +350,11 @@ class OpenReservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """How much of a dataset's budget was used after one entry of its journal."""
+    """How much of a dataset's budget was used after one entry of its journal.
+
+    Attributes:
+        covers: The flow run that the entry's reservation holds, if it is a preflight.
+    """
 
     seq: int
     kind: str
@@ -359,6 +363,7 @@ class Usage:
     step: str | None
     release_key: str | None
     at: str
+    covers: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

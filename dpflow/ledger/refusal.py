@@ -96,16 +96,16 @@ def _gate(account: Account) -> str:
 
 
 def _reason(refusal: Refusal) -> str:
-    account = refusal.account
+    account, request = refusal.account, refusal.request
     if refusal.ended:
         return "its flow run has ended, and its preflight is sealed."
     if refusal.frozen:
         return f"the dataset is {frozen_text(refusal.frozen)}."
     if refusal.closed:
-        return (
-            f"its policy names the flows that may use it, and "
-            f"{refusal.request.flow!r} is not one of them."
-        )
+        named, flow = "its policy names the flows that may use it, and ", request.flow
+        if flow is None:
+            return f"{named}this step is in no flow."
+        return f"{named}{flow!r} is not one of them."
     if refusal.halted:
         return "it has halted this flow run already."
     if account.state != "open":
@@ -161,7 +161,11 @@ def _fits(refusal: Refusal) -> str:
     if refusal.frozen is not None:
         return f"Nothing fits until `dpflow thaw {refusal.account.dataset}`."
     if refusal.closed:
-        return "Run the step in a flow that the policy names, or ask for a share."
+        dataset = refusal.account.dataset
+        return (
+            "Run it in a flow that stands under `flows:` in the policy, or add this "
+            f"one there: `dpflow policy diff {dataset}` says what that takes."
+        )
     if refusal.run_halted:
         return "No further DP step of this flow run will be admitted."
     if refusal.account.state != "open":

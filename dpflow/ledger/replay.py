@@ -94,8 +94,8 @@ class Replay:
         self.posts = 0
         self._amounts: dict[str, _Amounts] = {}
         self._open: dict[str, _Amounts] = {}
-        #: What a draw took, until the next entry holds it for the step.
-        self._drawn: _Amounts | None = None
+        #: What a draw took and for which step, whose reserve is the next entry.
+        self._drawn: tuple[_Amounts, str] | None = None
         # Only needed where `lookup` may find what has ended since the start.
         self._ended: set[str] = set()
         self.lookup = reserved
@@ -114,7 +114,7 @@ class Replay:
     def end(self, row: Row) -> str | None:
         """Compare the account's row with its last entry; return what is wrong."""
         if self._drawn is not None:
-            return f"its last entry draws {list(self._drawn)}, which no step holds"
+            return f"its last entry draws {list(self._drawn[0])}, which no step holds"
         told = (row["seq"], row["head"], row["settled"], row["held"])
         kept = (self.seq, self.hash, self.settled_text, self.held_text)
         names = ("seq", "head", "settled", "held")
@@ -171,8 +171,9 @@ class Replay:
         self.seq, self.hash = seq, found
 
     def _move(self, kind: str, reservation: str, amount: _Amounts, body: str) -> None:
-        if self._drawn is not None and (kind, amount) != ("reserve", self._drawn):
-            what = f"the draw of {list(self._drawn)} before it is held by no step"
+        drawn = self._drawn
+        if drawn is not None and (kind, amount, reservation) != ("reserve", *drawn):
+            what = f"the draw of {list(drawn[0])} before it is held by no step"
             raise _BadEntry(what)
         self._drawn = None
         if kind == "reserve":
@@ -207,7 +208,7 @@ class Replay:
             rest = self._minus(self._pop(reservation), amount)
             self._open[reservation] = rest
             self._hold(map(sub, self._held, amount))
-            self._drawn = amount
+            self._drawn = amount, str(_object(body).get("for"))
         elif kind == "tighten":
             self.opening = {**(self.opening or {}), **_rule_of(body)}
             self.tightened = True
@@ -276,6 +277,13 @@ class Replay:
 
 def _rule_of(body: str) -> dict[str, Any]:
     """Return what an opening or tightening entry says of the account's gate."""
+    data = _object(body)
+    names = ("rule", "halt", "dataset", "term", "kind", "name")
+    return {name: data[name] for name in names if name in data}
+
+
+def _object(body: str) -> dict[str, Any]:
+    """Read an entry's body."""
     try:
         data = json.loads(body)
     except ValueError:
@@ -283,8 +291,7 @@ def _rule_of(body: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         what = "its body is no JSON object"
         raise _BadEntry(what)
-    names = ("rule", "halt", "dataset", "term", "kind", "name")
-    return {name: data[name] for name in names if name in data}
+    return data
 
 
 def replay_from(session: Session, account: str, seq: int) -> Replay:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpflow.accounting.costs import Cost, cost_from_description
@@ -13,15 +13,13 @@ from dpflow.accounting.theorem import Outcome
 from dpflow.ledger.account import Account, account_from_row
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.kernel import Ledger
+from dpflow.ledger.pages import entries
 from dpflow.ledger.terms import Term, newest_term
 from dpflow.policy_population import PREFIX
 
-#: So many entries of each account are read, the newest.
-_RECENT = 5000
-_POSTED = ("settle", "forfeit", "amend")
-#: What ends a reservation without a charge of its own: the draws of a preflight are
-#: charged as the steps that drew.
-_RETURNED = ("void", "seal")
+#: So many entries of a dataset's journal tell what its next runs will cost.
+RECENT = 20_000
+_ENDS = ("settle", "forfeit", "void")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +27,23 @@ class RunStep:
     """One step of a run.
 
     Attributes:
+        reservation: Id of its charge.
         description: What was reserved, as the journal keeps it.
         reported: How it came out, if it told: sub-steps that ran, or a cell.
         key: Its release key for people, or "".
         failed: Whether its body ended by an exception.
+        ended: Whether the charge is settled or forfeited.
+        amended: Whether an operator charged more for it.
     """
 
+    reservation: str
     name: str
     description: Mapping[str, Any]
     reported: Outcome | None
     key: str
     failed: bool
+    ended: bool = False
+    amended: bool = False
 
     @property
     def cost(self) -> Cost:
@@ -74,16 +78,16 @@ class FlowRun:
         run: Id of the flow run, or None.
         at: When its first charge was reserved; a label.
         steps: The steps that were charged, in order.
-        charges: What it did to each account of the dataset and its population.
         complete: Whether all its steps settled, and none failed or was refused.
+        preflights: Reservations that held the run, or its rest, before its steps.
     """
 
     flow: str | None
     run: str | None
     at: str
     steps: tuple[RunStep, ...]
-    charges: Mapping[str, RunCharge]
     complete: bool
+    preflights: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,44 +97,72 @@ class DatasetRuns:
     Attributes:
         accounts: By id, those of its population included.
         runs: Oldest first.
+        older: Whether the journal has older entries, which were not read.
     """
 
     dataset: str
     term: Term
     accounts: Mapping[str, Account]
     runs: tuple[FlowRun, ...]
+    older: bool
 
     def of_flow(self, flow: str | None) -> list[FlowRun]:
         """Return the runs of one flow, oldest first."""
         return [run for run in self.runs if run.flow == flow]
 
 
-def dataset_runs(ledger: Ledger, dataset: str) -> DatasetRuns | None:
-    """Read the runs of a dataset's newest term; None if it has no term yet."""
+def dataset_runs(
+    ledger: Ledger, dataset: str, *, most: int | None = RECENT
+) -> DatasetRuns | None:
+    """Read the runs of a dataset's newest term; None if it has no term yet.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: The dataset.
+        most: Read so many entries of its journal, the newest; None: all.
+    """
     with ledger.database.read() as session:
         term = newest_term(session, dataset)
         if term is None:
             return None
-        own = _accounts(session, dataset, term.number)
+        accounts = _accounts(session, dataset, term.number)
         population = term.pinned.get("population")
-        others: dict[str, Account] = {}
         if population is not None:
             place = f"{PREFIX}{population}"
             above = newest_term(session, place)
             if above is not None:
-                others = _accounts(session, place, above.number)
-        accounts = own | others
-        journals = {name: _recent(session, a) for name, a in accounts.items()}
-    facts = _facts(journals[term.account])
-    traces = {
-        name: _traces(rows, accounts[name].rule.zero())
-        for name, rows in journals.items()
+                accounts |= _accounts(session, place, above.number)
+        refused = {row["run"] for row in session.rows("refused_runs")}
+    last = accounts[term.account].seq
+    start = 0 if most is None else max(last - most, 0)
+    # What was first seen in the older half may have begun before it.
+    sure = start + (last - start) // 2 if start else 0
+    facts = _facts(entries(ledger.database, term.account, last, above=start), sure)
+    return DatasetRuns(
+        dataset=dataset,
+        term=term,
+        accounts=accounts,
+        runs=tuple(each.run(refused) for each in facts if each.steps),
+        older=start > 0,
+    )
+
+
+def run_charges(ledger: Ledger, run: FlowRun) -> dict[str, RunCharge]:
+    """Read what a run did to each account, by its id."""
+    with ledger.database.read() as session:
+        rows = [row for step in run.steps for row in _postings(session, step)]
+        for name in run.preflights:
+            rows += session.rows("postings", reservation=name)
+    traces: dict[str, _Trace] = {}
+    for row in sorted(rows, key=lambda row: (row["account"], row["seq"])):
+        amount = Tally.from_text(row["amount"])
+        if row["account"] not in traces:
+            traces[row["account"]] = _Trace(amount - amount)
+        traces[row["account"]].add(row, amount)
+    return {
+        name: RunCharge(spent=trace.total, peaks=tuple(trace.peaks))
+        for name, trace in traces.items()
     }
-    refused = {
-        _key(row) for rows in journals.values() for row in rows if _is(row, "refuse")
-    }
-    runs = tuple(_run(key, each, traces, refused) for key, each in facts.items())
-    return DatasetRuns(dataset=dataset, term=term, accounts=accounts, runs=runs)
 
 
 def _accounts(session: Session, dataset: str, term: int) -> dict[str, Account]:
@@ -138,18 +170,8 @@ def _accounts(session: Session, dataset: str, term: int) -> dict[str, Account]:
     return {row["id"]: account_from_row(row) for row in rows if row["term"] == term}
 
 
-def _recent(session: Session, account: Account) -> Sequence[Row]:
-    above = max(account.seq - _RECENT, 0)
-    return session.rows("journal_after", account=account.id, above=above, limit=_RECENT)
-
-
 def _is(row: Row, *kinds: str) -> bool:
     return row["kind"] in kinds
-
-
-def _key(row: Row) -> str:
-    """Return what the charges of one run have in common."""
-    return row["run"] or row["reservation"] or ""
 
 
 @dataclass(slots=True)
@@ -157,44 +179,101 @@ class _Facts:
     """What the journal of the whole dataset says of a run."""
 
     flow: str | None
-    run: str | None
+    id: str | None
     at: str
+    whole: bool
     steps: dict[str, RunStep] = field(default_factory=dict)
-    whole: bool = True
+    #: Whether each of its preflights was sealed.
+    preflights: dict[str, bool] = field(default_factory=dict)
+
+    def run(self, refused: set[str]) -> FlowRun:
+        steps = tuple(self.steps.values())
+        return FlowRun(
+            flow=self.flow,
+            run=self.id,
+            at=self.at,
+            steps=steps,
+            preflights=tuple(self.preflights),
+            complete=(
+                self.whole
+                and all(self.preflights.values())
+                and self.id not in refused
+                and all(step.ended and not step.failed for step in steps)
+            ),
+        )
 
 
-def _facts(rows: Sequence[Row]) -> dict[str, _Facts]:
+def _facts(rows: Iterable[Row], sure: int) -> Iterable[_Facts]:
     """Collect the runs; every charge of a dataset posts to its own account."""
     found: dict[str, _Facts] = {}
+    begun: dict[str, _Facts] = {}
     for row in rows:
-        if not _is(row, "reserve", *_RETURNED, *_POSTED) or not row["reservation"]:
+        reservation = row["reservation"]
+        if not _is(row, "reserve", "amend", "seal", *_ENDS) or not reservation:
             continue
-        key, reservation = _key(row), row["reservation"]
-        body = json.loads(row["body"])
+        key = row["run"] or reservation
         if _is(row, "reserve"):
-            facts = found.setdefault(
-                key, _Facts(body.get("flow"), row["run"], row["at"])
-            )
-            facts.steps[reservation] = _step(body)
-        elif key not in found or reservation not in found[key].steps:
-            # It began before what was read.
-            if key in found:
-                found[key].whole = False
-        elif _is(row, *_RETURNED):
-            del found[key].steps[reservation]
-        elif _is(row, "settle"):
-            found[key].steps[reservation] = _step(body)
-    return {key: facts for key, facts in found.items() if facts.steps}
+            body = json.loads(row["body"])
+            if key not in found:
+                whole = row["seq"] > sure
+                found[key] = _Facts(body.get("flow"), row["run"], row["at"], whole)
+            if body.get("covers") is None:
+                found[key].steps[reservation] = _step(reservation, body)
+            else:
+                # A preflight: its draws are charged as the steps that drew.
+                found[key].preflights[reservation] = False
+            begun[reservation] = found[key]
+        elif reservation in begun or key in found:
+            # What an operator ends or amends does not name the run.
+            _end(begun.get(reservation) or found[key], row)
+    return found.values()
 
 
-def _step(body: Mapping[str, Any]) -> RunStep:
+def _end(facts: _Facts, row: Row) -> None:
+    reservation = row["reservation"]
+    step = facts.steps.get(reservation)
+    if _is(row, "seal"):
+        facts.preflights[reservation] = True
+        if json.loads(row["body"]).get("outcome") == "failed":
+            facts.whole = False
+    elif step is None:
+        # It began before what was read.
+        facts.whole = False
+    elif _is(row, "void"):
+        del facts.steps[reservation]
+    elif _is(row, "amend"):
+        facts.steps[reservation] = replace(step, amended=True)
+    elif _is(row, "settle"):
+        body = json.loads(row["body"])
+        facts.steps[reservation] = _step(reservation, body, ended=True)
+    else:
+        facts.steps[reservation] = replace(step, ended=True)
+
+
+def _step(reservation: str, body: Mapping[str, Any], *, ended: bool = False) -> RunStep:
     return RunStep(
+        reservation=reservation,
         name=str(body.get("step") or "-"),
         description=body.get("cost") or {},
         reported=body.get("reported"),
         key=str(body.get("release_key") or ""),
         failed=body.get("outcome") == "failed",
+        ended=ended,
     )
+
+
+def _postings(session: Session, step: RunStep) -> list[Row]:
+    """Return what a charge did to each account, in any order."""
+    rows = session.rows("postings", reservation=step.reservation)
+    if step.amended:
+        for account in {row["account"] for row in rows}:
+            where = {"account": account, "reservation": step.reservation}
+            # They come after its end, whenever that was.
+            rows += [
+                {**row, **where, "kind": "amend", "seq": float("inf")}
+                for row in session.rows("amendments_of_reservation", **where)
+            ]
+    return rows
 
 
 @dataclass(slots=True)
@@ -207,10 +286,12 @@ class _Trace:
 
     @property
     def total(self) -> Tally:
+        """All that is posted and held."""
         return sum(self.held.values(), self.posted)
 
-    def add(self, row: Row) -> None:
-        amount, reservation = Tally.from_text(row["amount"]), row["reservation"]
+    def add(self, row: Row, amount: Tally) -> None:
+        """Follow one entry."""
+        reservation = row["reservation"]
         if _is(row, "reserve"):
             self.held[reservation] = amount
         elif _is(row, "draw"):
@@ -218,7 +299,7 @@ class _Trace:
                 self.held[reservation] = self.held[reservation] - amount
         else:
             self.held.pop(reservation, None)
-            if not _is(row, *_RETURNED):
+            if not _is(row, "void", "seal"):
                 self.posted = self.posted + amount
         self._note(self.total)
 
@@ -226,39 +307,3 @@ class _Trace:
         if not any(total.fits_within(peak) for peak in self.peaks):
             kept = [peak for peak in self.peaks if not peak.fits_within(total)]
             self.peaks = [*kept, total]
-
-
-def _traces(rows: Sequence[Row], zero: Tally) -> dict[str, _Trace]:
-    found: dict[str, _Trace] = {}
-    for row in rows:
-        if _is(row, "reserve", "draw", *_RETURNED, *_POSTED) and row["reservation"]:
-            found.setdefault(_key(row), _Trace(zero)).add(row)
-    return found
-
-
-def _run(
-    key: str,
-    facts: _Facts,
-    traces: Mapping[str, Mapping[str, _Trace]],
-    refused: set[str],
-) -> FlowRun:
-    own = {name: runs[key] for name, runs in traces.items() if key in runs}
-    steps = tuple(facts.steps.values())
-    return FlowRun(
-        flow=facts.flow,
-        run=facts.run,
-        at=facts.at,
-        steps=steps,
-        charges=dict(_charges(own)),
-        complete=(
-            facts.whole
-            and key not in refused
-            and not any(trace.held for trace in own.values())
-            and not any(step.failed for step in steps)
-        ),
-    )
-
-
-def _charges(traces: Mapping[str, _Trace]) -> Iterator[tuple[str, RunCharge]]:
-    for name, each in traces.items():
-        yield name, RunCharge(spent=each.total, peaks=tuple(each.peaks))

@@ -79,7 +79,7 @@ def _of_account(
     if not isinstance(rule, Filter):
         return []
     held: dict[str, Mapping[str, Any]] = {}
-    charges: list[Mapping[str, Any]] = []
+    groups: dict[tuple[str, ...], _Group] = {}
     for row in entries(database, account.id, account.seq):
         if row["kind"] == "reserve":
             held[row["reservation"]] = row
@@ -88,40 +88,51 @@ def _of_account(
         elif row["kind"] in (*_POSTED, *_RETURNED):
             held.pop(row["reservation"], None)
             if row["kind"] not in _RETURNED:
-                charges.append(row)
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for row in (*charges, *held.values()):
-        body = json.loads(row["body"])
-        group = tuple(GROUPS[name](row, body) for name in by)
-        groups.setdefault(group, []).append(row)
-    return [_spending(account, rule, group, rows) for group, rows in groups.items()]
+                _add(groups, row, by, rule)
+    for row in held.values():
+        _add(groups, row, by, rule)
+    return [
+        Spending(
+            account=account.id,
+            group=name,
+            charges=group.charges,
+            amount=rule.named(group.total),
+            used_fraction=rule.used_fraction(group.total),
+            last=group.last,
+            weeks=(_week(group.first), _week(group.last)),
+        )
+        for name, group in groups.items()
+    ]
+
+
+@dataclass(slots=True)
+class _Group:
+    """What some charges add up to."""
+
+    total: Tally
+    charges: int
+    first: str
+    last: str
+
+
+def _add(
+    groups: dict[tuple[str, ...], _Group],
+    row: Mapping[str, Any],
+    by: tuple[str, ...],
+    rule: Filter,
+) -> None:
+    body, at = json.loads(row["body"]), row["at"]
+    name = tuple(GROUPS[each](row, body) for each in by)
+    group = groups.setdefault(name, _Group(rule.zero(), 0, at, at))
+    group.total = group.total + Tally.from_text(row["amount"])
+    group.charges += 1
+    group.first, group.last = min(group.first, at), max(group.last, at)
 
 
 def _without(preflight: Mapping[str, Any], draw: Row) -> Mapping[str, Any]:
     """Return the entry of a preflight, less what a step has drawn of it."""
     rest = Tally.from_text(preflight["amount"]) - Tally.from_text(draw["amount"])
     return {**dict(preflight), "amount": rest.to_text()}
-
-
-def _spending(
-    account: Account,
-    rule: Filter,
-    group: tuple[str, ...],
-    rows: list[Mapping[str, Any]],
-) -> Spending:
-    total = rule.zero()
-    for row in rows:
-        total = total + Tally.from_text(row["amount"])
-    times = [row["at"] for row in rows]
-    return Spending(
-        account=account.id,
-        group=group,
-        charges=len(rows),
-        amount=rule.named(total),
-        used_fraction=rule.used_fraction(total),
-        last=max(times),
-        weeks=(_week(min(times)), _week(max(times))),
-    )
 
 
 def _week(at: str) -> str:

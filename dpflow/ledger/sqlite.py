@@ -206,9 +206,10 @@ class SqliteDatabase:
     def _check_present(self) -> None:
         if not self.path.is_file():
             msg = (
-                f"there is no ledger at {self.path}. For a new project, make one with "
-                "`dpflow ledger init`; if there was one, restore it: a new, empty "
-                "ledger would forget what has been spent."
+                f"there is no ledger at {self.path}. Work in the project's folder; "
+                "for a new project, make it with `dpflow init`, or with `dpflow ledger "
+                "init` where its policies are. If there was a ledger, restore it: a "
+                "new, empty one would forget what has been spent."
             )
             raise LedgerMissing(msg, ledger=self.place)
 
@@ -292,6 +293,9 @@ class SqliteDatabase:
             return
         # Closing may checkpoint, so it happens while the lock is still held.
         connection, self._connection = self._connection, None
+        with suppress(sqlite3.Error):
+            # Closing does not, as long as an error's traceback refers to a cursor.
+            connection.rollback()
         with suppress(sqlite3.Error):
             connection.close()
 

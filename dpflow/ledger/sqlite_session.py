@@ -14,12 +14,11 @@ _keys: dict[str, tuple[str, ...]] = {}
 
 
 def _keys_of(
-    statement: str, values: Mapping[str, object], cursor: sqlite3.Cursor
+    statement: str, values: Mapping[str, object], row: sqlite3.Row
 ) -> tuple[str, ...]:
     known = _keys.get(statement)
     if known is None:
-        columns = {column[0] for column in cursor.description}
-        known = _keys[statement] = tuple(values.keys() & columns)
+        known = _keys[statement] = tuple(values.keys() & set(row.keys()))
     return known
 
 
@@ -44,12 +43,12 @@ class SqliteSession:
         Raises:
             LedgerCorrupt: If a row is not one that was asked for.
         """
-        cursor = self._connection.execute(self._sql[statement], values)
-        found: list[Row] = cursor.fetchall()
+        # No cursor by name: an error would keep it, and with it the transaction.
+        found = self._connection.execute(self._sql[statement], values).fetchall()
         # Where pages are out of order, SQLite's search ends at some other row and does
         # not look at its key again. A column that bears a parameter's name equals it.
         if found:
-            for key in _keys_of(statement, values, cursor):
+            for key in _keys_of(statement, values, found[0]):
                 asked = values[key]
                 if asked is not None and any(row[key] != asked for row in found):
                     msg = (

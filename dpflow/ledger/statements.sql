@@ -136,11 +136,6 @@ JOIN entry_order
     ON entry_order.account = entry.account AND entry_order.seq = entry.seq
 WHERE entry.kind = 'refuse' ORDER BY entry_order.position DESC LIMIT :limit;
 
--- name: journal_of_account
-SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
-       at, writer, hash
-FROM entry WHERE account = :account ORDER BY seq;
-
 -- name: note_refused
 INSERT INTO refused (run, account, seq, charged)
 VALUES (:run, :account, :seq, :charged);
@@ -154,13 +149,19 @@ JOIN entry_order
     ON entry_order.account = entry.account AND entry_order.seq = entry.seq
 WHERE refused.run = :run ORDER BY entry_order.position;
 
+-- name: refused_runs
+SELECT DISTINCT run FROM refused;
+
 -- name: halting_accounts
 SELECT DISTINCT refused.account FROM refused
 JOIN account ON account.id = refused.account
 WHERE refused.run = :run AND refused.charged = 1 AND account.kind = 'odometer';
 
 -- name: forfeits_of_account
-SELECT amount FROM entry WHERE kind = 'forfeit' AND account = :account;
+-- As a range: for an equality, SQLite reads the account's whole journal instead of the
+-- index of its few forfeits.
+SELECT amount FROM entry
+WHERE kind = 'forfeit' AND account >= :account AND account <= :account;
 
 -- name: read_reservation
 SELECT r.id, r.fingerprint, COALESCE(p.owner, r.owner) AS owner, r.state, r.datasets,
@@ -263,10 +264,27 @@ SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, 
        at, writer, hash
 FROM entry WHERE account = :account AND seq > :above ORDER BY seq LIMIT :limit;
 
+-- name: journal_sample
+SELECT account, seq, kind, reservation, settled_after, held_after, body, at
+FROM entry
+WHERE account = :account AND seq > :above AND seq <= :upto
+  AND (kind = 'refuse' OR seq = :last OR seq - seq / :stride * :stride = 0)
+ORDER BY seq;
+
 -- name: ends_of_reservation
 SELECT account, seq, kind, amount FROM entry
 WHERE account = :account AND reservation = :reservation
   AND kind IN ('settle', 'void', 'forfeit', 'seal');
+
+-- name: postings
+SELECT account, seq, kind, reservation, amount FROM entry
+WHERE reservation = :reservation AND kind = 'reserve'
+UNION ALL
+SELECT account, seq, kind, reservation, amount FROM entry
+WHERE reservation = :reservation AND kind IN ('settle', 'void', 'forfeit', 'seal')
+UNION ALL
+SELECT account, seq, kind, reservation, amount FROM entry
+WHERE reservation = :reservation AND kind = 'draw';
 
 -- name: amendments_of_reservation
 SELECT amount FROM entry

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dpflow.ledger.account import now
-from dpflow.ledger.checkpoints import WITNESSED, forged, sign
+from dpflow.ledger.checkpoints import WITNESSED, forged
+from dpflow.ledger.checkpoints import sign as sign_entry
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.records import digest
@@ -66,6 +67,7 @@ def verify(
     *,
     key: bytes | None = None,
     full: bool = True,
+    sign: bool = True,
     sign_new: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
@@ -75,6 +77,7 @@ def verify(
         ledger: The ledger; other processes may go on using it.
         key: Checks the signed checkpoints, and signs the heads if all is fine.
         full: Read every entry; else, with a key, those after the newest checkpoint.
+        sign: Sign the heads; else nothing is written, whatever is found.
         sign_new: Sign accounts that have no checkpoint, instead of finding that bad.
         progress: Called with how many entries were just read, and how many are to be.
     """
@@ -113,7 +116,7 @@ def verify(
         report.bad += found or [Finding(problem=what)]
     report.bad += _check_releases(ledger, report)
     report.bad += _check_witness(ledger, report)
-    if key is not None and report.fine:
+    if sign and key is not None and report.fine:
         sign_heads(ledger, key, snapshot.accounts)
     return report
 
@@ -122,7 +125,7 @@ def sign_heads(ledger: Ledger, key: bytes, accounts: Sequence[Row]) -> None:
     """Sign the newest entry of each account, as it was when it was verified."""
     with ledger.writing({row["dataset"] for row in accounts}) as session:
         lines = [
-            sign(
+            sign_entry(
                 session,
                 key,
                 ledger=ledger.id,

@@ -18,7 +18,7 @@ from dpflow.ledger.account import (
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.lifetime import term_views
-from dpflow.ledger.pages import entries
+from dpflow.ledger.pages import sample
 from dpflow.ledger.preflight import undrawn
 from dpflow.ledger.records import (
     AccountView,
@@ -110,10 +110,10 @@ def account_usage(
     stride = 1 if most is None else max(1, -(-last // most))
     even: list[Row] = []
     refused: deque[Row] = deque(maxlen=most)
-    for row in entries(ledger.database, account, last):
+    for row in sample(ledger.database, account, last, stride=stride):
         if row["seq"] == last or row["seq"] % stride == 0:
             even.append(row)
-        elif row["kind"] == "refuse":
+        else:
             refused.append(row)
     # The first entry opens the account.
     rows = sorted((*even, *refused), key=lambda row: int(row["seq"]))
@@ -134,6 +134,7 @@ def _usage(rule: Filter, row: Row) -> Usage:
         step=body.get("step"),
         release_key=body.get("release_key"),
         at=row["at"],
+        covers=body.get("covers"),
     )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
 
+from dpflow.accounting.costs import Cost, Gaussian, Laplace
 from dpflow.exceptions import ConfigurationError
 
 #: The environment that ledgers of tests are made for.
@@ -23,6 +24,8 @@ TEST_ENVIRONMENT = "dpflow-test"
 #: What the journal says of a step whose noise a test replaced.
 TEST_NOISE = "TEST NOISE, NOT PRIVATE"
 OPENDP = "opendp"
+#: What the journal says of a step that called nothing of dpflow to draw its noise.
+SELF_DECLARED = "self-declared"
 
 
 class Stream:
@@ -157,3 +160,20 @@ def random_bytes(count: int) -> bytes:
     """Return the system's own random bytes, or those of a test."""
     stream = _stream.get()
     return os.urandom(count) if stream is None else stream.bytes(count)
+
+
+def undrawn(cost: Cost) -> str | None:
+    """Say what to fear of a step that did not call `release`, or None if nothing.
+
+    A mechanism that is dpflow's to draw was declared and not drawn: most likely
+    `release` was forgotten, and the exact output is out. Other costs declare a
+    guarantee of the body's own mechanism.
+    """
+    if not isinstance(cost, (Gaussian, Laplace)):
+        return None
+    return (
+        f"it ended without release(), so dpflow drew no noise, and {cost!r} is charged "
+        "as declared. If the body added no such noise itself, its exact output is out: "
+        "return release(value). If it did, declare that mechanism's guarantee, such "
+        "as ZCDP, GaussianDP or PureDP, and this warning ends."
+    )

@@ -5,25 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpflow.exceptions import ConfigurationError
+from dpflow.forecast import Line, budget_line, outlooks
 from dpflow.ledger import Ledger
 from dpflow.ledger.records import AccountView, Usage
 from dpflow.ledger.views import account_usage, accounts
 from dpflow.plots import style
+from dpflow.plots.ahead import Forecast, foretold, over_charges, over_dates
 from dpflow.project import current_project
 from dpflow.summary import account_title, percent_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: One point of a forecast: when, and the share of the budget that is used then.
-Forecast = Sequence[tuple[date | datetime, float]]
-
-_MOST_LINES, _MOST_POINTS, _MOST_LABELS = 6, 600, 12
+_MOST_LINES, _MOST_POINTS, _MOST_LABELS, _MOST_MARKS = 6, 600, 12, 40
 #: Charges over a longer time are drawn over dates, in days.
 _DATES_FROM = 2.0
 _WHOLE = 100.0
@@ -39,6 +38,7 @@ class BurnDown:
         omitted: Further accounts that are not drawn.
         alerts: Shares of the budget at which the policy alerts.
         forecast: When which share is used, if somebody foresees it.
+        line: The same as the ledger's runs foretell it.
     """
 
     dataset: str
@@ -47,6 +47,7 @@ class BurnDown:
     omitted: int = 0
     alerts: tuple[Fraction, ...] = ()
     forecast: Forecast = ()
+    line: Line | None = None
 
     @classmethod
     def read(
@@ -56,6 +57,7 @@ class BurnDown:
         *,
         alerts: Iterable[Any] = (),
         forecast: Forecast = (),
+        line: Line | None = None,
     ) -> BurnDown | None:
         """Read a dataset's newest term; None if no step has asked for anything."""
         views = accounts(ledger, dataset)
@@ -82,6 +84,8 @@ class BurnDown:
             omitted=len(used) - len(shown),
             alerts=tuple(Fraction(alert) for alert in alerts),
             forecast=tuple(forecast),
+            # It goes on from the first account's newest point only.
+            line=line if line is not None and line.account == shown[0][0].id else None,
         )
 
     @property
@@ -98,7 +102,8 @@ class BurnDown:
     def sentence(self) -> str:
         """Say what the figure shows."""
         points = self.points
-        charges = {p.reservation or p.seq for p in points if p.kind != "refuse"}
+        asked = (p for p in points if p.kind != "refuse" and p.covers is None)
+        charges = {p.reservation or p.seq for p in asked}
         first, last = (f(p.at for p in points)[:10] for f in (min, max))
         when = f"on {first}" if first == last else f"from {first} to {last}"
         done = f"{len(charges)} charges {when}"
@@ -115,6 +120,8 @@ class BurnDown:
             day, share = self.forecast[-1]
             text = f"forecast: {percent_text(share)} used on {day.isoformat()[:10]}"
             parts.append(text)
+        elif self.line is not None:
+            parts.append(foretold(self.line))
         if self.omitted:
             parts.append(f"{self.omitted} more accounts are not drawn")
         return "; ".join(parts) + "."
@@ -124,7 +131,7 @@ def burn_down(
     dataset: str,
     *,
     over: Literal["charges", "dates"] | None = None,
-    forecast: Forecast = (),
+    forecast: Forecast | None = None,
 ) -> Figure:
     """Draw what is left of a dataset's budget: one falling line for each account.
 
@@ -136,6 +143,7 @@ def burn_down(
         over: What runs from left to right. Default: dates if there is a forecast or
             the charges span more than two days, else charges.
         forecast: When which share of the budget will be used: dates and fractions.
+            Default: what the runs so far foretell (`dpflow.forecast.outlooks`).
 
     Returns:
         A matplotlib figure of 8 by 4.2 inches.
@@ -147,7 +155,10 @@ def burn_down(
     style.new_figure()
     project = current_project()
     alerts = project.policies.policy_for(dataset).alerts
-    data = BurnDown.read(project.ledger, dataset, alerts=alerts, forecast=forecast)
+    line = budget_line(outlooks(project.ledger, dataset)) if forecast is None else None
+    data = BurnDown.read(
+        project.ledger, dataset, alerts=alerts, forecast=forecast or (), line=line
+    )
     if data is None:
         msg = (
             f"nothing was charged to dataset {dataset!r} yet, so there is no burn-down"
@@ -171,8 +182,9 @@ def draw_burn_down(
     for number, (name, points) in enumerate(data.lines):
         handles.append(_line(axes, number, points, place, end))
         labels.append(style.label(name))
-    if data.forecast:
-        handles.append(_forecast(axes, data, place))
+    ahead = _ahead(data, [place(point) for point in data.points], over)
+    if ahead:
+        handles.append(_forecast(axes, data, place, ahead))
         labels.append("forecast")
     crosses = list(_refusals(data, place))
     if crosses:
@@ -182,7 +194,8 @@ def draw_burn_down(
     if over == "dates":
         _date_ticks(axes)
     else:
-        _charge_ticks(axes, data, place)
+        end = ahead[-1][0] if ahead else end
+        _charge_ticks(axes, data, place, end)
     axes.set_ylim(0, 106)
     _alerts(axes, data.alerts)
     if len(handles) > 1:
@@ -211,12 +224,22 @@ def _line(axes: Any, number: int, points: Sequence[Usage], place: Any, end: Any)
     return line
 
 
-def _forecast(axes: Any, data: BurnDown, place: Any) -> Any:
+def _ahead(data: BurnDown, places: Sequence[Any], over: str) -> list[tuple[Any, float]]:
+    """Return where the points of a forecast are, and how much is used there."""
+    if over == "charges":
+        return [] if data.line is None else over_charges(data.line, max(places))
+    return over_dates(data.forecast, data.line, min(places), max(places))
+
+
+def _forecast(
+    axes: Any, data: BurnDown, place: Any, ahead: Sequence[tuple[Any, float]]
+) -> Any:
     """Draw a forecast on from the newest point of the first account."""
     last = data.lines[0][1][-1]
-    xs = [place(last), *(_at(day) for day, _ in data.forecast)]
-    ys = [_height(last), *(max(0.0, _WHOLE * (1 - s)) for _, s in data.forecast)]
-    look = {"color": style.colour(0), "linestyle": (0, (2, 2)), "marker": "."}
+    xs = [place(last), *(when for when, _ in ahead)]
+    ys = [_height(last), *(max(0.0, _WHOLE * (1 - share)) for _, share in ahead)]
+    marker = "." if len(ahead) <= _MOST_MARKS else ""
+    look = {"color": style.colour(0), "linestyle": (0, (2, 2)), "marker": marker}
     (line,) = axes.plot(xs, ys, linewidth=1.4, markersize=4, **look)
     return line
 
@@ -270,7 +293,7 @@ def _entry(point: Usage) -> tuple[object, str]:
     return point.reservation or (point.at, point.seq), point.kind
 
 
-def _charge_ticks(axes: Any, data: BurnDown, place: Any) -> None:
+def _charge_ticks(axes: Any, data: BurnDown, place: Any, end: Any) -> None:
     """Name some charges by their release keys, or number them."""
     names: dict[str, int] = {}
     moves = [point for point in data.points if point.kind != "refuse"]
@@ -292,7 +315,6 @@ def _charge_ticks(axes: Any, data: BurnDown, place: Any) -> None:
     else:
         axes.locator_params(axis="x", nbins=_MOST_LABELS, integer=True)
     axes.set_xlabel("entries of the journal, oldest first")
-    end = max((place(point) for point in data.points), default=1)
     axes.set_xlim(0, max(end, 1) * 1.02)
 
 
@@ -309,12 +331,6 @@ def _date_ticks(axes: Any) -> None:
 
 def _moment(at: str) -> datetime:
     return datetime.fromisoformat(at).astimezone(UTC)
-
-
-def _at(day: date | datetime) -> datetime:
-    if isinstance(day, datetime):
-        return day if day.tzinfo else day.replace(tzinfo=UTC)
-    return datetime.combine(day, time(), UTC)
 
 
 def _height(point: Usage) -> float:

@@ -10,14 +10,17 @@ from prefect.context import FlowRunContext
 
 from dpflow.asking import Notice
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
+from dpflow.forecast import outlooks
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts
 from dpflow.project import Project
-from dpflow.summary import account_lines, guarantee_line
+from dpflow.summary import account_lines, guarantee_line, printable, telling
 
 logger = logging.getLogger("dpflow")
 
 _HUNDRED = 100.0
+#: Each is a column of the table.
+_MOST_ACCOUNTS = 8
 
 
 def publish_budget(project: Project, refusal: BudgetRefused | None = None) -> None:
@@ -63,7 +66,8 @@ def _publish(
         lines += [guarantee_line(policy), ""]
     if refusal is not None:
         lines += [f"**{type(refusal).__name__}.** {refusal.message}", ""]
-    lines += account_lines(views)
+    lines += account_lines(telling(views, _MOST_ACCOUNTS))
+    lines += _runs_left(project, dataset)
     if isinstance(refusal, BudgetExhausted):
         lines += ["", _next_step(dataset)]
     create_markdown_artifact(
@@ -81,6 +85,18 @@ def _publish(
                 description=f"Share of the budget of {dataset} that is used",
                 _sync=True,  # type: ignore[call-arg]
             )
+
+
+def _runs_left(project: Project, dataset: str) -> list[str]:
+    """Say how many more runs each flow has; nothing if that cannot be told."""
+    try:
+        found = outlooks(project.ledger, dataset)
+    except Exception:
+        # The numbers above are worth publishing without it.
+        logger.exception("the runs left on %s could not be counted", dataset)
+        return []
+    said = [f"- {printable(each.sentence)}" for each in found]
+    return ["", "## Runs left", "", *said] if said else []
 
 
 def _next_step(dataset: str) -> str:

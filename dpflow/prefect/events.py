@@ -19,7 +19,7 @@ def announce(notice: Notice) -> None:
         "step": request.step,
         "flow": request.flow,
         "reservation": request.reservation,
-        "cost": request.described_cost(),
+        "cost": request.cost.describe(),
         "release_key": request.key_text or None,
         "partitions": list(request.partitions),
         **notice.details,

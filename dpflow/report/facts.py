@@ -8,6 +8,7 @@ from fractions import Fraction
 from math import isfinite
 from typing import Any, Protocol
 
+from dpflow.forecast import Outlook, budget_line, flow_outlooks, outlooks
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.account import now
 from dpflow.ledger.records import (
@@ -65,6 +66,7 @@ class Section:
         thresholds: The alerts that the policy asks for, as shares.
         refusals: The newest ones.
         refused: How many there are, of the newest thousand of the ledger.
+        outlooks: How many more runs each flow has.
     """
 
     dataset: str
@@ -81,6 +83,7 @@ class Section:
     alerts: tuple[AlertView, ...]
     refusals: tuple[RefusalView, ...]
     refused: int
+    outlooks: tuple[Outlook, ...]
     burn_down: BurnDown | None
     composition: Composition | None
 
@@ -101,6 +104,7 @@ class Report:
 
     Attributes:
         warnings: What is wrong with the policies or the ledger, in words.
+        flows: What limits each flow that charges several datasets.
         reservations: Charges that nobody has settled, oldest first.
         releases: The newest kept outputs, without their values.
         kept: How many there are.
@@ -112,6 +116,7 @@ class Report:
     at: str
     warnings: tuple[str, ...]
     sections: tuple[Section, ...]
+    flows: tuple[Outlook, ...]
     reservations: tuple[OpenReservation, ...]
     held: int
     releases: tuple[Release, ...]
@@ -153,15 +158,15 @@ def collect(
         gate = refusal.body.get("gate")
         if gate in (None, kinds.get(refusal.account, gate)):
             refused.setdefault(refusal.dataset, []).append(refusal)
+    ahead = outlooks(ledger, dataset)
     sections: list[Section] = []
     for standing in standings:
         policy = policies.get(standing.dataset)
         alerts = () if policy is None else policy.alerts
         thresholds = tuple(number_text(Fraction(alert)) for alert in alerts)
-        section = _section(
-            ledger, standing, thresholds, refused.get(standing.dataset, [])
-        )
-        sections.append(section)
+        own = [each for each in ahead if each.dataset == standing.dataset]
+        of_dataset = refused.get(standing.dataset, [])
+        sections.append(_section(ledger, standing, thresholds, of_dataset, own))
     kept = releases(ledger, dataset)
     reservations = [
         each
@@ -177,6 +182,7 @@ def collect(
         at=now(),
         warnings=tuple(problems),
         sections=tuple(sections),
+        flows=tuple(flow_outlooks(ahead)),
         reservations=tuple(reservations[:_MOST_RESERVATIONS]),
         held=len(reservations),
         releases=tuple(kept[:_MOST_RELEASES]),
@@ -190,6 +196,7 @@ def _section(
     standing: Standing,
     thresholds: Sequence[str],
     refused: Sequence[RefusalView],
+    ahead: Sequence[Outlook],
 ) -> Section:
     dataset, pinned = standing.dataset, standing.pinned
     # An earlier term is its numbers only; all else is told of the newest one.
@@ -213,7 +220,10 @@ def _section(
         alerts=tuple(views.alerts(ledger, dataset)) if newest else (),
         refusals=tuple(refused[:_MOST_REFUSALS]) if newest else (),
         refused=len(refused) if newest else 0,
-        burn_down=BurnDown.read(ledger, dataset, alerts=shares) if newest else None,
+        outlooks=tuple(ahead) if newest else (),
+        burn_down=BurnDown.read(ledger, dataset, alerts=shares, line=budget_line(ahead))
+        if newest
+        else None,
         composition=Composition.read(ledger, dataset) if newest else None,
     )
 
@@ -253,6 +263,8 @@ def _at_most(budget: Mapping[str, str]) -> str:
 
 def _data(value: Any) -> Any:
     """Return a value for JSON: what is infinite is null, pictures are left out."""
+    if isinstance(value, Outlook):
+        return value.as_json()
     if is_dataclass(value) and not isinstance(value, type):
         parts = {each.name: getattr(value, each.name) for each in fields(value)}
         return {

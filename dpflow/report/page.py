@@ -34,17 +34,19 @@ from dpflow.summary import (
     account_title,
     amount_text,
     amounts_text,
+    held_step,
     percent_text,
     printable,
     reading_text,
     shown_components,
+    telling,
 )
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _FOLDER = "templates"
-_MOST_REFUSALS = 20
+_MOST_REFUSALS, _MOST_ACCOUNTS = 20, 60
 _drawing = threading.Lock()
 
 
@@ -106,10 +108,14 @@ def _frame(live: Live | None) -> dict[str, Any]:
 def _section(section: Section) -> dict[str, Any]:
     pictures, drawn = _pictures(section)
     used = [v.used_fraction for v in section.filters if v.used_fraction is not None]
+    filters = telling(section.filters, _MOST_ACCOUNTS)
+    odometers = telling(section.odometers, _MOST_ACCOUNTS)
     return {
         "facts": section,
         "anchor": anchor(section.dataset, section.term),
-        "rows": [row for view in section.filters for row in _rows(view)],
+        "rows": [row for view in filters for row in _rows(view)],
+        "odometers": odometers,
+        "hidden": len(section.accounts) - len(filters) - len(odometers),
         "used": max(used, default=None),
         "refusals": _alike(section.refusals)[:_MOST_REFUSALS],
         "pictures": pictures,
@@ -213,6 +219,7 @@ def _environment() -> Environment:
     environment.filters.update(
         amounts=amounts_text,
         cost=_cost_text,
+        held_step=held_step,
         left=lambda amounts: amounts_text(amounts, up=False),
         moment=_moment,
         percent=percent_text,

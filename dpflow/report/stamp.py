@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from dpflow.config import ledger_key
 from dpflow.exceptions import LedgerError
 from dpflow.ledger import Ledger
 from dpflow.ledger.account import now
@@ -30,8 +31,8 @@ class Stamp:
     Attributes:
         fine: Whether all that was recomputed agrees.
         witness: "agrees", "contradicts", "missing" or "waived".
-        checkpoints: How many signed ones there are; their signatures are for
-            `dpflow ledger verify`, which has the key.
+        checkpoints: How many signed ones there are.
+        signed: Whether their signatures were checked, too: the key was set.
         heads: By account; who kept an earlier page can compare.
         problems: What is bad, in words.
         at: When it was done.
@@ -46,16 +47,24 @@ class Stamp:
     reservations: int = 0
     releases: int = 0
     checkpoints: int = 0
+    signed: bool = False
     witness: str = "waived"
     heads: tuple[Head, ...] = ()
     problems: tuple[str, ...] = ()
 
 
 def verified(ledger: Ledger) -> Stamp:
-    """Recompute the whole ledger; nothing is written."""
+    """Recompute the whole ledger; nothing is written.
+
+    Signatures of checkpoints are checked if `DPFLOW_LEDGER_KEY` is set.
+
+    Raises:
+        ConfigurationError: If that key is too short.
+    """
+    key = ledger_key()
     at, start = now(), time.monotonic()
     try:
-        found = verify(ledger)
+        found = verify(ledger, key=key, sign=False)
     except LedgerError as error:
         seconds = time.monotonic() - start
         return Stamp(fine=False, at=at, seconds=seconds, problems=(error.message,))
@@ -68,6 +77,7 @@ def verified(ledger: Ledger) -> Stamp:
         reservations=found.reservations,
         releases=found.releases,
         checkpoints=found.checkpoints,
+        signed=found.signed,
         witness=found.witness,
         heads=tuple(
             Head(account=account, entry=entry, digest=digest)

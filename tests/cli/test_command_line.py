@@ -129,6 +129,8 @@ def test_an_error_is_1_and_on_standard_error(empty: Shop) -> None:
         result = run_process(*arguments)
         assert (result.returncode, result.stdout) == (1, "")
         assert result.stderr.startswith("error: there is no ledger at")
+        assert "Work in the project's folder" in result.stderr
+        assert "`dpflow init`" in result.stderr
         assert result.stderr.count("\n") == 1
 
 
@@ -230,3 +232,18 @@ def test_a_date_is_said_once_in_a_terminal(busy: Shop) -> None:
     dates = [line for line in shown if re.match(r"20\d\d-", line)]
     assert all(len(line.strip()) == len("2026-01-31") for line in dates)
     assert len(dates) in {1, 2}
+
+
+def test_a_narrow_terminal_leaves_out_columns_of_zeros(shop: Shop) -> None:
+    """What is rare has a column where there is some of it, or where there is room."""
+    shop.charge(key="revenue/1997-W14")
+
+    def heads(columns: int) -> set[str]:
+        shown = without_colour(run_terminal("status", "cdnow", columns=columns))
+        assert max(len(line) for line in shown.splitlines()) <= columns
+        return {"reserved", "forfeited", "currency"} & set(shown.split())
+
+    assert heads(80) == {"currency"}
+    assert heads(160) == {"reserved", "forfeited", "currency"}
+    shop.reserve(step="lost")
+    assert heads(82) == {"forfeited", "currency"}

@@ -154,7 +154,7 @@ def test_no_run_fits_is_said(shop: Shop) -> None:
             1,
             "2026-01-05",
         ),
-        (("--like", "weekly-report"), 1, "no run of the flow"),
+        (("--like", "weekly-report"), 1, "Run it once, or describe it with --cost."),
         (("adult", "--cost", WEEKLY), 1, "no sound price"),
         (("adult", "--cost", SAMPLED), 1, "adult' says replace-one"),
     ],

@@ -96,6 +96,22 @@ def test_a_dataset_that_has_a_policy_keeps_it(empty: Shop) -> None:
     assert not (empty.policies / "adult.yaml").exists()
 
 
+def test_a_folder_of_another_project_is_warned_of(
+    empty: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything is made where the nearest pyproject.toml is, and that is said."""
+    run_fine("init", "--yes")
+    inside = empty.root / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    result = run("init", "--yes", "--dataset", "sales", "--flow", "sales")
+    assert f"belongs to the project {empty.root}" in result.stderr.replace("\n", " ")
+    assert (empty.policies / "sales.yaml").exists()
+    (inside / "pyproject.toml").touch()
+    assert run_fine("init", "--yes")
+    assert (inside / "policies" / "visits.yaml").exists()
+
+
 def test_a_gitignore_without_the_ledger_is_warned_of(empty: Shop) -> None:
     """It is kept all the same."""
     (empty.root / ".gitignore").write_text("*.pyc\n")
@@ -220,3 +236,17 @@ def _typed(answers: list[str], folder: Path) -> str:
         process.kill()
         os.close(ours)
     return shown.decode().replace("\r\n", "\n")
+
+
+def test_a_second_dataset_is_told_of_a_flow_that_was_there(empty: Shop) -> None:
+    """The kept file uses the first dataset; --flow makes one of its own."""
+    run_json("init", "--yes", "--dataset", "one")
+    told = run_json("init", "--yes", "--dataset", "two")["warnings"]
+    assert any("flows/daily_report.py was there before" in text for text in told)
+    more = ("--dataset", "three", "--flow", "third")
+    assert not any(
+        "was there" in t for t in run_json("init", "--yes", *more)["warnings"]
+    )
+    # Again for the first one, nothing is new and nothing is wrong.
+    again = run_json("init", "--yes", "--dataset", "one")["warnings"]
+    assert not any("was there" in text for text in again)

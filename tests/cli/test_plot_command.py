@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.support import STEP, Shop, run, run_fine, run_json
+from tests.cli.support import STEP, Shop, run, run_fine, run_json, without_colour
 
 
 def test_a_burn_down_is_written_and_told(shop: Shop) -> None:
@@ -66,11 +66,18 @@ def test_without_a_ledger_it_fails_and_says_how_to_make_one(empty: Shop) -> None
     assert "dpflow ledger init" in result.stderr
 
 
+@pytest.mark.parametrize("name", ["x.gif", "x", ".png.jpg"])
+def test_what_is_no_picture_is_wrong_usage(empty: Shop, name: str) -> None:
+    """Found before anything is read or drawn."""
+    result = run("plot", "theorems", "--out", name)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "must end in .png or .svg" in without_colour(result.stderr)
+    assert list(empty.root.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("theorems", "--out", "x.gif"), "png or svg, got 'gif'"),
-        (("theorems", "--out", "x"), "png or svg, got ''"),
         (("theorems", "--out", "x.png", "--steps", "1"), "from 2 to 10000, got 1"),
         (("theorems", "--out", "x.png", "--epsilon", "nan"), "nan"),
         (("noise", "--out", "x.png", "--cost", "Gaussian(1"), "it cannot be read"),

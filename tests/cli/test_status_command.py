@@ -121,7 +121,7 @@ def test_the_json_has_the_promised_shape(shop: Shop) -> None:
     """Programs rely on these names."""
     shop.charge()
     data = run_json("status", "cdnow")
-    assert {"ledger", "datasets", "warnings"} == data.keys()
+    assert {"ledger", "datasets", "flows", "warnings"} == data.keys()
     assert {"id", "place"} == data["ledger"].keys()
     (dataset,) = data["datasets"]
     expected = {"dataset", "unit", "relation", "guarantee", "term", "accounts"}
@@ -146,8 +146,10 @@ def test_runs_left_are_told_with_what_limits_them(shop: Shop) -> None:
         shop.charge(key=f"revenue/1997-W{week}")
     (outlook,) = run_json("status", "cdnow")["datasets"][0]["outlooks"]
     assert outlook == {
+        "dataset": "cdnow",
         "flow": "weekly-report",
         "runs_left": 14,
+        "counts": "runs",
         "limited_by": "share of weekly-report",
         "per_run": "1 step, mu_squared 0.01",
         "every": "7 days",
@@ -155,6 +157,7 @@ def test_runs_left_are_told_with_what_limits_them(shop: Shop) -> None:
         "exhausted_on": "1997-08-04",
         "run": outlook["run"],
         "run_completed": True,
+        "older_runs_not_read": False,
     }
     row = run_fine("status", "cdnow").splitlines()[-1]
     assert row.split()[:3] == ["weekly-report", "14", "1997-08-04"]

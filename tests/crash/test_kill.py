@@ -43,7 +43,7 @@ from tests.ledger.support import (
 COST = Fraction(1, 1000)
 POLICY = make_policy(budget="{epsilon: 100}")
 #: More than a step has; the tests check that it is.
-MOST = 40
+MOST = 200
 
 
 @pytest.fixture

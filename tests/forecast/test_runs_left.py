@@ -12,13 +12,15 @@ from dpflow.accounting.costs import Cost, Gaussian, PureDP
 from dpflow.accounting.output_costs import EarlyStopping
 from dpflow.accounting.plan import PlanFilter
 from dpflow.exceptions import BudgetRefused
-from dpflow.forecast import Load, outlooks, runs_left
+from dpflow.forecast import Load, flow_outlooks, outlooks, runs_left
 from dpflow.forecast.gates import loads_of
 from dpflow.forecast.loads import empty_account, load_of
+from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.gates import Gate
+from dpflow.ledger.operations import amend
 from dpflow.ledger.records import Request
-from dpflow.ledger.runs import dataset_runs
+from dpflow.ledger.runs import FlowRun, dataset_runs, run_charges
 from dpflow.policy import Policy, parse_policy
 from dpflow.workload import Step, times
 
@@ -29,9 +31,10 @@ _NOBODY = "0" * 32
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """Make an empty ledger."""
-    made = create_ledger(f"sqlite:///{tmp_path}/ledger.db", witness="none")
+def ledger(path: Path | str) -> Iterator[Ledger]:
+    """Make an empty ledger, on SQLite and on PostgreSQL."""
+    where = path if isinstance(path, str) else f"sqlite:///{path}"
+    made = create_ledger(where, witness="none")
     yield made
     made.close()
 
@@ -45,9 +48,10 @@ def run_once(
     population: Policy | None = None,
     partitions: tuple[str, ...] = (),
     key: str = "",
+    outside: bool = False,
 ) -> None:
     """Reserve and settle the steps of one run; a refusal is raised."""
-    run = uuid.uuid4().hex
+    run = None if outside else uuid.uuid4().hex
     for cost, reported in steps:
         request = Request(
             reservation=uuid.uuid4().hex,
@@ -108,7 +112,7 @@ def test_dividing_what_is_left_would_be_wrong(ledger):
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
     run_once(ledger, policy, [(STOPPING, 10)])
     runs = dataset_runs(ledger, "d")
-    (charge,) = runs.runs[0].charges.values()
+    (charge,) = run_charges(ledger, runs.runs[0]).values()
     (account,) = runs.accounts.values()
     naive = Load(account=account, spent=charge.spent, peaks=(charge.spent,))
     assert runs_left([naive])[0] == 9
@@ -185,13 +189,13 @@ def test_the_lifetime_of_all_weeks_limits(ledger):
 
 
 def test_a_region_has_its_budget_once(ledger):
-    """Parts that are no periods are read again; the last run's is what limits."""
+    """Parts that are no periods are read again; the fullest is what limits."""
     text = "budget: {epsilon: 1}\nfilter: basic\npartition: {by: region}\n"
     policy = parse_policy(BASE + text)
     for region in ("north", "north", "south"):
         run_once(ledger, policy, [(TENTH, None)], partitions=(region,))
     (outlook,) = outlooks(ledger)
-    assert (outlook.runs_left, outlook.limited_by) == (9, "partition south")
+    assert (outlook.runs_left, outlook.limited_by) == (8, "partition north")
     runs = dataset_runs(ledger, "d")
     pinned, step = runs.term.pinned, (Step(TENTH),)
     # Nobody says which part a forecast is of: the fullest decides.
@@ -236,6 +240,110 @@ def test_without_a_completed_run_the_last_one_is_marked(ledger):
         run_once(ledger, policy, [(TENTH, None), (PureDP(epsilon=2), None)])
     (outlook,) = outlooks(ledger)
     assert (outlook.runs_left, outlook.complete) == (9, False)
+
+
+def test_a_run_that_replayed_a_step_is_no_example(ledger):
+    """It charged less than the next ones will; the dearest of the last five counts."""
+    policy = parse_policy(BASE + "budget: {epsilon: 2}\nfilter: basic\n")
+    run_once(ledger, policy, [(PureDP(epsilon="0.9"), None)])
+    for _ in range(4):
+        run_once(ledger, policy, [(TENTH, None), (TENTH, None)])
+    run_once(ledger, policy, [(TENTH, None)])
+    (outlook,) = outlooks(ledger)
+    assert outlook.per_run == "2 steps, epsilon 0.2"
+    # Taking the last one, as before, would promise twice as much.
+    assert outlook.runs_left == 1
+    last = dataset_runs(ledger, "d").runs[-1]
+    cheap = outlook_of_run(ledger, last)
+    assert cheap == 2
+
+
+def outlook_of_run(ledger: Ledger, run: FlowRun) -> int | None:
+    """Count the runs like one that was chosen by hand."""
+    runs = dataset_runs(ledger, "d")
+    return runs_left(loads_of_run(runs, run_charges(ledger, run)))[0]
+
+
+def test_charges_outside_of_a_run_are_counted_as_steps(ledger):
+    """Nobody knows how many of them make a run."""
+    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
+    run_once(ledger, policy, [(TENTH, None), (TENTH, None)], outside=True)
+    (outlook,) = outlooks(ledger)
+    assert (outlook.runs_left, outlook.left_text) == (8, "8 steps")
+    assert outlook.as_json()["counts"] == "steps"
+    assert outlook.sentence == "f: 8 steps left by the dataset d"
+
+
+def test_a_flow_over_several_datasets_has_the_fewest_of_them(ledger):
+    """It ends with the first that refuses; a flow on one dataset is not repeated."""
+    first = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
+    second = parse_policy(
+        BASE.replace("dataset: d", "dataset: e")
+        + "budget: {epsilon: 3}\nfilter: basic\n"
+    )
+    run_once(ledger, first, [(TENTH, None)])
+    run_once(ledger, second, [(TENTH, None)])
+    run_once(ledger, second, [(TENTH, None)], flow="g")
+    found = outlooks(ledger)
+    assert [(each.dataset, each.flow, each.runs_left) for each in found] == [
+        ("d", "f", 9),
+        ("e", "f", 28),
+        ("e", "g", 28),
+    ]
+    assert [(each.dataset, each.runs_left) for each in flow_outlooks(found)] == [
+        ("d", 9)
+    ]
+
+
+def test_a_run_that_may_have_begun_before_what_was_read_is_no_example(ledger):
+    """Its newest entries alone would be cheaper than the run."""
+    policy = parse_policy(BASE + "budget: {epsilon: 9}\nfilter: basic\n")
+    run_once(ledger, policy, [(TENTH, None)] * 20)
+    runs = dataset_runs(ledger, "d", most=10)
+    assert runs.older
+    assert [(len(run.steps), run.complete) for run in runs.runs] == [(5, False)]
+    run_once(ledger, policy, [(TENTH, None)])
+    whole = dataset_runs(ledger, "d")
+    assert not whole.older
+    assert [(len(run.steps), run.complete) for run in whole.runs] == [
+        (20, True),
+        (1, True),
+    ]
+    assert dataset_runs(ledger, "d", most=6).runs[-1].complete
+
+
+def test_what_was_amended_counts(ledger):
+    """An operator's charge for a step is part of what the run cost."""
+    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
+    run_once(ledger, policy, [(TENTH, None)])
+    (step,) = dataset_runs(ledger, "d").runs[0].steps
+    amend(ledger, step.reservation, PureDP(epsilon="0.2"), because="a wrong sigma")
+    (outlook,) = outlooks(ledger)
+    assert outlook.per_run == "1 step, epsilon 0.2"
+    assert outlook.runs_left == 4
+
+
+def test_a_busy_population_hides_no_charge(ledger):
+    """What a run did to it is found by the charge, however much came after."""
+    whole = Policy(
+        dataset="population/all",
+        unit="person",
+        relation="add-or-remove",
+        budget={"epsilon": "0.5"},
+        filter="basic",
+        other_flows="allow",
+    )
+    text = "budget: {epsilon: 3}\nfilter: basic\npopulation: all\n"
+    one, two = (
+        parse_policy(BASE.replace("dataset: d", f"dataset: {name}") + text)
+        for name in "de"
+    )
+    run_once(ledger, one, [(TENTH, None)], population=whole)
+    for _ in range(10):
+        cost = PureDP(epsilon="0.001")
+        run_once(ledger, two, [(cost, None)], population=whole)
+    (run,) = dataset_runs(ledger, "d", most=2).runs
+    assert len(run_charges(ledger, run)) == 2
 
 
 def test_a_frozen_dataset_has_no_runs_left(ledger):

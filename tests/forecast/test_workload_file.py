@@ -18,7 +18,12 @@ CELLS = "OutputDP({'1': 0.1, 'b': 0.5})"
 def step(cost, reported=None):
     """Return a journaled step."""
     return RunStep(
-        name="s", description=cost.describe(), reported=reported, key="", failed=False
+        reservation="r",
+        name="s",
+        description=cost.describe(),
+        reported=reported,
+        key="",
+        failed=False,
     )
 
 

@@ -352,6 +352,10 @@ class _FaultyConnection:
             raise
         return cursor
 
+    def rollback(self) -> None:
+        """End the transaction."""
+        self._connection.rollback()
+
     def close(self) -> None:
         """Close the real connection."""
         self._connection.close()

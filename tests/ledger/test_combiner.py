@@ -176,23 +176,33 @@ def test_a_deadline_is_not_waited_for_twice(ledger: Ledger) -> None:
     assert [len(batch) for batch in slow.batches] == [1, 1]
 
 
-def test_damage_is_told_to_whom_it_concerns(ledger: Ledger) -> None:
-    """The rest of a batch is decided one by one."""
+@pytest.mark.parametrize("whose", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "error", [LedgerCorrupt("damaged", ledger="x"), ZeroDivisionError()]
+)
+def test_damage_is_told_to_whom_it_concerns(
+    ledger: Ledger, error: Exception, whose: int
+) -> None:
+    """The rest of a batch is decided one by one, also after an error of any other kind.
+
+    A cost of somebody's own may raise one, and must not fail the steps beside it.
+    """
     slow = Slow()
     asking = Asking(Combiner(slow.decide))
     made = [request(ledger) for _ in range(4)]
 
     def fail(requests: Sequence[Request]) -> None:
-        if made[2] in requests:
-            raise LedgerCorrupt("damaged", ledger="x")
+        if made[whose] in requests:
+            raise error
 
     slow.fault = fail
     for each in made:
         asking.start(each)
     slow.go.set()
     asking.end()
-    told = [type(asking.told[each.reservation]).__name__ for each in made]
-    assert told == ["Granted", "Granted", "LedgerCorrupt", "Granted"]
+    told = [asking.told[each.reservation] for each in made]
+    assert told.pop(whose) is error
+    assert [type(each) for each in told] == [Granted] * 3
 
 
 def test_a_child_stands_in_no_line_of_its_parent(ledger: Ledger, path: Place) -> None:

@@ -17,14 +17,13 @@ import pytest
 
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger
-from dpflow.ledger.evidence import write_evidence
+from dpflow.ledger.evidence import verifier_text, write_evidence
 from dpflow.ledger.evidence_verifier import read_bundle
 from dpflow.ledger.freeze import freeze
 from dpflow.ledger.records import canonical
 from dpflow.ledger.verify import sign_heads, verify
 from tests.ledger.support import granted, make_ledger, new_ledger
 from tests.ledger.test_verify import SHOP, STEP, fill
-from tests.projects import ROOT
 
 KEY = "k" * 40
 CANARY = "canary-" + "2718281828"
@@ -52,8 +51,7 @@ def check(place: Path, folder: Path, *options: str, key: str = "") -> tuple[int,
     """Run the bundle's verifier in an empty folder, without anything installed."""
     folder.mkdir(exist_ok=True)
     verifier = folder / "elsewhere.py"
-    source = ROOT / "dpflow" / "ledger" / "evidence_verifier.py"
-    verifier.write_bytes(source.read_bytes())
+    verifier.write_text(verifier_text(), "utf-8")
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(verifier), str(place), *options],
         cwd=folder,
@@ -94,8 +92,7 @@ def test_the_verifier_inside_runs_from_the_unpacked_folder(bundle, tmp_path):
     assert (done.returncode, found["fine"], found["bad"]) == (0, True, [])
     checked = {each["account"]: each["checked"] for each in found["accounts"]}
     assert (checked["a#1"], checked["shop#1"]) == (8, 3)
-    source = ROOT / "dpflow" / "ledger" / "evidence_verifier.py"
-    assert (tmp_path / "verify.py").read_bytes() == source.read_bytes()
+    assert (tmp_path / "verify.py").read_text("utf-8") == verifier_text()
     assert "python -I verify.py" in (tmp_path / "README.txt").read_text("utf-8")
 
 

@@ -854,3 +854,21 @@ def test_the_lock_file_is_a_plain_flock(ledger: Ledger, path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(LedgerUnavailable, match="another process"):
             impatient(path)
+
+
+def test_a_kept_error_keeps_no_transaction(tmp_path: Path) -> None:
+    """Its traceback may refer to a cursor, and closing then rolls nothing back."""
+    new_ledger(tmp_path).close()
+    first = SqliteDatabase(tmp_path / "ledger.db")
+    kept: list[BaseException] = []
+    try:
+        with first.write() as session:
+            reading = session._connection.execute("VALUES (1), (2), (3)")
+            reading.fetchone()
+            raise RuntimeError
+    except RuntimeError as error:
+        kept.append(error)
+    with SqliteDatabase(tmp_path / "ledger.db").write() as session:
+        assert session.rows("read_ledger")
+    assert kept
+    assert reading is not None

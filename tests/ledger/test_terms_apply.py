@@ -216,8 +216,13 @@ def test_a_flow_that_is_not_named_any_more_keeps_its_gates(
     after = make_policy(flows="{daily: {epsilon: 0.5}}", **wide)
     assert apply(ledger, after).action == "tighten"
     assert read(path, "SELECT id, rule, halt FROM account ORDER BY id") == gates
-    with pytest.raises(BudgetRefused, match="names the flows that may use it"):
-        granted(ledger, policies=[after], flow="weekly")
+    for flow, why in (("weekly", "'weekly' is not one of"), (None, "is in no flow")):
+        with pytest.raises(
+            BudgetRefused, match="names the flows that may use it"
+        ) as no:
+            granted(ledger, policies=[after], flow=flow)
+        assert why in no.value.message
+        assert f"`dpflow policy diff {after.dataset}`" in no.value.message
     audit(path)
 
 

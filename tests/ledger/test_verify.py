@@ -426,6 +426,22 @@ def test_random_flips_of_the_journal_are_found(ledger, path):
     assert verify(ledger).fine
 
 
+def test_a_check_signs_nothing(tmp_path):
+    """Not even where all is fine; signatures are checked all the same."""
+    ledger = new_ledger(tmp_path)
+    fill(ledger)
+    assert verify(ledger, key=KEY, sign_new=True).fine
+    granted(ledger)
+    before = read(Path(ledger.place), "SELECT account, seq FROM checkpoint")
+    assert verify(ledger, key=KEY, sign=False).fine
+    assert read(Path(ledger.place), "SELECT account, seq FROM checkpoint") == before
+    assert not verify(ledger, key=bytes(32), sign=False).fine
+    # The same without that wish does sign.
+    assert verify(ledger, key=KEY).fine
+    assert read(Path(ledger.place), "SELECT account, seq FROM checkpoint") != before
+    ledger.close()
+
+
 # Checkpoints that are taken off
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from decimal import Decimal
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from dpflow import Gaussian
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger import Ledger, open_ledger, views
+from dpflow.ledger.database import statements
 from dpflow.ledger.records import AccountView
 from tests.ledger.support import (
     Child,
@@ -271,6 +274,37 @@ def test_a_frozen_account_is_shown_as_such(ledger: Ledger, path: Place) -> None:
     edit(path, "UPDATE account SET state = 'frozen'")
     assert only(ledger).state == "frozen"
     assert amounts(only(ledger))["reserved"] == "0.1"
+
+
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [
+        ("forfeits_of_account", "entry_forfeited"),
+        ("postings", "entry_closed"),
+        ("postings", "entry_reserved"),
+    ],
+)
+def test_what_is_read_often_reads_no_whole_journal(tmp_path, statement, index):
+    """SQLite takes the index of the few rows that are wanted."""
+    made = make_ledger(tmp_path / "ledger.db")
+    made.close()
+    names = {"account": "a#1", "reservation": "r"}
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
+        plan = connection.execute(
+            f"EXPLAIN QUERY PLAN {statements()[statement]}", names
+        ).fetchall()
+    assert any(index in row[3] for row in plan)
+
+
+def test_a_long_journal_is_thinned_out_and_keeps_its_newest(ledger):
+    """So are refusals, of which as many are kept."""
+    for _ in range(12):
+        ledger.settle(granted(ledger, NOISY, policies=[FLOWS]))
+    whole = views.usage(ledger, "a")
+    some = views.account_usage(ledger, "a#1", most=5)
+    assert len(whole) == 24
+    assert [point.seq for point in some] == [5, 10, 15, 20, 25]
+    assert some == [point for point in whole if point.seq in (5, 10, 15, 20, 25)]
 
 
 def test_a_clock_that_jumps_hides_no_entry(

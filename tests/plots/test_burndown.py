@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 
 from dpflow import Gaussian, PureDP, guarded
 from dpflow.exceptions import BudgetRefused, ConfigurationError, UnknownDataset
+from dpflow.forecast import Line
 from dpflow.ledger.records import Usage
 from dpflow.plots import BurnDown, alt_text, burn_down, draw_burn_down, picture
 from dpflow.project import current_project
@@ -229,6 +231,46 @@ def test_a_forecast_goes_on_from_the_newest_point():
     assert list(date2num(line.get_xdata())) == pytest.approx(date2num(expected))
     assert "forecast" in texts(figure)
     assert "forecast: 120.0% used on 2026-09-01" in alt_text(figure)
+
+
+def test_what_the_runs_foretell_is_drawn_in_its_own_calendar():
+    """Days of release keys are entries to come, and never dates beside the clock's."""
+    points = ((date(1997, 1, 6), 0.8, 2), (date(1997, 1, 13), 0.85, 4))
+    keyed = Line(account="a", points=points, clock=False)
+    data = made(("dataset shop", weekly(30)), line=keyed)
+    by_charge = draw_burn_down(data, over="charges").axes[0].lines[1]
+    assert list(by_charge.get_xdata()) == [30, 32, 34]
+    assert list(by_charge.get_ydata()) == pytest.approx([25, 20, 15])
+    by_date = draw_burn_down(data, over="dates").axes[0]
+    assert "forecast" not in texts(by_date.figure)
+    assert "used on 1997-01-13, as release keys count" in data.sentence()
+    start = datetime.fromisoformat(data.points[-1].at).date()
+    moved = tuple(
+        (start + timedelta(weeks=n), u, g) for n, (_, u, g) in enumerate(points, 1)
+    )
+    clock = replace(data, line=replace(keyed, points=moved, clock=True))
+    assert "forecast" in texts(draw_burn_down(clock, over="dates"))
+
+
+def test_a_forecast_leaves_room_for_the_journal():
+    """A hundred years ahead would squeeze it to nothing."""
+    points = tuple((MONDAY.date(), 0.75, 2 * n) for n in range(1, 5000))
+    line = Line(account="a", points=points, clock=False)
+    data = made(("dataset shop", weekly(30)), line=line)
+    axes = draw_burn_down(data, over="charges").axes[0]
+    assert axes.get_xlim()[1] <= 100
+
+
+def test_the_ledgers_own_forecast_is_drawn_without_asking(shop):
+    """From the same runs as `dpflow status`, on the account that it is of."""
+    for week in range(10, 13):
+        charge(f"2026-W{week}")
+    figure = burn_down("shop")
+    assert "forecast" in texts(figure)
+    assert "forecast: 100.0% used on 2026-05-04" in alt_text(figure)
+    assert "forecast" not in texts(burn_down("shop", forecast=()))
+    other = Line(account="another", points=((MONDAY.date(), 0.5, 2),), clock=False)
+    assert BurnDown.read(current_project().ledger, "shop", line=other).line is None
 
 
 def test_hostile_names_are_drawn_as_they_are():

@@ -8,6 +8,7 @@ from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
 
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
+from dpflow.forecast import outlooks
 from tests.prefect.support import charges
 
 HALF = PureDP(epsilon="0.5")
@@ -220,6 +221,30 @@ def test_the_budget_artifact_says_asked_left_and_guarantee(project):
     assert "| spent | epsilon 1 |" in artifact.data
     used = Artifact.get("dpflow-budget-shop-used")
     assert float(used.data) == 100
+
+
+def test_the_budget_artifact_tells_the_runs_left(project, monkeypatch, caplog):
+    """As `dpflow status` does; where they cannot be counted, the rest is published."""
+
+    @dp_flow(name="report")
+    def report(week):
+        return customers(week)
+
+    report(1)
+    left = outlooks(project.ledger)[0]
+    assert left.runs_left is not None
+    assert f"- {left.sentence}" in Artifact.get("dpflow-budget-shop").data
+
+    def broken(*args, **kwargs):
+        msg = "no forecast"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr("dpflow.prefect.artifacts.outlooks", broken)
+    assert report(2) == 2
+    artifact = Artifact.get("dpflow-budget-shop")
+    assert "Runs left" not in artifact.data
+    assert "| spent | epsilon" in artifact.data
+    assert "could not be counted" in caplog.text
 
 
 def test_prefect_out_of_reach_never_touches_the_charge(project, monkeypatch, caplog):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from datetime import UTC, datetime
 
 import pytest
 
@@ -34,14 +35,16 @@ def dpflow(monkeypatch, *arguments):
 def test_what_init_makes_passes_the_check_and_runs(
     folder, monkeypatch, capsys, theorem
 ):
-    """Twice on one day publishes one number, and one charge."""
+    """Twice on one day publishes one number, and one charge; a day can be named."""
     arguments = ("--yes", "--filter", theorem, "--dataset", "sales")
     assert dpflow(monkeypatch, "init", *arguments) == 0
     (flow,) = re.findall(r"python (\S+)", capsys.readouterr().out)
     assert dpflow(monkeypatch, "policy", "check", "--strict") == 0
     capsys.readouterr()
-    runpy.run_path(flow, run_name="__main__")
-    runpy.run_path(flow, run_name="__main__")
+    today = datetime.now(UTC).date().isoformat()
+    for days in ([], [today]):
+        monkeypatch.setattr("sys.argv", [flow, *days])
+        runpy.run_path(flow, run_name="__main__")
     printed = capsys.readouterr().out
     numbers = re.findall(r"^[\d-]{10}: (-?\d+)$", printed, re.MULTILINE)
     assert len(numbers) == 2
@@ -55,3 +58,18 @@ def test_what_init_makes_passes_the_check_and_runs(
     assert spent[theorem].items() <= dict(dataset.spent).items()
     assert dpflow(monkeypatch, "status", "sales") == 0
     assert re.search(r"daily-report +(21|9) ", capsys.readouterr().out)
+
+
+def test_the_flow_says_when_the_budget_is_gone(folder, monkeypatch, capsys):
+    """In one line and with exit code 1, and what was released before was published."""
+    assert dpflow(monkeypatch, "init", "--yes") == 0
+    flow = folder / "flows" / "daily_report.py"
+    code = flow.read_text("utf-8")
+    flow.write_text(code.replace("noise_multiplier=20", "noise_multiplier=5"), "utf-8")
+    capsys.readouterr()
+    monkeypatch.setattr("sys.argv", [str(flow), "2026-01-05", "2026-01-06"])
+    with pytest.raises(SystemExit, match=r"^BudgetExhausted: step 'count' of flow"):
+        runpy.run_path(str(flow), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "2026-01-05: " in printed
+    assert "2026-01-06: " not in printed

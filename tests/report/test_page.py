@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import json
 import re
+import sqlite3
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -16,6 +18,8 @@ from dpflow.cli.report import read_report
 from dpflow.config import settings
 from dpflow.exceptions import BudgetRefused, DPStepFailed
 from dpflow.ledger.records import OpenReservation, TermView
+from dpflow.ledger.verify import verify
+from dpflow.project import current_project
 from dpflow.report import page
 from dpflow.report.facts import headline
 from dpflow.report.page import Live, render, render_problem, security_policy
@@ -120,6 +124,70 @@ def test_the_stamp_has_the_heads_that_were_verified(shop):
     for head in made.stamp.heads:
         assert re.fullmatch("[0-9a-f]{64}", head.digest)
         assert head.digest in text
+
+
+def test_the_stamp_says_whether_signatures_were_checked(shop, monkeypatch):
+    """Only the key can tell; a page never signs anything."""
+    text = render(report())
+    assert "signatures checked" not in text
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "k" * 32)
+    unsigned = report()
+    assert not unsigned.stamp.fine
+    assert "no signed checkpoint" in unsigned.stamp.problems[0]
+    assert (unsigned.stamp.signed, unsigned.stamp.checkpoints) == (True, 0)
+    with sqlite3.connect(shop / ".dpflow/ledger.db") as database:
+        assert database.execute("SELECT count(*) FROM checkpoint").fetchone() == (0,)
+    verify(current_project().ledger, key=b"k" * 32, sign_new=True)
+    made = report()
+    assert made.stamp.fine
+    assert "Signed checkpoints: 3; signatures checked." in " ".join(
+        each for _, each in Tree(render(made)).text
+    )
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "another key of 32 characters ...")
+    forged = report()
+    assert not forged.stamp.fine
+    assert "forged" in forged.stamp.problems[0]
+    monkeypatch.delenv("DPFLOW_LEDGER_KEY")
+    assert "signatures were not checked" in render(report())
+
+
+def test_runs_left_are_on_the_page_and_in_its_facts(shop):
+    """In the table of all datasets, and by flow below it."""
+    made = report()
+    (section,) = made.sections
+    assert {outlook.flow for outlook in section.outlooks} >= {None}
+    said = " ".join(each for _, each in Tree(render(made)).text)
+    assert "Runs left" in said
+    for outlook in section.outlooks:
+        assert outlook.left_text in said
+        assert outlook.per_run in said
+    facts = made.as_json()["sections"][0]["outlooks"]
+    assert facts == [outlook.as_json() for outlook in section.outlooks]
+    json.dumps(made.as_json())
+
+
+def test_of_many_parts_the_page_shows_some(shop):
+    """A dataset of a thousand weeks has three thousand accounts."""
+    made = report()
+    (section,) = made.sections
+    view = section.filters[0]
+    parts = tuple(
+        replace(
+            view,
+            id=f"shop#1/partition/p{n:04}/partition/p{n:04}",
+            kind="partition",
+            name=f"p{n:04}",
+            used_fraction=0.9 if n == 7 else 0.1,
+        )
+        for n in range(1000)
+    )
+    many = replace(section, accounts=(*section.accounts, *parts))
+    text = render(replace(made, sections=(many,)))
+    assert "p0999" in text
+    assert "p0007" in text
+    assert "p0500" not in text
+    assert "more accounts are in" in text
+    assert text.count("<tr>") < 150
 
 
 def test_a_page_of_a_bad_ledger_says_so_first(shop):

@@ -176,7 +176,8 @@ def fail() -> list[str]:
         _attempt(lambda kind=kind: failing(table, kind), seen)
     _attempt(lambda: failing.submit(table, "chained").result(), seen)
     _attempt(lambda: failing.with_options(retries=1)(table, "group"), seen)
-    limited = failing.with_options(timeout_seconds=0.3)
+    # Long enough for the guard to be done, on a loaded machine too.
+    limited = failing.with_options(timeout_seconds=2)
     _attempt(lambda: limited(table, "late"), seen)
     _attempt(lambda: limited(table, "slow"), seen)
     _attempt(lambda: failing(table, TEXT, TEXT), seen)

@@ -1,0 +1,368 @@
+"""Every kind of entry in one ledger, and everything that reads a ledger."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpflow import Gaussian
+from dpflow.accounting.costs import ApproxDP
+from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
+from dpflow.exceptions import BudgetRefused, ConfigurationError
+from dpflow.ledger import Ledger, create_ledger, open_ledger, pin_ledger
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.backup import backup, restore
+from dpflow.ledger.carve import carve
+from dpflow.ledger.evidence import write_evidence
+from dpflow.ledger.evidence_verifier import JOURNAL, Verifier, read_bundle
+from dpflow.ledger.export import journal_rows
+from dpflow.ledger.freeze import freeze, thaw
+from dpflow.ledger.operations import amend, import_prior
+from dpflow.ledger.seals import seal
+from dpflow.ledger.verify import verify
+from dpflow.ledger.witness_places import witness_at
+from dpflow.policy import Policy, load_policies
+from tests.cli.support import run, run_fine, run_json
+from tests.ledger.preflights import drawn, held_run, whole
+from tests.ledger.support import Place, audit, edit, granted, in_memory, url
+
+KEY = "k" * 40
+ANN = Approval(principal="ann")
+SOURCE = "warehouse.customers"
+SHOP = f"""\
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {{epsilon: 3, delta: 1e-6}}
+lifetime: {{epsilon: 9, delta: 1e-5}}
+filter: gaussian
+odometer: {{theorem: renyi, delta: 1e-6}}
+flows:
+  weekly: {{epsilon: 2, delta: 5e-7, halt_at_epsilon: 4}}
+other_flows: allow
+source: {SOURCE}
+alerts: [0.2]
+"""
+VISITS = """\
+dataset: visits
+unit: visitor
+relation: add-or-remove
+budget: {epsilon: 1}
+lifetime: {epsilon: 1}
+filter: basic
+source: web.visits
+"""
+#: The giver's: it governs the source of `visits`.
+GIVEN = VISITS.replace("dataset: visits", "dataset: all").replace(": 1}", ": 2}")
+STEP = Gaussian(sensitivity=1, sigma=20)
+KINDS = {
+    *("open", "reserve", "settle", "void", "forfeit", "refuse", "draw", "seal"),
+    *("amend", "prior", "tighten", "freeze", "thaw"),
+}
+
+
+@dataclass
+class World:
+    """A project whose ledger has lived through everything."""
+
+    folder: Path
+    path: Place
+    ledger: Ledger
+    witness: str
+
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """The policies as the files say."""
+        return dict(load_policies(self.folder / "policies"))
+
+    def write(self, name: str, text: str) -> None:
+        """Write a policy file."""
+        (self.folder / "policies" / f"{name}.yaml").write_text(text, "utf-8")
+
+    def checked(self, name: str) -> Policy:
+        """Return a policy, with all that the ledger holds so far verified."""
+        report = verify(self.ledger, key=KEY.encode())
+        assert report.bad == []
+        memory = in_memory(self.path)
+        assert report.witness == ("waived" if memory else "agrees")
+        return self.policies[name]
+
+    def prove(self, name: str) -> Path:
+        """Write a bundle; an auditor's Python, without dpflow, must agree with it."""
+        place = write_evidence(self.ledger, self.folder / name, key=KEY.encode())
+        folder = self.folder / f"{name}.unpacked"
+        for file, data in read_bundle(place).items():
+            folder.mkdir(exist_ok=True)
+            (folder / file).write_bytes(data)
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "verify.py", "--json"],
+            cwd=folder,
+            env={"DPFLOW_LEDGER_KEY": KEY},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+        assert json.loads(done.stdout)["bad"] == []
+        return place
+
+
+@pytest.fixture
+def world(
+    path: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    """Make the project and let everything happen, verified after each kind of thing."""
+    witness = str(tmp_path / "witness")
+    for name, value in (
+        ("DPFLOW_LEDGER_KEY", KEY),
+        ("DPFLOW_WITNESS", witness),
+        (LEDGER_VARIABLE, url(path)),
+    ):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(POLICIES_VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "pyproject.toml").touch()
+    ledger = create_ledger(url(path), witness=witness)
+    pin_ledger(ledger, tmp_path / "policies")
+    made = World(folder=tmp_path, path=path, ledger=ledger, witness=witness)
+    made.write("shop", SHOP)
+    made.write("visits", VISITS)
+    live(made)
+    yield made
+    ledger.close()
+
+
+def live(world: World) -> None:
+    """Let happen what can happen to a ledger."""
+    charge_plainly(world, world.policies["shop"])
+    preflight_shop(world, world.checked("shop"))
+    by_hand(world, world.checked("shop"))
+    carve(
+        world.ledger,
+        world.checked("shop"),
+        ApproxDP(epsilon="0.01", delta=0),
+        taker="another",
+        because="for staging",
+    )
+    take_a_grant(world, world.checked("visits"))
+    freeze(world.ledger, "shop", who="ann", because="looked odd")
+    with pytest.raises(BudgetRefused, match="frozen"):
+        granted(world.ledger, STEP, policies=[world.checked("shop")])
+    thaw(world.ledger, "shop", who="ann", because="was not")
+    tighten(world, world.checked("shop"))
+    open_a_term(world, world.checked("shop"))
+    world.checked("shop")
+
+
+def charge_plainly(world: World, policy: Policy) -> None:
+    """Settle, fail, void, forfeit and refuse steps."""
+    ledger = world.ledger
+    here: dict[str, Any] = {"policies": [policy], "flow": "weekly", "flow_run": "r0"}
+    ledger.settle(granted(ledger, STEP, key="week/1", **here), value="3")
+    ledger.settle(granted(ledger, STEP, **here), outcome="failed")
+    ledger.void(granted(ledger, STEP, policies=[policy]), reason="test")
+    lost = granted(ledger, STEP, policies=[policy], owner="0" * 32)
+    ledger.forfeit(lost, because="its process is gone")
+    with pytest.raises(BudgetRefused):
+        granted(ledger, Gaussian(sensitivity=1, sigma="0.1"), policies=[policy])
+
+
+def preflight_shop(world: World, policy: Policy) -> None:
+    """Hold runs that are sealed, sealed as failed, closed, voided and left open."""
+    ledger = world.ledger
+    for run_id in ("r1", "r2", "r3", "r4"):
+        here: dict[str, Any] = {
+            "policies": [policy],
+            "flow": "weekly",
+            "flow_run": run_id,
+        }
+        owner = {"owner": "0" * 32} if run_id == "r3" else {}
+        name = held_run(ledger, [STEP] * 3, run=run_id, **here, **owner)
+        mine = drawn(ledger, STEP, preflights=(run_id,), **here)
+        assert not mine.beyond
+        if run_id != "r4":
+            ledger.settle(mine.reservation)
+        if run_id == "r3":
+            ledger.forfeit(name, because="its run was killed")
+    assert seal(ledger, "r1", outcome="completed")
+    assert seal(ledger, "r2", outcome="failed")
+    unused = held_run(ledger, [STEP], run="r5", policies=[policy])
+    ledger.void(unused, reason="never started")
+    inner = whole(
+        ledger, [STEP], run="r6", policies=[policy], preflights=("r4",), flow="weekly"
+    )
+    ledger.reserve(inner)
+    assert seal(ledger, "r6", outcome="completed")
+
+
+def by_hand(world: World, policy: Policy) -> None:
+    """Amend a step and charge what was spent before."""
+    ledger = world.ledger
+    name = granted(ledger, STEP, policies=[policy])
+    ledger.settle(name)
+    amend(ledger, name, Gaussian(sensitivity=1, sigma=15), because="a wrong sigma")
+    world.checked("shop")
+    import_prior(ledger, policy, STEP, because="before", evidence="e" * 64)
+
+
+def take_a_grant(world: World, policy: Policy) -> None:
+    """Open a term under a grant of another ledger, and charge it."""
+    giver = create_ledger(
+        f"sqlite:///{world.folder}/giver.db", witness=f"{world.witness}"
+    )
+    (world.folder / "given").mkdir()
+    (world.folder / "given" / "all.yaml").write_text(GIVEN, "utf-8")
+    given = load_policies(world.folder / "given")["all"]
+    granted(giver, "0.1", policies=[given])
+    part = ApproxDP(epsilon=1, delta=0)
+    grant, _ = carve(giver, given, part, taker=world.ledger.id, because="a part")
+    assert verify(giver, key=KEY.encode()).bad == []
+    giver.close()
+    wish = Wish(because="a part was given", new_term=True, grant=grant)
+    apply_policy(world.ledger, policy, wish, ANN)
+    world.ledger.settle(granted(world.ledger, "0.1", policies=[policy]))
+
+
+def tighten(world: World, policy: Policy) -> None:
+    """Lower the budget in place."""
+    world.write("shop", SHOP.replace("budget: {epsilon: 3,", "budget: {epsilon: 2.5,"))
+    result = apply_policy(world.ledger, world.policies["shop"], Wish(), ANN)
+    assert result.action == "tighten"
+    name = granted(world.ledger, STEP, policies=[world.checked("shop")])
+    world.ledger.settle(name)
+    assert policy.dataset == "shop"
+
+
+def open_a_term(world: World, policy: Policy) -> None:
+    """Open a second term and charge it, with a run that holds and draws."""
+    wish = Wish(because="a new year", new_term=True)
+    apply_policy(world.ledger, policy, wish, ANN)
+    here: dict[str, Any] = {"policies": [policy], "flow": "weekly", "flow_run": "r7"}
+    held_run(world.ledger, [STEP] * 2, run="r7", **here)
+    step = drawn(world.ledger, STEP, preflights=("r7",), **here)
+    world.ledger.settle(step.reservation)
+    assert seal(world.ledger, "r7", outcome="completed")
+
+
+def test_all_that_reads_a_ledger_agrees(world: World) -> None:
+    """Verified, audited, bundled, exported, and printed by every command."""
+    report = verify(world.ledger, key=KEY.encode())
+    assert report.bad == []
+    audit(world.path)
+    rows = list(journal_rows(world.ledger))
+    assert {row["kind"] for row in rows} == KINDS
+    assert len(rows) == report.entries
+    world.prove("evidence.zip")
+    exported = run_fine("ledger", "export")
+    assert len(exported.splitlines()) >= len(rows)
+    assert run_json("ledger", "verify")["fine"]
+    assert run_json("evidence", "--out", "cli.zip")["fine"]
+    # One run, of which one step still runs: the rest of it is shown once.
+    shown = run_json("ledger", "reservations")["reservations"]
+    assert sorted(each["preflight_of_run"] or "" for each in shown) == ["", "r4"]
+    for command in (
+        ("status",),
+        ("status", "shop"),
+        ("history", "--limit", "200"),
+        ("history", "shop", "--all-accounts"),
+        ("ledger", "reservations"),
+        ("forecast", "shop", "--like", "weekly"),
+        ("history", "visits"),
+        ("why", "shop"),
+        ("report", "--out", "page.html"),
+    ):
+        result = run(*command)
+        assert result.exit_code == 0, (command, result.output)
+        assert result.output.strip()
+    page = Path("page.html").read_text("utf-8")
+    assert "run r4: mu_squared 0.0025 undrawn" in page
+    assert "Traceback" not in page
+
+
+def test_a_backup_of_it_is_put_back(world: World) -> None:
+    """Also one that lacks the newest charges: they are charged again."""
+    if not isinstance(world.path, Path):
+        with pytest.raises(ConfigurationError):
+            backup(world.ledger, world.folder / "kept.db")
+        return
+    assert backup(world.ledger, world.folder / "kept.db").bad == []
+    shop = world.policies["shop"]
+    drawn_later = granted(world.ledger, STEP, policies=[shop])
+    world.ledger.settle(drawn_later)
+    before = {row["id"]: row for row in used(world.ledger)}
+    world.ledger.close()
+    done = restore(
+        world.folder / "kept.db",
+        world.path,
+        ledger_id=world.ledger.id,
+        witness=witness_at(world.witness, url(world.path)),
+        policies=world.policies,
+        because="the disk died",
+    )
+    assert done
+    world.ledger = open_ledger(url(world.path), witness=world.witness)
+    after = {row["id"]: row for row in used(world.ledger)}
+    assert before.keys() == after.keys()
+    for name, row in before.items():
+        assert total(after[name]) == total(row)
+    world.checked("shop")
+    found = {row["kind"] for row in journal_rows(world.ledger)}
+    assert found == {*KINDS, "repair"}
+    world.prove("after.zip")
+    run_fine("ledger", "verify")
+
+
+def used(ledger: Ledger) -> list[Any]:
+    """Return the rows of all accounts."""
+    with ledger.database.read() as session:
+        return list(session.rows("list_accounts", dataset=None))
+
+
+def total(row: Any) -> list[int]:
+    """Return what an account has used."""
+    pairs = zip(json.loads(row["settled"]), json.loads(row["held"]), strict=True)
+    return [settled + held for settled, held in pairs]
+
+
+def test_one_changed_byte_of_any_kind_of_entry_is_found(world: World) -> None:
+    """By `verify`, and by the verifier of a bundle, which name the entry."""
+    rows = list(journal_rows(world.ledger))
+    first = {row["kind"]: row for row in reversed(rows)}
+    assert first.keys() == KINDS
+    files = read_bundle(world.prove("good.zip"))
+    for kind, row in first.items():
+        where = f"account = '{row['account']}' AND seq = {row['seq']}"
+        changed = {**row, "writer": f"{row['writer'][:-1]}?"}
+        set_writer(world.path, where, changed["writer"])
+        named = [(each.account, each.entry) for each in verify(world.ledger).bad]
+        assert (row["account"], row["seq"]) in named, kind
+        set_writer(world.path, where, row["writer"])
+        text = files[JOURNAL].decode()
+        line = json.dumps(row, sort_keys=True, separators=(",", ":"))
+        other = json.dumps(changed, sort_keys=True, separators=(",", ":"))
+        assert text.count(line) == 1
+        verifier = Verifier(
+            {**files, JOURNAL: text.replace(line, other).encode()}, None
+        )
+        verifier.run()
+        told = f"account {row['account']!r}, entry {row['seq']}: its content"
+        assert any(each.startswith(told) for each in verifier.bad), kind
+    assert verify(world.ledger).bad == []
+
+
+def set_writer(path: Place, where: str, text: str) -> None:
+    """Edit one entry by hand."""
+    edit(
+        path,
+        "DROP TRIGGER IF EXISTS entry_no_update",
+        f"UPDATE entry SET writer = '{text}' WHERE {where}",
+    )
