@@ -69,6 +69,10 @@ class Wire:
             raise
         return cursor
 
+    def rollback(self) -> None:
+        """End the transaction, as may be done after a failure."""
+        self._connection.rollback()
+
     def close(self) -> None:
         """Close the real connection."""
         self._connection.close()

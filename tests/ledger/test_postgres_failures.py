@@ -125,7 +125,7 @@ def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url: str) -> None:
     audit(postgres_url)
 
 
-def test_a_void_whose_answer_is_lost_is_sent_again(postgres_url: str) -> None:
+def test_a_void_is_sent_again_after_a_cut(postgres_url: str) -> None:
     """On a fresh connection: the charge is given back once, lost before or after."""
     create_ledger(postgres_url).close()
     proxy = Proxy(server().folder)
