@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dpflow import guarded, release
+from dpflow import PureDP, guarded, release
 from dpflow.exceptions import (
     DPStepFailed,
     LedgerError,
@@ -38,10 +38,9 @@ from tests.projects import (
 # A step in another process. It says when its body runs and ends when told to.
 WORKER = """
 import sys
-from dpflow import Laplace, guarded
+from dpflow import PureDP, guarded
 
-@guarded(dataset="shop", cost=Laplace(sensitivity=1, epsilon="0.1"),
-         release_key="count/{week}")
+@guarded(dataset="shop", cost=PureDP(epsilon="0.1"), release_key="count/{week}")
 def count(week):
     print("running", flush=True)
     return int(sys.stdin.readline())
@@ -166,7 +165,7 @@ def test_processes_on_one_key_make_one_charge_and_get_one_value(shop):
     """A second process waits for the first and returns what that one released."""
     ran = []
 
-    @guarded(dataset="shop", cost=TENTH, release_key="count/{week}")
+    @guarded(dataset="shop", cost=PureDP(epsilon="0.1"), release_key="count/{week}")
     def count(week):
         ran.append(week)
         return -1
