@@ -4,16 +4,19 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types tests tests-rules tests-system docs campaign data schema clean
+.PHONY: demo test lint types tests types-and-tests tests-prefect tests-rules tests-ledger docs campaign data schema clean
 
 # What waits for servers, disks and killed processes runs beside what computes.
-SYSTEM := tests/ledger tests/prefect tests/crash tests/races
+LEDGER := tests/ledger tests/crash tests/races
+SYSTEM := tests/prefect $(LEDGER)
+PARTS := tests-prefect tests-rules tests-ledger
+TOGETHER := $(MAKE) --no-print-directory -j3 --output-sync=target
 
 demo: $(VENV)/examples.installed
 	@echo "== The main job: a weekly private report until its budget is gone"
 	$(BIN)/dpflow demo
 
-test: $(VENV)/dev.installed lint types tests
+test: $(VENV)/dev.installed lint types-and-tests
 
 lint:
 	@echo "== Lint and format"
@@ -25,14 +28,21 @@ types:
 	$(BIN)/mypy
 
 tests:
-	@echo "== Tests, in two halves at once"
-	$(MAKE) --no-print-directory -j2 --output-sync=target tests-rules tests-system
+	@echo "== Tests, in three parts at once"
+	$(TOGETHER) $(PARTS)
+
+types-and-tests:
+	@echo "== Types and tests, three parts at once; output comes at the end of each"
+	$(TOGETHER) types $(PARTS)
 
 tests-rules:
 	$(BIN)/python -m pytest -q tests $(addprefix --ignore=,$(SYSTEM))
 
-tests-system:
-	$(BIN)/python -m pytest -q -p no:cacheprovider $(SYSTEM)
+tests-ledger:
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(LEDGER)
+
+tests-prefect:
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/prefect
 
 docs: $(VENV)/dev.installed
 	@echo "== The documentation, in site/"
