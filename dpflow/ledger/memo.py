@@ -21,14 +21,16 @@ def by_identity(function: Callable[P, R]) -> Callable[P, R]:
     known: dict[tuple[int, ...], tuple[R, tuple[object, ...]]] = {}
 
     @wraps(function)
-    def remembered(*things: P.args, **_: P.kwargs) -> R:
+    def remembered(*things: P.args, **named: P.kwargs) -> R:
+        if named:
+            return function(*things, **named)
         key = tuple(map(id, things))
         found = known.get(key)
         if found is None:
             if len(known) >= _MOST:
                 known.clear()
             # It keeps the things, so that no other object gets their id.
-            found = known[key] = (function(*things), things)  # type: ignore[call-arg]
+            found = known[key] = (function(*things, **named), things)
         return found[0]
 
     return remembered
