@@ -48,6 +48,7 @@ STAGES = [
         "tests/ledger/test_views.py",
         "tests/ledger/test_verify.py",
         "tests/ledger/test_rollback.py",
+        "tests/ledger/test_witnessed_decisions.py",
     ],
 ]
 SECONDS = 400
@@ -115,6 +116,14 @@ MUTANTS = [
         "a release is replayed at another cost",
         'if row["cost"] != cost_text(request.cost):',
         OFF,
+    ),
+    Mutant(
+        "the witness hears of no freeze", "ledger.watch.tell_of_gates(frozen)", "pass"
+    ),
+    Mutant(
+        "the witness hears of no tightening",
+        "ledger.watch.tell_of_gates(written)",
+        "pass",
     ),
     Mutant(
         "an odometer's halt is forgotten",
