@@ -30,6 +30,7 @@ STAGES = [
         "tests/ledger/test_reported.py",
         "tests/ledger/test_relations.py",
         "tests/ledger/test_preflight.py",
+        "tests/ledger/test_recall.py",
         "tests/ledger/test_sqlite.py",
         "tests/races",
         "tests/crash",
@@ -112,7 +113,7 @@ MUTANTS = [
     ),
     Mutant(
         "a release is replayed at another cost",
-        'if row["cost"] != canonical(request.described_cost()):',
+        'if row["cost"] != cost_text(request.cost):',
         OFF,
     ),
     Mutant(
@@ -233,6 +234,27 @@ MUTANTS = [
         "a lock file that was removed still locks",
         "if file_id(self._lock_path) == file_id(self._lock_file):",
         "if True:",
+    ),
+    # What a connection remembers
+    Mutant(
+        "a memory does not hear of others",
+        "if version != self._version or size > _MOST:",
+        "if size > _MOST:",
+    ),
+    Mutant(
+        "a charge that ended is remembered as open",
+        '"close_reservation": (("read_reservation", ("id",)),),',
+        "",
+    ),
+    Mutant(
+        "a halt is not remembered",
+        '"note_refused": (("halting_accounts", ("run",)),),',
+        "",
+    ),
+    Mutant(
+        "a change that nobody knows leaves the memory as it was",
+        "if statement not in KNOWN_CHANGES:\n            self.clear()",
+        "if statement not in KNOWN_CHANGES:\n            pass",
     ),
     # The witness and what it remembers
     Mutant(
