@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from dpflow.accounting.costs import Cost
 from dpflow.asking import Place, ask
+from dpflow.bodies import charging, with_parentheses
 from dpflow.exceptions import ConfigurationError
 from dpflow.execution import Execution, admit, arun, run
 from dpflow.ledger.records import Replayed
@@ -29,6 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@with_parentheses
 def guarded(
     *,
     dataset: str | tuple[str, ...],
@@ -98,7 +100,7 @@ def guarded(
             return run(step, function, args, kwargs, place)
 
         chosen = guard_async if inspect.iscoroutinefunction(function) else guard
-        return cast("Callable[P, R]", chosen)
+        return cast("Callable[P, R]", charging(chosen))
 
     return decorate
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.outcomes import OutcomeCost
+from dpflow.bodies import check_body, name_of
 from dpflow.exceptions import ConfigurationError
 
 #: The instance of a method is no public argument.
@@ -254,12 +255,8 @@ def _optional_text(value: object, name: str) -> str | None:
 
 
 def _checked_name(function: Callable[..., Any], name: str | None) -> str:
-    if not callable(function):
-        msg = f"a DP step is made of a function, got {function!r}"
-        raise ConfigurationError(msg)
-    if name is None:
-        name = getattr(function, "__name__", None)
-    return checked_text(name, "name")
+    check_body(function)
+    return name_of(function) if name is None else checked_text(name, "name")
 
 
 def _source(function: Callable[..., Any]) -> str:

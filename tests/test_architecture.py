@@ -36,6 +36,7 @@ ROOMS = [
     "mechanisms",
     "ledger",
     "project",
+    "bodies",
     "step",
     "redaction",
     "waiting",

@@ -50,7 +50,8 @@ def test_a_name_is_text(name):
 def test_a_function_without_a_name_needs_one():
     """A partial has none of its own."""
     partial = functools.partial(body, 1)
-    assert "name= takes a text" in refused(partial)
+    assert "a partial has no name of its own" in refused(partial)
+    assert 'say name="..."' in refused(partial)
     assert step(partial, name="count").name == "count"
 
 

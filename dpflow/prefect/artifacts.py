@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 from prefect.context import FlowRunContext
@@ -13,6 +16,7 @@ from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.forecast import outlooks
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts, alerts
+from dpflow.prefect.reach import ask_briefly, tell_progress
 from dpflow.project import Project
 from dpflow.summary import account_lines, guarantee_line, printable, telling
 
@@ -71,21 +75,29 @@ def _publish(
     lines += _runs_left(project, dataset)
     if isinstance(refusal, BudgetExhausted):
         lines += ["", _next_step(dataset)]
-    create_markdown_artifact(
+    _create(
+        create_markdown_artifact,
         key=key,
         markdown="\n".join(lines),
         description=f"Budget of {dataset}",
-        # Without it, a thread of an async flow gets a coroutine back.
-        _sync=True,  # type: ignore[call-arg]
     )
     for view in views:
         if view.kind == "dataset" and view.used_fraction is not None:
-            create_progress_artifact(
+            _create(
+                create_progress_artifact,
                 progress=min(view.used_fraction, 1.0) * _HUNDRED,
                 key=f"{key}-used",
                 description=f"Share of the budget of {dataset} that is used",
-                _sync=True,  # type: ignore[call-arg]
             )
+
+
+def _create(make: Callable[..., object], **facts: Any) -> None:
+    ask_briefly(_making(make, **facts))
+
+
+def _making(make: Callable[..., object], **facts: Any) -> Callable[[], object]:
+    # Without `_sync`, a thread of an async flow gets a coroutine back.
+    return partial(make, **facts, _sync=True)
 
 
 def _alerts(project: Project, dataset: str, views: list[AccountView]) -> list[str]:
@@ -125,12 +137,13 @@ def _next_step(dataset: str) -> str:
 def publish_progress(notice: Notice) -> None:
     """Publish how many sub-steps of an iterative step have run."""
     done, most = notice.details["done"], notice.details["most"]
-    create_progress_artifact(
+    artifact = _making(
+        create_progress_artifact,
         progress=done / most * _HUNDRED,
         key=f"dpflow-step-{_dashes(notice.request.step)}",
         description=f"{done} of at most {most} sub-steps",
-        _sync=True,  # type: ignore[call-arg]
     )
+    tell_progress(artifact)
 
 
 def artifact_key(dataset: str) -> str:

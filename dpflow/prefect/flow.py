@@ -8,7 +8,9 @@ import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar, cast
+from functools import partial
+from typing import Any, ParamSpec, TypeVar, cast, overload
+from uuid import UUID
 
 from prefect import Flow, Task
 from prefect.client.orchestration import get_client
@@ -20,6 +22,7 @@ from dpflow.prefect.artifacts import publish_budget
 from dpflow.prefect.deployed import DPFlow
 from dpflow.prefect.futures import noted_steps, wait_for_steps
 from dpflow.prefect.preflight import Preflight, PreflightLike
+from dpflow.prefect.reach import ask_briefly
 from dpflow.prefect.states import refused_state
 from dpflow.project import current_project
 
@@ -33,12 +36,27 @@ logger = logging.getLogger("dpflow")
 OnExhausted = Callable[[BudgetRefused], object]
 
 
+@overload
+def dp_flow(function: Callable[P, R], /) -> Flow[P, R]: ...
+
+
+@overload
 def dp_flow(
     *,
     on_exhausted: OnExhausted | None = None,
     preflight: PreflightLike | None = None,
     **flow_options: Any,
-) -> Callable[[Callable[P, R]], Flow[P, R]]:
+) -> Callable[[Callable[P, R]], Flow[P, R]]: ...
+
+
+def dp_flow(
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    on_exhausted: OnExhausted | None = None,
+    preflight: PreflightLike | None = None,
+    **flow_options: Any,
+) -> Flow[P, R] | Callable[[Callable[P, R]], Flow[P, R]]:
     """Make a Prefect flow that ends as `BudgetExhausted` when a DP step is refused.
 
     The flow asks the ledger, not a flag in memory, so a refusal in another process
@@ -48,6 +66,7 @@ def dp_flow(
     takes only its own downstream along, and the flow ends with its value.
 
     Args:
+        function: What it decorates, where it is written without parentheses.
         on_exhausted: Called with the refusal when a run has met one, after the ledger
             has committed it; whatever it raises is logged.
         preflight: The worst case of every step, by dataset, as
@@ -58,7 +77,7 @@ def dp_flow(
         **flow_options: Every option of `prefect.flow`.
 
     Returns:
-        A decorator that makes the flow with the function's parameters and types.
+        The flow with the function's parameters and types, or a decorator that makes it.
 
     Raises:
         ConfigurationError: If it is no function, or a generator.
@@ -102,7 +121,7 @@ def dp_flow(
         chosen = halting_async if inspect.iscoroutinefunction(function) else halting
         return DPFlow(fn=cast("Callable[P, R]", chosen), **flow_options)
 
-    return decorate
+    return decorate if function is None else decorate(function)
 
 
 def _check_function(function: Callable[..., Any]) -> None:
@@ -233,7 +252,11 @@ def _pause_schedule() -> None:
     try:
         # Prefect forgets a pause on redeploy (PrefectHQ/prefect#19302, #14973,
         # #11107, #23095): pause again at every refusal.
-        with get_client(sync_client=True) as client:
-            client.pause_deployment(deployment)
+        ask_briefly(partial(_pause, deployment))
     except Exception:
         logger.exception("the schedule could not be paused; the ledger still refuses")
+
+
+def _pause(deployment: UUID) -> None:
+    with get_client(sync_client=True) as client:
+        client.pause_deployment(deployment)

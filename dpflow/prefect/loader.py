@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from prefect import Flow, Task
 from prefect.cache_policies import NO_CACHE
@@ -69,11 +69,25 @@ class PrivateTask(Task[P, R]):
             raise ConfigurationError(msg)
 
 
+@overload
+def private_task(function: Callable[P, R], /) -> PrivateTask[P, R]: ...
+
+
+@overload
 def private_task(
     *,
     errors: Literal["redact", "keep"] = "redact",
     **task_options: Unpack[TaskOptions],
-) -> Callable[[Callable[P, R]], PrivateTask[P, R]]:
+) -> Callable[[Callable[P, R]], PrivateTask[P, R]]: ...
+
+
+def private_task(
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    errors: Literal["redact", "keep"] = "redact",
+    **task_options: Unpack[TaskOptions],
+) -> PrivateTask[P, R] | Callable[[Callable[P, R]], PrivateTask[P, R]]:
     """Make a Prefect task that loads private data and never stores its result.
 
     Result persistence may be switched on for a whole flow, a project or a server; this
@@ -82,11 +96,12 @@ def private_task(
     best made by it, too: Prefect keeps the text of a plain task's error.
 
     Args:
+        function: What it decorates, where it is written without parentheses.
         errors: "keep" shows the original error, where that is safe.
         **task_options: Options of `prefect.task`, except those that store results.
 
     Returns:
-        A decorator that makes the task, with the function's parameters and types.
+        The task with the function's parameters and types, or a decorator that makes it.
 
     Raises:
         ConfigurationError: For an option that would store the result, or a generator.
@@ -111,7 +126,7 @@ def private_task(
         chosen = function if errors == "keep" else _redacted(name, function)
         return PrivateTask(fn=chosen, **task_options)
 
-    return decorate
+    return decorate if function is None else decorate(function)
 
 
 def _check_function(function: Callable[..., Any]) -> None:

@@ -63,13 +63,20 @@ def check_options(step: Step, task: Task[..., Any]) -> None:
 
     Raises:
         ConfigurationError: If a run's name, a storage key or a cache key is made of a
-            private argument, or could be.
+            private argument, or could be, or what its body prints is kept.
     """
     name = task.task_run_name
     if isinstance(name, str):
         check_template(step, "task_run_name", name)
     if not step.private:
         return
+    # None would be what the flow says.
+    if task.log_prints is not False:
+        _refuse(
+            step,
+            "log_prints= sends what the body prints to Prefect's database. Leave it "
+            "away: it is off, whatever the flow says",
+        )
     if callable(name):
         _refuse(
             step,

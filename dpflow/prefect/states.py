@@ -1,18 +1,20 @@
-"""The state in which a refused step or flow ends.
+"""The states in which a refused step or flow ends, and a step that was replayed.
 
-Cancelled, not Failed: no retries, no failure hooks, and everything downstream stays
-NotReady, even behind `allow_failure`. Prefect 3 no longer makes a flow's state of it
-(PrefectHQ/prefect#7694); `dp_flow` does.
+A refusal is Cancelled, not Failed: no retries, no failure hooks, and everything
+downstream stays NotReady, even behind `allow_failure`. Prefect 3 no longer makes a
+flow's state of it (PrefectHQ/prefect#7694); `dp_flow` does.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import State, StateType
 from prefect.states import Cancelled
 from prefect.transactions import get_transaction
 
+from dpflow.asking import Notice, Place
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 
 REFUSAL_STATES = frozenset({BudgetRefused.__name__, BudgetExhausted.__name__})
@@ -40,3 +42,54 @@ def refusal_in(value: Any) -> BudgetRefused | None:
     exhausted = value.name == BudgetExhausted.__name__
     kind = BudgetExhausted if exhausted else BudgetRefused
     return kind(value.message or "the ledger refused this step")
+
+
+class Replayed(State[Any]):
+    """The state of a step whose value is a release that the ledger had already.
+
+    Prefect names a state only if the task's function returns one. Its data is the
+    value, which Prefect hands to futures, downstream tasks, storage and caches; a plain
+    call would get the state itself, and `DPTask` unpacks it. A class of its own: bodies
+    may return states of any name.
+    """
+
+
+class Told:
+    """What the ledger tells of one call of a step.
+
+    Args:
+        place: Where the step runs.
+
+    Attributes:
+        place: The same, with a listener that hears what is told.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._replayed = False
+        self._tell = place.listener
+        self.place = replace(place, listener=self._hear)
+
+    def _hear(self, notice: Notice) -> None:
+        self._replayed = self._replayed or notice.kind == "replayed"
+        if self._tell is not None:
+            self._tell(notice)
+
+    def shown(self, value: Any) -> Any:
+        """Return what Prefect is to make the task run's state of."""
+        if self._replayed:
+            return Replayed(
+                type=StateType.COMPLETED,
+                name=Replayed.__name__,
+                message="The value is a release that the ledger had; it cost nothing.",
+                data=value,
+            )
+        # A body may have got it from another step: then it is a value.
+        return State(**dict(value)) if isinstance(value, Replayed) else value
+
+
+def value_of(result: Any) -> Any:
+    """Return the value of a call whose result may be the state of a replay."""
+    if not isinstance(result, Replayed):
+        return result
+    record: Any = result.data  # the engine has packed the value by now
+    return record.result

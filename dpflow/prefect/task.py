@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from prefect import Task
 from prefect.assets import Asset
 from prefect.cache_policies import NO_CACHE
 from prefect.tasks import MaterializingTask, TaskOptions
 from typing_extensions import Unpack
 
-from dpflow.exceptions import BudgetRefused, ConfigurationError
+from dpflow.bodies import charging, with_parentheses
+from dpflow.exceptions import BudgetRefused
 from dpflow.execution import arun, run
 from dpflow.prefect.futures import note_future
 from dpflow.prefect.place import called_by_engine, current_place
@@ -32,7 +32,7 @@ from dpflow.prefect.privacy import (
     nothing_stored,
     refuse_background,
 )
-from dpflow.prefect.states import refusal_in, refused_state
+from dpflow.prefect.states import Told, refusal_in, refused_state, value_of
 from dpflow.step import (
     CellLike,
     CostLike,
@@ -73,14 +73,14 @@ class DPTask(MaterializingTask[P, R]):
         def __call__(
             self, *args: Any, return_state: bool = False, **kwargs: Any
         ) -> Any:
-            """Run the task; a refusal is raised unless `return_state` is set."""
+            """Return the value or raise the refusal, unless `return_state` is set."""
             checked_call(self, args, kwargs)
             result = super().__call__(*args, return_state=return_state, **kwargs)
             if return_state:
                 return result
             if inspect.isawaitable(result):
-                return _raise_refusal_later(result)
-            return _raise_refusal(result)
+                return _value_later(result)
+            return _value(result)
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """Submit the task to the flow's task runner."""
@@ -123,17 +123,18 @@ class DPTask(MaterializingTask[P, R]):
             return super().apply_async(args, kwargs, **options)
 
 
-def _raise_refusal(result: Any) -> Any:
+def _value(result: Any) -> Any:
     refusal = refusal_in(result)
     if refusal is not None:
         raise refusal
-    return result
+    return value_of(result)
 
 
-async def _raise_refusal_later(result: Any) -> Any:
-    return _raise_refusal(await result)
+async def _value_later(result: Any) -> Any:
+    return _value(await result)
 
 
+@with_parentheses
 def dp_task(
     *,
     dataset: str | tuple[str, ...],
@@ -174,7 +175,8 @@ def dp_task(
         **task_options: Every option of `prefect.task`. Retries default to 0: every
             attempt is a charge of its own. `version` is the version of the data,
             where the policy's does not do. `log_prints` defaults to False, whatever
-            the flow says: a body prints what was not released.
+            the flow says: a body prints what was not released. With `private` it
+            cannot be True.
 
     Returns:
         A decorator that makes a `DPTask` with the function's parameters and types.
@@ -194,15 +196,6 @@ def dp_task(
     task_options.setdefault("log_prints", False)
 
     def decorate(function: Callable[P, R]) -> DPTask[P, R]:
-        if isinstance(function, Task):
-            msg = (
-                "@dp_task goes directly on the function. It is a Prefect task already: "
-                "give the options of @task to @dp_task instead."
-            )
-            raise ConfigurationError(msg)
-        if isinstance(function, classmethod | staticmethod):
-            msg = f"@{type(function).__name__} goes on top of @dp_task, not under it"
-            raise ConfigurationError(msg)
         step = define_step(
             function,
             dataset=dataset,
@@ -244,22 +237,26 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
         check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
+        told = Told(current_place())
         try:
-            return run(step, body, args, kwargs, current_place())
+            value = run(step, body, args, kwargs, told.place)
         except BudgetRefused as refusal:
             if not called_by_engine(guard):
                 raise
             return refused_state(refusal)
+        return told.shown(value) if called_by_engine(guard) else value
 
     @functools.wraps(function)
     async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
         check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
+        told = Told(current_place())
         try:
-            return await arun(step, body_async, args, kwargs, current_place())
+            value = await arun(step, body_async, args, kwargs, told.place)
         except BudgetRefused as refusal:
             if not called_by_engine(guard_async):
                 raise
             return refused_state(refusal)
+        return told.shown(value) if called_by_engine(guard_async) else value
 
     chosen = guard_async if inspect.iscoroutinefunction(function) else guard
-    return cast("Callable[P, R]", chosen)
+    return cast("Callable[P, R]", charging(chosen))

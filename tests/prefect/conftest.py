@@ -29,7 +29,11 @@ from prefect.testing.utilities import prefect_test_harness
 
 from dpflow.config import settings
 from dpflow.ledger import create_ledger, pin_ledger
+from dpflow.prefect import reach
 from dpflow.project import current_project, forget_projects
+
+# As the timeout above.
+reach.PATIENCE_SECONDS = 240.0
 
 POLICY = """
 dataset: shop

@@ -28,6 +28,7 @@ from dpflow.project import current_project
 from tests.prefect.support import charges
 
 NAME = "report/every-second"
+CRON = "report/every-minute"
 POLICY = """
 dataset: shop
 unit: customer
@@ -88,14 +89,25 @@ def answers(url: str) -> bool:
         return False
 
 
+#: The third step of its one tick does not fit.
+BY_CRON = SERVED.replace(
+    "    count(str(flow_run.scheduled_start_time))",
+    "    for part in range(3):\n"
+    "        count(f'{flow_run.scheduled_start_time}/{part}')",
+).replace(
+    'name="every-second", interval=timedelta(seconds=2)',
+    'name="every-minute", cron="* * * * *"',
+)
+
+
 @pytest.fixture
-def served(make_project, scheduler) -> Callable[[], Any]:
+def served(make_project, scheduler) -> Callable[..., Any]:
     """Return a context manager that serves the report from a process of its own."""
     folder = make_project(POLICY)
-    (folder / "served.py").write_text(SERVED, "utf-8")
 
     @contextmanager
-    def serve() -> Iterator[None]:
+    def serve(program: str = SERVED) -> Iterator[None]:
+        (folder / "served.py").write_text(program, "utf-8")
         env = {
             **os.environ,
             "PREFECT_API_URL": scheduler,
@@ -125,30 +137,35 @@ def until(told: Callable[[], Any], patience: float = PATIENCE) -> Any:
     return found
 
 
-def deployment() -> Any:
+def deployment(name: str = NAME) -> Any:
     """Return the deployment as the server has it, or None."""
     with get_client(sync_client=True) as client:
         try:
-            return client.read_deployment_by_name(NAME)
+            return client.read_deployment_by_name(name)
         except Exception:
             return None
 
 
-def paused() -> bool:
+def paused(name: str = NAME) -> bool:
     """Say whether the schedule is paused."""
-    found = deployment()
+    found = deployment(name)
     return found is not None and found.paused
 
 
 def ended() -> list[str]:
     """Return the names of the final states of the deployment's runs."""
-    found = deployment()
+    return [run.state.name for run in ended_runs(NAME)]
+
+
+def ended_runs(name: str) -> list[Any]:
+    """Return the runs of a deployment that have ended."""
+    found = deployment(name)
     if found is None:
         return []
     this = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[found.id]))
     with get_client(sync_client=True) as client:
         runs = client.read_flow_runs(flow_run_filter=this)
-    return [run.state.name for run in runs if run.state and run.state.is_final()]
+    return [run for run in runs if run.state and run.state.is_final()]
 
 
 def test_a_served_report_halts_pauses_and_pauses_again(served) -> None:
@@ -179,6 +196,21 @@ def test_a_served_report_halts_pauses_and_pauses_again(served) -> None:
     assert done.exit_code == 0, done.stderr
     assert "refused all the same" in done.stdout
     assert not paused()
+
+
+def test_a_report_served_by_cron_makes_its_runs_and_is_paused(served) -> None:
+    """Cron's finest tick is a minute: the first one exhausts the budget."""
+    assert BY_CRON != SERVED
+    with served(BY_CRON):
+        found = until(lambda: deployment(CRON))
+        (each,) = found.schedules
+        assert (each.active, each.schedule.cron) == (True, "* * * * *")
+        until(lambda: paused(CRON))
+        runs = until(lambda: ended_runs(CRON))
+    assert {run.state.name for run in runs} == {"BudgetExhausted"}
+    assert all(run.auto_scheduled for run in runs)
+    assert {run.expected_start_time.second for run in runs} == {0}
+    assert charges(current_project()) == 2
 
 
 def test_an_unknown_deployment_cannot_be_resumed(make_project) -> None:

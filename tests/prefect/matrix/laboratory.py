@@ -59,6 +59,16 @@ class Laboratory:
         for process in reversed(self._processes):
             stop(process)
 
+    def kill_server(self) -> None:
+        """End the server as a power cut would: nothing answers at its address."""
+        server = self._processes[0]
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+    def wait_for_server(self) -> None:
+        """Wait until the server answers."""
+        wait_until(self._healthy, "Prefect's server", 180)
+
     def begin(self, experiment: Callable[[Laboratory], Any]) -> None:
         """Have an experiment made when there is room for it."""
         if experiment not in self._results:
@@ -70,7 +80,7 @@ class Laboratory:
         return self._results[experiment].result(timeout=600)
 
     def _made(self, experiment: Callable[[Laboratory], Any]) -> Any:
-        wait_until(self._healthy, "Prefect's server", 120)
+        self.wait_for_server()
         return experiment(self)
 
     def _healthy(self) -> bool:

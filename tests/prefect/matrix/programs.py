@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -104,6 +105,45 @@ def first_tick() -> dict[str, Any]:
 def second_tick() -> dict[str, Any]:
     """Report the same week, from another process."""
     return {"value": tick("w1")}
+
+
+@dp_task(dataset="shop", cost=TENTH)
+def patient(week: int) -> str:
+    """Wait until the test has taken the server away."""
+    turn = mark("patient")
+    end = time.monotonic() + 120
+    while not Path("go").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    return f"patient {turn}"
+
+
+#: When the function under `deserted` was done, and dpflow's part began.
+DONE: list[float] = []
+
+
+@dp_flow(name="report")
+def deserted() -> list[str]:
+    """Lose Prefect's server in the body of the second of three steps."""
+    values = [first(1), patient(1), first(2)]
+    DONE.append(time.monotonic())
+    return values
+
+
+def lost_server() -> dict[str, Any]:
+    """Tell how long dpflow takes at the end of a flow that lost its server."""
+    inside = deserted.fn
+
+    @functools.wraps(inside)
+    def timed() -> list[str]:
+        values = inside()
+        seconds = time.monotonic() - DONE[0]
+        text = json.dumps({"seconds": seconds, "values": values})
+        Path("timed.part").write_text(text, "utf-8")
+        Path("timed.part").rename("timed.json")
+        return values
+
+    deserted.fn = timed
+    return {"value": deserted()}
 
 
 def _note_run() -> None:

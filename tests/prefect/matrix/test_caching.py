@@ -97,11 +97,11 @@ def test_another_run_is_charged_unless_prefect_has_the_value(
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({}, "Completed"),
+        ({}, "Replayed"),
         ({"cache_policy": INPUTS, "persist_result": True}, "Cached"),
         (
             {"cache_policy": INPUTS, "persist_result": True, "refresh_cache": True},
-            "Completed",
+            "Replayed",
         ),
     ],
     ids=["plain", "inputs", "refreshed"],

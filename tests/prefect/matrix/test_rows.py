@@ -50,6 +50,16 @@ ROWS = {
         "test_a_run_that_two_workers_execute_is_charged_once",
         "test_two_executions_of_one_run_are_both_ended_by_a_refusal",
     ),
+    "replayed: what Prefect shows, and what everyone gets": (
+        "test_a_replay_is_a_completed_state_of_its_own_name",
+        "test_every_way_to_ask_gets_the_value",
+        "test_an_async_step_is_replayed_as_its_value_too",
+        "test_a_replayed_none_is_none",
+        "test_persisted_and_cached_results_are_the_value",
+        "test_other_processes_hand_the_value_back",
+        "test_a_state_that_a_body_returns_is_not_taken_for_a_replay",
+        "test_a_background_step_is_replayed_as_its_value",
+    ),
     # Stopped
     "SIGKILL, a script": (
         "test_a_killed_script_forfeits_its_charge",
@@ -72,6 +82,10 @@ ROWS = {
     "cancelled, the step called": ("test_a_cancelled_called_step_is_charged_in_full",),
     "cancelled, the step submitted": (
         "test_a_cancelled_submitted_step_runs_to_its_end",
+    ),
+    "SIGKILL, Prefect's server": (
+        "test_a_killed_server_delays_no_settlement_and_no_end",
+        "test_a_server_that_does_not_answer_is_given_up",
     ),
     "a task's timeout": (
         "test_a_task_timeout_is_charged_in_full",
@@ -134,6 +148,7 @@ ROWS = {
     "a served schedule, exhausted and served again": (
         "test_a_served_report_halts_pauses_and_pauses_again",
         "test_only_an_exhausted_budget_pauses_the_schedule",
+        "test_a_report_served_by_cron_makes_its_runs_and_is_paused",
     ),
     "a deployment of prefect.yaml, exhausted and redeployed": (
         "test_the_deployed_report_runs_until_its_budget_is_gone",

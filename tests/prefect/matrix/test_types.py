@@ -89,6 +89,7 @@ STORING = {
 OWN = {
     "fn",
     "__wrapped__",
+    "__dpflow_charges__",
     "task_key",
     "step",
     "assets",

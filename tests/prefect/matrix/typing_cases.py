@@ -76,6 +76,31 @@ assert_type(renamed.step.fresh, bool)
 count.with_options(frsh=True)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
 
 
+@private_task
+def load_bare(path: str) -> list[float]:
+    """Stand for a loader without options."""
+    return [float(path)]
+
+
+@dp_flow
+def report_bare(week: str) -> float:
+    """Stand for a flow without options."""
+    assert_type(load_bare(week), list[float])
+    assert_type(load_bare.submit(week), PrefectFuture[list[float]])
+    load_bare(7)  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+    return 1.0
+
+
+assert_type(report_bare("1997-01"), float)
+report_bare(7)  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+
+
+@dp_task  # type: ignore[call-arg,arg-type] # pyright: ignore[reportCallIssue]
+def count_bare(week: str) -> int:
+    """Lack a dataset and a cost."""
+    return 1
+
+
 async def awaits() -> None:
     """Await an async step."""
     assert_type(await mean([1.0]), float)
@@ -115,4 +140,4 @@ all_options = dp_task(
 dp_task(dataset="shop")  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
 dp_task(dataset="shop", cost=COST, retires=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
 dp_task(dataset="shop", cost=COST, retries="1")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-private_task(persist=True)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+private_task(persist=True)  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]

@@ -1,0 +1,103 @@
+"""What the decorators of DP steps go on: a function that nothing has wrapped yet."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from dpflow.exceptions import ConfigurationError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Set on functions that charge for themselves. `functools.wraps` hands it on, and so
+#: do Prefect's tasks and flows.
+_CHARGES = "__dpflow_charges__"
+
+
+def charging(guard: F) -> F:
+    """Mark the guard of a step, so that no second one goes over it."""
+    setattr(guard, _CHARGES, True)
+    return guard
+
+
+def with_parentheses(decorator: F) -> F:
+    """Have a decorator say what to write where it is used without parentheses."""
+
+    @functools.wraps(decorator)
+    def checked(*positional: Any, **declared: Any) -> Any:
+        if positional:
+            name = decorator.__name__
+            msg = (
+                f"@{name} takes keywords: what the step reads, and its worst case. "
+                f'Write @{name}(dataset="...", cost=Gaussian(sensitivity=1, '
+                f"sigma=20)) above the function, got {positional[0]!r:.80}"
+            )
+            raise ConfigurationError(msg)
+        return decorator(**declared)
+
+    return cast("F", checked)
+
+
+def check_body(function: Callable[..., Any]) -> None:
+    """Refuse a body that Prefect runs, or that is a DP step already.
+
+    Raises:
+        ConfigurationError: If it is one, or no function at all.
+    """
+    if isinstance(function, classmethod | staticmethod):
+        kind = type(function).__name__
+        msg = f"@{kind} goes on top of @dp_task or @guarded, not under it"
+        raise ConfigurationError(msg)
+    if not callable(function):
+        msg = f"a DP step is made of a function, got {function!r}"
+        raise ConfigurationError(msg)
+    inner = _inside(function)
+    why = _why_not(inner)
+    if why:
+        name = getattr(inner, "name", None) or getattr(inner, "__name__", inner)
+        msg = (
+            f"the decorator of a DP step goes directly on the function; {name!r} {why}"
+        )
+        raise ConfigurationError(msg)
+
+
+def _inside(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _why_not(function: Any) -> str:
+    """Say why no DP step can be made of something callable, if so."""
+    if getattr(function, _CHARGES, False) is True:
+        return "is a DP step already, and would be charged twice. Use one decorator."
+    # By name: this room does without Prefect.
+    kinds = {f"{cls.__module__}.{cls.__name__}" for cls in type(function).__mro__}
+    if "prefect.flows.Flow" in kinds:
+        return (
+            "is a Prefect flow, whose arguments Prefect keeps in its database. Make "
+            "the step of a function, and call it in the flow."
+        )
+    if "prefect.tasks.Task" in kinds:
+        return (
+            "is a Prefect task already: make it of the function by @dp_task, which "
+            "takes the options of @task."
+        )
+    return ""
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return what a function is called.
+
+    Raises:
+        ConfigurationError: If it has no name.
+    """
+    name = getattr(function, "__name__", None)
+    if not isinstance(name, str) or not name:
+        msg = (
+            f"a {type(function).__name__} has no name of its own, and the journal "
+            'calls a step by one: say name="...", or make the step of a function'
+        )
+        raise ConfigurationError(msg)
+    return name

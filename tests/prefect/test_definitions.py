@@ -1,0 +1,175 @@
+"""What no step, loader or flow can be made of, and what to write instead."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from prefect import flow, task
+
+from dpflow import PureDP, dp_flow, dp_task, guarded, private_task
+from dpflow.exceptions import ConfigurationError
+from dpflow.prefect import DPTask, PrivateTask
+from dpflow.prefect.deployed import DPFlow
+from tests.prefect.matrix.support import wait_until
+from tests.prefect.support import charges
+
+TENTH = PureDP(epsilon="0.1")
+step = dp_task(dataset="shop", cost=TENTH)
+plain_guard = guarded(dataset="shop", cost=TENTH)
+
+
+def body(week: int = 1) -> int:
+    """Stand for a body."""
+    return week
+
+
+@functools.wraps(plain_guard(body))
+def wrapped(*args, **kwargs):
+    """Stand for a decorator between two of ours."""
+    return plain_guard(body)(*args, **kwargs)
+
+
+ONCE = "would be charged twice"
+FLOW = "whose arguments Prefect keeps in its database"
+TASK = "is a Prefect task already"
+
+
+@pytest.mark.parametrize("decorator", [step, plain_guard], ids=["dp_task", "guarded"])
+@pytest.mark.parametrize(
+    ("inner", "why"),
+    [
+        (step(body), ONCE),
+        (step(body).fn, ONCE),
+        (step(body).with_options(name="other", fresh=True), ONCE),
+        (plain_guard(body), ONCE),
+        (wrapped, ONCE),
+        (functools.partial(plain_guard(body), 1), ONCE),
+        (functools.partial(step(body), 1), ONCE),
+        (flow(body), FLOW),
+        (dp_flow(body), FLOW),
+        (task(body), TASK),
+        (private_task(body), TASK),
+    ],
+    ids=[
+        "dp_task",
+        "its fn",
+        "another draw of it",
+        "guarded",
+        "a wrapper of guarded",
+        "a partial of guarded",
+        "a partial of dp_task",
+        "flow",
+        "dp_flow",
+        "task",
+        "private_task",
+    ],
+)
+def test_a_step_is_not_made_of_what_is_wrapped_already(decorator, inner, why):
+    """Two charges, or arguments in Prefect's database, are refused when defined."""
+    with pytest.raises(ConfigurationError, match=why) as caught:
+        decorator(inner)
+    assert "goes directly on the function" in caught.value.message
+
+
+def test_what_a_guard_was_made_of_can_be_a_step_again(project):
+    """The mark is on the guard, not on the function under it."""
+    plain_guard(body)
+    again = step(step(body).fn.__wrapped__)
+
+    @dp_flow
+    def report():
+        return again(3)
+
+    assert report() == 3
+    assert charges(project) == 1
+
+
+@pytest.mark.parametrize("decorator", [step, plain_guard], ids=["dp_task", "guarded"])
+def test_a_partial_needs_a_name(decorator):
+    """It says so, and how to give one."""
+    with pytest.raises(ConfigurationError, match=r'partial has no name.*name="\.\.\."'):
+        decorator(functools.partial(body, 1))
+
+
+@pytest.mark.parametrize("decorator", [dp_task, guarded])
+def test_a_step_without_its_parentheses_says_what_to_write(decorator):
+    """Instead of Python's count of arguments."""
+    with pytest.raises(ConfigurationError) as caught:
+        decorator(body)
+    name = decorator.__name__
+    assert f'@{name}(dataset="...", cost=Gaussian(' in caught.value.message
+
+
+def test_a_flow_and_a_loader_work_without_parentheses(project):
+    """As Prefect's own do, with the names of their functions."""
+
+    @private_task
+    def load(week: int) -> list[int]:
+        return [week]
+
+    @dp_flow
+    def report(week: int) -> int:
+        return step(body)(load(week)[0])
+
+    assert type(load) is PrivateTask
+    assert (load.persist_result, load.log_prints, load.name) == (False, False, "load")
+    assert type(report) is DPFlow
+    assert report.name == "report"
+    assert report(4) == 4
+    assert charges(project) == 1
+
+
+@pytest.mark.parametrize("decorator", [dp_flow, private_task])
+@pytest.mark.parametrize("nothing", ["text", 5, step(body), flow(body)], ids=str)
+def test_a_flow_or_loader_without_parentheses_is_checked_too(decorator, nothing):
+    """A name given by position is none; a task and a flow are no function."""
+    with pytest.raises(ConfigurationError, match=r"made of a function|on the function"):
+        decorator(nothing)
+
+
+def loud(frame: list[int]) -> int:
+    """Print what was not released."""
+    print("canary-7714", frame)
+    return len(frame)
+
+
+@pytest.mark.parametrize("said", [True, None])
+def test_a_step_with_private_arguments_prints_nothing_to_prefect(said):
+    """Refused when defined, and when its options change; None is what the flow says."""
+    private = dp_task(dataset="shop", cost=TENTH, private=("frame",), version="1")
+    with pytest.raises(ConfigurationError, match="log_prints= sends what the body"):
+        dp_task(
+            dataset="shop", cost=TENTH, private=("frame",), version="1", log_prints=said
+        )(loud)
+    with pytest.raises(ConfigurationError, match="log_prints= sends what the body"):
+        private(loud).with_options(log_prints=said)
+    assert private(loud).with_options(log_prints=False).log_prints is False
+
+
+def test_what_the_flow_logs_of_prints_leaves_its_steps_out(project, caplog):
+    """`log_prints` of a flow: its own prints are logged, those of the step are not."""
+    private = dp_task(dataset="shop", cost=TENTH, private=("frame",), version="1")
+    counted = private(loud)
+
+    @task
+    def chatty():
+        print("told by a task")
+
+    @dp_flow(name="report", log_prints=True)
+    def report():
+        print("told by the flow")
+        chatty()
+        return counted([1]), counted.submit([1, 2]).result()
+
+    assert report() == (1, 1)
+    wait_until(lambda: "told by a task" in caplog.text, "the log")
+    assert "told by the flow" in caplog.text
+    assert "canary-7714" not in caplog.text
+
+
+def test_a_step_is_still_a_task():
+    """What the checks let through."""
+    assert type(step(body)) is DPTask
+    named = dp_task(dataset="shop", cost=TENTH, name="n")(functools.partial(body, 1))
+    assert (type(named), named.name, named.step.name) == (DPTask, "n", "n")

@@ -1,0 +1,321 @@
+"""A replayed step is shown as `Replayed`, and everyone still gets its value."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from prefect import allow_failure, flow, task
+from prefect.cache_policies import INPUTS
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.futures import as_completed
+from prefect.states import Completed
+from prefect.task_runners import ProcessPoolTaskRunner
+from prefect.task_worker import TaskWorker
+
+from dpflow import PureDP, dp_task, releasable
+from dpflow.prefect.states import Replayed
+from tests.prefect.matrix.support import execute, task_runs, wait_until
+from tests.prefect.support import charges, kinds
+from tests.projects import POLICY
+
+TENTH = PureDP(epsilon="0.1")
+RAN: Counter[str] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def _no_body_has_run():
+    RAN.clear()
+
+
+@dp_task(dataset="shop", cost=TENTH, release_key="count/{week}")
+def count(week: str) -> int:
+    """Tell how often the body has run for a week."""
+    RAN[week] += 1
+    return RAN[week]
+
+
+@dp_task(dataset="shop", cost=TENTH, release_key="later/{week}")
+async def count_later(week: str) -> int:
+    """As `count`, and async."""
+    RAN[week] += 1
+    return RAN[week]
+
+
+@dp_task(dataset="shop", cost=TENTH, release_key="nothing/{week}")
+def nothing(week: str) -> None:
+    """Release that there is nothing."""
+    RAN[week] += 1
+
+
+@task
+def add_one(value: int) -> int:
+    """Stand for a step downstream."""
+    assert isinstance(value, int)
+    return value + 1
+
+
+def told(state: State) -> tuple[str, str]:
+    """Return the type and the name of a state."""
+    return state.type.value, state.name
+
+
+def test_a_replay_is_a_completed_state_of_its_own_name(project):
+    """In hand and in Prefect's database, with a message; the charge is one."""
+
+    @flow(name="report")
+    def report():
+        return [count("a", return_state=True) for _ in range(2)]
+
+    run = report(return_state=True)
+    first, second = run.result()
+    assert (told(first), told(second)) == (
+        ("COMPLETED", "Completed"),
+        ("COMPLETED", "Replayed"),
+    )
+    assert "cost nothing" in second.message
+    assert (first.result(), second.result()) == (1, 1)
+    assert told(run) == ("COMPLETED", "Completed")
+    stored = task_runs(run.state_details.flow_run_id, 2)
+    assert [told(each.state) for each in stored] == [told(first), told(second)]
+    assert kinds(project) == ["open", "reserve", "settle"]
+
+
+def test_every_way_to_ask_gets_the_value(project):
+    """Called, submitted, mapped, awaited for, passed on, and behind `allow_failure`."""
+
+    @flow(name="report")
+    def report():
+        values = [count("a"), count("a")]
+        future = count.submit("a")
+        values += [future.result(), add_one(future) - 1, add_one(count("a")) - 1]
+        values += [add_one.submit(allow_failure(future)).result() - 1]
+        values += [add_one.submit(0, wait_for=[future]).result()]
+        values += count.map(["a", "a"]).result()
+        values += [each.result() for each in as_completed(count.map(["a", "a"]))]
+        values += [count("a", return_state=True).result()]
+        values += [add_one(count("a", return_state=True)) - 1]
+        return values, future.state.name
+
+    values, name = report()
+    assert values == [1] * len(values)
+    assert {type(value) for value in values} == {int}
+    assert name == "Replayed"
+    assert (RAN["a"], charges(project)) == (1, 1)
+
+
+async def test_an_async_step_is_replayed_as_its_value_too(project):
+    """Awaited, submitted, mapped, and as a state."""
+
+    @flow(name="report")
+    async def report():
+        values = [await count_later("a"), await count_later("a")]
+        values += [count_later.submit("a").result()]
+        values += count_later.map(["a", "a"]).result()
+        state = await count_later("a", return_state=True)
+        return [*values, await state.aresult()], state.name
+
+    assert await report() == ([1] * 6, "Replayed")
+    assert charges(project) == 1
+
+
+def test_a_replayed_none_is_none(project):
+    """And no state, however it is asked for."""
+
+    @flow(name="report")
+    def report():
+        nothing("a")
+        state = nothing("a", return_state=True)
+        return [nothing("a"), nothing.submit("a").result(), state.result()], state.name
+
+    assert report() == ([None] * 3, "Replayed")
+    assert RAN["a"] == 1
+
+
+def test_a_flow_may_return_what_was_replayed(project):
+    """Its value, its state or its future: the flow is Completed."""
+
+    @flow(name="report")
+    def report(how):
+        if how == "state":
+            return count("a", return_state=True)
+        return count.submit("a") if how == "future" else count("a")
+
+    for how in ("value", "state", "future", "value"):
+        state = report(how, return_state=True)
+        assert told(state) == ("COMPLETED", "Completed")
+        value = state.result()
+        # Prefect's own way with the state of a run, or its future, that is returned.
+        assert (value if how == "value" else value.result()) == 1
+
+
+def test_a_step_outside_of_flows_is_replayed_too(make_project):
+    """By the engine, and by a plain call of `.fn`, which Prefect knows nothing of."""
+    make_project(POLICY)
+    assert [count("a"), count("a"), count.fn("a")] == [1, 1, 1]
+    assert count("a", return_state=True).name == "Replayed"
+
+    @task
+    def plain():
+        return count.fn("a")
+
+    assert plain(return_state=True).name == "Completed"
+    assert plain() == 1
+
+
+def test_other_processes_hand_the_value_back(project):
+    """A pool pickles the state."""
+
+    @flow(name="report", task_runner=ProcessPoolTaskRunner(max_workers=1))
+    def report():
+        count("a")
+        future = count.submit("a")
+        return future.result(), add_one.submit(future).result(), future.state.name
+
+    assert report() == (1, 2, "Replayed")
+    assert charges(project) == 1
+
+
+def test_persisted_and_cached_results_are_the_value(project):
+    """Storage and Prefect's cache keep the value and never a state."""
+    kept = count.with_options(cache_policy=INPUTS, persist_result=True)
+
+    @flow(name="report")
+    def report():
+        count("persisted")
+        states = [kept("persisted", return_state=True) for _ in range(2)]
+        return [(each.name, each.result()) for each in states], kept("persisted")
+
+    assert report() == ([("Replayed", 1), ("Cached", 1)], 1)
+    assert charges(project) == 1
+
+
+def test_a_background_step_is_replayed_as_its_value(make_project):
+    """A task worker stores it, and the caller reads it back."""
+    make_project(POLICY)
+    count("a")
+    future = count.delay("a")
+
+    async def work():
+        async with get_client() as client:
+            run = await client.read_task_run(future.task_run_id)
+        await TaskWorker(count).execute_task_run(run)
+
+    asyncio.run(work())
+
+    def ended():
+        with get_client(sync_client=True) as client:
+            state = client.read_task_run(future.task_run_id).state
+        return state if state.is_final() else None
+
+    state = wait_until(ended, "the end of the task run")
+    assert (told(state), state.result()) == (("COMPLETED", "Replayed"), 1)
+    assert RAN["a"] == 1
+
+
+def test_a_retried_flow_shows_what_it_replays(project):
+    """Retries of a flow serve the release, as the UI's Retry does."""
+    attempts = []
+
+    @flow(name="report", retries=1)
+    def report():
+        state = count("a", return_state=True)
+        attempts.append((state.name, state.result()))
+        if len(attempts) == 1:
+            raise RuntimeError
+        return state.result()
+
+    assert report() == 1
+    assert attempts == [("Completed", 1), ("Replayed", 1)]
+    assert charges(project) == 1
+
+
+def test_a_step_with_retries_is_replayed_at_its_first_attempt(project):
+    """Its hooks fire as for any completed run; so does the run that is run again."""
+    states = []
+
+    def hook(task, run, state):
+        states.append((state.name, run.run_count))
+
+    @flow(name="report")
+    def report():
+        hooked = count.with_options(retries=2, on_completion=[hook])
+        return hooked("a"), hooked("a")
+
+    state = report(return_state=True)
+    assert state.result() == (1, 1)
+    assert states == [("Completed", 1), ("Replayed", 1)]
+    again = execute(report, state.state_details.flow_run_id)
+    assert again.result() == (1, 1)
+    assert states[2:] == [("Replayed", 1)] * 2
+    assert charges(project) == 1
+
+
+def test_a_state_that_a_body_returns_is_not_taken_for_a_replay(project):
+    """Even of the same name; Prefect takes it as it takes any state."""
+
+    @dp_task(dataset="shop", cost=TENTH, fresh=True)
+    def state_of_its_own() -> State:
+        return Completed(name="Replayed", data=7)
+
+    inner = []
+
+    @dp_task(dataset="shop", cost=TENTH, fresh=True)
+    def state_of_another() -> State:
+        inner.append(count("a", return_state=True))
+        return inner[-1]
+
+    @flow(name="report")
+    def report():
+        count("a")
+        own, other = state_of_its_own(), state_of_another()
+        return isinstance(own, State), isinstance(other, State), own.name, other.name
+
+    assert report() == (True, True, "Replayed", "Replayed")
+    assert type(inner[0]) is Replayed
+
+
+def test_a_failing_listener_hides_no_replay(project, monkeypatch):
+    """What the state is called does not depend on events that can be sent."""
+    from dpflow.prefect import place
+
+    def fail(notice):
+        raise RuntimeError(notice.kind)
+
+    monkeypatch.setattr(place, "announce", fail)
+
+    @flow(name="report")
+    def report():
+        return [count("a", return_state=True).name for _ in range(2)]
+
+    assert report() == ["Completed", "Replayed"]
+
+
+def test_a_replayed_release_of_a_class_is_a_value(project):
+    """A class under `@releasable` comes back as itself."""
+
+    @flow(name="report")
+    def report():
+        return [told_of("a"), told_of("a")]
+
+    first, second = report()
+    assert first == second == Told(1)
+    assert charges(project) == 1
+
+
+@releasable
+@dataclass(frozen=True)
+class Told:
+    """What a step tells."""
+
+    number: int
+
+
+@dp_task(dataset="shop", cost=TENTH, release_key="told/{week}")
+def told_of(week: str) -> Told:
+    """Release an object."""
+    RAN[week] += 1
+    return Told(RAN[week])
