@@ -121,6 +121,8 @@ def _budget_path(path: KeyPath) -> KeyPath:
 
 # The guarantee
 
+#: As `policy_population.PREFIX`, which builds on this.
+_POPULATION = "population/"
 #: What a partition by time is called; a person may be in several.
 TIMES = ("week", "month")
 
@@ -131,9 +133,13 @@ def guarantee_in_words(pinned: Mapping[str, Any]) -> str:
     Args:
         pinned: What `Policy.pinned` returned, from the file or from the ledger.
     """
+    dataset: str = pinned["dataset"]
+    what = f"dataset {dataset!r}"
+    if dataset.startswith(_POPULATION):
+        what = f"all datasets of population {dataset.removeprefix(_POPULATION)!r}"
     sentence = (
-        f"Every {pinned['unit']} ({pinned['relation']}): all releases from dataset "
-        f"{pinned['dataset']!r} governed by this ledger in one term together are "
+        f"Every {pinned['unit']} ({pinned['relation']}): all releases from "
+        f"{what} governed by this ledger in one term together are "
         f"{budget_text(pinned['budget'])}-differentially private, if every "
         "declared sensitivity is right and every step draws the noise it declares."
     )

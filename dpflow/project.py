@@ -100,12 +100,17 @@ def project_ledger(found: Settings, *, read_only: bool = False) -> Ledger:
         policies=found.policies,
         witness=found.witness,
         environment=found.environment,
-        conditions=Conditions(
-            facts=provenance(found.root, found.principal),
-            # A shared ledger's policies are an officer's to apply.
-            applies_policies=not is_postgres(found.ledger_url),
-        ),
+        conditions=project_conditions(found),
         read_only=read_only,
+    )
+
+
+def project_conditions(found: Settings) -> Conditions:
+    """Return who acts in a project, with which code, for the journal."""
+    return Conditions(
+        facts=provenance(found.root, found.principal),
+        # A shared ledger's policies are an officer's to apply.
+        applies_policies=not is_postgres(found.ledger_url),
     )
 
 

@@ -13,7 +13,7 @@ from dpflow.ledger.lifetime import Budgets
 from dpflow.ledger.records import AccountView, OpenReservation, TermView
 from dpflow.policy import Policy
 from dpflow.policy_copy import budget_text, guarantee_in_words
-from dpflow.rounding import number_from_text, short_down, short_up
+from dpflow.rounding import number_from_text, number_text, short_down, short_up
 
 
 def guarantee_line(policy: Policy) -> str:
@@ -34,6 +34,41 @@ def term_guarantee(copy: Mapping[str, Any], terms: Sequence[TermView] = ()) -> s
     whole = terms and not terms[-1].divided
     budget = terms[-1].opened if whole else copy["budget"]
     return guarantee_in_words({**copy, "budget": budget})
+
+
+def sum_of_shares(copy: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return what the shares of the flows add up to; None if no flow has one.
+
+    Args:
+        copy: What `Policy.pinned` or `Policy.declared` returned.
+    """
+    shares = [s for s in copy["flows"].values() if s.get("epsilon") is not None]
+    if not shares:
+        return None
+    return {
+        name: number_text(sum((number_from_text(s[name]) for s in shares), Fraction(0)))
+        for name in ("epsilon", "delta")
+    }
+
+
+def shares_in_words(copy: Mapping[str, Any]) -> str:
+    """Say what the shares of the flows add up to, beside the budget; "" if none.
+
+    A share is a limit, not a reserve: what all flows use together ends at the budget.
+    """
+    total = sum_of_shares(copy)
+    if total is None:
+        return ""
+    budget = copy["budget"]
+    fits = all(
+        number_from_text(total[name]) <= number_from_text(budget[name])
+        for name in total
+    )
+    then = "" if fits else ": the budget may be gone before a flow has used its share"
+    return (
+        f"The flows' shares add up to {budget_text(total)} beside the budget "
+        f"{budget_text(budget)}{then}."
+    )
 
 
 def terms_in_words(terms: Sequence[TermView]) -> str:

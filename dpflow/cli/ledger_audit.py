@@ -236,7 +236,10 @@ def _say_report(report: Report) -> None:
             fail(f"and {more} more; --json lists them")
     say(f"Checkpoints: {_checkpoint_text(report)}.", f"Witness: {report.witness}.")
     if not report.fine:
-        say("Let no step run before a good backup is back: `dpflow ledger restore`.")
+        say(
+            "Let no step run before each line is explained. Where the ledger was "
+            "damaged or edited, put a good backup back: `dpflow ledger restore`."
+        )
 
 
 def _checkpoint_text(report: Report) -> str:
@@ -356,15 +359,35 @@ def say_comparison(comparison: Comparison, *, repaired: bool) -> None:
     )
 
 
+def _says_more(line: Line) -> bool:
+    """Order lines about one entry: what it was says more than that it was the last."""
+    from dpflow.ledger.witness_lines import HEAD
+
+    return line.asked != HEAD
+
+
+def _line_text(line: Line) -> str:
+    """Say what a witnessed entry was, as far as its line tells."""
+    if line.reservation:
+        return f"reservation {line.reservation}" + (
+            f" of run {line.run}" if line.run else ""
+        )
+    if not _says_more(line):
+        return "all up to it"
+    if line.charges_nothing:
+        return "a freeze or a tightened policy; freeze or apply again"
+    return "a charge by hand"
+
+
 def _say_loss(loss: Loss, *, repaired: bool) -> None:
     from dpflow.summary import amounts_text
 
-    count = len(loss.missing)
-    say(f"Account {plain(loss.account)} lacks {count} witnessed charges:")
-    for line in loss.missing[:_SHOWN]:
-        run = f" of run {line.run}" if line.run else ""
-        name = f"reservation {line.reservation}" if line.reservation else "all up to it"
-        say(f"  entry {line.seq}: {plain(name + run)}")
+    told = {line.seq: line for line in sorted(loss.missing, key=_says_more)}
+    lines, count = [told[seq] for seq in sorted(told)], len(told)
+    entries = "entry" if count == 1 else "entries"
+    say(f"Account {plain(loss.account)} lacks {count} witnessed {entries}:")
+    for line in lines[:_SHOWN]:
+        say(f"  entry {line.seq}: {plain(_line_text(line))}")
     if count > _SHOWN:
         say(f"  and {count - _SHOWN} more; --json lists them")
     if loss.present is None or loss.repaired is None:

@@ -97,6 +97,7 @@ def restore(
     from dpflow.ledger import pinned_id, sqlite_path
     from dpflow.ledger.backup import restore as put_back
     from dpflow.ledger.witness_places import witness_at
+    from dpflow.project import project_conditions
 
     found = settings()
     place = sqlite_path(found.ledger_url)
@@ -111,6 +112,7 @@ def restore(
         policies=policies,
         because=because,
         accept_loss=accept_loss,
+        conditions=project_conditions(found),
     )
     again, aside = restored.charged_again, restored.aside
     if as_json:
@@ -264,6 +266,12 @@ def import_prior(
     with project_ledger(quiet=True) as (found, ledger):
         policies = load_policies(found.policies)
         policy = policies.policy_for(dataset)
+        if policy.partition is not None and not partition:
+            msg = (
+                f"dataset {dataset!r} is divided by {policy.partition.by}: say with "
+                "--partition which parts the spending read; repeat it for each"
+            )
+            raise ConfigurationError(msg)
         charges = charge(
             ledger,
             policy,

@@ -111,6 +111,7 @@ def _print(
 
     from dpflow.cli.check import STEPS_LEGEND, gate_rows, governing, guarantee
     from dpflow.cli.tables import gates_table
+    from dpflow.summary import shares_in_words
 
     for each in found:
         name = plain(short_path(each.path))
@@ -122,6 +123,9 @@ def _print(
         say(Text.assemble((name, "bold"), f"  dataset {dataset}  ", state))
         comparison = (comparisons or {}).get(each.policy.dataset)
         say(plain(guarantee(each.policy, comparison)))
+        shares = shares_in_words(governing(each.policy, comparison))
+        if shares:
+            say(plain(shares))
         say("", gates_table(gate_rows(governing(each.policy, comparison))), "")
         if comparison is not None:
             _print_comparison(comparison)

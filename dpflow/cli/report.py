@@ -79,11 +79,14 @@ def read_report(
         LedgerError: If the ledger is missing, out of reach or not the pinned one.
         UnknownDataset: If neither the ledger nor a policy knows the dataset.
     """
-    from dpflow.cli.source import policies_and_problem, standings
+    from dpflow.cli.source import damage_told, policies_and_problem, standings
     from dpflow.project import project_ledger
     from dpflow.report.facts import collect
 
-    with closing(project_ledger(found, read_only=True)) as ledger:
+    with (
+        closing(project_ledger(found, read_only=True)) as ledger,
+        damage_told(ledger),
+    ):
         policies, problem = policies_and_problem(found.policies)
         # A verification asks the witness by itself.
         forgot = _rollback(ledger) if stamp is None else None

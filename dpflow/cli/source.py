@@ -17,13 +17,20 @@ from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.theorem import Filter, Odometer, Rule
 from dpflow.cli.output import warn
 from dpflow.config import Settings, settings
-from dpflow.exceptions import PolicyError, UnknownDataset
+from dpflow.exceptions import (
+    DpflowError,
+    LedgerCorrupt,
+    PolicyError,
+    UnknownDataset,
+)
 from dpflow.forecast.loads import empty_account
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
 from dpflow.ledger.account import Account
+from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.terms import Term, may_be_replaced, newest_term
+from dpflow.ledger.verify import first_problem
 from dpflow.policy import Policy, PolicySet, load_policies
 from dpflow.policy_population import PREFIX
 from dpflow.policy_types import did_you_mean
@@ -76,9 +83,33 @@ def project_ledger(*, quiet: bool = False) -> Iterator[tuple[Settings, Ledger]]:
     try:
         if not quiet:
             _warn_of_rollback(ledger)
-        yield found, ledger
+        with damage_told(ledger):
+            yield found, ledger
     finally:
         ledger.close()
+
+
+@contextmanager
+def damage_told(ledger: Ledger) -> Iterator[None]:
+    """Tell what is wrong with a ledger, where a command cannot make sense of it.
+
+    Raises:
+        LedgerCorrupt: If a command fails and the ledger does not verify either.
+    """
+    try:
+        yield
+    except UNREADABLE as error:
+        if isinstance(error, DpflowError):
+            raise
+        problem = first_problem(ledger)
+        if problem is None:
+            raise
+        msg = (
+            f"the ledger {ledger.place} is damaged: {problem}. `dpflow ledger verify` "
+            "shows all of it; let no step run before a good backup is back: `dpflow "
+            "ledger restore`."
+        )
+        raise LedgerCorrupt(msg, ledger=ledger.place) from error
 
 
 def _warn_of_rollback(ledger: Ledger) -> None:

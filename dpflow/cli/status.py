@@ -86,7 +86,7 @@ def _changes(policies: Any, shown: list[Standing]) -> list[str]:
 def _standing_json(
     standing: Standing, terms: list[TermView], ahead: list[Outlook]
 ) -> dict[str, Any]:
-    from dpflow.summary import term_guarantee
+    from dpflow.summary import sum_of_shares, term_guarantee
 
     pinned = standing.pinned
     return {
@@ -94,6 +94,7 @@ def _standing_json(
         "unit": pinned and pinned["unit"],
         "relation": pinned and pinned["relation"],
         "guarantee": pinned and term_guarantee(pinned, terms),
+        "shares": pinned and sum_of_shares(pinned),
         "term": standing.term,
         "terms": [term_json(view) for view in terms],
         "frozen": _frozen_json(terms) if pinned else None,
@@ -205,7 +206,12 @@ def _print_standing(standing: Standing, terms: list[TermView]) -> None:
 
     from dpflow.cli.tables import accounts_table, odometers_table
     from dpflow.ledger.refusal import frozen_text
-    from dpflow.summary import telling, term_guarantee, terms_in_words
+    from dpflow.summary import (
+        shares_in_words,
+        telling,
+        term_guarantee,
+        terms_in_words,
+    )
 
     facts = []
     if standing.pinned is None:
@@ -217,6 +223,9 @@ def _print_standing(standing: Standing, terms: list[TermView]) -> None:
     say(Text.assemble(title, f"  {plain(', '.join(facts))}"))
     if standing.pinned is not None:
         say(plain(term_guarantee(standing.pinned, terms)))
+        shares = shares_in_words(standing.pinned)
+        if shares:
+            say(plain(shares))
         if len(terms) > 1 or any(view.opened != view.budget for view in terms):
             say(plain(terms_in_words(terms)))
         if terms and terms[-1].frozen is not None:

@@ -143,8 +143,11 @@ def apply_policy(
         check_approval(policy, found.term, approval)
         facts = {**ledger.conditions.facts, **approval.facts()}
         if found.action == "tighten" and not wish.new_term:
-            return _tighten(session, policy, found, wish, facts)
-        return _open(session, policy, found, wish, facts)
+            applied, written = _tighten(session, policy, found, wish, facts)
+        else:
+            return _open(session, policy, found, wish, facts)
+    ledger.watch.tell_of_gates(written)
+    return applied
 
 
 def _propose(session: Session, policy: Policy) -> Proposal:
@@ -226,7 +229,8 @@ def _tighten(
     found: Proposal,
     wish: Wish,
     facts: Mapping[str, Any],
-) -> Applied:
+) -> tuple[Applied, list[Account]]:
+    """Lower the gates; return also the accounts whose journal tells of it."""
     before, pins = found.term, found.pins
     if before is None or pins is None:
         msg = f"nothing of dataset {policy.dataset!r} can be tightened"
@@ -248,12 +252,14 @@ def _tighten(
         "policy": after.policy_hash,
         "changes": [change.line for change in found.changes],
     }
-    accounts = []
+    written, lowered = [], []
     for account in accounts_of_term(session, before):
-        changed = _retold(session, account, after, body)
-        if changed is not None:
-            accounts.append(changed)
-    return _applied(session, found, accounts)
+        told = _retold(session, account, after, body)
+        if told is not None:
+            written.append(told)
+            if (told.rule, told.halt) != (account.rule, account.halt):
+                lowered.append(told)
+    return _applied(session, found, lowered), written
 
 
 def _retold(
@@ -274,8 +280,7 @@ def _retold(
             "done. Undo the edit, or open a new term."
         )
         raise LedgerCorrupt(msg)
-    changed = change_gate(session, account, rule=rule, halt=halt, body=body)
-    return None if same else changed
+    return change_gate(session, account, rule=rule, halt=halt, body=body)
 
 
 def _is_tighter(account: Account, rule: Rule, halt: Fraction | None) -> bool:

@@ -26,6 +26,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.owner import Owners
 from dpflow.ledger.reconcile import Comparison, newest_lines, reconcile
+from dpflow.ledger.records import Conditions
 from dpflow.ledger.sqlite import SqliteDatabase
 from dpflow.ledger.verify import Report, verify
 from dpflow.ledger.witness_base import WitnessAt
@@ -91,6 +92,7 @@ def restore(
     policies: Mapping[str, Policy],
     because: str,
     accept_loss: bool = False,
+    conditions: Conditions | None = None,
 ) -> Restored:
     """Put a backup in a ledger's place and charge again what it lacks.
 
@@ -106,6 +108,7 @@ def restore(
         because: Why, for the journal.
         accept_loss: Go on where the witness is waived and no file can be read that
             tells what was charged after the backup.
+        conditions: Who restores it, for the journal.
 
     Raises:
         LedgerCorrupt: If the backup is damaged or another ledger's.
@@ -132,7 +135,7 @@ def restore(
         raise LedgerUnavailable(msg, ledger=str(path)) from error
     finally:
         part.unlink(missing_ok=True)
-    ledger = _opened(path, witness)
+    ledger = _opened(path, witness, conditions)
     try:
         found = reconcile(ledger, policies, because=because, others=others or ())
     finally:
@@ -239,9 +242,11 @@ def _nothing_tells(path: Path) -> LedgerUnwitnessed:
     return LedgerUnwitnessed(msg, ledger=str(path))
 
 
-def _opened(path: Path, witness: WitnessAt | None) -> Ledger:
+def _opened(
+    path: Path, witness: WitnessAt | None, conditions: Conditions | None = None
+) -> Ledger:
     owners = Owners(path.with_name(f"{path.name}.owners"))
-    return Ledger(SqliteDatabase(path), owners, witness)
+    return Ledger(SqliteDatabase(path), owners, witness, conditions=conditions)
 
 
 @contextmanager

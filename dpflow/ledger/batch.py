@@ -78,5 +78,9 @@ class Batch:
     def flush(self) -> None:
         """Write where each account has come to."""
         moves, self._moves = self._moves, {}
-        for values in moves.values():
+        for account, values in moves.items():
+            known = self.kept.get(account)
             self._session.post("move_account", **values)
+            if known is not None:
+                # As it is known, so it was written.
+                self.kept[account] = known

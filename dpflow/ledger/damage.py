@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpflow.exceptions import DpflowError, LedgerCorrupt
 
 #: What reading garbage raises.
-_UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class Readable:
@@ -26,7 +26,7 @@ class Readable:
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         """Tell of damage, if that is what ended the block."""
-        if isinstance(error, DpflowError) or not isinstance(error, _UNREADABLE):
+        if isinstance(error, DpflowError) or not isinstance(error, UNREADABLE):
             return
         msg = (
             f"the ledger {self._place} holds something that cannot be read: it is "

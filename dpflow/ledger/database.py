@@ -22,10 +22,10 @@ class Session(Protocol):
 
     @property
     def kept(self) -> dict[str, Any]:
-        """Accounts that the transaction has checked or written itself.
+        """Accounts that were checked or written, and that nobody else can have moved.
 
-        They need not be read again. Empty after a lock, a rollback and a strange
-        change.
+        They need not be read again. Empty after a rollback and a strange change, and
+        where others may have written: after a lock, if that is not held all along.
         """
 
     @property
@@ -102,6 +102,8 @@ _ASIDE = {
     "open_preflight",
     "adopt_preflight",
 }
+#: Changes of which it is known what they touch.
+KNOWN_CHANGES = frozenset({*_MOVES, *_ASIDE})
 
 
 def forget_changed(

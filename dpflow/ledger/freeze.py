@@ -30,11 +30,14 @@ def freeze(ledger: Ledger, dataset: str, *, who: str, because: str) -> tuple[str
     """
     with ledger.writing([dataset]) as session:
         term = _term(session, dataset)
-        body = {**ledger.conditions.facts, "who": who, "because": because}
-        accounts = [a for a in accounts_of_term(session, term) if a.state != "frozen"]
-        for account in accounts:
+        body = _body(ledger, term, who, because)
+        frozen = [
             change_state(session, account, "freeze", state="frozen", body=body)
-    return tuple(account.id for account in accounts)
+            for account in accounts_of_term(session, term)
+            if account.state != "frozen"
+        ]
+    ledger.watch.tell_of_gates(frozen)
+    return tuple(account.id for account in frozen)
 
 
 def thaw(ledger: Ledger, dataset: str, *, who: str, because: str) -> tuple[str, ...]:
@@ -49,7 +52,7 @@ def thaw(ledger: Ledger, dataset: str, *, who: str, because: str) -> tuple[str, 
     with ledger.writing([dataset]) as session:
         term = _term(session, dataset)
         check_officer(term.officers, dataset, who, "thaw it")
-        body = {**ledger.conditions.facts, "who": who, "because": because}
+        body = _body(ledger, term, who, because)
         accounts = [a for a in accounts_of_term(session, term) if a.state == "frozen"]
         for account in accounts:
             state = _state_after(session, account)
@@ -61,6 +64,12 @@ def freeze_of(ledger: Ledger, dataset: str) -> Mapping[str, Any] | None:
     """Return who froze a dataset and why; None if it is not frozen."""
     with ledger.database.read() as session:
         return frozen_by(session, dataset)
+
+
+def _body(ledger: Ledger, term: Term, who: str, because: str) -> Mapping[str, Any]:
+    policy = {term.dataset: term.policy_hash}
+    facts = ledger.conditions.facts
+    return {**facts, "who": who, "because": because, "policy": policy}
 
 
 def _term(session: Session, dataset: str) -> Term:

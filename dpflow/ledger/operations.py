@@ -69,6 +69,7 @@ def amend(
             raise ReservationConflict(msg, reservation=reservation)
         body = {
             **json.loads(row["body"]),
+            **ledger.conditions.facts,
             "cost": cost.describe(),
             "reserved_cost": json.loads(row["cost"]),
             "because": because,
@@ -153,6 +154,7 @@ def import_prior(
             facts=conditions.facts,
         )
         gates = gates_of(session, request, terms, conditions.facts)
+        body["policy"] = {term.dataset: term.policy_hash for term in terms}
         for gate in gates:
             _check_new_evidence(session, gate.account, evidence)
         moved = []

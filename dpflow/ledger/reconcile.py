@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
@@ -22,7 +23,12 @@ from dpflow.ledger.account import (
 from dpflow.ledger.checkpoints import WITNESSED
 from dpflow.ledger.database import Session
 from dpflow.ledger.kernel import Ledger
-from dpflow.ledger.terms import gate_place, governing_term, open_gate
+from dpflow.ledger.terms import (
+    all_terms,
+    gate_place,
+    governing_term,
+    open_gate,
+)
 from dpflow.ledger.watch import checkpoint_heads, heads, missing
 from dpflow.ledger.witness_base import WitnessBase
 from dpflow.ledger.witness_lines import HEAD, Line
@@ -129,15 +135,16 @@ def reconcile(
     known_epoch = 0 if witness is None else witness.epoch
     datasets = {_dataset(line.account) for line in _charges(lines)}
     losses: list[Loss] = []
+    facts = {**ledger.conditions.facts, "because": because}
     with ledger.writing(sorted(datasets)) as session:
         epoch = int(session.rows("read_ledger")[0]["epoch"])
         whole = witness is None or witness.whole
         for account_id, (every, gone) in _by_account(session, lines).items():
             account = read_account(session, account_id) or _opened(
-                session, account_id, policies
+                session, account_id, policies, facts
             )
             after = _repaired(account, every, gone, whole=whole)
-            _append_repair(session, account, after, gone, because)
+            _append_repair(session, account, after, gone, facts)
             losses.append(_loss(account_id, gone, account, after))
         found = Comparison(
             lines=len(_charges(lines)),
@@ -230,7 +237,11 @@ def _repaired(
 
 
 def _append_repair(
-    session: Session, account: Account, after: Tally, gone: Sequence[Line], because: str
+    session: Session,
+    account: Account,
+    after: Tally,
+    gone: Sequence[Line],
+    facts: Mapping[str, Any],
 ) -> None:
     charges = [
         {"entry": line.seq, "reservation": line.reservation, "run": line.run}
@@ -246,7 +257,12 @@ def _append_repair(
         reservation=None,
         run=None,
         body={
-            "because": because,
+            **facts,
+            "policy": {
+                term.dataset: term.policy_hash
+                for term in all_terms(session, account.dataset)
+                if term.number == account.term
+            },
             "missing": len(gone),
             "charges": charges,
             "step": "ledger reconcile",
@@ -257,16 +273,19 @@ def _append_repair(
 
 
 def _opened(
-    session: Session, account_id: str, policies: Mapping[str, Policy]
+    session: Session,
+    account_id: str,
+    policies: Mapping[str, Policy],
+    facts: Mapping[str, Any],
 ) -> Account:
     """Open an account again that the ledger lacks."""
     dataset = _dataset(account_id)
     policy = policies.get(dataset)
     if policy is not None:
-        term = governing_term(session, policy, applies=True, facts={})
+        term = governing_term(session, policy, applies=True, facts=facts)
         kind, name, partition = _parts(account_id, policy)
         if gate_place(term, kind, name, partition) == account_id:
-            account = open_gate(session, term, kind, name, {}, partition=partition)
+            account = open_gate(session, term, kind, name, facts, partition=partition)
             if account is not None:
                 return account
     msg = (

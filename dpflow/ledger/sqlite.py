@@ -26,6 +26,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.database import migrations
+from dpflow.ledger.recall import Recall
 from dpflow.ledger.sqlite_files import (
     FileId,
     check_before_making,
@@ -64,6 +65,7 @@ class SqliteDatabase:
         self._thread_lock = threading.RLock()
         self._holder = ""
         self._connection: sqlite3.Connection | None = None
+        self._recall = Recall()
         self._lock_file: int | None = None
         self._identity: FileId | None = None
         self._wal: FileId | None = None
@@ -142,7 +144,7 @@ class SqliteDatabase:
             try:
                 connection = self._open()
                 connection.execute(begin)
-                yield SqliteSession(connection)
+                yield SqliteSession(connection, self._recall)
                 connection.execute("COMMIT")
                 # What went into a file that is not there any more is no commit.
                 self._check_same_files()
@@ -191,7 +193,7 @@ class SqliteDatabase:
         self._check_usable()
         self._check_same_files()
         if self._connection is None:
-            self._connection = self._connect()
+            self._connection, self._recall = self._connect(), Recall()
             self._wal = file_id(self._wal_path)
         return self._connection
 

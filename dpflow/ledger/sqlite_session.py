@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt
-from dpflow.ledger.database import Row, forget_changed, split_statements, statements
+from dpflow.ledger.database import Row, split_statements, statements
+from dpflow.ledger.recall import Recall
 
 #: The parameters of each statement that are columns of its answer as well.
 _keys: dict[str, tuple[str, ...]] = {}
@@ -23,26 +24,39 @@ def _keys_of(
 
 
 class SqliteSession:
-    """Runs the ledger's statements inside one transaction."""
+    """Runs the ledger's statements inside one transaction.
+
+    Args:
+        connection: In a transaction.
+        recall: What the connection knows from earlier ones.
+    """
 
     #: The file's lock is held from the beginning.
     exclusive = True
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, recall: Recall | None = None
+    ) -> None:
         self._connection = connection
         self._sql = statements()
-        self.kept: dict[str, Any] = {}
+        self._recall = recall or Recall()
+        self.kept: dict[str, Any] = self._recall.accounts
+        if recall is not None:
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+            recall.begin(version)
 
-    def lock(self, datasets: Iterable[str]) -> None:  # noqa: ARG002
-        """Forget what was read; the transaction holds the whole file anyway."""
-        self.kept.clear()
+    def lock(self, datasets: Iterable[str]) -> None:
+        """Do nothing: the transaction holds the whole file."""
 
     def rows(self, statement: str, **values: object) -> list[Row]:
-        """Run a named statement and return its rows.
+        """Return the rows of a named statement, which may be known already.
 
         Raises:
             LedgerCorrupt: If a row is not one that was asked for.
         """
+        return self._recall.rows(statement, values, self._ask)
+
+    def _ask(self, statement: str, values: Mapping[str, object]) -> list[Row]:
         # No cursor by name: an error would keep it, and with it the transaction.
         found = self._connection.execute(self._sql[statement], values).fetchall()
         # Where pages are out of order, SQLite's search ends at some other row and does
@@ -60,7 +74,7 @@ class SqliteSession:
 
     def change(self, statement: str, **values: object) -> int:
         """Run a named statement and return how many rows it changed."""
-        forget_changed(self.kept, statement, values)
+        self._recall.changing(statement, values)
         return self._connection.execute(self._sql[statement], values).rowcount
 
     def copy_to(self, target: sqlite3.Connection) -> None:
@@ -78,6 +92,7 @@ class SqliteSession:
 
     def run(self, script: str) -> None:
         """Run a migration; `executescript` would commit first."""
+        self._recall.clear()
         for statement in split_statements(script):
             self._connection.execute(statement)
 

@@ -223,7 +223,7 @@ ON CONFLICT (account, threshold) DO NOTHING;
 SELECT alert.account, alert.threshold, alert.at, account.dataset
 FROM alert JOIN account ON account.id = alert.account
 WHERE account.dataset = :dataset AND alert.threshold <> 'opened'
-ORDER BY alert.at DESC, alert.account, alert.threshold;
+ORDER BY alert.at DESC, alert.account, alert.threshold DESC;
 
 -- name: read_release
 SELECT release_key, key_text, dataset, step, cost, reservation, owner, state, value,

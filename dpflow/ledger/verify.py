@@ -11,9 +11,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dpflow.exceptions import LedgerError
 from dpflow.ledger.account import now
 from dpflow.ledger.checkpoints import WITNESSED, forged
 from dpflow.ledger.checkpoints import sign as sign_entry
+from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.records import digest
@@ -60,6 +62,21 @@ class Report:
     def fine(self) -> bool:
         """Whether nothing is bad."""
         return not self.bad
+
+
+def first_problem(ledger: Ledger) -> str | None:
+    """Say what is the first thing wrong with a ledger; None if it verifies."""
+    try:
+        found = verify(ledger, sign=False).bad
+    except LedgerError as error:
+        return error.message
+    except UNREADABLE as error:
+        return f"it holds something that cannot be read ({error!r:.80})"
+    if not found:
+        return None
+    where = "" if found[0].account is None else f"account {found[0].account!r}"
+    where += "" if found[0].entry is None else f", entry {found[0].entry}"
+    return f"{where}: {found[0].problem}" if where else found[0].problem
 
 
 def verify(

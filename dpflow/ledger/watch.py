@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from dpflow.accounting.tally import Tally
-from dpflow.exceptions import LedgerError, LedgerRolledBack
+from dpflow.exceptions import LedgerError, LedgerRolledBack, LedgerUnwitnessed
 from dpflow.ledger.account import Account, reserve_key
 from dpflow.ledger.checkpoints import WITNESSED, checkpoint_line
 from dpflow.ledger.database import Session
@@ -98,6 +99,19 @@ class Watch:
         if self.witness is not None and lines:
             self.witness.append(lines)
 
+    def tell_of_gates(self, accounts: Iterable[Account]) -> None:
+        """Tell the witness of entries that froze accounts or tightened their gates.
+
+        They charge nothing, but a backup that forgot one would open the gate again.
+        Where the witness is missing no step runs anyway, and who enrols it anew tells
+        it of them.
+
+        Raises:
+            LedgerUnavailable: If it cannot be written.
+        """
+        with suppress(LedgerUnwitnessed):
+            self.tell([line_of(account, account.rule.zero()) for account in accounts])
+
     def _compare(self, session: Session, lines: Sequence[Line]) -> None:
         gone = missing(session, lines)
         if gone and self.witness is not None:
@@ -111,11 +125,12 @@ class Watch:
         held = f"ends at entry {rows[0]['seq']}" if rows else "has no such account"
         if rows and rows[0]["seq"] >= first.seq:
             held = "has another entry there"
-        what, kind = "charges", "entry"
+        charging = not all(line.charges_nothing for line in gone)
+        what, kind = "charges" if charging else "freezes or tightenings", "entry"
         if first.account.startswith(WITNESSED):
             what, kind, held = "signed checkpoints", "number", "has another or none"
         msg = (
-            f"the ledger {self.place} lacks {len(gone)} {what} that its witness "
+            f"the ledger {self.place} lacks {len(set(gone))} {what} that its witness "
             f"{witness.place} has seen: the first is {kind} {first.seq} of account "
             f"{first.account.removeprefix(WITNESSED)!r}, and the ledger {held}. A "
             "backup was restored, its "

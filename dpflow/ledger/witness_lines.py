@@ -39,6 +39,11 @@ class Line:
     reservation: str | None = None
     run: str | None = None
 
+    @property
+    def charges_nothing(self) -> bool:
+        """Whether the entry moved no budget: a freeze, or a tightened gate."""
+        return self.asked != HEAD and not self.asked.strip("[0,]")
+
     def to_text(self, ledger: str) -> str:
         """Write the line."""
         numbers = [str(self.seq), self.hash, self.used, self.asked]

@@ -12,7 +12,7 @@ from dpflow.asking import Notice
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.forecast import outlooks
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.views import accounts
+from dpflow.ledger.views import accounts, alerts
 from dpflow.project import Project
 from dpflow.summary import account_lines, guarantee_line, printable, telling
 
@@ -67,6 +67,7 @@ def _publish(
     if refusal is not None:
         lines += [f"**{type(refusal).__name__}.** {refusal.message}", ""]
     lines += account_lines(telling(views, _MOST_ACCOUNTS))
+    lines += _alerts(project, dataset, views)
     lines += _runs_left(project, dataset)
     if isinstance(refusal, BudgetExhausted):
         lines += ["", _next_step(dataset)]
@@ -85,6 +86,18 @@ def _publish(
                 description=f"Share of the budget of {dataset} that is used",
                 _sync=True,  # type: ignore[call-arg]
             )
+
+
+def _alerts(project: Project, dataset: str, views: list[AccountView]) -> list[str]:
+    """Name the thresholds that the accounts of this term have reached, newest first."""
+    accounts_of_term = {view.id for view in views}
+    said = [
+        f"- {float(each.threshold):.0%} of the budget of `{each.account}` was reached "
+        f"at {each.at[:19].replace('T', ' ')}"
+        for each in alerts(project.ledger, dataset)
+        if each.account in accounts_of_term
+    ]
+    return ["", "## Alerts", "", *said] if said else []
 
 
 def _runs_left(project: Project, dataset: str) -> list[str]:

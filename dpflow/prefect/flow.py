@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
-from prefect import Flow
+from prefect import Flow, Task
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 
-from dpflow.exceptions import BudgetExhausted, BudgetRefused
+from dpflow.exceptions import BudgetExhausted, BudgetRefused, ConfigurationError
 from dpflow.ledger.views import count_refusals, refusal_of_run
 from dpflow.prefect.artifacts import publish_budget
 from dpflow.prefect.delivery import aflushed, flushed
@@ -61,6 +61,9 @@ def dp_flow(
     Returns:
         A decorator that makes the flow with the function's parameters and types.
 
+    Raises:
+        ConfigurationError: If it is no function, or a generator.
+
     Examples:
         >>> @dp_flow(name="weekly-report")
         ... def weekly_report(week: str) -> None:
@@ -68,6 +71,7 @@ def dp_flow(
     """
 
     def decorate(function: Callable[P, R]) -> Flow[P, R]:
+        _check_function(function)
         whole = Preflight(preflight, function)
 
         @functools.wraps(function)
@@ -77,7 +81,7 @@ def dp_flow(
             with flushed(), noted_steps(run.id), whole.sealed():
                 try:
                     whole.begin(args, kwargs)
-                    value = function(*args, **kwargs)
+                    value = _finished(function(*args, **kwargs))
                 except Exception as error:  # a suspension is none, and passes
                     if not _halted(run, error):
                         raise
@@ -91,7 +95,8 @@ def dp_flow(
                 with noted_steps(run.id), whole.sealed():
                     try:
                         await asyncio.to_thread(whole.begin, args, kwargs)
-                        value = await cast("Any", function(*args, **kwargs))
+                        called = cast("Any", function(*args, **kwargs))
+                        value = _finished(await called)
                     except Exception as error:
                         if not await asyncio.to_thread(_halted, run, error):
                             raise
@@ -101,6 +106,42 @@ def dp_flow(
         return DPFlow(fn=cast("Callable[P, R]", chosen), **flow_options)
 
     return decorate
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    """Refuse what could not be asked at its end whether a step was refused."""
+    if isinstance(function, Flow | Task):
+        msg = (
+            f"@dp_flow goes directly on the function, and {function.name!r} is a "
+            "Prefect flow or task already: give the options of @flow to @dp_flow."
+        )
+        raise ConfigurationError(msg)
+    if not callable(function) or isinstance(function, classmethod | staticmethod):
+        msg = f"a flow is made of a function, got {function!r}"
+        raise ConfigurationError(msg)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        msg = (
+            "a dp_flow cannot be a generator: its steps would run behind its end. "
+            "Return the whole output."
+        )
+        raise ConfigurationError(msg)
+
+
+def _finished(value: R) -> R:
+    """Refuse an output whose steps are yet to run: behind the end of their flow."""
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        kind = "a generator"
+    elif inspect.iscoroutine(value):
+        value.close()
+        kind = "a coroutine"
+    else:
+        return value
+    msg = (
+        f"the flow returned {kind}, which has not run yet: its steps would run behind "
+        "the flow's end. Return the whole output, of an async flow where steps are "
+        "awaited."
+    )
+    raise ConfigurationError(msg)
 
 
 @dataclass(slots=True)

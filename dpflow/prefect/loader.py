@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
-from prefect import Task
+from prefect import Flow, Task
 from prefect.cache_policies import NO_CACHE
 from prefect.tasks import TaskOptions
 from typing_extensions import Unpack
@@ -106,16 +106,28 @@ def private_task(
     task_options["log_prints"] = False
 
     def decorate(function: Callable[P, R]) -> PrivateTask[P, R]:
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(
-            function
-        ):
-            msg = "a private task cannot be a generator; return the whole data"
-            raise ConfigurationError(msg)
+        _check_function(function)
         name = str(task_options.get("name") or getattr(function, "__name__", "task"))
         chosen = function if errors == "keep" else _redacted(name, function)
         return PrivateTask(fn=chosen, **task_options)
 
     return decorate
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    """Refuse what Prefect would keep something of, or what reads the data later."""
+    if isinstance(function, Flow | Task):
+        msg = (
+            f"@private_task goes directly on the function, and {function.name!r} is a "
+            "Prefect flow or task already, which keeps its own results and errors"
+        )
+        raise ConfigurationError(msg)
+    if not callable(function) or isinstance(function, classmethod | staticmethod):
+        msg = f"a private task is made of a function, got {function!r}"
+        raise ConfigurationError(msg)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        msg = "a private task cannot be a generator; return the whole data"
+        raise ConfigurationError(msg)
 
 
 def _redacted(task: str, function: Callable[P, R]) -> Callable[P, R]:

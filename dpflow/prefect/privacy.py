@@ -133,8 +133,19 @@ def checked_call(
         return get_call_parameters(task.fn, args, given, apply_defaults=False)
     except ParameterBindError as error:
         why = error.__context__
-    msg = f"task {task.name!r} takes {inspect.signature(task.fn)}: {why}"
+    msg = f"task {task.name!r} takes ({_parameters(task.fn)}): {why}"
     raise ParameterBindError(msg)
+
+
+def _parameters(function: Callable[..., Any]) -> str:
+    """Name the parameters, without defaults: one of a private parameter is private."""
+    found = inspect.signature(function).parameters.values()
+    return ", ".join(
+        str(each.replace(annotation=each.empty))
+        if each.default is each.empty
+        else f"{each.name}=..."
+        for each in found
+    )
 
 
 def checked_map(

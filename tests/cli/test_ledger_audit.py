@@ -158,7 +158,7 @@ def test_what_a_ledger_forgot_is_shown_first(shop: Shop) -> None:
     roll_back(shop)
     result = run("ledger", "reconcile")
     assert result.exit_code == 1
-    assert "Account cdnow#1 lacks 1 witnessed charges" in result.stdout
+    assert "Account cdnow#1 lacks 1 witnessed entry" in result.stdout
     assert "of run" in result.stdout
     assert "would be" in result.stdout
     with pytest.raises(LedgerRolledBack):

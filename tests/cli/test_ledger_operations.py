@@ -49,7 +49,7 @@ def test_a_restore_charges_again_what_the_backup_lacks(shop: Shop) -> None:
     before = run_json("status")["datasets"][0]["accounts"][0]["spent"]
     shutil.rmtree(shop.root / ".dpflow")
     text = run_fine("ledger", "restore", "kept.db", *WHY)
-    assert "Account cdnow#1 lacks 1 witnessed charges" in text
+    assert "Account cdnow#1 lacks 1 witnessed entry" in text
     assert "steps run again" in text
     assert before == run_json("status")["datasets"][0]["accounts"][0]["spent"]
     shop.charge()
@@ -222,6 +222,23 @@ def test_prior_spending_is_charged_with_its_evidence(shop: Shop) -> None:
         "delta": "0",
     }
     assert "prior" in run_fine("history", "adult")
+
+
+def test_prior_spending_on_a_divided_dataset_names_its_parts(shop: Shop) -> None:
+    """The refusal names the option of this command, not the argument of a step."""
+    text = (
+        "dataset: events\nunit: user-week\nrelation: add-or-remove\n"
+        "budget: {epsilon: 1}\nfilter: basic\npartition: {by: week}\n"
+    )
+    shop.write(text, "events.yaml")
+    (shop.root / "proof").touch()
+    command = ("ledger", "import-prior", "events", "--cost", LAPLACE, *WHY)
+    told = failed(*command, "--evidence", "proof")
+    assert "--partition" in told
+    assert "partitions=" not in told
+    part = ("--partition", "2026-W05")
+    data = run_json(*command, "--evidence", "proof", *part)
+    assert "events#1/partition/2026-W05" in [c["account"] for c in data["charges"]]
 
 
 def test_prior_spending_needs_a_policy(shop: Shop) -> None:

@@ -56,6 +56,23 @@ def test_before_the_first_charge_it_shows_the_whole_budget(shop: Shop) -> None:
 # What was charged
 
 
+def test_the_sum_of_shares_stands_beside_the_budget(shop: Shop) -> None:
+    """Also if it is above; a share is a limit and keeps nothing for its flow."""
+    told = "add up to (epsilon = 2, delta = 5e-07) beside the budget (epsilon = 3,"
+    for command in (["status"], ["policy", "check"]):
+        text = " ".join(run_fine(*command).split())
+        assert told in text
+        assert "may be gone" not in text
+    shop.write(CDNOW + "  daily: {epsilon: 1.5, delta: 1e-7}\n")
+    told = "add up to (epsilon = 3.5, delta = 6e-07) beside the budget (epsilon = 3,"
+    for command in (["status"], ["policy", "check"]):
+        text = " ".join(run_fine(*command).split())
+        assert told in text
+        assert "the budget may be gone before a flow has used its share" in text
+    (known,) = (d for d in run_json("status")["datasets"] if d["dataset"] == "cdnow")
+    assert known["shares"] == {"epsilon": "3.5", "delta": "6e-7"}
+
+
 def test_it_names_the_guarantee_in_one_sentence(shop: Shop) -> None:
     """The sentence is the policy's own, with its assumptions."""
     shop.charge()
@@ -125,7 +142,7 @@ def test_the_json_has_the_promised_shape(shop: Shop) -> None:
     assert {"id", "place"} == data["ledger"].keys()
     (dataset,) = data["datasets"]
     expected = {"dataset", "unit", "relation", "guarantee", "term", "accounts"}
-    expected |= {"terms", "frozen", "outlooks"}
+    expected |= {"shares", "terms", "frozen", "outlooks"}
     assert expected == dataset.keys()
     assert (
         dataset["unit"],

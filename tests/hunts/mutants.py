@@ -30,6 +30,7 @@ STAGES = [
         "tests/ledger/test_reported.py",
         "tests/ledger/test_relations.py",
         "tests/ledger/test_preflight.py",
+        "tests/ledger/test_recall.py",
         "tests/ledger/test_sqlite.py",
         "tests/races",
         "tests/crash",
@@ -47,6 +48,7 @@ STAGES = [
         "tests/ledger/test_views.py",
         "tests/ledger/test_verify.py",
         "tests/ledger/test_rollback.py",
+        "tests/ledger/test_witnessed_decisions.py",
     ],
 ]
 SECONDS = 400
@@ -112,8 +114,16 @@ MUTANTS = [
     ),
     Mutant(
         "a release is replayed at another cost",
-        'if row["cost"] != canonical(request.described_cost()):',
+        'if row["cost"] != cost_text(request.cost):',
         OFF,
+    ),
+    Mutant(
+        "the witness hears of no freeze", "ledger.watch.tell_of_gates(frozen)", "pass"
+    ),
+    Mutant(
+        "the witness hears of no tightening",
+        "ledger.watch.tell_of_gates(written)",
+        "pass",
     ),
     Mutant(
         "an odometer's halt is forgotten",
@@ -233,6 +243,27 @@ MUTANTS = [
         "a lock file that was removed still locks",
         "if file_id(self._lock_path) == file_id(self._lock_file):",
         "if True:",
+    ),
+    # What a connection remembers
+    Mutant(
+        "a memory does not hear of others",
+        "if version != self._version or size > _MOST:",
+        "if size > _MOST:",
+    ),
+    Mutant(
+        "a charge that ended is remembered as open",
+        '"close_reservation": (("read_reservation", ("id",)),),',
+        "",
+    ),
+    Mutant(
+        "a halt is not remembered",
+        '"note_refused": (("halting_accounts", ("run",)),),',
+        "",
+    ),
+    Mutant(
+        "a change that nobody knows leaves the memory as it was",
+        "if statement not in KNOWN_CHANGES:\n            self.clear()",
+        "if statement not in KNOWN_CHANGES:\n            pass",
     ),
     # The witness and what it remembers
     Mutant(

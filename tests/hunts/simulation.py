@@ -26,6 +26,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger
 from dpflow.ledger.database import Row, Session
+from dpflow.ledger.recall import Recall
 from dpflow.ledger.records import Busy, Granted, Replayed, Request
 from tests.hunts.memory import MemoryDatabase
 from tests.hunts.support import Crash, SimulatedOwners, audit, first
@@ -71,26 +72,39 @@ class SimulatedDatabase(MemoryDatabase):
     """The disk that all workers share, and the lock on it.
 
     Transactions are those of SQLite; the lock, the failures and the points at which
-    others go on are simulated.
+    others go on are simulated. Each worker has a memory, as each connection has.
     """
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__()
         self.simulation = simulation
         self.locked = False
+        self.commits = 0
+        self.recalls: dict[greenlet, tuple[Recall, int]] = {}
 
     @contextmanager
     def write(self) -> Iterator[Session]:
         """Run a block under the lock; its commit may have an unknown outcome."""
+        # A failure ends the connection, and its memory.
+        me = getcurrent()
+        recall, own = self.recalls.pop(me, None) or (Recall(), 0)
         with self.lock(), super().write() as session:
-            yield PointedSession(session, self.simulation)
+            recall.begin(self.of_others(own))
+            yield PointedSession(session, self.simulation, recall)
             fate = self.simulation.random.random()
             if fate < AMBIGUOUS:
                 if fate < AMBIGUOUS / 2:
                     self.connection.execute("COMMIT")
+                    self.commits += 1
                 raise LedgerUnavailable("the answer to COMMIT was lost")
             self.simulation.point()
+        self.commits += 1
+        self.recalls[me] = recall, own + 1
         self.committed()
+
+    def of_others(self, own: int) -> int:
+        """Return how many commits others made, as SQLite tells a connection."""
+        return self.commits - own
 
     read = write
 
@@ -117,8 +131,16 @@ class SimulatedDatabase(MemoryDatabase):
 class PointedSession(PlainTrips):
     """A transaction in which every statement is a scheduling point."""
 
-    def __init__(self, session: Session, simulation: Simulation) -> None:
+    def __init__(
+        self, session: Session, simulation: Simulation, recall: Recall
+    ) -> None:
         self._session, self._simulation = session, simulation
+        self._recall = recall
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The accounts that the worker remembers."""
+        return self._recall.accounts
 
     def lock(self, datasets: Iterable[str]) -> None:
         """Let others go on, then lock."""
@@ -126,13 +148,16 @@ class PointedSession(PlainTrips):
         self._session.lock(datasets)
 
     def rows(self, statement: str, **values: object) -> list[Row]:
-        """Let others go on, then read."""
+        """Let others go on, then read, or remember."""
         self._simulation.point()
-        return self._session.rows(statement, **values)
+        return self._recall.rows(
+            statement, values, lambda name, asked: self._session.rows(name, **asked)
+        )
 
     def change(self, statement: str, **values: object) -> int:
         """Let others go on, then write."""
         self._simulation.point()
+        self._recall.changing(statement, values)
         return self._session.change(statement, **values)
 
 

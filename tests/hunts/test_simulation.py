@@ -13,6 +13,7 @@ from dpflow.exceptions import LedgerError
 from dpflow.ledger import Ledger
 from dpflow.ledger.account import Account
 from dpflow.ledger.database import Session
+from dpflow.ledger.recall import Recall
 from tests.hunts.memory import MemoryDatabase
 from tests.hunts.simulation import PointedSession, SimulatedDatabase, Simulation
 from tests.hunts.support import (
@@ -88,7 +89,7 @@ class Forgetful(SimulatedDatabase):
     def write(self) -> Iterator[Session]:
         """Run a block; perhaps forget it."""
         with self.lock(), MemoryDatabase.write(self) as session:
-            yield PointedSession(session, self.simulation)
+            yield PointedSession(session, self.simulation, Recall())
             if self.simulation.random.random() < 0.02:
                 self.connection.execute("ROLLBACK")
                 self.connection.execute("BEGIN")
@@ -102,6 +103,14 @@ class Unlocked(SimulatedDatabase):
     def lock(self) -> Iterator[None]:
         """Wait for nobody."""
         yield
+
+
+class Unaware(SimulatedDatabase):
+    """A memory that does not hear what others commit."""
+
+    def of_others(self, own: int) -> int:
+        """Say that there were none."""
+        return 0 * own
 
 
 def janitor(simulation: Simulation, ledger: Ledger, reservation: str) -> None:
@@ -126,13 +135,18 @@ def fresh_ids(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"database": Forgetful}, {"database": Unlocked}, {"operator": janitor}],
-    ids=["forgetful", "unlocked", "janitor"],
+    [
+        {"database": Forgetful},
+        {"database": Unlocked},
+        {"database": Unaware},
+        {"operator": janitor},
+    ],
+    ids=["forgetful", "unlocked", "unaware", "janitor"],
 )
 def test_a_broken_part_is_found(
     clock: dict[str, Simulation], options: dict[str, Any]
 ) -> None:
-    """A disk that forgets, a lock that does not lock, leases that expire."""
+    """A disk that forgets, a lock that does not lock, an old memory, leases."""
     with pytest.raises((AssertionError, LedgerError)):
         play_many(clock, **options)
 

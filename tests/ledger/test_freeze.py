@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,12 +15,13 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.freeze import freeze, freeze_of, thaw
 from dpflow.ledger.records import Replayed
 from tests.ledger.support import (
+    Place,
     audit,
     edit,
     granted,
     kinds,
+    make_ledger,
     make_policy,
-    new_ledger,
     read,
     request,
 )
@@ -31,20 +31,14 @@ HALTING = make_policy(flows="{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}", **
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return where the ledger is."""
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
+def ledger(path: Place) -> Iterator[Ledger]:
     """Make a ledger."""
-    made = new_ledger(tmp_path)
+    made = make_ledger(path)
     yield made
     made.close()
 
 
-def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger, path: Path) -> None:
+def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger, path: Place) -> None:
     """As a refusal, not as an exhausted budget; the journal keeps it."""
     granted(ledger)
     assert freeze(ledger, "a", who="ann", because="wrong sigma") == ("a#1",)
@@ -57,7 +51,7 @@ def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger, path: Path) -
     audit(path)
 
 
-def test_steps_that_run_already_may_end(ledger: Ledger, path: Path) -> None:
+def test_steps_that_run_already_may_end(ledger: Ledger, path: Place) -> None:
     """Settling and voiding ask nothing."""
     first, second = granted(ledger), granted(ledger)
     freeze(ledger, "a", who="ann", because="wrong sigma")
@@ -79,7 +73,7 @@ def test_not_even_a_replay_is_answered(ledger: Ledger) -> None:
 
 
 def test_every_account_of_the_term_freezes_and_thaws(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """Shares and odometers, too; a second freeze or thaw changes nothing."""
     granted(ledger, policies=[HALTING], flow="weekly")
@@ -123,7 +117,7 @@ def test_a_frozen_dataset_is_said_before_what_the_flow_lacks(ledger: Ledger) -> 
         granted(ledger, policies=[HALTING], flow="daily")
 
 
-def test_an_account_that_is_overdrawn_stays_so(ledger: Ledger, path: Path) -> None:
+def test_an_account_that_is_overdrawn_stays_so(ledger: Ledger, path: Place) -> None:
     """Thawing gives nothing back."""
     granted(ledger)
     edit(path, "UPDATE account SET state = 'overdrawn'")
@@ -134,7 +128,7 @@ def test_an_account_that_is_overdrawn_stays_so(ledger: Ledger, path: Path) -> No
 
 @pytest.mark.parametrize(("amount", "state"), [("1", "open"), ("1.1", "overdrawn")])
 def test_what_was_overdrawn_while_frozen_is_seen_at_the_thaw(
-    ledger: Ledger, path: Path, amount: str, state: str
+    ledger: Ledger, path: Place, amount: str, state: str
 ) -> None:
     """A total that grew past the filter since the freeze is told apart."""
     granted(ledger, "0.5")

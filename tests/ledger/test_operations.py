@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from dpflow.ledger.verify import verify
 from dpflow.ledger.views import accounts, usage
 from tests.ledger.support import (
     BASIC,
+    Place,
     audit,
     kinds,
+    make_ledger,
     make_policy,
-    new_ledger,
     read,
     request,
     sums,
@@ -41,15 +43,11 @@ WHY = "sigma was 10, not 20"
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
+def ledger(path: Place) -> Iterator[Ledger]:
     """Return an empty ledger."""
-    return new_ledger(tmp_path)
-
-
-@pytest.fixture
-def path(ledger: Ledger) -> Path:
-    """Return its file."""
-    return Path(ledger.place)
+    made = make_ledger(path)
+    yield made
+    made.close()
 
 
 def granted(ledger, cost, *, owner=None, **fields):
@@ -174,8 +172,10 @@ def test_a_cost_that_does_not_hold_for_the_relation_is_refused(ledger, path):
     assert read(path, "SELECT * FROM entry") == []
 
 
-def test_what_was_charged_by_hand_is_witnessed(ledger, path, tmp_path):
-    """A backup from before it is refused."""
+def test_what_was_charged_by_hand_is_witnessed(tmp_path):
+    """A backup from before it is refused; in a file, which is simple to put back."""
+    path = tmp_path / "ledger.db"
+    ledger = make_ledger(path)
     granted(ledger, "0.1")
     ledger.close()
     before = path.read_bytes()

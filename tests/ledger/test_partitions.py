@@ -28,9 +28,10 @@ from dpflow.ledger.verify import verify
 from dpflow.ledger.views import accounts, history, terms
 from dpflow.policy import Policy, load_policies, parse_policy
 from dpflow.policy_changes import judge
+from dpflow.policy_copy import guarantee_in_words
 from dpflow.rounding import number_from_text
 from dpflow.summary import term_guarantee, terms_in_words
-from tests.ledger.support import granted, make_policy, new_ledger
+from tests.ledger.support import BASIC, Place, granted, make_ledger, make_policy
 
 WEEKS = make_policy(unit="user-week", partition="{by: week}")
 CAPPED = make_policy(unit="user-week", partition="{by: week}", lifetime="{epsilon: 2}")
@@ -38,9 +39,9 @@ REGIONS = make_policy(partition="{by: region}")
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
+def ledger(path: Place) -> Iterator[Ledger]:
     """Give a new, open ledger."""
-    opened = new_ledger(tmp_path)
+    opened = make_ledger(path)
     yield opened
     opened.close()
 
@@ -290,6 +291,14 @@ def test_an_amendment_leaves_the_switch_of_a_dataset_alone(ledger: Ledger) -> No
     assert spent(ledger) == {"2026-W01": Fraction(5)}
     assert spent(ledger, "dataset") == {"": Fraction(0)}
     charge(ledger, WEEKS, "2026-W02")
+
+
+def test_a_populations_guarantee_names_its_datasets() -> None:
+    """It is no dataset itself."""
+    words = guarantee_in_words({**BASIC.declared(), "dataset": "population/customers"})
+    assert "all releases from all datasets of population 'customers' governed" in words
+    assert "'population/" not in words
+    assert "from dataset 'a' governed" in guarantee_in_words(BASIC.declared())
 
 
 def test_a_cap_over_parts_leaves_no_room_for_a_second_term(ledger: Ledger) -> None:

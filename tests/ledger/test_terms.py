@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from dpflow import Gaussian
+from dpflow import Gaussian, PureDP
 from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
+from dpflow.ledger.freeze import freeze, thaw
+from dpflow.ledger.operations import amend, import_prior
+from dpflow.ledger.reconcile import newest_lines, reconcile
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.terms import newest_term
 from tests.ledger.support import (
     BASIC,
+    Place,
     audit,
     edit,
     granted,
+    make_ledger,
     make_policy,
     new_ledger,
     read,
@@ -33,20 +39,14 @@ HALF = make_policy(budget="{epsilon: 0.5}")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return where the ledger is."""
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
+def ledger(path: Place) -> Iterator[Ledger]:
     """Make a ledger."""
-    made = new_ledger(tmp_path)
+    made = make_ledger(path)
     yield made
     made.close()
 
 
-def body(path: Path, account: str, kind: str) -> dict:
+def body(path: Place, account: str, kind: str) -> dict:
     """Return the body of an account's newest entry of a kind."""
     sql = "SELECT body FROM entry WHERE account = ? AND kind = ? ORDER BY seq DESC"
     found: dict = json.loads(read(path, sql, account, kind)[0][0])
@@ -57,7 +57,7 @@ def body(path: Path, account: str, kind: str) -> dict:
 
 
 def test_a_term_keeps_what_was_declared_beside_what_was_derived(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """The one is compared, the other makes the rules."""
     policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="renyi")
@@ -69,7 +69,7 @@ def test_a_term_keeps_what_was_declared_beside_what_was_derived(
 
 
 def test_rules_come_from_the_ledger_not_from_the_file(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """A worker whose defaults are tuned otherwise charges the pinned order."""
     policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="renyi")
@@ -90,7 +90,7 @@ def test_rules_come_from_the_ledger_not_from_the_file(
 
 
 def test_a_worker_with_another_version_is_refused_with_the_difference(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """Whichever came first governs; nothing of the other is kept."""
     granted(ledger)
@@ -104,7 +104,9 @@ def test_a_worker_with_another_version_is_refused_with_the_difference(
     granted(ledger)
 
 
-def test_an_old_term_is_compared_by_its_pinned_copy(ledger: Ledger, path: Path) -> None:
+def test_an_old_term_is_compared_by_its_pinned_copy(
+    ledger: Ledger, path: Place
+) -> None:
     """It has no declaration; equal pins agree and others are told."""
     granted(ledger)
     edit(path, "UPDATE term SET declared = NULL")
@@ -116,7 +118,7 @@ def test_an_old_term_is_compared_by_its_pinned_copy(ledger: Ledger, path: Path) 
 
 @pytest.mark.parametrize("column", ["pinned", "policy_hash"])
 def test_a_copy_that_was_edited_by_hand_is_noticed(
-    ledger: Ledger, path: Path, column: str
+    ledger: Ledger, path: Place, column: str
 ) -> None:
     """The rules come from it, so it must be what was applied."""
     granted(ledger)
@@ -126,17 +128,17 @@ def test_a_copy_that_was_edited_by_hand_is_noticed(
 
 
 def test_a_copy_and_its_hash_edited_together_do_not_fit_the_journal(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place, tmp_path: Path
 ) -> None:
     """The account's gate is what its entries say."""
     granted(ledger)
     looser = make_policy(budget="{epsilon: 9}")
-    other = new_ledger(path.parent / "other")
+    other = new_ledger(tmp_path / "other")
     granted(other, policies=[looser])
     other.close()
     names = ("pinned", "declared", "policy_hash")
     values = read(
-        path.parent / "other" / "ledger.db", f"SELECT {','.join(names)} FROM term"
+        tmp_path / "other" / "ledger.db", f"SELECT {','.join(names)} FROM term"
     )
     texts = ", ".join(f"{n} = '{v}'" for n, v in zip(names, values[0], strict=True))
     edit(path, f"UPDATE term SET {texts}")
@@ -148,7 +150,7 @@ def test_a_copy_and_its_hash_edited_together_do_not_fit_the_journal(
 
 
 def test_the_first_charge_applies_the_policy_and_says_so(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """On one machine; the entry that opens the account tells who and why."""
     granted(ledger)
@@ -160,7 +162,7 @@ def test_the_first_charge_applies_the_policy_and_says_so(
     ]
 
 
-def test_a_ledger_that_applies_nothing_by_itself(ledger: Ledger, path: Path) -> None:
+def test_a_ledger_that_applies_nothing_by_itself(ledger: Ledger, path: Place) -> None:
     """As where many machines share one; then nothing runs until someone applied."""
     shared = open_ledger(url(path), conditions=Conditions(applies_policies=False))
     with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
@@ -174,7 +176,7 @@ def test_a_ledger_that_applies_nothing_by_itself(ledger: Ledger, path: Path) -> 
 
 
 def test_an_uncharged_term_is_not_replaced_where_nothing_applies_itself(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """The first of two workers does not win by chance."""
     shared = open_ledger(url(path), conditions=Conditions(applies_policies=False))
@@ -216,9 +218,9 @@ def test_a_term_with_officers_is_not_replaced_by_a_file_without(
 # What each decision tells
 
 
-def test_each_charge_and_decision_tells_who_and_with_which_code(path: Path) -> None:
+def test_each_charge_and_decision_tells_who_and_with_which_code(path: Place) -> None:
     """In the hashed body, so that it cannot be changed later."""
-    new_ledger(path.parent).close()
+    make_ledger(path).close()
     facts = {"who": "ann", "code": {"commit": "c0ffee", "dirty": True}, "dpflow": "9"}
     ledger = open_ledger(url(path), conditions=Conditions(facts=facts))
     reservation = granted(ledger)
@@ -236,10 +238,10 @@ def test_each_charge_and_decision_tells_who_and_with_which_code(path: Path) -> N
 
 
 def test_whoever_forfeits_a_charge_is_told_apart_from_whoever_made_it(
-    path: Path,
+    path: Place,
 ) -> None:
     """The entry that ends it names who ended it."""
-    new_ledger(path.parent).close()
+    make_ledger(path).close()
     worker = open_ledger(url(path), conditions=Conditions(facts={"who": "worker"}))
     reservation = granted(worker, owner="0" * 32)
     worker.close()
@@ -248,6 +250,33 @@ def test_whoever_forfeits_a_charge_is_told_apart_from_whoever_made_it(
     officer.close()
     assert body(path, "a#1", "reserve")["who"] == "worker"
     assert body(path, "a#1", "forfeit")["who"] == "ann"
+
+
+def test_decisions_by_hand_tell_who_with_which_code_and_under_which_policy(
+    path: Place,
+) -> None:
+    """Who amends a charge is told apart from whoever made it, as in all of them."""
+    make_ledger(path).close()
+    worker = open_ledger(url(path), conditions=Conditions(facts={"who": "worker"}))
+    reservation = granted(worker)
+    facts = {"who": "ann", "code": {"commit": "c0ffee", "dirty": False}, "dpflow": "9"}
+    officer = open_ledger(url(path), conditions=Conditions(facts=facts))
+    amend(officer, reservation, PureDP(epsilon="0.2"), because="it cost more")
+    spent = PureDP(epsilon="0.1")
+    import_prior(officer, BASIC, spent, because="2024", evidence="0" * 64)
+    freeze(officer, "a", who="ann", because="wrong sigma")
+    thaw(officer, "a", who="ann", because="it was right")
+    (line,) = newest_lines(worker)
+    lost = replace(line, seq=line.seq + 1, hash="f" * 64)
+    reconcile(officer, {"a": BASIC}, because="restored", others=[lost])
+    ((policy_hash,),) = read(path, "SELECT policy_hash FROM term")
+    for kind in ("amend", "prior", "freeze", "thaw", "repair"):
+        told = body(path, "a#1", kind)
+        assert {name: told.get(name) for name in facts} == facts, kind
+        assert told["policy"] == {"a": policy_hash}, kind
+    worker.close()
+    officer.close()
+    audit(path)
 
 
 def test_a_dataset_that_nobody_used_has_no_term(ledger: Ledger) -> None:

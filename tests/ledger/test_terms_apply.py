@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,12 +26,13 @@ from dpflow.ledger.verify import verify
 from dpflow.policy import Policy
 from tests.ledger.support import (
     BASIC,
+    Place,
     audit,
     edit,
     granted,
     kinds,
+    make_ledger,
     make_policy,
-    new_ledger,
     read,
     sums,
 )
@@ -43,15 +43,9 @@ FLOWS = "{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}"
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return where the ledger is."""
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
+def ledger(path: Place) -> Iterator[Ledger]:
     """Make a ledger."""
-    made = new_ledger(tmp_path)
+    made = make_ledger(path)
     yield made
     made.close()
 
@@ -71,7 +65,7 @@ def apply(ledger: Ledger, policy: Policy, wish: Wish = Wish()) -> Applied:  # no
     return apply_policy(ledger, policy, wish, ANN)
 
 
-def told(path: Path, account: str, kind: str) -> dict[str, Any]:
+def told(path: Place, account: str, kind: str) -> dict[str, Any]:
     """Return the body of an account's newest entry of a kind."""
     sql = "SELECT body FROM entry WHERE account = ? AND kind = ? ORDER BY seq DESC"
     found: dict[str, Any] = json.loads(read(path, sql, account, kind)[0][0])
@@ -82,7 +76,7 @@ def told(path: Path, account: str, kind: str) -> dict[str, Any]:
 
 
 def test_the_first_application_opens_a_term_and_its_account(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """Explicitly, with whoever did it; the file needs no step to be pinned."""
     assert propose(ledger, BASIC).action == "open"
@@ -110,7 +104,7 @@ def test_an_uncharged_term_is_replaced_and_does_not_count(ledger: Ledger) -> Non
 
 
 def test_a_step_that_cost_nothing_in_the_end_did_read_the_data(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """Tallies of zero are no proof; a charge that was not voided is one."""
     reservation = granted(ledger)
@@ -128,7 +122,7 @@ def test_a_step_that_cost_nothing_in_the_end_did_read_the_data(
 # In place
 
 
-def test_a_lower_budget_is_applied_in_place(ledger: Ledger, path: Path) -> None:
+def test_a_lower_budget_is_applied_in_place(ledger: Ledger, path: Place) -> None:
     """The tally is kept, the limit falls, the chain goes on."""
     ledger.settle(granted(ledger, "0.3"))
     held = granted(ledger, "0.1")
@@ -145,7 +139,7 @@ def test_a_lower_budget_is_applied_in_place(ledger: Ledger, path: Path) -> None:
     audit(path)
 
 
-def test_the_entry_of_a_tightening_tells_all_of_it(ledger: Ledger, path: Path) -> None:
+def test_the_entry_of_a_tightening_tells_all_of_it(ledger: Ledger, path: Place) -> None:
     """Who, why, which policy, each change, the gate before and after."""
     granted(ledger)
     apply(ledger, budget("0.5"), Wish(because="less is enough"))
@@ -170,7 +164,7 @@ def test_the_old_file_is_refused_after_a_tightening(ledger: Ledger) -> None:
 
 
 def test_usage_above_the_new_limit_closes_the_account_without_alarm(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """It was admitted, so that nothing is overdrawn; only nothing more fits."""
     held = granted(ledger, "0.8")
@@ -186,7 +180,7 @@ def test_usage_above_the_new_limit_closes_the_account_without_alarm(
     assert verify(ledger).bad == []
 
 
-def test_shares_and_halts_fall_on_every_account(ledger: Ledger, path: Path) -> None:
+def test_shares_and_halts_fall_on_every_account(ledger: Ledger, path: Place) -> None:
     """Each one whose gate changes has an entry; the dataset's tells every change."""
     odometer = "basic"
     wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": odometer}
@@ -205,7 +199,7 @@ def test_shares_and_halts_fall_on_every_account(ledger: Ledger, path: Path) -> N
 
 
 def test_a_flow_that_is_not_named_any_more_keeps_its_gates(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """They are out of reach, and no halt is taken off them on the way."""
     wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
@@ -242,7 +236,7 @@ def test_a_share_cannot_forget_what_its_flow_was_charged_before(
         granted(ledger, "0.1", policies=[early], flow="daily")
 
 
-def test_derived_numbers_stay_fixed_under_a_tally(ledger: Ledger, path: Path) -> None:
+def test_derived_numbers_stay_fixed_under_a_tally(ledger: Ledger, path: Place) -> None:
     """Another order would have kept another tally."""
     wide = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="renyi")
     lower = make_policy(budget="{epsilon: 2, delta: 1e-6}", filter="renyi")
@@ -267,7 +261,7 @@ def test_a_budget_that_the_fixed_numbers_cannot_defend_needs_a_term(
         apply(ledger, tiny)
 
 
-def test_an_old_term_is_tightened_too(ledger: Ledger, path: Path) -> None:
+def test_an_old_term_is_tightened_too(ledger: Ledger, path: Place) -> None:
     """What it declared follows from its pins; from then on it is kept."""
     granted(ledger)
     edit(path, "UPDATE term SET declared = NULL")
@@ -280,7 +274,7 @@ def test_an_old_term_is_tightened_too(ledger: Ledger, path: Path) -> None:
     assert found.action == "new term"
 
 
-def test_officers_may_change_in_place(ledger: Ledger, path: Path) -> None:
+def test_officers_may_change_in_place(ledger: Ledger, path: Place) -> None:
     """No guarantee rests on them; the governing ones have to agree."""
     granted(ledger)
     named = make_policy(officers="[ann, bob]")
@@ -305,7 +299,7 @@ def test_a_gate_of_another_currency_is_never_put_over_a_tally(ledger: Ledger) ->
 
 
 def test_a_loosening_that_was_misjudged_is_stopped(
-    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, path: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rules themselves are compared once more before anything is written."""
     granted(ledger)

@@ -27,9 +27,11 @@ from dpflow.policy import Policy
 from dpflow.summary import term_guarantee, terms_in_words
 from tests.ledger.support import (
     UNIT,
+    Place,
     audit,
     edit,
     granted,
+    make_ledger,
     make_policy,
     new_ledger,
     read,
@@ -41,15 +43,9 @@ RAISED = Wish(new_term=True, because="a new year", raise_lifetime=True)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return where the ledger is."""
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
+def ledger(path: Place) -> Iterator[Ledger]:
     """Make a ledger."""
-    made = new_ledger(tmp_path)
+    made = make_ledger(path)
     yield made
     made.close()
 
@@ -61,7 +57,7 @@ def policy(epsilon: str, lifetime: str | None = None, **fields: str) -> Policy:
     return make_policy(budget=f"{{epsilon: {epsilon}}}", **fields)
 
 
-def spent(path: Path) -> Fraction:
+def spent(path: Place) -> Fraction:
     """Return the epsilon that was ever admitted and not voided, by the journal."""
     signs = {"reserve": 1, "void": -1}
     rows = read(path, "SELECT kind, amount FROM entry")
@@ -126,7 +122,7 @@ def test_a_lifetime_below_what_was_opened_is_no_promise(ledger: Ledger) -> None:
         assert done.action == "tighten"
 
 
-def test_the_lifetime_is_raised_only_by_saying_so(ledger: Ledger, path: Path) -> None:
+def test_the_lifetime_is_raised_only_by_saying_so(ledger: Ledger, path: Place) -> None:
     """With a new term, a reason, and a flag: it breaks what was promised."""
     granted(ledger, policies=[policy("1", "2")])
     longer = policy("1.5", "2.5")
@@ -151,7 +147,7 @@ def test_a_lifetime_cannot_be_left_out_again(ledger: Ledger) -> None:
 
 
 def test_the_opening_budget_is_read_from_the_journal_and_checked(
-    ledger: Ledger, path: Path
+    ledger: Ledger, path: Place
 ) -> None:
     """An edited first entry would make a term look small."""
     granted(ledger)
@@ -232,7 +228,7 @@ def _act(ledger: Ledger, chance: random.Random, files: list[Policy]) -> None:
                 ledger.void(open_one.reservation, reason="test")
 
 
-def run_deeds(ledger: Ledger, path: Path, seed: int) -> int:
+def run_deeds(ledger: Ledger, path: Place, seed: int) -> int:
     """Do many things in random order and check after each; return the charges."""
     chance = random.Random(seed)
     # A lifetime of 5 is promised first, and nobody passes --raise-lifetime.
@@ -251,7 +247,7 @@ def run_deeds(ledger: Ledger, path: Path, seed: int) -> int:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_sequence_of_edits_and_charges_passes_the_lifetime(
-    ledger: Ledger, path: Path, seed: int
+    ledger: Ledger, path: Place, seed: int
 ) -> None:
     """What all terms admitted stays within the lifetime that was promised first."""
     assert run_deeds(ledger, path, seed) >= 3

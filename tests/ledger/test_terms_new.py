@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +20,11 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.freeze import freeze
 from dpflow.policy import Policy
 from tests.ledger.support import (
+    Place,
     audit,
     granted,
+    make_ledger,
     make_policy,
-    new_ledger,
     read,
     sums,
 )
@@ -34,15 +34,9 @@ NEW = Wish(new_term=True, because="a new year")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return where the ledger is."""
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
+def ledger(path: Place) -> Iterator[Ledger]:
     """Make a ledger."""
-    made = new_ledger(tmp_path)
+    made = make_ledger(path)
     yield made
     made.close()
 
@@ -62,7 +56,7 @@ def apply(ledger: Ledger, policy: Policy, wish: Wish = Wish()) -> Applied:  # no
     return apply_policy(ledger, policy, wish, ANN)
 
 
-def told(path: Path, account: str, kind: str) -> dict[str, Any]:
+def told(path: Place, account: str, kind: str) -> dict[str, Any]:
     """Return the body of an account's newest entry of a kind."""
     sql = "SELECT body FROM entry WHERE account = ? AND kind = ? ORDER BY seq DESC"
     found: dict[str, Any] = json.loads(read(path, sql, account, kind)[0][0])
@@ -82,7 +76,7 @@ def told(path: Path, account: str, kind: str) -> dict[str, Any]:
     ],
 )
 def test_anything_else_needs_a_term_that_is_asked_for(
-    ledger: Ledger, path: Path, edited: Policy
+    ledger: Ledger, path: Place, edited: Policy
 ) -> None:
     """The refusal names each change, its verdict, and the command."""
     granted(ledger)
@@ -100,7 +94,7 @@ def test_a_new_term_needs_a_reason(ledger: Ledger, because: str) -> None:
         apply(ledger, capped("2", "9"), Wish(new_term=True, because=because))
 
 
-def test_a_new_term_has_tallies_of_its_own(ledger: Ledger, path: Path) -> None:
+def test_a_new_term_has_tallies_of_its_own(ledger: Ledger, path: Place) -> None:
     """The old ones stay as they are."""
     granted(ledger, "0.9")
     result = apply(ledger, capped("2", "3"), NEW)
@@ -129,7 +123,7 @@ def test_the_same_policy_may_open_a_new_term(ledger: Ledger) -> None:
         apply(ledger, policy, NEW)
 
 
-def test_an_open_reservation_stays_with_its_term(ledger: Ledger, path: Path) -> None:
+def test_an_open_reservation_stays_with_its_term(ledger: Ledger, path: Place) -> None:
     """It can be settled or forfeited after the next term has opened."""
     settled, forfeited = granted(ledger, "0.3"), granted(ledger, "0.2", owner="0" * 32)
     apply(ledger, capped("2", "3"), NEW)
@@ -193,7 +187,7 @@ OFFICERS = make_policy(officers="[ann, bob]")
     ],
 )
 def test_an_author_or_a_stranger_does_not_apply(
-    ledger: Ledger, path: Path, principal: str, authors: tuple[str, ...], told_so: str
+    ledger: Ledger, path: Place, principal: str, authors: tuple[str, ...], told_so: str
 ) -> None:
     """Nor anyone, where nobody knows who wrote it."""
     approval = Approval(principal=principal, authors=authors)

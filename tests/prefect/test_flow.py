@@ -8,7 +8,9 @@ from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
 
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
+from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import outlooks
+from dpflow.ledger.views import accounts
 from tests.prefect.support import charges
 
 HALF = PureDP(epsilon="0.5")
@@ -223,6 +225,48 @@ def test_the_budget_artifact_says_asked_left_and_guarantee(project):
     assert float(used.data) == 100
 
 
+ALERTS = """
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1}
+filter: basic
+flows: {report: {}}
+alerts: [0.5, 0.95]
+"""
+
+
+def test_the_budget_artifact_tells_the_alerts(make_project):
+    """The thresholds that were reached, each once, and not the others."""
+    make_project(ALERTS)
+
+    @dp_flow(name="report")
+    def report(week):
+        return customers(week)
+
+    report(1)
+    told = Artifact.get("dpflow-budget-shop").data.split("## Alerts\n\n")[1]
+    reached = [line for line in told.splitlines() if line.startswith("- ")]
+    assert len([line for line in reached if "50% of the budget" in line]) == 1
+    assert "95%" not in told
+    report(2)
+    told = Artifact.get("dpflow-budget-shop").data
+    assert told.count("- 50% of the budget of `shop#1` ") == 1
+    assert told.count("- 95% of the budget of `shop#1` ") == 1
+
+
+def test_without_an_alert_the_budget_artifact_tells_none(project):
+    """A third of the budget is no alert."""
+    third = dp_task(dataset="shop", cost=PureDP(epsilon="0.3"))(lambda: 1)
+
+    @dp_flow(name="report")
+    def report():
+        third()
+
+    report()
+    assert "Alerts" not in Artifact.get("dpflow-budget-shop").data
+
+
 def test_the_budget_artifact_tells_the_runs_left(project, monkeypatch, caplog):
     """As `dpflow status` does; where they cannot be counted, the rest is published."""
 
@@ -349,3 +393,64 @@ def test_a_callback_hears_of_the_refusal(project):
     assert state.name == "BudgetExhausted"
     (refusal,) = heard
     assert refusal.details["left"] == {"epsilon": "0", "delta": "0"}
+
+
+def _streamed():
+    yield customers(1)
+
+
+async def _streamed_later():
+    yield customers(1)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (_streamed, "cannot be a generator"),
+        (_streamed_later, "cannot be a generator"),
+        (flow(lambda: 1, name="inside"), "goes directly on the function"),
+        (task(lambda: 1, name="inside"), "goes directly on the function"),
+        (customers, "goes directly on the function"),
+        ("report", "made of a function"),
+        (staticmethod(lambda: 1), "made of a function"),
+    ],
+)
+def test_what_cannot_be_halted_is_refused_when_defined(function, reason):
+    """A generator's steps would run behind the end of its flow."""
+    with pytest.raises(ConfigurationError, match=reason):
+        dp_flow(name="report")(function)
+
+
+@pytest.mark.parametrize("preflight", [None, {"shop": [HALF] * 2}])
+@pytest.mark.parametrize("kind", ["generator", "coroutine", "async generator"])
+def test_a_flow_that_returns_what_is_yet_to_run_fails(project, kind, preflight):
+    """Its steps would run behind the question whether one was refused."""
+
+    async def later():
+        return customers(1)
+
+    @dp_flow(name="report", preflight=preflight)
+    def report():
+        if kind == "coroutine":
+            return later()
+        return _streamed() if kind == "generator" else _streamed_later()
+
+    state = report(return_state=True)
+    with pytest.raises(ConfigurationError, match="has not run yet"):
+        state.result()
+    found = [v for v in accounts(project.ledger, "shop") if v.kind == "dataset"]
+    assert {v.spent["epsilon"] for v in found} <= {"0"}
+    assert {v.reserved["epsilon"] for v in found} <= {"0"}
+
+
+async def test_an_async_flow_that_returns_what_is_yet_to_run_fails(project):
+    """As a flow that is not async."""
+
+    @dp_flow(name="report")
+    async def report():
+        return (customers(week) for week in range(3))
+
+    state = await report(return_state=True)
+    with pytest.raises(ConfigurationError, match="has not run yet"):
+        await state.aresult()
+    assert charges(project) == 0

@@ -55,6 +55,23 @@ def lasting(week: int) -> str:
     return f"lasting {turn}"
 
 
+@dp_task(dataset="shop", cost=TENTH, release_key="kept/{week}")
+def kept_week(week: str) -> str:
+    """Make a release of a week."""
+    return f"kept {mark('kept')}"
+
+
+endless_week = dp_task(
+    dataset="shop", cost=TENTH, name="endless_week", release_key="endless/{week}"
+)(endless.fn.__wrapped__)
+
+
+@dp_flow(name="keyed-week")
+def keyed_week(week: str = "w1") -> list[str]:
+    """Make a release, and be killed in the middle of the next."""
+    return [kept_week(week), endless_week(week)]
+
+
 @dp_flow(name="report", preflight={"shop": [TENTH] * 4})
 def whole() -> list[str]:
     """Hold the whole run, and be killed in the middle of its second step."""
@@ -313,6 +330,8 @@ def again(name: str, flow_run: str) -> dict[str, Any]:
 
 def main() -> None:
     """Run a program of this module and print what it returns."""
+    # A shell starts what it runs in the background with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     name, *arguments = sys.argv[1:]
     # The heartbeat thread adds a second to every sync flow run
     # (PrefectHQ/prefect#19641, #21276).

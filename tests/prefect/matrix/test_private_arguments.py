@@ -313,6 +313,13 @@ def test_a_loader_keeps_its_word_under_other_options():
             yield 1
 
 
+@pytest.mark.parametrize("kind", [flow, task, private_task(), staticmethod])
+def test_a_loader_is_made_of_a_function(kind):
+    """A task or flow inside would keep what the loader keeps out of Prefect."""
+    with pytest.raises(ConfigurationError, match=r"on the function|made of"):
+        private_task()(kind(count.fn.__wrapped__))
+
+
 def test_methods_of_each_kind_can_be_steps(project):
     """The descriptor goes on top, as Prefect has it."""
 
@@ -357,6 +364,20 @@ def test_a_call_that_does_not_fit_does_not_tell_its_arguments(project, how, load
         state.result()
     assert "canary" not in str(caught.value) + state.message
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("load", [True, False], ids=["loader", "step"])
+def test_a_call_that_does_not_fit_does_not_tell_defaults(project, load):
+    """A default can be private data, too; the names of the parameters are told."""
+
+    def body(week: int, frame: object = ("canary-31415",), *, scale: float = 1) -> int:
+        return week
+
+    step = private_task()(body) if load else dp_task(**PRIVATE)(body)
+    with pytest.raises(TypeError, match=r"takes \(week, frame=\.\.\., ") as caught:
+        step()
+    assert "missing a required argument: 'week'" in str(caught.value)
+    assert "canary" not in str(caught.value)
 
 
 @dp_task(dataset="shop", cost=PRIVATE["cost"])

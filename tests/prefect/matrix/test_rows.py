@@ -58,6 +58,11 @@ ROWS = {
     "SIGKILL, a served run": (
         "test_a_killed_run_of_a_deployment_is_crashed_and_forfeits",
     ),
+    "SIGKILL, a process worker's run": (
+        "test_a_run_that_a_worker_lost_is_charged_in_full",
+        "test_the_next_run_replays_and_pays_for_what_was_lost",
+        "test_a_retry_of_the_lost_run_replays_all_and_pays_nothing",
+    ),
     "SIGTERM or SIGINT, the step called": (
         "test_a_called_step_that_is_told_to_stop_is_charged_in_full",
     ),

@@ -1,0 +1,64 @@
+"""Commands that only read tell of a damaged ledger in dpflow's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.support import Shop, run
+from tests.ledger.support import edit
+
+READERS = [
+    ("status",),
+    ("status", "--json"),
+    ("history",),
+    ("why", "cdnow"),
+    ("forecast", "cdnow", "--like", "weekly-report"),
+    ("compare", "cdnow"),
+    ("policy", "check"),
+    ("ledger", "reservations"),
+    ("releases", "list"),
+    ("report", "--json"),
+    ("ledger", "verify"),
+    ("freeze", "cdnow", "--because", "it looks wrong"),
+]
+DAMAGES = [
+    "UPDATE account SET settled = '[0]'",
+    "UPDATE account SET settled = 'junk'",
+    "UPDATE account SET rule = '{}'",
+    "UPDATE reservation SET cost = 'junk', accounts = '{}'",
+    "UPDATE entry SET body = '[]'",
+    "UPDATE entry SET amount = '[]', settled_after = '[]'",
+    "UPDATE term SET declared = '999999', pinned = '{}'",
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_no_command_shows_a_traceback(shop: Shop, damage: str) -> None:
+    """Whatever the damage: an answer or an error that says so, and where to go."""
+    shop.charge()
+    shop.ledger().close()
+    shop.reserve()
+    edit(shop.root / ".dpflow" / "ledger.db", "DROP TRIGGER entry_no_update", damage)
+    refused = 0
+    for command in READERS:
+        result = run(*command)
+        assert isinstance(result.exception, SystemExit | None), (command, damage)
+        assert result.exit_code in (0, 1), (command, result.output)
+        refused += result.exit_code
+    assert refused
+    told = run("ledger", "verify")
+    assert told.exit_code == 1
+    assert "dpflow ledger restore" in told.output
+
+
+def test_an_error_of_dpflow_is_not_blamed_on_the_ledger(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where the ledger does not verify is it said to be damaged."""
+    shop.charge()
+
+    def err(*_: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("dpflow.ledger.views.accounts", err)
+    assert isinstance(run("status").exception, ValueError)

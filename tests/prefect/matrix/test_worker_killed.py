@@ -1,0 +1,105 @@
+"""A process worker's flow run, killed in a body: forfeited, retried, run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from types import SimpleNamespace
+
+from tests.prefect.matrix.support import books, marked, marks, settled, wait_until
+
+DEPLOY = (
+    "prefect", "--no-prompt", "deploy", "flows.py:keyed_week",
+    "--name", "worker", "--pool", "killed",
+)  # fmt: skip
+WORKER = ("prefect", "worker", "start", "--type", "process", "--pool", "killed")
+POOL = ("prefect", "work-pool", "create", "--type", "process", "killed")
+RETRY = {"type": "SCHEDULED", "name": "AwaitingRetry"}
+
+
+def killed(laboratory):
+    """Kill a worker's flow process in a step; run the flow again, then retry it."""
+    folder = laboratory.project("worker-killed")
+    source = "from tests.prefect.matrix.programs import keyed_week\n"
+    (folder / "flows.py").write_text(source, "utf-8")
+    laboratory.command(folder, *POOL)
+    laboratory.command(folder, *DEPLOY)
+    query = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
+    with laboratory.serving(laboratory.folder("worker"), *WORKER, **query):
+        lost = _run(laboratory)
+        process = wait_until(lambda: dict(marked(folder)).get("endless"), "the body")
+        laboratory.task_reaches(lost, "endless_week", "RUNNING")
+        before = books(folder), _reservations(laboratory, folder)
+        os.kill(process, signal.SIGKILL)
+        laboratory.reaches("flow", lost, "CRASHED")
+        after = books(folder), _reservations(laboratory, folder)
+        tasks = laboratory.tasks(lost)
+        said = laboratory.command(folder, "dpflow", "ledger", "reservations")
+        following = _run(laboratory)
+        laboratory.reaches("flow", following, "COMPLETED")
+        anew = books(folder)
+        laboratory.ask(f"flow_runs/{lost}/set_state", state=RETRY)
+        laboratory.reaches("flow", lost, "COMPLETED")
+    laboratory.command(folder, "dpflow", "ledger", "verify")
+    return SimpleNamespace(
+        before=before,
+        after=after,
+        tasks=tasks,
+        said=said,
+        anew=anew,
+        at_last=(books(folder), _reservations(laboratory, folder)),
+        following=books(folder, following),
+        retried=books(folder, lost),
+        marks=marks(folder),
+    )
+
+
+def _run(laboratory):
+    """Start a run of the deployment and return its id."""
+    made = laboratory.ask("deployments/name/keyed-week/worker")
+    path = f"deployments/{made['id']}/create_flow_run"
+    return laboratory.ask(path, state={"type": "SCHEDULED"})["id"]
+
+
+def _reservations(laboratory, folder):
+    """Return the step and the state of each open reservation, as the command tells."""
+    said = laboratory.command(folder, "dpflow", "ledger", "reservations", "--json")
+    told = json.loads(said)["reservations"]
+    return [(each["step"], each["state"]) for each in told]
+
+
+LOST = {"orphans": 1, "forfeited": "0.1"}
+
+
+def test_a_run_that_a_worker_lost_is_charged_in_full(found):
+    """The worker marks the flow as crashed; nothing is given back, and it is shown."""
+    seen = found(killed)
+    running = settled(2, "0.1", outcomes=("completed",), open=1)
+    assert seen.before == (running, [("endless_week", "running")])
+    dead = settled(2, "0.1", outcomes=("completed",), **LOST)
+    assert seen.after == (dead, [("endless_week", "forfeited")])
+    assert seen.tasks == {"kept_week": "COMPLETED", "endless_week": "RUNNING"}
+    assert "forfeited" in seen.said
+    assert "dpflow ledger close-reservation" in seen.said
+
+
+def test_the_next_run_replays_and_pays_for_what_was_lost(found):
+    """The dead claim frees its key; its charge stays beside the new one."""
+    seen = found(killed)
+    done = ("completed",)
+    assert seen.following == settled(1, "0.1", outcomes=done)
+    assert seen.anew == settled(3, "0.2", outcomes=done * 2, **LOST)
+
+
+def test_a_retry_of_the_lost_run_replays_all_and_pays_nothing(found):
+    """By then the next run has made the release that it lacked."""
+    seen = found(killed)
+    done = ("completed",)
+    assert seen.retried == settled(2, "0.1", outcomes=done, **LOST)
+    dead = settled(3, "0.2", outcomes=done * 2, **LOST)
+    assert seen.at_last == (dead, [("endless_week", "forfeited")])
+    assert seen.marks == {"kept": 1, "endless": 2}
+
+
+EXPERIMENTS = [killed]
