@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 import tomllib
 from dataclasses import dataclass, field
@@ -82,10 +83,10 @@ def settings(directory: Path | None = None) -> Settings:
     Raises:
         ConfigurationError: If pyproject.toml cannot be read or has unknown keys.
     """
-    here = Path.cwd() if directory is None else Path(directory).absolute()
-    root = project_root(here)
+    # Each step asks, and texts are quicker than paths.
+    here = os.getcwd() if directory is None else str(Path(directory).absolute())  # noqa: PTH109
+    root, stamp = _root(here)
     said = tuple(map(os.environ.get, _VARIABLES))
-    stamp = file_stamp(f"{root}/pyproject.toml")
     if len(stamp) > _CHANGED and time.time_ns() - stamp[_CHANGED] < _TICK_NS:
         # It may change once more within a tick, and then have the same stamp.
         return _settings.__wrapped__(root, stamp, said)
@@ -93,8 +94,9 @@ def settings(directory: Path | None = None) -> Settings:
 
 
 @lru_cache(maxsize=16)
-def _settings(root: Path, stamp: Stamp, said: tuple[str | None, ...]) -> Settings:  # noqa: ARG001
+def _settings(folder: str, stamp: Stamp, said: tuple[str | None, ...]) -> Settings:  # noqa: ARG001
     """Read the settings of a project; again only where one of these is another."""
+    root = Path(folder)
     table = _table(root / "pyproject.toml")
     ledger, policies, witness, principal, environment = (
         value or table.get(key) for value, key in zip(said, _KEYS, strict=True)
@@ -111,10 +113,18 @@ def _settings(root: Path, stamp: Stamp, said: tuple[str | None, ...]) -> Setting
 
 def project_root(directory: Path) -> Path:
     """Return the nearest folder upwards that has a pyproject.toml, else itself."""
-    for folder in (directory, *directory.parents):
-        if os.path.isfile(f"{folder}/pyproject.toml"):  # noqa: PTH113 (quicker)
-            return folder
-    return directory
+    return Path(_root(str(directory))[0])
+
+
+def _root(directory: str) -> tuple[str, Stamp]:
+    """Return the project's root, and the stamp of its pyproject.toml."""
+    folder, inner = directory, ""
+    while folder != inner:
+        status = _status(os.path.join(folder, "pyproject.toml"))  # noqa: PTH118
+        if isinstance(status, os.stat_result) and stat.S_ISREG(status.st_mode):
+            return folder, _stamp(status)
+        inner, folder = folder, os.path.dirname(folder)  # noqa: PTH120
+    return directory, file_stamp(os.path.join(directory, "pyproject.toml"))  # noqa: PTH118
 
 
 def ledger_key() -> bytes | None:
@@ -182,11 +192,20 @@ def _absolute(url: str, root: Path) -> str:
 
 def file_stamp(path: str) -> Stamp:
     """Tell one content of a file from another; no one can set a ctime."""
+    return _stamp(_status(path))
+
+
+def _status(path: str) -> os.stat_result | OSError:
     try:
-        status = os.stat(path)  # noqa: PTH116 (a text is quicker than a path)
+        return os.stat(path)  # noqa: PTH116 (a text is quicker than a path)
     except OSError as error:
+        return error
+
+
+def _stamp(status: os.stat_result | OSError) -> Stamp:
+    if isinstance(status, OSError):
         # An editor's lock file may point nowhere.
-        return (type(error).__name__,)
+        return (type(status).__name__,)
     return (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
 
 

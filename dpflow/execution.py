@@ -208,8 +208,10 @@ class Execution:
                 refused = error
         no_cell = None if cell is None else self._report_cell(cell, value)
         self._post("completed", text, {"noise": self.noise})
-        if self.noise == SELF_DECLARED and (doubt := undrawn(self.cost)):
-            logger.warning("DP step %r: %s", self.request.step, doubt)
+        if self.noise == SELF_DECLARED:
+            step = self.request.step
+            if doubt := undrawn(self.project.ledger.id, step, self.cost):
+                logger.warning("DP step %r: %s", step, doubt)
         if no_cell is not None:
             self._warn(no_cell)
         if refused is not None:

@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 _NULL = {"type": "null"}
-_SUFFIXES = frozenset({".yaml", ".yml"})
+_SUFFIXES = (".yaml", ".yml")
 #: What to do where there is no folder of policies.
 NO_FOLDER_HINT = (
     "Work in the project's folder, make a project with `dpflow init`, or set "
@@ -186,11 +186,12 @@ def _policy_files(folder: Path) -> list[Path]:
         reason = error.strerror or type(error).__name__
         message = f"the policies cannot be read: {reason}."
         raise policy_error(str(folder), None, message, NO_FOLDER_HINT) from error
-    return [
-        path
-        for path in paths
-        if path.suffix in _SUFFIXES and not path.name.startswith(".")
-    ]
+    return [path for path in paths if is_policy_file(path.name)]
+
+
+def is_policy_file(name: str) -> bool:
+    """Say whether a file of this name, in the folder of policies, is one."""
+    return name.endswith(_SUFFIXES) and not name.startswith(".")
 
 
 def load_policy(path: Path | str) -> Policy:

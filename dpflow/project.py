@@ -19,7 +19,7 @@ from dpflow.ledger import (
 )
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Conditions
-from dpflow.policy import PolicySet, load_policies
+from dpflow.policy import PolicySet, is_policy_file, load_policies
 
 _Signature = tuple[tuple[object, ...], ...]
 
@@ -154,4 +154,5 @@ def _signature(directory: Path) -> _Signature:
     except OSError:
         # `load_policies` says what is wrong, in dpflow's words.
         return ()
-    return tuple((name, *file_stamp(f"{folder}/{name}")) for name in names)
+    chosen = filter(is_policy_file, names)
+    return tuple((name, *file_stamp(f"{folder}/{name}")) for name in chosen)

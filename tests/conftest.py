@@ -45,6 +45,8 @@ DRIVERS = {
     "test_a_void_whose_answer_is_lost_is_sent_again",
 }
 NOT_IN_MEMORY = OTHER_PROCESSES | DRIVERS
+#: Tests of a witness, which a ledger in memory has not.
+OF_A_WITNESS = {"tests.ledger.test_witnessed_decisions"}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -90,7 +92,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     found = metafunc.definition._fixtureinfo.name2fixturedefs.get("path", ())
     if found and found[-1].func.__module__ == __name__:
         places = ["sqlite", "postgres"]
-        in_room = metafunc.module.__name__.startswith("tests.ledger")
+        room = metafunc.module.__name__
+        in_room = room.startswith("tests.ledger") and room not in OF_A_WITNESS
         if in_room and metafunc.function.__name__ not in NOT_IN_MEMORY:
             places.append("memory")
         metafunc.parametrize("path", places, indirect=True)

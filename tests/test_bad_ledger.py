@@ -94,16 +94,20 @@ def test_a_foreign_ledger_is_refused(tmp_path, monkeypatch):
     assert "f" * 32 in error.message
 
 
-def test_a_file_that_is_no_ledger_is_refused(tmp_path, monkeypatch):
-    """It is not written to either."""
+@pytest.mark.parametrize("part", [None, 0.1, 0.5, 0.9])
+def test_a_file_that_is_no_ledger_is_refused(tmp_path, monkeypatch, part):
+    """It is not written to either, garbage or cut off; what to do is said."""
     make_project(tmp_path, monkeypatch)
-    text = "not a database, but long enough to look like one\n" * 100
+    whole = ledger_file(tmp_path).read_bytes()
+    text = b"not a database, but long enough to look like one\n" * 100
+    content = text if part is None else whole[: int(len(whole) * part)]
     with ledger_away(tmp_path):
-        ledger_file(tmp_path).write_text(text, "utf-8")
+        ledger_file(tmp_path).write_bytes(content)
         error = caught(step_at(TENTH))
-        assert text == ledger_file(tmp_path).read_text("utf-8")
+        assert content == ledger_file(tmp_path).read_bytes()
     assert type(error) is LedgerCorrupt
     assert str(ledger_file(tmp_path)) in error.message
+    assert "dpflow ledger restore" in error.message
 
 
 # Root may write everywhere, so this process becomes nobody. Nobody may not read the

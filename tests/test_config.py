@@ -55,13 +55,13 @@ def test_defaults_lie_under_the_projects_root(folder):
 
 def changes_missed(folder, monkeypatch, times=300):
     """Change a file so fast that its time and size stay; count what is not seen."""
-    real, tick = config.file_stamp, 50_000_000
+    real, tick = config._stamp, 50_000_000
 
-    def coarse(path):
-        inode, modified, changed, size = real(path)
+    def coarse(status):
+        inode, modified, changed, size = real(status)
         return (inode, modified // tick * tick, changed // tick * tick, size)
 
-    monkeypatch.setattr(config, "file_stamp", coarse)
+    monkeypatch.setattr(config, "_stamp", coarse)
     missed = 0
     for number in range(times):
         name = f"sqlite:///{number % 10}.db"

@@ -118,7 +118,7 @@ def test_a_body_that_does_not_release_declares_its_own_noise(shop):
     ],
 )
 def test_a_forgotten_release_is_warned_of(tmp_path, monkeypatch, cost, body, warned):
-    """Where dpflow could have drawn the noise; a mechanism of one's own is silent."""
+    """Once, where dpflow could have drawn it; a mechanism of one's own is silent."""
     policy = POLICY.replace("basic", "portfolio").replace(
         "budget: {epsilon: 1", "budget: {delta: 0.000001, epsilon: 1"
     )
@@ -127,10 +127,26 @@ def test_a_forgotten_release_is_warned_of(tmp_path, monkeypatch, cost, body, war
     monkeypatch.setattr(
         "dpflow.execution.logger.warning", lambda text, *a: told.append(text % a)
     )
-    guarded(dataset="shop", cost=cost, name="count")(body)()
+    count = guarded(dataset="shop", cost=cost, name="count")(body)
+    count()
+    count()
     doubts = [text for text in told if "without release()" in text]
-    assert bool(doubts) == warned
+    assert len(doubts) == warned
     assert all("'count'" in text and "return release(value)" in text for text in doubts)
+
+
+def test_each_step_that_forgets_to_release_is_warned_of(shop, monkeypatch):
+    """That one step was warned of silences no other one."""
+    told = []
+    monkeypatch.setattr(
+        "dpflow.execution.logger.warning", lambda text, *a: told.append(text % a)
+    )
+    for name in ("first", "second", "first"):
+        guarded(dataset="shop", cost=TENTH, name=name)(lambda: 1)()
+    assert [text.split(":")[0] for text in told] == [
+        "DP step 'first'",
+        "DP step 'second'",
+    ]
 
 
 def test_release_in_a_thread_of_its_own_is_refused(shop):

@@ -108,6 +108,16 @@ def test_policies_are_read_again_when_a_file_changes(shop):
         current_project().policies.policy_for("site")
 
 
+def test_other_files_are_no_reason_to_read_policies_again(shop):
+    """Each step asks: only files that policies are read from are looked at."""
+    first = current_project().policies
+    for name in ("notes.txt", ".hidden.yaml"):
+        (shop / "policies" / name).write_text("- no policy")
+        assert current_project().policies is first
+    (shop / "policies" / "new.yml").write_text(POLICY.replace("shop", "site"))
+    assert sorted(current_project().policies) == ["shop", "site"]
+
+
 def test_a_file_of_the_same_size_and_time_is_seen(shop):
     """Copying a file with its times must not hide an edit."""
     path = shop / "policies" / "0.yaml"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpflow.cli.losses import comparison_json, say_comparison
 from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
-    from dpflow.ledger.reconcile import Comparison, Loss
     from dpflow.ledger.verify import Report
     from dpflow.ledger.verify_account import Finding
     from dpflow.ledger.witness_lines import Line
@@ -165,7 +165,8 @@ def reconcile(
 
     Shows the accounts and runs whose charges the ledger forgot: a backup was restored,
     a log was lost, or this is a copy. What is missing is charged again in full, by
-    entries of kind `repair`; nothing is ever given back. Then steps run again.
+    entries of kind `repair`; nothing is ever given back. Where a freeze, a tightened
+    policy or a new term was lost, the dataset is frozen. Else steps run again.
     """
     from dpflow.cli.source import ledger_facts, policies_and_problem, project_ledger
     from dpflow.ledger.reconcile import compare
@@ -315,86 +316,3 @@ def _head_lines(found: list[Line], used: dict[str, dict[str, str]]) -> list[str]
         f"{line.seq} entries"
         for line in found
     ]
-
-
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """Return what a ledger lacks, for programs."""
-    return {
-        "agrees": comparison.agrees,
-        "witnessed": comparison.lines,
-        "older_than_a_repair": comparison.older,
-        "checkpoints_missing": comparison.unsigned,
-        "losses": [_loss_json(loss) for loss in comparison.losses],
-    }
-
-
-def _loss_json(loss: Loss) -> dict[str, Any]:
-    return {
-        "account": loss.account,
-        "used": loss.present,
-        "repaired": loss.repaired,
-        "missing": [
-            {"entry": line.seq, "reservation": line.reservation, "run": line.run}
-            for line in loss.missing
-        ],
-    }
-
-
-def say_comparison(comparison: Comparison, *, repaired: bool) -> None:
-    """Say what a ledger lacks, and whether it was charged again."""
-    if comparison.agrees:
-        say(f"The ledger holds all {comparison.lines} charges that were witnessed.")
-        return
-    for loss in comparison.losses:
-        _say_loss(loss, repaired=repaired)
-    if comparison.unsigned:
-        say(f"{comparison.unsigned} signed checkpoints are missing; sign new ones.")
-    if repaired:
-        say("", "Charged again in full; steps run again.")
-        return
-    say(
-        "",
-        "Bring the right ledger back if there is one. If not, charge it again with",
-        '`dpflow ledger reconcile --because "..."`; nothing is ever given back.',
-    )
-
-
-def _says_more(line: Line) -> bool:
-    """Order lines about one entry: what it was says more than that it was the last."""
-    from dpflow.ledger.witness_lines import HEAD
-
-    return line.asked != HEAD
-
-
-def _line_text(line: Line) -> str:
-    """Say what a witnessed entry was, as far as its line tells."""
-    if line.reservation:
-        return f"reservation {line.reservation}" + (
-            f" of run {line.run}" if line.run else ""
-        )
-    if not _says_more(line):
-        return "all up to it"
-    if line.charges_nothing:
-        return "a freeze or a tightened policy; freeze or apply again"
-    return "a charge by hand"
-
-
-def _say_loss(loss: Loss, *, repaired: bool) -> None:
-    from dpflow.summary import amounts_text
-
-    told = {line.seq: line for line in sorted(loss.missing, key=_says_more)}
-    lines, count = [told[seq] for seq in sorted(told)], len(told)
-    entries = "entry" if count == 1 else "entries"
-    say(f"Account {plain(loss.account)} lacks {count} witnessed {entries}:")
-    for line in lines[:_SHOWN]:
-        say(f"  entry {line.seq}: {plain(_line_text(line))}")
-    if count > _SHOWN:
-        say(f"  and {count - _SHOWN} more; --json lists them")
-    if loss.present is None or loss.repaired is None:
-        say("  The ledger lacks the whole account.")
-        return
-    verb = "is now" if repaired else "would be"
-    say(
-        f"  Its use was {amounts_text(loss.present)} and {verb} "
-        f"{amounts_text(loss.repaired)}."
-    )

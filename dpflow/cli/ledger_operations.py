@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from dpflow.cli.ledger_audit import Because, comparison_json, say_comparison
+from dpflow.cli.ledger_audit import Because
+from dpflow.cli.losses import comparison_json, say_comparison
 from dpflow.cli.output import AsJson, plain, say, say_json, short_path, warn
 from dpflow.exceptions import ConfigurationError
 

@@ -29,7 +29,7 @@ from dpflow.ledger import views as ledger_views
 from dpflow.ledger.account import Account
 from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.terms import Term, may_be_replaced, newest_term
+from dpflow.ledger.terms import Term, all_terms, may_be_replaced, newest_term
 from dpflow.ledger.verify import first_problem
 from dpflow.policy import Policy, PolicySet, load_policies
 from dpflow.policy_population import PREFIX
@@ -151,11 +151,12 @@ def standings(
     wanted = sorted(opened.keys() | policies.keys()) if dataset is None else [dataset]
     found: list[Standing] = []
     for name in wanted:
-        views = opened.get(name, [])
         policy = policies.get(name)
         with ledger.database.read() as session:
             term = newest_term(session, name)
+            pins = {each.number: each.pinned for each in all_terms(session, name)}
             replaceable = term is None or may_be_replaced(session, term)
+        views = [v for v in opened.get(name, []) if not _is_switch(v, pins)]
         if term is not None:
             fields, number = term.pinned, term.number
         elif policy is not None:
@@ -184,11 +185,11 @@ def _differences(term: Term | None, policy: Policy | None) -> tuple[str, ...]:
     return tuple(term.differences(policy))
 
 
-def _is_switch(view: AccountView, pinned: tuple[int, Mapping[str, Any]] | None) -> bool:
-    """Say whether an account holds nothing: it opens and freezes a divided dataset."""
-    if pinned is None or (view.kind, view.term) != ("dataset", pinned[0]):
-        return False
-    return "partition" in pinned[1] and "whole" not in pinned[1]
+def _is_switch(view: AccountView, pins: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Say whether an account has no budget: it opens and freezes a divided dataset."""
+    pinned = pins.get(view.term, {})
+    divided = "partition" in pinned and "whole" not in pinned
+    return view.kind == "dataset" and divided and is_untouched(view)
 
 
 def known_datasets(ledger: Ledger, policies: PolicySet) -> set[str]:

@@ -23,7 +23,7 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.account import Account, rule_from_text
+from dpflow.ledger.account import Account, read_account, rule_from_text
 from dpflow.ledger.approval import Approval, check_approval
 from dpflow.ledger.database import Session
 from dpflow.ledger.grants import Grant
@@ -145,7 +145,7 @@ def apply_policy(
         if found.action == "tighten" and not wish.new_term:
             applied, written = _tighten(session, policy, found, wish, facts)
         else:
-            return _open(session, policy, found, wish, facts)
+            applied, written = _open(session, policy, found, wish, facts)
     ledger.watch.tell_of_gates(written)
     return applied
 
@@ -195,10 +195,10 @@ def _check_sum(
     if not any(view.charged for view in terms) or action == "nothing":
         return
     if action != "tighten":
-        check_lifetime(policy, Budgets.of(terms, policy.promised))
+        check_lifetime(policy, Budgets.of(terms, policy.promised), opens=True)
         check_raise(policy, terms, allowed=raised)
     elif policy.lifetime is not None:
-        check_lifetime(policy, Budgets.of(terms))
+        check_lifetime(policy, Budgets.of(terms), opens=False)
 
 
 def _changes(session: Session, term: Term, policy: Policy) -> tuple[Change, ...]:
@@ -312,10 +312,11 @@ def _open(
     found: Proposal,
     wish: Wish,
     facts: Mapping[str, Any],
-) -> Applied:
+) -> tuple[Applied, list[Account]]:
+    """Open a term; return also the account whose journal tells of it."""
     uncharged = not found.terms or not found.terms[-1].charged
     if uncharged and found.action == "nothing" and wish.grant is None:
-        return _applied(session, found, ())
+        return _applied(session, found, ()), []
     grant = wish.grant
     if grant is None and found.term is not None:
         # It was given once, for all terms of this ledger.
@@ -330,7 +331,7 @@ def _open(
         )
         raise PolicyNotApplied(msg, dataset=policy.dataset)
     _check_sum(policy, "new term", found.terms, raised=wish.raise_lifetime)
-    open_term(
+    opened = open_term(
         session,
         policy,
         number=1 if found.term is None else found.term.number + 1,
@@ -343,7 +344,9 @@ def _open(
             **({} if grant is None else {"grant": asdict(grant)}),
         },
     )
-    return _applied(session, found, (), opened=True)
+    account = read_account(session, opened.account)
+    written = [] if account is None else [account]
+    return _applied(session, found, (), opened=True), written
 
 
 def _check_asked_for(found: Proposal, wish: Wish) -> None:
@@ -354,8 +357,13 @@ def _check_asked_for(found: Proposal, wish: Wish) -> None:
         told = "; ".join(f"{c.line} ({c.verdict})" for c in found.changes)
         msg = (
             f"the policy of dataset {found.dataset!r} cannot be applied in place: "
-            f"{told}. {found.why} Undo what is not tighter, or open a new term with "
-            f"{how}; the terms so far stay charged in full."
+            f"{told}. {found.why} Undo what is not tighter"
+            + (
+                f". A new term, with {how}, would be refused as well: {found.obstacle}"
+                if found.obstacle
+                else f", or open a new term with {how}; the terms so far stay charged "
+                "in full."
+            )
         ).replace("  ", " ")
         raise PolicyChanged(msg, dataset=found.dataset, differences=lines)
     if not wish.because.strip():

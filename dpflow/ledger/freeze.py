@@ -30,14 +30,20 @@ def freeze(ledger: Ledger, dataset: str, *, who: str, because: str) -> tuple[str
     """
     with ledger.writing([dataset]) as session:
         term = _term(session, dataset)
-        body = _body(ledger, term, who, because)
-        frozen = [
-            change_state(session, account, "freeze", state="frozen", body=body)
-            for account in accounts_of_term(session, term)
-            if account.state != "frozen"
-        ]
+        frozen = freeze_accounts(session, term, _body(ledger, term, who, because))
     ledger.watch.tell_of_gates(frozen)
     return tuple(account.id for account in frozen)
+
+
+def freeze_accounts(
+    session: Session, term: Term, body: Mapping[str, Any]
+) -> list[Account]:
+    """Freeze the accounts of a term that are not frozen; return those."""
+    return [
+        change_state(session, account, "freeze", state="frozen", body=body)
+        for account in accounts_of_term(session, term)
+        if account.state != "frozen"
+    ]
 
 
 def thaw(ledger: Ledger, dataset: str, *, who: str, because: str) -> tuple[str, ...]:

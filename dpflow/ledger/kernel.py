@@ -32,7 +32,7 @@ from dpflow.ledger.identity import check_environment, check_same, current_identi
 from dpflow.ledger.owner import Liveness
 from dpflow.ledger.part import Part
 from dpflow.ledger.preflight import amount_to_end
-from dpflow.ledger.provenance import provenance
+from dpflow.ledger.provenance import provenance, told_anew
 from dpflow.ledger.realised import realised
 from dpflow.ledger.records import (
     Answer,
@@ -332,7 +332,11 @@ class Ledger:
             self._check_identity(session)
             rows = session.rows("read_reservation", id=reservation)
         if not rows:
-            msg = f"the ledger {self.place} knows no reservation {reservation!s:.60}"
+            msg = (
+                f"the ledger {self.place} knows no reservation {reservation!s:.60}. "
+                "`dpflow ledger reservations` lists those that nobody settled, and "
+                "`dpflow history` all."
+            )
             raise ReservationConflict(msg, reservation=reservation)
         # Written once; what else the row says may change until the lock is held.
         datasets = json.loads(rows[0]["datasets"] or "[]")
@@ -354,8 +358,8 @@ class Ledger:
         if row["state"] != "open":
             msg = f"reservation {reservation} is {row['state']} already"
             raise ReservationConflict(msg, reservation=reservation)
-        body = {**json.loads(row["body"]), **self.conditions.facts, **facts}
-        text = canonical(body)
+        body = told_anew(json.loads(row["body"]), self.conditions.facts)
+        text = canonical({**body, **facts})
         charges = held_for(session, reservation, accounts, self.place)
         session.post("close_reservation", id=reservation, state=state)
         for account, entry in charges:

@@ -19,6 +19,12 @@ from dpflow.policy_fields import Budget
 from dpflow.rounding import number_from_text, number_text
 
 _NAMES = ("epsilon", "delta")
+#: A person may be in every part, so a term counts with the lifetime itself.
+_NO_TERM = (
+    "The parts of a dataset that is divided by time may use up its lifetime together, "
+    "so that no further term fits beside one that was charged, whatever its budget or "
+    "lifetime. Undo the edit, or change only what is tighter."
+)
 
 
 def term_views(session: Session, dataset: str) -> Iterator[TermView]:
@@ -97,8 +103,13 @@ class Budgets:
         )
 
 
-def check_lifetime(policy: Policy, budgets: Budgets) -> None:
+def check_lifetime(policy: Policy, budgets: Budgets, *, opens: bool) -> None:
     """Refuse terms that add up to more than the policy's lifetime.
+
+    Args:
+        policy: The file.
+        budgets: Of the terms.
+        opens: Whether the last of them is to be opened.
 
     Raises:
         PolicyNotApplied: If they do, or if there are several and there is no lifetime.
@@ -109,8 +120,13 @@ def check_lifetime(policy: Policy, budgets: Budgets) -> None:
         epsilon, delta = total["epsilon"], total["delta"]
         msg = (
             f"dataset {policy.dataset!r} cannot have a further term without a cap on "
-            f"all of them: {parts} adds up to {budget_text(total)}. Write `lifetime: "
-            f"{{epsilon: {epsilon}, delta: {delta}}}` or more into its policy."
+            f"all of them: {parts} adds up to {budget_text(total)}. "
+        )
+        msg += (
+            _NO_TERM
+            if _divided_by_time(policy)
+            else f"Write `lifetime: {{epsilon: {epsilon}, delta: {delta}}}` or more "
+            "into its policy."
         )
         raise PolicyNotApplied(msg, dataset=policy.dataset, total=total)
     lifetime = declared_budget(policy.lifetime)
@@ -118,12 +134,37 @@ def check_lifetime(policy: Policy, budgets: Budgets) -> None:
         msg = (
             f"the terms of dataset {policy.dataset!r} would add up to {parts} = "
             f"{budget_text(total)}, above its lifetime {budget_text(lifetime)}. A term "
-            "counts with the budget that it was opened with. Lower the budget, or keep "
-            "the terms that there are."
+            "counts with the budget that it was opened with. "
+            f"{_advice(policy, budgets, lifetime, opens=opens)}"
         )
         raise PolicyNotApplied(
             msg, dataset=policy.dataset, total=total, lifetime=lifetime
         )
+
+
+def _advice(
+    policy: Policy, budgets: Budgets, lifetime: Mapping[str, str], *, opens: bool
+) -> str:
+    """Say what would fit within a lifetime that the terms exceed."""
+    if not opens:
+        return f"Keep the lifetime at {budget_text(budgets.total())} or more."
+    if _divided_by_time(policy):
+        return _NO_TERM
+    before = Budgets(budgets.parts[:-1]).total()
+    rest = {
+        n: number_from_text(lifetime[n]) - number_from_text(before[n]) for n in _NAMES
+    }
+    if rest["epsilon"] <= 0 or rest["delta"] < 0:
+        return (
+            "The terms so far use it up, so no budget is low enough: undo the edit, or "
+            "raise the lifetime, which breaks what it promised."
+        )
+    text = budget_text({name: number_text(value) for name, value in rest.items()})
+    return f"Lower the budget to at most {text}, or keep the terms that there are."
+
+
+def _divided_by_time(policy: Policy) -> bool:
+    return policy.partition is not None and policy.partition.by_time
 
 
 def check_raise(policy: Policy, terms: Sequence[TermView], *, allowed: bool) -> None:

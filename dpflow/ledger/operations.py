@@ -22,6 +22,7 @@ from dpflow.ledger.database import Row, Session
 from dpflow.ledger.decide import check_relation
 from dpflow.ledger.gates import Gate, gates_of, terms_of
 from dpflow.ledger.kernel import Ledger
+from dpflow.ledger.provenance import told_anew
 from dpflow.ledger.records import Request
 from dpflow.ledger.watch import line_of
 from dpflow.ledger.writer import writer
@@ -68,8 +69,7 @@ def amend(
             )
             raise ReservationConflict(msg, reservation=reservation)
         body = {
-            **json.loads(row["body"]),
-            **ledger.conditions.facts,
+            **told_anew(json.loads(row["body"]), ledger.conditions.facts),
             "cost": cost.describe(),
             "reserved_cost": json.loads(row["cost"]),
             "because": because,

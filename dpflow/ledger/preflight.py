@@ -20,6 +20,7 @@ from dpflow.exceptions import LedgerCorrupt, ReservationConflict, UnsupportedCos
 from dpflow.ledger.account import Account, append, check_kept, read_account
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.owner import Liveness
+from dpflow.ledger.provenance import told_anew
 from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.writer import writer
 
@@ -219,7 +220,7 @@ def post_seal(session: Session, row: Row, facts: Mapping[str, Any]) -> None:
 
     The caller has locked its datasets, as every draw has: after this there is none.
     """
-    body = {**json.loads(row["body"]), **facts}
+    body = told_anew(json.loads(row["body"]), facts)
     # First, for a request that declares its run anew may still fail (`Part`).
     session.post("close_reservation", id=row["id"], state="sealed")
     for account_id in _accounts(row):

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 _SECONDS = 5
+#: What tells of an entry's writer.
+_FACTS = ("who", "dpflow", "code")
 
 
 @cache
@@ -47,6 +49,14 @@ def provenance(
         # If git does not say, the code may be any.
         facts["code"] = {"commit": commit, "dirty": changed != ""}
     return facts
+
+
+def told_anew(body: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an entry tells, with another writer's facts in place of all of its.
+
+    Who has no commit to tell must not seem to have run the former one's.
+    """
+    return {k: v for k, v in body.items() if k not in _FACTS} | dict(facts)
 
 
 def git(folder: Path, *arguments: str) -> str | None:

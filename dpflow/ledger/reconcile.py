@@ -2,17 +2,24 @@
 
 The witness tells how much was charged. What the ledger lacks of it is charged again, in
 full and on the same accounts, by entries of kind `repair`; nothing is ever lowered, and
-which outputs those charges stand for stays unknown.
+which outputs those charges stand for stays unknown. A dataset that lost a decision is
+frozen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from dpflow.accounting.tally import Tally
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    PolicyChanged,
+    PolicyNotApplied,
+)
 from dpflow.ledger.account import (
     Account,
     append,
@@ -23,13 +30,21 @@ from dpflow.ledger.account import (
 from dpflow.ledger.checkpoints import WITNESSED
 from dpflow.ledger.database import Session
 from dpflow.ledger.kernel import Ledger
+from dpflow.ledger.lost import (
+    LostDecisions,
+    dataset_of,
+    freeze_again,
+    lost_decisions,
+    nothing_used,
+)
 from dpflow.ledger.terms import (
     all_terms,
     gate_place,
     governing_term,
+    newest_term,
     open_gate,
 )
-from dpflow.ledger.watch import checkpoint_heads, heads, missing
+from dpflow.ledger.watch import checkpoint_heads, closings, heads, missing
 from dpflow.ledger.witness_base import WitnessBase
 from dpflow.ledger.witness_lines import HEAD, Line
 from dpflow.ledger.writer import writer
@@ -68,6 +83,7 @@ class Comparison:
         epoch: How many repairs the ledger had.
         unsigned: How many signed checkpoints it lacks; they cannot be made again, and
             the next `verify` signs anew.
+        lost: Decisions that it lacks; a repair freezes their datasets.
     """
 
     lines: int
@@ -75,6 +91,7 @@ class Comparison:
     older: bool
     epoch: int
     unsigned: int = 0
+    lost: tuple[LostDecisions, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -94,20 +111,22 @@ def compare(ledger: Ledger) -> Comparison:
     lines = witness.all_lines()
     with ledger.database.read() as session:
         epoch = int(session.rows("read_ledger")[0]["epoch"])
-        losses = []
-        for account_id, (every, gone) in _by_account(session, lines).items():
+        losses, lacking = [], _by_account(session, lines)
+        for account_id, (every, gone) in lacking.items():
             account = read_account(session, account_id)
             after = None
             if account is not None:
                 after = _repaired(account, every, gone, whole=witness.whole)
             losses.append(_loss(account_id, gone, account, after))
         unsigned = _lost_checkpoints(session, lines)
+        lost = _lost(session, lacking)
     return Comparison(
         lines=len(_charges(lines)),
         losses=tuple(losses),
         older=epoch < witness.epoch,
         epoch=epoch,
         unsigned=unsigned,
+        lost=lost,
     )
 
 
@@ -119,6 +138,9 @@ def reconcile(
     others: Sequence[Line] = (),
 ) -> Comparison:
     """Charge again what the ledger lacks, and begin its witness anew.
+
+    A dataset is frozen if a freeze or a tightened policy of it was lost, or a term that
+    nobody has opened again: its decision would else be undone by a lost file.
 
     Args:
         ledger: The ledger.
@@ -133,30 +155,37 @@ def reconcile(
     witness = ledger.watch.witness
     lines = [*(() if witness is None else witness.all_lines()), *others]
     known_epoch = 0 if witness is None else witness.epoch
-    datasets = {_dataset(line.account) for line in _charges(lines)}
+    datasets = {dataset_of(line.account) for line in _charges(lines)}
     losses: list[Loss] = []
     facts = {**ledger.conditions.facts, "because": because}
     with ledger.writing(sorted(datasets)) as session:
         epoch = int(session.rows("read_ledger")[0]["epoch"])
         whole = witness is None or witness.whole
-        for account_id, (every, gone) in _by_account(session, lines).items():
-            account = read_account(session, account_id) or _opened(
-                session, account_id, policies, facts
-            )
-            after = _repaired(account, every, gone, whole=whole)
-            _append_repair(session, account, after, gone, facts)
+        lacking = _by_account(session, lines)
+        for account_id, (every, gone) in lacking.items():
+            account, after = read_account(session, account_id), None
+            if account is None and _is_needed(session, account_id, gone):
+                account = _opened(session, account_id, policies, facts)
+            if account is not None:
+                after = _repaired(account, every, gone, whole=whole)
+                if not nothing_used(gone):
+                    _append_repair(session, account, after, gone, facts)
             losses.append(_loss(account_id, gone, account, after))
+        lost = _lost(session, lacking)
+        for each in lost:
+            freeze_again(session, each, facts)
         found = Comparison(
             lines=len(_charges(lines)),
             losses=tuple(losses),
             older=epoch < known_epoch,
             epoch=epoch,
             unsigned=_lost_checkpoints(session, lines),
+            lost=lost,
         )
         if not found.agrees:
             epoch = max(epoch, known_epoch) + 1
             session.change("set_epoch", epoch=epoch)
-        begun = [*heads(session), *checkpoint_heads(session)]
+        begun = [*heads(session), *closings(session), *checkpoint_heads(session)]
     if witness is not None and not found.agrees:
         witness.enrol(epoch, begun, anew=True)
     return found
@@ -171,8 +200,9 @@ def trust(ledger: Ledger) -> list[Line]:
     witness = _witness(ledger)
     with ledger.database.read() as session:
         epoch = int(session.rows("read_ledger")[0]["epoch"])
-        begun, signed = heads(session), checkpoint_heads(session)
-    witness.enrol(epoch, [*begun, *signed])
+        begun = heads(session)
+        others = [*closings(session), *checkpoint_heads(session)]
+    witness.enrol(epoch, [*begun, *others])
     return begun
 
 
@@ -197,6 +227,12 @@ def _by_account(
     for every, gone in found.values():
         gone.extend(missing(session, every))
     return {account: both for account, both in found.items() if both[1]}
+
+
+def _lost(
+    session: Session, lacking: Mapping[str, tuple[list[Line], list[Line]]]
+) -> tuple[LostDecisions, ...]:
+    return lost_decisions(session, {name: gone for name, (_, gone) in lacking.items()})
 
 
 def _charges(lines: Iterable[Line]) -> list[Line]:
@@ -279,20 +315,32 @@ def _opened(
     facts: Mapping[str, Any],
 ) -> Account:
     """Open an account again that the ledger lacks."""
-    dataset = _dataset(account_id)
+    dataset = dataset_of(account_id)
     policy = policies.get(dataset)
-    if policy is not None:
-        term = governing_term(session, policy, applies=True, facts=facts)
-        kind, name, partition = _parts(account_id, policy)
-        if gate_place(term, kind, name, partition) == account_id:
-            account = open_gate(session, term, kind, name, facts, partition=partition)
-            if account is not None:
-                return account
+    with suppress(PolicyChanged, PolicyNotApplied):
+        if policy is not None:
+            term = governing_term(session, policy, applies=True, facts=facts)
+            kind, name, part = _parts(account_id, policy)
+            if gate_place(term, kind, name, part) == account_id:
+                account = open_gate(session, term, kind, name, facts, partition=part)
+                if account is not None:
+                    return account
     msg = (
         f"the ledger lacks account {account_id!r}, and no policy makes it. Put the "
-        f"policy file of dataset {dataset!r} back that was in force at that time."
+        f"policy file of dataset {dataset!r} back that was in force at that time. If "
+        f"the ledger lacks its whole term, apply it again: `dpflow policy apply "
+        f"{dataset} --new-term --because TEXT`."
     )
     raise ConfigurationError(msg)
+
+
+def _is_needed(session: Session, account_id: str, gone: Sequence[Line]) -> bool:
+    """Say whether an account that is gone has to be opened again, to be charged.
+
+    Not if nothing was used there: the freeze of its dataset stands for the rest.
+    """
+    dataset = dataset_of(account_id)
+    return not nothing_used(gone) or newest_term(session, dataset) is None
 
 
 def _parts(account_id: str, policy: Policy) -> tuple[str, str, str]:
@@ -309,10 +357,6 @@ def _parts(account_id: str, policy: Policy) -> tuple[str, str, str]:
     return kind, name, partition
 
 
-def _dataset(account_id: str) -> str:
-    return account_id.partition("#")[0]
-
-
 def _loss(
     account_id: str, gone: Sequence[Line], account: Account | None, after: Tally | None
 ) -> Loss:
@@ -326,7 +370,7 @@ def _loss(
 
 
 def newest_lines(ledger: Ledger) -> list[Line]:
-    """Return the heads of a ledger, as `reconcile` takes them from elsewhere.
+    """Return what a witness of a ledger would begin with, as `reconcile` takes it.
 
     Raises:
         LedgerCorrupt: If an account does not agree with its newest entry.
@@ -337,4 +381,4 @@ def newest_lines(ledger: Ledger) -> list[Line]:
             if read_account(session, line.account) is None:
                 msg = f"account {line.account!r} is not there"
                 raise LedgerCorrupt(msg)
-    return found
+        return [*found, *closings(session)]

@@ -61,8 +61,10 @@ def refusal_error(refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
     account, request = refusal.account, refusal.request
     fits = _fits(refusal)
     flow = f" of flow {request.flow!r}" if request.flow else ""
+    # A freeze refuses by itself, whatever the gate would say.
+    by = "" if account.state == "frozen" else f" by {_gate(account)}"
     message = (
-        f"step {request.step!r}{flow} was refused by {_gate(account)}: "
+        f"step {request.step!r}{flow} was refused{by}: "
         f"{_reason(refusal)} {fits} Nothing was charged for it."
     )
     return kind(
@@ -81,10 +83,8 @@ def refusal_error(refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
 
 
 def _gate(account: Account) -> str:
-    theorem, dataset = account.rule.theorem, f"dataset {account.dataset!r}"
-    if account.kind == "population":
-        return f"the {theorem} filter of {account.dataset.replace('/', ' ', 1)!r}"
-    if account.kind == "dataset":
+    theorem, dataset = account.rule.theorem, _dataset(account)
+    if account.kind in ("dataset", "population"):
         return f"the {theorem} filter of {dataset}"
     if account.kind == "partition":
         return f"the {theorem} filter of partition {account.name!r} of {dataset}"
@@ -95,12 +95,18 @@ def _gate(account: Account) -> str:
     return f"the {theorem} odometer of flow {account.name!r} on {dataset}"
 
 
+def _dataset(account: Account) -> str:
+    if account.kind == "population":
+        return repr(account.dataset.replace("/", " ", 1))
+    return f"dataset {account.dataset!r}"
+
+
 def _reason(refusal: Refusal) -> str:
     account, request = refusal.account, refusal.request
     if refusal.ended:
         return "its flow run has ended, and its preflight is sealed."
     if refusal.frozen:
-        return f"the dataset is {frozen_text(refusal.frozen)}."
+        return f"{_dataset(account)} is {frozen_text(refusal.frozen)}."
     if refusal.closed:
         named, flow = "its policy names the flows that may use it, and ", request.flow
         if flow is None:

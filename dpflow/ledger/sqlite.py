@@ -354,7 +354,10 @@ class SqliteDatabase:
                 "and nothing was charged unless `dpflow history` shows it."
             )
             return LedgerUnavailable(msg, ledger=self.place)
-        msg = f"the ledger {self.path} is damaged or inconsistent: {text}"
+        msg = (
+            f"the ledger {self.path} is damaged or inconsistent: {text.rstrip('.')}. "
+            "Put a good backup back: `dpflow ledger restore`."
+        )
         return LedgerCorrupt(msg, ledger=self.place)
 
     @staticmethod

@@ -95,7 +95,7 @@ FROM entry WHERE account = :account ORDER BY seq DESC LIMIT 2;
 SELECT kind, COUNT(*) AS entries FROM entry WHERE account = :account GROUP BY kind;
 
 -- name: newest_of_kind
-SELECT body, settled_after, held_after, at FROM entry
+SELECT seq, hash, amount, body, settled_after, held_after, at FROM entry
 WHERE account = :account AND kind = :kind ORDER BY seq DESC LIMIT 1;
 
 -- name: bodies_of_kind

@@ -10,7 +10,7 @@ from dpflow.accounting.tally import Tally
 from dpflow.exceptions import LedgerError, LedgerRolledBack, LedgerUnwitnessed
 from dpflow.ledger.account import Account, reserve_key
 from dpflow.ledger.checkpoints import WITNESSED, checkpoint_line
-from dpflow.ledger.database import Session
+from dpflow.ledger.database import Row, Session
 from dpflow.ledger.records import Granted
 from dpflow.ledger.witness_base import WitnessBase
 from dpflow.ledger.witness_lines import HEAD, Line
@@ -100,9 +100,10 @@ class Watch:
             self.witness.append(lines)
 
     def tell_of_gates(self, accounts: Iterable[Account]) -> None:
-        """Tell the witness of entries that froze accounts or tightened their gates.
+        """Tell the witness of entries that froze, tightened or opened accounts.
 
-        They charge nothing, but a backup that forgot one would open the gate again.
+        They charge nothing, but a backup that forgot one would open the gate again, or
+        bring the term before back.
         Where the witness is missing no step runs anyway, and who enrols it anew tells
         it of them.
 
@@ -120,23 +121,23 @@ class Watch:
     def _rolled_back(
         self, session: Session, gone: Sequence[Line], witness: WitnessBase
     ) -> LedgerRolledBack:
-        first = gone[0]
+        first, entries = gone[0], {(line.account, line.seq) for line in gone}
         rows = session.rows("read_account", id=first.account)
         held = f"ends at entry {rows[0]['seq']}" if rows else "has no such account"
         if rows and rows[0]["seq"] >= first.seq:
             held = "has another entry there"
-        charging = not all(line.charges_nothing for line in gone)
-        what, kind = "charges" if charging else "freezes or tightenings", "entry"
+        charging = not all(line.decides for line in gone)
+        what, kind = "charges" if charging else "freezes or applied policies", "entry"
         if first.account.startswith(WITNESSED):
             what, kind, held = "signed checkpoints", "number", "has another or none"
         msg = (
-            f"the ledger {self.place} lacks {len(set(gone))} {what} that its witness "
+            f"the ledger {self.place} lacks {len(entries)} {what} that its witness "
             f"{witness.place} has seen: the first is {kind} {first.seq} of account "
             f"{first.account.removeprefix(WITNESSED)!r}, and the ledger {held}. A "
             "backup was restored, its "
             "-wal was lost, or it is a copy. Bring the right ledger back; if there is "
-            "none, `dpflow ledger reconcile` shows what is missing and charges it "
-            "again. No step runs until then."
+            "none, `dpflow ledger reconcile` shows what is missing and makes it good. "
+            "No step runs until then."
         )
         details = {"account": first.account, "seq": first.seq}
         return LedgerRolledBack(
@@ -226,6 +227,31 @@ def checkpoint_heads(session: Session) -> list[Line]:
         if points and points[-1]["number"] is not None:
             found.append(checkpoint_line(row["id"], points[-1]))
     return found
+
+
+def closings(session: Session) -> list[Line]:
+    """Return lines about the newest entries that froze accounts or lowered gates.
+
+    The newest entry of an account does not tell whether one of them was before it.
+    """
+    found = []
+    for row in session.rows("list_accounts", dataset=None):
+        kinds = ["tighten", *(["freeze"] if row["state"] == "frozen" else [])]
+        for kind in kinds:
+            told = session.rows("newest_of_kind", account=row["id"], kind=kind)
+            found += [_closing(row["id"], entry) for entry in told]
+    return found
+
+
+def _closing(account: str, entry: Row) -> Line:
+    settled, held = entry["settled_after"], entry["held_after"]
+    return Line(
+        account=account,
+        seq=entry["seq"],
+        hash=entry["hash"],
+        used=(Tally.from_text(settled) + Tally.from_text(held)).to_text(),
+        asked=entry["amount"],
+    )
 
 
 def heads(session: Session) -> list[Line]:

@@ -156,7 +156,12 @@ class Witness(WitnessBase):
                         return
                     every = self._read_all()
                     newest = set(self._seen.newest.values())
-                    older = [line for line in every[:-_KEPT] if line in newest]
+                    older = [
+                        line
+                        for line in every[:-_KEPT]
+                        # No later line tells what was decided before it.
+                        if line in newest or line.decides
+                    ]
                     header = Header(ledger=self.ledger, epoch=self.epoch, whole=False)
                     self._rewrite(header, [*dict.fromkeys(older), *every[-_KEPT:]])
             except OSError as error:

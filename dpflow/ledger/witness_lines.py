@@ -40,9 +40,17 @@ class Line:
     run: str | None = None
 
     @property
-    def charges_nothing(self) -> bool:
-        """Whether the entry moved no budget: a freeze, or a tightened gate."""
-        return self.asked != HEAD and not self.asked.strip("[0,]")
+    def decides(self) -> bool:
+        """Whether the entry moved no budget and holds no step.
+
+        It froze an account, lowered its gate or, as the first, opened a term.
+        """
+        return not (self.reservation or self.asked.strip("[0,]"))
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing was settled or held after the entry."""
+        return not self.used.strip("[0,]")
 
     def to_text(self, ledger: str) -> str:
         """Write the line."""

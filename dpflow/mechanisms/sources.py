@@ -162,18 +162,32 @@ def random_bytes(count: int) -> bytes:
     return os.urandom(count) if stream is None else stream.bytes(count)
 
 
-def undrawn(cost: Cost) -> str | None:
+_doubted: set[tuple[str, str]] = set()
+_doubting = threading.Lock()
+
+
+def undrawn(ledger: str, step: str, cost: Cost) -> str | None:
     """Say what to fear of a step that did not call `release`, or None if nothing.
 
     A mechanism that is dpflow's to draw was declared and not drawn: most likely
     `release` was forgotten, and the exact output is out. Other costs declare a
-    guarantee of the body's own mechanism.
+    guarantee of the body's own mechanism. It is said once for each step and process.
+
+    Args:
+        ledger: Id of the ledger that governs the step.
+        step: Name of the step.
+        cost: What it declared.
     """
     if not isinstance(cost, (Gaussian, Laplace)):
         return None
+    with _doubting:
+        if (ledger, step) in _doubted:
+            return None
+        _doubted.add((ledger, step))
     return (
         f"it ended without release(), so dpflow drew no noise, and {cost!r} is charged "
         "as declared. If the body added no such noise itself, its exact output is out: "
         "return release(value). If it did, declare that mechanism's guarantee, such "
-        "as ZCDP, GaussianDP or PureDP, and this warning ends."
+        "as ZCDP, GaussianDP or PureDP, and this warning ends. (It is given once for "
+        "each step and process.)"
     )

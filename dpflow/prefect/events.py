@@ -6,14 +6,21 @@ blocks no settlement. docs/events.md documents names and payloads.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from prefect.events import emit_event
 
 from dpflow.asking import Notice
 from dpflow.ledger.records import Request
 
 
-def announce(notice: Notice) -> None:
-    """Send `dpflow.budget.<kind>` for each dataset that the step reads."""
+def announce(notice: Notice, occurred: datetime) -> None:
+    """Send `dpflow.budget.<kind>` for each dataset that the step reads.
+
+    Args:
+        notice: What became of the step.
+        occurred: When it did; events may be sent later.
+    """
     request = notice.request
     payload = {
         "step": request.step,
@@ -28,6 +35,7 @@ def announce(notice: Notice) -> None:
     for dataset in [about] if about else request.datasets:
         emit_event(
             event=f"dpflow.budget.{notice.kind}",
+            occurred=occurred,
             resource=_resource(notice, dataset),
             related=_deployment(request),
             payload={"dataset": dataset, **payload},

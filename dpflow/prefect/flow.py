@@ -19,6 +19,7 @@ from prefect.context import FlowRunContext
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, ConfigurationError
 from dpflow.ledger.views import count_refusals, refusal_of_run
 from dpflow.prefect.artifacts import publish_budget
+from dpflow.prefect.delivery import aflushed, flushed
 from dpflow.prefect.deployed import DPFlow
 from dpflow.prefect.futures import noted_steps, wait_for_steps
 from dpflow.prefect.preflight import Preflight, PreflightLike
@@ -96,7 +97,7 @@ def dp_flow(
         def halting(*args: P.args, **kwargs: P.kwargs) -> Any:
             run = _execution()
             value = None
-            with noted_steps(run.id), whole.sealed():
+            with flushed(), noted_steps(run.id), whole.sealed():
                 try:
                     whole.begin(args, kwargs)
                     value = _finished(function(*args, **kwargs))
@@ -109,14 +110,16 @@ def dp_flow(
         async def halting_async(*args: P.args, **kwargs: P.kwargs) -> Any:
             run = await asyncio.to_thread(_execution)
             value = None
-            with noted_steps(run.id), whole.sealed():
-                try:
-                    await asyncio.to_thread(whole.begin, args, kwargs)
-                    value = _finished(await cast("Any", function(*args, **kwargs)))
-                except Exception as error:
-                    if not await asyncio.to_thread(_halted, run, error):
-                        raise
-                return await asyncio.to_thread(_ended, run, value, on_exhausted)
+            async with aflushed():
+                with noted_steps(run.id), whole.sealed():
+                    try:
+                        await asyncio.to_thread(whole.begin, args, kwargs)
+                        called = cast("Any", function(*args, **kwargs))
+                        value = _finished(await called)
+                    except Exception as error:
+                        if not await asyncio.to_thread(_halted, run, error):
+                            raise
+                    return await asyncio.to_thread(_ended, run, value, on_exhausted)
 
         chosen = halting_async if inspect.iscoroutinefunction(function) else halting
         return DPFlow(fn=cast("Callable[P, R]", chosen), **flow_options)

@@ -15,7 +15,7 @@ from prefect.context import FlowRunContext, TaskRunContext
 from dpflow.asking import EnclosingFlow, Notice, Place
 from dpflow.prefect.artifacts import publish_progress
 from dpflow.prefect.assets import describe_assets
-from dpflow.prefect.events import announce
+from dpflow.prefect.delivery import send
 from dpflow.prefect.unnamed import warn_if_unnamed
 
 logger = logging.getLogger("dpflow")
@@ -31,11 +31,13 @@ def called_by_engine(function: Callable[..., Any]) -> bool:
 
 
 def _listen(notice: Notice) -> None:
+    # Only events are sent later. Prefect reads the assets when the task ends, progress
+    # is of its moment, and the warning is for the log of the run.
     if notice.kind == "progress":
         publish_progress(notice)
     else:
         describe_assets(notice)
-        announce(notice)
+        send(notice)
         warn_if_unnamed(notice)
 
 

@@ -258,12 +258,16 @@ def nothing_stored() -> Iterator[None]:
     A task that a step's body calls returns data that was not released. It would
     inherit the step's `persist_result`, or a setting's; what it says itself counts.
     """
+    stored = get_current_settings().tasks.default_persist_result
+    context = TaskRunContext.get() or FlowRunContext.get()
+    if not stored and (context is None or not context.persist_result):
+        yield
+        return
     with ExitStack() as stack:
         # The setting comes before what a task inherits.
-        if get_current_settings().tasks.default_persist_result:
+        if stored:
             setting = {PREFECT_TASKS_DEFAULT_PERSIST_RESULT: False}
             stack.enter_context(temporary_settings(setting))
-        context = TaskRunContext.get() or FlowRunContext.get()
         if context is not None and context.persist_result:
             update = {"persist_result": False}
             stack.enter_context(context.model_copy(update=update))

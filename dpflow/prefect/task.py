@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -221,6 +221,13 @@ def dp_task(
     return decorate
 
 
+def _check_private(
+    step: Step, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    if step.private:
+        check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
+
+
 def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     """Return the guarded function, which becomes the task's `.fn`."""
 
@@ -236,7 +243,7 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
-        check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
+        _check_private(step, args, kwargs)
         told = Told(current_place())
         try:
             value = run(step, body, args, kwargs, told.place)
@@ -248,7 +255,7 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-        check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
+        _check_private(step, args, kwargs)
         told = Told(current_place())
         try:
             value = await arun(step, body_async, args, kwargs, told.place)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.exceptions import LedgerRolledBack, LedgerUnwitnessed
-from tests.cli.support import Shop, run, run_fine, run_json, run_terminal
+from dpflow.exceptions import BudgetRefused, LedgerRolledBack, LedgerUnwitnessed
+from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
 
 KEY = "k" * 40
+BECAUSE = ("--because", "the disk died")
 
 
 def edit(shop: Shop, statement: str) -> None:
@@ -27,6 +28,11 @@ def roll_back(shop: Shop) -> None:
     shop.charge()
     run_fine("ledger", "backup", "before.db")
     shop.charge(step="forgotten")
+    put_back(shop)
+
+
+def put_back(shop: Shop) -> None:
+    """Put that copy in the ledger's place, by hand."""
     for part in ("", "-wal", "-shm"):
         (shop.root / ".dpflow" / f"ledger.db{part}").unlink(missing_ok=True)
     shutil.copyfile("before.db", shop.root / ".dpflow" / "ledger.db")
@@ -192,6 +198,67 @@ def test_what_a_ledger_forgot_is_charged_again(shop: Shop) -> None:
     kinds = [entry["entry"] for entry in run_json("history", "cdnow")["entries"]]
     assert kinds == ["settle", "reserve", "repair", "settle", "reserve", "open"]
     assert "the disk died" in run_fine("history", "cdnow")
+
+
+def test_a_forgotten_freeze_is_repaired_by_a_freeze(shop: Shop) -> None:
+    """First it is shown, then done; both say how to go on."""
+    shop.charge()
+    run_fine("ledger", "backup", "before.db")
+    run_fine("freeze", "cdnow", "--because", "wrong sigma")
+    put_back(shop)
+    text = run("ledger", "reconcile").stdout
+    assert "entry 4: a freeze or a tightened policy" in text
+    assert "Dataset 'cdnow' would be frozen: repaired: a freeze was lost" in text
+    because = "repaired: a freeze was lost, or a tightened policy"
+    data = run_json("ledger", "reconcile", exit_code=1)
+    assert data["lost_decisions"] == [
+        {
+            "dataset": "cdnow",
+            "freeze_or_tightening": True,
+            "terms": [],
+            "because": because,
+        }
+    ]
+    text = run_fine("ledger", "reconcile", *BECAUSE)
+    assert f"Dataset 'cdnow' is frozen: {because}." in text
+    assert "dpflow policy apply cdnow" in text
+    assert "dpflow thaw cdnow --because TEXT" in text
+    assert "steps of the other datasets run again" in text
+    with pytest.raises(BudgetRefused, match=r"is frozen by .*a freeze was lost"):
+        shop.charge()
+    run_fine("thaw", "cdnow", "--because", "it was right")
+    shop.charge()
+
+
+def test_restore_freezes_what_was_frozen_since(shop: Shop) -> None:
+    """As reconcile does, and says so."""
+    shop.charge()
+    run_fine("ledger", "backup", "before.db")
+    run_fine("freeze", "cdnow", "--because", "wrong sigma")
+    text = run_fine("ledger", "restore", "before.db", *BECAUSE)
+    assert "Dataset 'cdnow' is frozen: repaired: a freeze was lost" in text
+    assert run_json("status", "cdnow")["datasets"][0]["frozen"]
+
+
+def test_a_forgotten_term_is_applied_again_first(shop: Shop) -> None:
+    """The lines say so; afterwards nothing is frozen for it."""
+    shop.charge()
+    run_fine("ledger", "backup", "before.db")
+    further = CDNOW.replace("epsilon: 3,", "epsilon: 4,")
+    shop.write(further + "lifetime: {epsilon: 9, delta: 1e-5}\n")
+    again = ("policy", "apply", "cdnow", "--new-term", "--because", "more")
+    run_fine(*again)
+    put_back(shop)
+    text = run("ledger", "reconcile").stdout
+    assert "entry 1: a new term" in text
+    assert "would be frozen: repaired: term 2 was lost" in text
+    assert "First apply term 2 again: `dpflow policy apply cdnow --new-term" in text
+    (lost,) = run_json("ledger", "reconcile", exit_code=1)["lost_decisions"]
+    assert lost["terms"] == [2]
+    assert run(*again).exit_code == 0  # with a warning of what is not repaired yet
+    text = run_fine("ledger", "reconcile", *BECAUSE)
+    assert "frozen" not in text
+    shop.charge()
 
 
 def test_a_reason_of_blanks_is_wrong_usage(shop: Shop) -> None:

@@ -268,3 +268,45 @@ def test_another_ledger_is_refused(shop: Shop) -> None:
     result = run("status")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "would forget what has been spent" in result.stderr.replace("\n", " ")
+
+
+def test_a_divided_dataset_has_no_row_without_a_budget(shop: Shop) -> None:
+    """What opens and freezes all of its parts is not a budget that is left."""
+    text = (
+        "dataset: events\nunit: person\nrelation: add-or-remove\n"
+        "budget: {epsilon: 1}\nfilter: basic\npartition: {by: region}\n"
+    )
+    shop.write(text, "events.yaml")
+    (shop.root / "proof").touch()
+    charged = ("--partition", "north", "--cost", "Laplace(sensitivity=1, scale=10)")
+    how = ("--because", "before dpflow", "--evidence", "proof")
+    run_fine("ledger", "import-prior", "events", *charged, *how)
+    (data,) = run_json("status", "events")["datasets"]
+    assert "dataset" not in {each["kind"] for each in data["accounts"]}
+    assert "north" in run_fine("status", "events")
+    shop.write(
+        text.replace("partition: {by: region}", "lifetime: {epsilon: 2}"), "events.yaml"
+    )
+    run_fine("policy", "apply", "events", "--new-term", "--because", "undivided")
+    newest, before = run_json("status", "events")["datasets"][::-1]
+    assert newest["term"] == 2
+    assert [each["kind"] for each in newest["accounts"]] == ["dataset"]
+    assert "dataset" not in {each["kind"] for each in before["accounts"]}
+
+
+def test_the_cap_of_parts_by_time_is_a_row(shop: Shop) -> None:
+    """It has a budget, which every part uses up: the negative of the test above."""
+    text = (
+        "dataset: events\nunit: user-week\nrelation: add-or-remove\n"
+        "budget: {epsilon: 1}\nfilter: basic\npartition: {by: week}\n"
+        "lifetime: {epsilon: 3}\n"
+    )
+    shop.write(text, "events.yaml")
+    (shop.root / "proof").touch()
+    charged = ("--partition", "2026-W05", "--cost", "Laplace(sensitivity=1, scale=10)")
+    how = ("--because", "before dpflow", "--evidence", "proof")
+    run_fine("ledger", "import-prior", "events", *charged, *how)
+    (data,) = run_json("status", "events")["datasets"]
+    (whole,) = [each for each in data["accounts"] if each["kind"] == "dataset"]
+    assert whole["spent"] != whole["left"]
+    assert whole["budget"] == {"epsilon": "3", "delta": "0"}

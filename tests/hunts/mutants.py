@@ -30,6 +30,7 @@ STAGES = [
         "tests/ledger/test_reported.py",
         "tests/ledger/test_relations.py",
         "tests/ledger/test_preflight.py",
+        "tests/ledger/test_provenance.py",
         "tests/ledger/test_recall.py",
         "tests/ledger/test_sqlite.py",
         "tests/races",
@@ -124,6 +125,27 @@ MUTANTS = [
         "the witness hears of no tightening",
         "ledger.watch.tell_of_gates(written)",
         "pass",
+    ),
+    Mutant(
+        "the witness hears of no new term",
+        "written = [] if account is None else [account]",
+        "written: list[Account] = []",
+    ),
+    Mutant("a lost freeze is forgotten", "freeze_again(session, each, facts)", "pass"),
+    Mutant(
+        "a new witness knows of no freeze",
+        "begun = [*heads(session), *closings(session), *checkpoint_heads(session)]",
+        "begun = [*heads(session), *checkpoint_heads(session)]",
+    ),
+    Mutant(
+        "a compacted witness knows of no freeze",
+        "if line in newest or line.decides",
+        "if line in newest",
+    ),
+    Mutant(
+        "a closer's code is the reserver's",
+        "return {k: v for k, v in body.items() if k not in _FACTS} | dict(facts)",
+        "return {**body, **facts}",
     ),
     Mutant(
         "an odometer's halt is forgotten",

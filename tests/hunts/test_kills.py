@@ -8,6 +8,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ def die_at_every_statement(
     action: Callable[[Trial], Action],
     when: str,
     kind: type[FailingDatabase] = FailingDatabase,
+    *,
+    remembers: bool = True,
 ) -> int:
     """Kill a process at each statement of an operation; return how many there are."""
     new_ledger(folder).close()
@@ -86,6 +89,8 @@ def die_at_every_statement(
                 if left < 0:
                     die()
 
+            if not remembers:
+                database._recall.clear()
             setattr(database, when, hook)
             do()
             say("acknowledged")
@@ -108,12 +113,16 @@ def die_at_every_statement(
 
 
 def test_death_at_every_statement(folder: Path) -> None:
-    """Of a reservation, a batch, a settlement, a void, a forfeit and an opening."""
+    """Of a reservation, a batch, a settlement, a void, a forfeit and an opening.
+
+    By a connection that remembers what it decides by, and by one that asks for all.
+    """
     counts: Counter[str] = Counter()
-    for action in ACTIONS:
-        for when in ("before", "after"):
-            place = folder / f"{action.__name__}-{when}"
-            counts[action.__name__] += die_at_every_statement(place, action, when)
+    for action, when, how in product(ACTIONS, ("before", "after"), ("known", "asked")):
+        place = folder / f"{action.__name__}-{when}-{how}"
+        remembers = how == "known"
+        points = die_at_every_statement(place, action, when, remembers=remembers)
+        counts[action.__name__] += points
     assert all(count >= 4 for count in counts.values())
     figure("SIGKILL points", violations=0, points=counts.total(), **counts)
 

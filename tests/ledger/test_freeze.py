@@ -45,6 +45,8 @@ def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger, path: Place) 
     with pytest.raises(BudgetRefused, match="frozen by ann: 'wrong sigma'") as caught:
         granted(ledger)
     assert not isinstance(caught.value, BudgetExhausted)
+    assert "step 'count' was refused: dataset 'a' is frozen by ann" in str(caught.value)
+    assert "filter" not in str(caught.value)
     assert "dpflow thaw a" in caught.value.fits
     assert kinds(path) == ["open", "reserve", "freeze", "refuse"]
     assert (freeze_of(ledger, "a") or {})["because"] == "wrong sigma"
@@ -105,7 +107,7 @@ def test_another_dataset_goes_on(ledger: Ledger) -> None:
     granted(ledger)
     freeze(ledger, "a", who="ann", because="wrong sigma")
     granted(ledger, policies=[other])
-    with pytest.raises(BudgetRefused, match="dataset is frozen"):
+    with pytest.raises(BudgetRefused, match="dataset 'a' is frozen"):
         granted(ledger, policies=[other, make_policy()])
 
 

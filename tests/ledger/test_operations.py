@@ -124,7 +124,9 @@ def test_a_cost_without_a_price_charges_nothing(ledger, path):
 
 def test_a_reservation_that_is_not_there_is_told(ledger):
     """By its id."""
-    with pytest.raises(ReservationConflict, match="knows no reservation nobody"):
+    with pytest.raises(
+        ReservationConflict, match=r"no reservation nobody.*dpflow ledger reservations"
+    ):
         amend(ledger, "nobody", PureDP(epsilon=1), because=WHY)
 
 

@@ -411,3 +411,65 @@ def test_a_ledger_with_a_population_verifies(ledger: Ledger, folder: Path) -> No
     """Its account included."""
     on(ledger, folder, "shop", "web")
     assert verify(ledger).bad == []
+
+
+# Further terms
+
+
+@pytest.mark.parametrize("lifetime", [None, "2", "1.5", "100"])
+def test_no_further_term_fits_beside_parts_by_time(
+    ledger: Ledger, lifetime: str | None
+) -> None:
+    """A person may be in all of them; no advice is given that would be refused, too."""
+    before = CAPPED if lifetime else WEEKS
+    charge(ledger, before, "2026-W05")
+    fields = {"lifetime": f"{{epsilon: {lifetime}}}"} if lifetime else {}
+    after = make_policy(
+        budget="{epsilon: 0.25}", unit="user-week", partition="{by: week}", **fields
+    )
+    wished = Wish(because="less", new_term=True, raise_lifetime=True)
+    for wish in (Wish(), wished):
+        with pytest.raises(
+            (PolicyChanged, PolicyNotApplied), match="no further term fits"
+        ) as caught:
+            apply_policy(ledger, after, wish, Approval(principal="ann"))
+        assert "Lower the budget" not in str(caught.value)
+        assert "or open a new term" not in str(caught.value)
+        assert "Write `lifetime" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "lifetime", "advice"),
+    [
+        ("1.5", "2", r"Lower the budget to at most \(epsilon = 1, delta = 0\)"),
+        ("0.5", "1", "no budget is low enough"),
+    ],
+)
+def test_what_a_further_term_may_have_is_said(
+    ledger: Ledger, epsilon: str, lifetime: str, advice: str
+) -> None:
+    """A budget that does fit; or that none does."""
+    charge(ledger, REGIONS, "north")
+    fields = {"partition": "{by: region}", "lifetime": f"{{epsilon: {lifetime}}}"}
+    after = make_policy(budget=f"{{epsilon: {epsilon}}}", **fields)
+    wish = Wish(because="more", new_term=True)
+    with pytest.raises(PolicyChanged, match=advice):
+        apply_policy(ledger, after, Wish(), Approval(principal="ann"))
+    with pytest.raises(PolicyNotApplied, match=advice):
+        apply_policy(ledger, after, wish, Approval(principal="ann"))
+    if lifetime == "2":
+        fitting = make_policy(budget="{epsilon: 1}", **fields)
+        done = apply_policy(ledger, fitting, wish, Approval(principal="ann"))
+        assert done.term == 2
+
+
+def test_a_lifetime_below_what_was_opened_is_refused_with_what_fits(
+    ledger: Ledger,
+) -> None:
+    """Lowering the budget would not help: the term counts as it was opened."""
+    charge(ledger, CAPPED, "2026-W05")
+    lower = make_policy(
+        unit="user-week", partition="{by: week}", lifetime="{epsilon: 1.5}"
+    )
+    with pytest.raises(PolicyNotApplied, match=r"Keep the lifetime at .epsilon = 2"):
+        apply_policy(ledger, lower, Wish(), Approval(principal="ann"))

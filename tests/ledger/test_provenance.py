@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import getpass
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
 import dpflow
+from dpflow import PureDP
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger import provenance as room
+from dpflow.ledger.operations import amend
 from dpflow.ledger.provenance import authors_of, git, provenance, system_user
-from tests.ledger.support import url
+from dpflow.ledger.records import Conditions
+from tests.ledger.support import Place, edit, granted, make_ledger, read, url
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +57,39 @@ def test_the_commit_is_told_and_whether_the_code_differs(repository: Path) -> No
     provenance.cache_clear()
     (repository / "policy.yaml").write_text("dataset: b\n")
     assert provenance(repository)["code"] == {**clean, "dirty": True}
+
+
+@pytest.mark.parametrize("kind", ["settle", "void", "forfeit", "amend"])
+def test_who_ends_a_charge_without_a_commit_tells_none(path: Place, kind: str) -> None:
+    """Not that of whoever reserved, which did not run when the charge ended."""
+    code = {"commit": "c0ffee", "dirty": False}
+    facts = {"who": "worker", "dpflow": "9", "code": code}
+    make_ledger(path).close()
+    worker = open_ledger(url(path), conditions=Conditions(facts=facts))
+    reservation = granted(worker)
+    closer = open_ledger(url(path), conditions=Conditions(facts={"who": "ann"}))
+    if kind == "settle":
+        closer.settle(reservation)
+    elif kind == "void":
+        closer.owners = worker.owners
+        closer.void(reservation, reason="it never started")
+    elif kind == "forfeit":
+        worker.owners.close()
+        gone = "0" * 32
+        edit(
+            path, f"UPDATE reservation SET owner = '{gone}' WHERE id = '{reservation}'"
+        )
+        closer.forfeit(reservation, because="the host is gone")
+    else:
+        amend(closer, reservation, PureDP(epsilon="0.2"), because="it cost more")
+    sql = "SELECT body FROM entry WHERE kind = ?"
+    told = json.loads(read(path, sql, kind)[0][0])
+    assert told["who"] == "ann"
+    assert not told.keys() & {"code", "dpflow"}
+    assert told["step"] == "count"
+    assert json.loads(read(path, sql, "reserve")[0][0])["code"] == code
+    worker.close()
+    closer.close()
 
 
 def test_git_is_asked_once_per_process(

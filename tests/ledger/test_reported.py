@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
 from dpflow.accounting.basic import BasicFilter
 from dpflow.accounting.tally import Tally
-from tests.ledger.support import UNIT, audit, granted, new_ledger, sums
+from tests.ledger.support import UNIT, Place, audit, granted, make_ledger, sums
 
 
 @pytest.mark.parametrize(("realised", "charged"), [(4, 4), (10, 10), (11, 10)])
 def test_a_report_charges_at_most_what_was_reserved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, realised: int, charged: int
+    path: Place, monkeypatch: pytest.MonkeyPatch, realised: int, charged: int
 ) -> None:
     """Less is posted as less; a theorem that asks for more gets what was held."""
-    ledger = new_ledger(tmp_path)
+    ledger = make_ledger(path)
     amount = Tally((realised * UNIT // 100, 0))
     monkeypatch.setattr(BasicFilter, "price_realised", lambda *_: amount)
     ledger.settle(granted(ledger, "0.1"), reported=1)
-    assert sums(tmp_path / "ledger.db") == (Fraction(charged, 100), 0)
+    assert sums(path) == (Fraction(charged, 100), 0)
     ledger.close()
 
 
-def test_without_a_report_all_of_it_is_charged(tmp_path: Path) -> None:
+def test_without_a_report_all_of_it_is_charged(path: Place) -> None:
     """And the journal says so."""
-    ledger = new_ledger(tmp_path)
+    ledger = make_ledger(path)
     ledger.settle(granted(ledger, "0.1"))
-    assert sums(tmp_path / "ledger.db") == (Fraction(1, 10), 0)
+    assert sums(path) == (Fraction(1, 10), 0)
     ledger.close()
-    audit(tmp_path / "ledger.db")
+    audit(path)

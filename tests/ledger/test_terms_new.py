@@ -19,6 +19,7 @@ from dpflow.ledger.apply import Applied, Wish, apply_policy
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.freeze import freeze
 from dpflow.policy import Policy
+from dpflow.policy_fields import Budget
 from tests.ledger.support import (
     Place,
     audit,
@@ -80,8 +81,13 @@ def test_anything_else_needs_a_term_that_is_asked_for(
 ) -> None:
     """The refusal names each change, its verdict, and the command."""
     granted(ledger)
-    with pytest.raises(PolicyChanged, match="--new-term --because TEXT"):
+    told = "--new-term --because TEXT`, would be refused as well.*Write `lifetime"
+    with pytest.raises(PolicyChanged, match=told):
         apply(ledger, edited)
+    roomy = edited.model_copy(update={"lifetime": Budget(epsilon=9, delta="1e-5")})
+    told = "or open a new term with `dpflow policy apply a --new-term --because TEXT`"
+    with pytest.raises(PolicyChanged, match=told):
+        apply(ledger, roomy)
     assert read(path, "SELECT count(*) FROM term") == [(1,)]
     granted(ledger)
 

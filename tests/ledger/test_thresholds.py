@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from dpflow.accounting import FILTERS, Filter, conversions, gaussian, make_filte
 from dpflow.accounting.theorem import ThresholdFilter, solved_thresholds
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.account import rule_from_text, rule_to_text
-from tests.ledger.support import granted, make_policy, new_ledger, request
+from tests.ledger.support import Place, granted, make_ledger, make_policy, request
 
 STEP = Gaussian(sensitivity=1, sigma=1)
 
@@ -103,11 +102,11 @@ def test_a_text_without_thresholds_is_solved_again() -> None:
 
 
 def test_a_ledger_admits_no_more_after_an_upgrade(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One Gaussian fits; a solver that finds room for nine gets none of them."""
     policy = make_policy(budget="{epsilon: 5, delta: 1e-6}", filter="gaussian")
-    ledger = new_ledger(tmp_path)
+    ledger = make_ledger(path)
     granted(ledger, STEP, policies=[policy])
     solve_times(monkeypatch, Fraction(9))
     anew = make_filter("gaussian", epsilon=5, delta="1e-6")

@@ -1,23 +1,46 @@
-"""A restored backup forgets decisions, too: who froze a dataset, who tightened it."""
+"""A restored backup forgets decisions, too: freezes, tightenings and new terms."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dpflow.exceptions import LedgerRolledBack, LedgerUnwitnessed
+from dpflow.exceptions import (
+    BudgetRefused,
+    ConfigurationError,
+    LedgerRolledBack,
+    LedgerUnwitnessed,
+    PolicyChanged,
+)
 from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.ledger import witness as module
 from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
+from dpflow.ledger.backup import backup, restore
 from dpflow.ledger.freeze import freeze, freeze_of, thaw
 from dpflow.ledger.reconcile import compare, reconcile
-from tests.ledger.support import BASIC, audit, granted, make_policy, sums, url
+from dpflow.ledger.terms import newest_term
+from dpflow.policy import Policy
+from tests.ledger.support import (
+    BASIC,
+    Place,
+    audit,
+    edit,
+    granted,
+    kinds,
+    make_policy,
+    read,
+    sums,
+    url,
+)
 
+ANN = Approval(principal="ann")
 LOWER = make_policy(budget="{epsilon: 0.5}")
+#: What only a new term can hold.
+OTHER_UNIT = make_policy(unit="account", lifetime="{epsilon: 9}")
 
 
 def freezes(ledger: Ledger) -> None:
@@ -33,63 +56,335 @@ def thaws(ledger: Ledger) -> None:
 
 def tightens(ledger: Ledger) -> None:
     """Someone lowers the budget."""
-    apply_policy(ledger, LOWER, Wish(), Approval(principal="ann"))
+    apply_policy(ledger, LOWER, Wish(), ANN)
 
 
-DECISIONS = [freezes, thaws, tightens]
+def opens(ledger: Ledger) -> None:
+    """Someone opens a new term, under which nothing is charged yet."""
+    wish = Wish(new_term=True, because="accounts are the unit now")
+    apply_policy(ledger, OTHER_UNIT, wish, ANN)
 
 
-def forget(folder: Path, witness: str, decide: Callable[[Ledger], None]) -> Ledger:
+DECISIONS = [freezes, thaws, tightens, opens]
+GATES = [freezes, thaws, tightens]
+NAMES = "id rule halt settled held seq head state"
+
+
+def take_back(path: Place, accounts: list[tuple[Any, ...]], terms: list[Any]) -> None:
+    """Make a ledger's accounts and terms what they were, as a restored backup does."""
+    for at, (name, *values) in enumerate(accounts):
+        pairs = zip(NAMES.split()[1:], values, strict=True)
+        told = ", ".join(f"{n} = {_quoted(value)}" for n, value in pairs)
+        seq = accounts[at][5]
+        edit(
+            path,
+            "DROP TRIGGER IF EXISTS entry_no_delete",
+            f"UPDATE account SET {told} WHERE id = '{name}'",
+            f"DELETE FROM entry WHERE account = '{name}' AND seq > {seq}",
+        )
+    known = ", ".join(f"'{name}'" for name, *_ in accounts)
+    edit(
+        path,
+        "DROP TRIGGER IF EXISTS entry_no_delete",
+        f"DELETE FROM entry WHERE account NOT IN ({known})",
+        f"DELETE FROM account WHERE id NOT IN ({known})",
+        f"DELETE FROM term WHERE number > {len(terms)}",
+        *(
+            f"UPDATE term SET pinned = '{pinned}', declared = '{declared}', "
+            f"policy_hash = '{digest}' WHERE number = {number}"
+            for number, pinned, declared, digest in terms
+        ),
+    )
+
+
+def _quoted(value: object) -> str:
+    return "NULL" if value is None else f"'{value}'"
+
+
+def forget(path: Place, witness: str, decide: Callable[[Ledger], None]) -> Ledger:
     """Decide, and put a backup from before the decision in the ledger's place."""
-    path = folder / "ledger.db"
     ledger = create_ledger(url(path), witness=witness)
-    granted(ledger)
-    copy = folder / "copy"
-    with closing(sqlite3.connect(path)) as old, closing(sqlite3.connect(copy)) as new:
-        old.backup(new)
+    ledger.settle(granted(ledger))
+    accounts = read(path, f"SELECT {NAMES.replace(' ', ', ')} FROM account")
+    terms = read(path, "SELECT number, pinned, declared, policy_hash FROM term")
     decide(ledger)
     ledger.close()
-    for end in ("-wal", "-shm"):
-        Path(f"{path}{end}").unlink(missing_ok=True)
-    copy.replace(path)
+    take_back(path, accounts, terms)
     return open_ledger(url(path), witness=witness)
 
 
+@pytest.mark.parametrize(
+    "policy", [BASIC, LOWER, OTHER_UNIT], ids=["old", "low", "new"]
+)
 @pytest.mark.parametrize("decide", DECISIONS)
 def test_a_forgotten_decision_is_noticed(
-    tmp_path: Path, decide: Callable[[Ledger], None]
+    path: Place, tmp_path: Path, decide: Callable[[Ledger], None], policy: Policy
 ) -> None:
-    """A frozen dataset does not thaw, nor a budget grow back, by a restored backup."""
-    ledger = forget(tmp_path, str(tmp_path / "witness"), decide)
-    with pytest.raises(LedgerRolledBack):
-        granted(ledger)
+    """A dataset does not thaw, nor a budget grow back, nor an old term come back.
+
+    Whatever policy file a worker has, it hears of the restored backup.
+    """
+    ledger = forget(path, str(tmp_path / "witness"), decide)
+    with pytest.raises(LedgerRolledBack, match="applied policies"):
+        granted(ledger, policies=[policy])
     ledger.close()
 
 
 @pytest.mark.parametrize("decide", DECISIONS)
 def test_without_a_witness_it_is_silent(
-    tmp_path: Path, decide: Callable[[Ledger], None]
+    path: Place, decide: Callable[[Ledger], None]
 ) -> None:
     """Nothing else would notice: what the test above sees is the witness."""
-    ledger = forget(tmp_path, "none", decide)
+    ledger = forget(path, "none", decide)
     granted(ledger)
     ledger.close()
 
 
-@pytest.mark.parametrize("decide", DECISIONS)
-def test_reconcile_charges_nothing_for_a_decision(
+@pytest.mark.parametrize("decide", GATES)
+def test_a_lost_gate_is_frozen_again(
+    path: Place, tmp_path: Path, decide: Callable[[Ledger], None]
+) -> None:
+    """Which of them it was no line tells, so none is guessed; usage stays."""
+    ledger = forget(path, str(tmp_path / "witness"), decide)
+    before = sums(path)
+    (loss,) = compare(ledger).losses
+    assert all(line.decides for line in loss.missing)
+    assert kinds(path) == ["open", "reserve", "settle"]
+    found = reconcile(ledger, {"a": BASIC}, because="restored")
+    assert sums(path) == before
+    assert [(lost.dataset, lost.gates, lost.terms) for lost in found.lost] == [
+        ("a", True, ())
+    ]
+    assert kinds(path)[3:] == ["repair", "freeze"]
+    told = freeze_of(ledger, "a") or {}
+    assert str(told["because"]).startswith("repaired: a freeze was lost")
+    with pytest.raises(BudgetRefused, match=r"frozen .*repaired: a freeze was lost"):
+        granted(ledger)
+    assert compare(ledger).agrees
+    ledger.close()
+    audit(path)
+
+
+def test_a_lost_tightening_is_applied_again_while_frozen(
+    path: Place, tmp_path: Path
+) -> None:
+    """So that no step runs under the looser budget in between."""
+    ledger = forget(path, str(tmp_path / "witness"), tightens)
+    reconcile(ledger, {"a": LOWER}, because="restored")
+    tightens(ledger)
+    thaw(ledger, "a", who="ann", because="the policy is back")
+    granted(ledger, "0.4", policies=[LOWER])
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.1", policies=[LOWER])
+    ledger.close()
+    audit(path)
+
+
+def test_lost_charges_alone_freeze_nothing(path: Place, tmp_path: Path) -> None:
+    """They are charged again, and steps run: the negative of the tests above."""
+    ledger = forget(
+        path, str(tmp_path / "witness"), lambda ledger: granted(ledger) and None
+    )
+    assert compare(ledger).lost == ()
+    assert reconcile(ledger, {"a": BASIC}, because="restored").lost == ()
+    assert freeze_of(ledger, "a") is None
+    granted(ledger)
+    ledger.close()
+
+
+def test_a_freeze_that_is_back_is_not_repeated(path: Place, tmp_path: Path) -> None:
+    """Who froze again before the repair stays the one who did."""
+    ledger = forget(path, str(tmp_path / "witness"), freezes)
+    freezes(ledger)
+    reconcile(ledger, {"a": BASIC}, because="restored")
+    assert kinds(path).count("freeze") == 1
+    assert (freeze_of(ledger, "a") or {})["because"] == "wrong sigma"
+    ledger.close()
+
+
+# New terms
+
+
+def test_a_lost_term_freezes_the_one_before(path: Place, tmp_path: Path) -> None:
+    """A worker with the old file does not go on as if nobody had decided."""
+    ledger = forget(path, str(tmp_path / "witness"), opens)
+    before = sums(path)
+    found = reconcile(ledger, {"a": OTHER_UNIT}, because="restored")
+    assert [(lost.gates, lost.terms) for lost in found.lost] == [(False, (2,))]
+    assert sums(path) == before
+    assert (freeze_of(ledger, "a") or {})["because"] == "repaired: term 2 was lost"
+    with pytest.raises(BudgetRefused, match="term 2 was lost"):
+        granted(ledger)
+    thaw(ledger, "a", who="ann", because="nothing runs")
+    opens(ledger)
+    with pytest.raises(PolicyChanged):
+        granted(ledger)
+    granted(ledger, policies=[OTHER_UNIT])
+    ledger.close()
+    audit(path)
+
+
+def test_a_term_that_was_applied_again_freezes_nothing(
+    path: Place, tmp_path: Path
+) -> None:
+    """Nor does it count as charged, for nothing was."""
+    ledger = forget(path, str(tmp_path / "witness"), opens)
+    opens(ledger)
+    with pytest.raises(LedgerRolledBack):
+        granted(ledger, policies=[OTHER_UNIT])
+    assert reconcile(ledger, {"a": OTHER_UNIT}, because="restored").lost == ()
+    assert kinds(path, "a#2") == ["open"]
+    granted(ledger, policies=[OTHER_UNIT])
+    ledger.close()
+    audit(path)
+
+
+def test_a_lost_term_that_was_charged_has_to_be_applied_again(
+    path: Place, tmp_path: Path
+) -> None:
+    """Only then is there an account to charge; what to run is said."""
+
+    def charges(ledger: Ledger) -> None:
+        opens(ledger)
+        granted(ledger, "0.3", policies=[OTHER_UNIT])
+
+    ledger = forget(path, str(tmp_path / "witness"), charges)
+    assert [lost.terms for lost in compare(ledger).lost] == [(2,)]
+    with pytest.raises(ConfigurationError, match="dpflow policy apply a --new-term"):
+        reconcile(ledger, {"a": OTHER_UNIT}, because="restored")
+    opens(ledger)
+    found = reconcile(ledger, {"a": OTHER_UNIT}, because="restored")
+    assert found.lost == ()
+    assert sum(sums(path, "a#2")) * 10 == 3
+    # What ran under it is in the file that was lost.
+    ledger.close()
+
+
+def test_a_lost_first_term_is_opened_by_its_file(tmp_path: Path) -> None:
+    """There is nothing to freeze, and nothing else that could govern."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    ledger = create_ledger(url(path), witness=witness)
+    apply_policy(ledger, BASIC, Wish(), ANN)
+    ledger.close()
+    edit(path, "DROP TRIGGER entry_no_delete")
+    edit(path, "DELETE FROM entry", "DELETE FROM account", "DELETE FROM term")
+    ledger = open_ledger(url(path), witness=witness)
+    with pytest.raises(LedgerRolledBack):
+        granted(ledger)
+    reconcile(ledger, {"a": BASIC}, because="restored")
+    assert kinds(path) == ["open"]
+    granted(ledger)
+    ledger.close()
+
+
+def test_a_term_of_the_first_decision_needs_no_line_of_its_own(
+    path: Place, tmp_path: Path
+) -> None:
+    """The charge's line covers it."""
+    ledger = create_ledger(url(path), witness=str(tmp_path / "witness"))
+    granted(ledger)
+    assert ledger.watch.witness is not None
+    assert [line.seq for line in ledger.watch.witness.all_lines()] == [2]
+    ledger.close()
+
+
+# What else knows of decisions
+
+
+def test_a_witness_that_was_begun_anew_knows_them(path: Place, tmp_path: Path) -> None:
+    """A repair begins it with the newest entries, behind which a freeze may be."""
+    witness = str(tmp_path / "witness")
+    ledger = forget(path, witness, freezes)
+    accounts = read(path, f"SELECT {NAMES.replace(' ', ', ')} FROM account")
+    terms = read(path, "SELECT number, pinned, declared, policy_hash FROM term")
+    reconcile(ledger, {"a": BASIC}, because="restored")
+    with pytest.raises(BudgetRefused):
+        granted(ledger)  # The refusal, not the freeze, is the newest entry now.
+    assert reconcile(ledger, {"a": BASIC}, because="restored").agrees
+    ledger.close()
+    take_back(path, accounts, terms)
+    edit(path, "UPDATE ledger SET epoch = 0")
+    ledger = open_ledger(url(path), witness=witness)
+    assert [
+        lost.gates for lost in reconcile(ledger, {"a": BASIC}, because="x").lost
+    ] == [True]
+    with pytest.raises(BudgetRefused, match="frozen"):
+        granted(ledger)
+    ledger.close()
+
+
+def test_a_compacted_witness_still_knows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of charges the newest line tells enough; of a freeze only its own."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+
+    def goes_on(ledger: Ledger) -> None:
+        freezes(ledger)
+        thaw(ledger, "a", who="ann", because="it was right")
+        monkeypatch.setattr(module, "_KEPT", 3)
+        assert ledger.watch.witness is not None
+        for number in range(20):
+            ledger.settle(granted(ledger, "0.01"))
+            ledger.watch.witness._large = 1 if number == 18 else 10**6  # type: ignore[attr-defined]
+
+    ledger = forget(path, witness, goes_on)
+    assert ledger.watch.witness is not None
+    assert len(ledger.watch.witness.all_lines()) < 10
+    assert [lost.gates for lost in compare(ledger).lost] == [True]
+    ledger.close()
+
+
+@pytest.mark.parametrize("decide", [freezes, tightens])
+def test_restore_learns_of_a_lost_gate_from_the_file_it_replaces(
     tmp_path: Path, decide: Callable[[Ledger], None]
 ) -> None:
-    """It says which entry is gone; usage stays what it was, and steps run again."""
-    ledger = forget(tmp_path, str(tmp_path / "witness"), decide)
-    before = sums(tmp_path / "ledger.db")
-    (loss,) = compare(ledger).losses
-    assert all(line.charges_nothing for line in loss.missing)
-    reconcile(ledger, {"a": BASIC}, because="restored")
-    assert sums(tmp_path / "ledger.db") == before
+    """Also where the witness is waived."""
+    path = tmp_path / "ledger.db"
+    ledger = create_ledger(url(path), witness="none")
     granted(ledger)
+    backup(ledger, tmp_path / "copy")
+    decide(ledger)
     ledger.close()
-    audit(tmp_path / "ledger.db")
+    found = restore(
+        tmp_path / "copy",
+        path,
+        ledger_id=ledger.id,
+        witness=None,
+        policies={"a": BASIC},
+        because="restored",
+    ).charged_again
+    assert [lost.gates for lost in found.lost] == [True]
+    ledger = open_ledger(url(path), witness="none")
+    with pytest.raises(BudgetRefused, match="frozen"):
+        granted(ledger)
+    ledger.close()
+
+
+def test_a_restored_freeze_is_not_taken_for_a_lost_one(tmp_path: Path) -> None:
+    """A backup that has the decision lost none, whatever was charged since."""
+    path = tmp_path / "ledger.db"
+    ledger = create_ledger(url(path), witness="none")
+    granted(ledger)
+    thaws(ledger)
+    tightens(ledger)
+    backup(ledger, tmp_path / "copy")
+    granted(ledger, "0.2", policies=[LOWER])
+    ledger.close()
+    found = restore(
+        tmp_path / "copy",
+        path,
+        ledger_id=ledger.id,
+        witness=None,
+        policies={"a": LOWER},
+        because="restored",
+    ).charged_again
+    assert (found.agrees, found.lost) == (False, ())
+    ledger = open_ledger(url(path), witness="none")
+    with ledger.database.read() as session:
+        assert newest_term(session, "a") is not None
+    granted(ledger, "0.1", policies=[LOWER])
+    ledger.close()
 
 
 def test_a_freeze_needs_no_witness(tmp_path: Path) -> None:

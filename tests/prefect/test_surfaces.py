@@ -14,6 +14,7 @@ from dpflow import dp_flow, dp_task
 from dpflow.config import settings
 from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.prefect import DpflowLedger
+from dpflow.prefect.delivery import flush
 from tests.prefect.support import charges
 from tests.projects import TENTH
 
@@ -24,6 +25,7 @@ CANARY = "canary-2718281828"
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     """Collect the events instead of sending them."""
     found: list[dict] = []
+    assert flush()  # what another test's steps have sent
     monkeypatch.setattr(
         dpflow.prefect.events, "emit_event", lambda **event: found.append(event)
     )
@@ -43,6 +45,7 @@ def test_a_step_sends_reserved_then_settled(project, sent) -> None:
         return count(CANARY, "w1")
 
     report()
+    assert flush()
     assert [event["event"] for event in sent] == [
         "dpflow.budget.reserved",
         "dpflow.budget.term-opened",
@@ -87,7 +90,7 @@ def test_a_refusal_sends_what_was_asked_and_left(project, sent) -> None:
     assert "message" in refused[1]["payload"]
 
 
-def test_events_that_cannot_be_sent_block_nothing(project, monkeypatch) -> None:
+def test_events_that_cannot_be_sent_block_nothing(project, monkeypatch, caplog) -> None:
     """The step runs, is settled, and the failure is logged."""
 
     def broken(**_: object) -> None:
@@ -105,6 +108,8 @@ def test_events_that_cannot_be_sent_block_nothing(project, monkeypatch) -> None:
 
     assert report() == 1
     assert charges(project) == 1
+    assert flush()
+    assert "a notice of step 'count' was not delivered" in caplog.text
 
 
 def test_a_release_is_one_materialisation_of_its_assets(project, monkeypatch) -> None:

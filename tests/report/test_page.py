@@ -197,7 +197,7 @@ def test_a_page_of_a_bad_ledger_says_so_first(shop):
     text = render(replace(made, stamp=bad))
     assert text.index("The ledger is bad.") < text.index("Status")
     assert "entry 3 was edited" in text
-    assert "Let no step run" in text
+    assert "Let no step run before each line is explained. Where" in text
     assert "agrees with its journal" not in text
     assert "The ledger is bad" not in render(made)
 

@@ -1,0 +1,258 @@
+"""Delivery of notices to Prefect by a thread of its own.
+
+Making an event and handing it over takes longer than the step has to do besides, and
+Prefect's own thread then takes Python's lock while the step goes on. So a step only
+puts its notices in a queue. One thread of each process delivers them in their order,
+after a short pause, which makes few interruptions of many.
+
+Nothing is delivered before the ledger has committed it, for nobody is told of it
+before. Nothing is lost but by a process that is killed within the pause, or where
+Prefect takes no events for so long that the queue is full; that is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from prefect.events.worker import EventsWorker, should_emit_events
+
+from dpflow.asking import Notice
+from dpflow.prefect.events import announce
+
+logger = logging.getLogger("dpflow")
+
+#: How long notices gather before they are delivered together.
+PAUSE_SECONDS = 0.05
+#: How many may wait. Each keeps the context of its step until it is delivered.
+MOST_WAITING = 1000
+#: How long a step waits for room in a full queue, before its notice is dropped.
+PATIENCE_SECONDS = 1.0
+#: How long the end of a flow or of the process waits for the delivery.
+FLUSH_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Parcel:
+    """A notice, when it was told, and the contexts in which it was."""
+
+    notice: Notice
+    context: Context = field(default_factory=copy_context)
+    occurred: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+class Delivery:
+    """A queue of notices and the thread that delivers them.
+
+    Args:
+        deliver: Called with each notice and when it was told, in the contexts of the
+            step. What it raises is logged.
+        pause: How long notices gather, in seconds.
+        most: How many may wait.
+        patience: How long `put` waits for room, in seconds.
+    """
+
+    def __init__(
+        self,
+        deliver: Callable[[Notice, datetime], None],
+        *,
+        pause: float = PAUSE_SECONDS,
+        most: int = MOST_WAITING,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._deliver = deliver
+        self._pause = pause
+        self._most = most
+        self._patience = patience
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: in a forked child, thread and notices are the parent's."""
+        # Another thread may have held the lock at the fork.
+        self._changed = threading.Condition()
+        self._waiting: deque[_Parcel] = deque()
+        self._thread: threading.Thread | None = None
+        #: How many were taken, delivered, wanted delivered without a pause, dropped.
+        self._taken = self._done = self._wanted = self._dropped = 0
+
+    def put(self, notice: Notice) -> None:
+        """Take a notice; a full queue is waited for once, and then drops it."""
+        parcel = _Parcel(notice)
+        with self._changed:
+            if self._has_room():
+                self._waiting.append(parcel)
+                self._taken += 1
+                self._wake()
+                return
+            self._dropped += 1
+            first = self._dropped == 1
+        if first:
+            logger.warning(
+                "Prefect takes no events: those of DP steps are dropped until it does, "
+                "first of step %r. The ledger has what they would have told.",
+                notice.request.step,
+            )
+
+    def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
+        """Wait until all that was put before is delivered; return whether it is."""
+        if threading.current_thread() is self._thread:
+            return False
+        with self._changed:
+            taken = self._taken
+            return self._hurry(lambda: self._done >= taken, seconds)
+
+    def _has_room(self) -> bool:
+        if len(self._waiting) < self._most:
+            return True
+        # Once it was waited for in vain, the next steps do not wait as well.
+        return not self._dropped and self._hurry(
+            lambda: len(self._waiting) < self._most, self._patience
+        )
+
+    def _hurry(self, reached: Callable[[], bool], seconds: float) -> bool:
+        self._wanted = self._taken
+        self._changed.notify_all()
+        return self._changed.wait_for(reached, seconds)
+
+    def _wake(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(
+                target=self._run, name="dpflow-events", daemon=True
+            )
+            self._thread.start()
+        elif len(self._waiting) == 1:
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                self._changed.wait_for(lambda: self._wanted > self._done, self._pause)
+            while self._deliver_next():
+                pass
+
+    def _deliver_next(self) -> bool:
+        with self._changed:
+            if not self._waiting:
+                return False
+            parcel = self._waiting.popleft()
+        try:
+            parcel.context.run(self._try, parcel)
+        finally:
+            with self._changed:
+                self._done += 1
+                dropped, self._dropped = self._dropped, 0
+                self._changed.notify_all()
+        if dropped:
+            logger.warning("%d events of DP steps were dropped", dropped)
+        return True
+
+    def _try(self, parcel: _Parcel) -> None:
+        """Deliver in the step's contexts, to which the log belongs as well."""
+        try:
+            self._deliver(parcel.notice, parcel.occurred)
+        except Exception:
+            step = parcel.notice.request.step
+            logger.exception("a notice of step %r was not delivered", step)
+
+
+class _Exit:
+    """Flushes at exit, before Prefect's events worker takes its last event."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, in a forked child."""
+        self._registered = False
+        self._worker: EventsWorker | None = None
+
+    def register(self) -> None:
+        """Flush at exit; Prefect's worker runs already, for each task sends events."""
+        if self._registered:
+            return
+        self._registered = True
+        # What is registered last runs first. The hooks of `atexit` run too late: the
+        # worker has ended then, and no thread can be started.
+        register: Any = getattr(threading, "_register_atexit", None)
+        if register is not None:
+            with suppress(RuntimeError):  # at exit already
+                register(flush)
+
+    def follow(self) -> None:
+        """Flush at exit before a worker that was started since ends."""
+        if not should_emit_events():
+            return
+        worker = EventsWorker.instance()
+        if worker is not self._worker:
+            self._registered, self._worker = False, worker
+            self.register()
+
+
+def _deliver(notice: Notice, occurred: datetime) -> None:
+    announce(notice, occurred)
+    _exit.follow()
+
+
+_delivery = Delivery(_deliver)
+_exit = _Exit()
+
+
+def send(notice: Notice) -> None:
+    """Send a notice to Prefect soon.
+
+    A process of a task runner's pool hands its events to its parent after each task,
+    and may end after any: there it is sent at once.
+    """
+    if getattr(EventsWorker, "_client_override", None) is not None:
+        announce(notice, datetime.now(UTC))
+        return
+    _exit.register()
+    _delivery.put(notice)
+
+
+def flush(seconds: float = FLUSH_SECONDS) -> bool:
+    """Wait until what was sent has reached Prefect's own queue.
+
+    Args:
+        seconds: How long to wait at most.
+
+    Returns:
+        Whether all of it has.
+    """
+    return _delivery.flush(seconds)
+
+
+@contextmanager
+def flushed() -> Iterator[None]:
+    """Flush behind this block, however it ends."""
+    try:
+        yield
+    finally:
+        flush()
+
+
+@asynccontextmanager
+async def aflushed() -> AsyncIterator[None]:
+    """Flush behind this block, without blocking the event loop."""
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(flush)
+
+
+def _after_fork_in_child() -> None:
+    _delivery.forget()
+    _exit.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
