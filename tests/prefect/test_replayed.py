@@ -285,7 +285,7 @@ def test_a_failing_listener_hides_no_replay(project, monkeypatch):
     def fail(notice):
         raise RuntimeError(notice.kind)
 
-    monkeypatch.setattr(place, "announce", fail)
+    monkeypatch.setattr(place, "send", fail)
 
     @flow(name="report")
     def report():

@@ -49,7 +49,7 @@ def marked(folder: Path | None = None) -> list[tuple[str, int]]:
     return [(text, int(process)) for text, process in lines]
 
 
-def wait_until(ready: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+def wait_until(ready: Callable[[], Any], what: str, seconds: float = 240) -> Any:
     """Wait until a question is answered with something true, and return that."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
