@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types tests types-and-tests tests-prefect tests-rules tests-ledger docs campaign data schema clean
+.PHONY: demo test lint types tests types-and-tests tests-prefect tests-rules tests-ledger docs slow campaign data schema clean
 
 # What waits for servers, disks and killed processes runs beside what computes.
 LEDGER := tests/ledger tests/crash tests/races
@@ -51,7 +51,11 @@ docs: $(VENV)/dev.installed
 # How much larger than at each push the hunts are; docs/campaign.md has the figures.
 SCALE ?= 20
 
-campaign: $(VENV)/dev.installed
+slow: $(VENV)/dev.installed
+	@echo "== Tests that make test leaves out, for they take long"
+	$(BIN)/python -m pytest -q -m slow tests
+
+campaign: $(VENV)/dev.installed slow
 	@echo "== The hunts of tests/hunts, $(SCALE) times as large as at each push"
 	DPFLOW_CAMPAIGN=$(SCALE) $(BIN)/python -m pytest -q tests/hunts
 	@echo "== Mutants of the ledger"

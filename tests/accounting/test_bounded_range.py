@@ -354,7 +354,11 @@ def test_a_long_run_takes_little_time() -> None:
 
 @pytest.mark.parametrize(
     ("epsilon", "delta", "most"),
-    [("1", "1e-6", 22), ("5", "1e-6", 416), ("10", "1e-5", 1601)],
+    [
+        ("1", "1e-6", 22),
+        ("5", "1e-6", 416),
+        pytest.param("10", "1e-5", 1601, marks=pytest.mark.slow),
+    ],
 )
 def test_plans_reach_the_adaptive_optimum(epsilon: str, delta: str, most: int) -> None:
     """One step more is beyond what an adaptive analyst can be held to."""

@@ -109,12 +109,12 @@ def try_all(
     code: str,
     kind: type[FailingDatabase] = FailingDatabase,
 ) -> Counter[str]:
-    """Let each call of each operation fail in turn, in eight ways."""
+    """Let each call of each operation fail in turn, in six ways."""
     error, text = FAILURES[code]
     counts: Counter[str] = Counter()
-    yes_no = (True, False)
-    ways = product(ACTIONS, ("before", "after"), yes_no, yes_no)
-    for action, when, once, remembers in ways:
+    # After a question has failed, nothing differs from before it.
+    ways = (("before", True), ("after", True), ("before", False))
+    for action, (when, remembers), once in product(ACTIONS, ways, (True, False)):
         place = folder / f"{action.__name__}-{when}-{once}-{remembers}"
         new_ledger(place).close()
         database = kind(place / "ledger.db")
@@ -176,7 +176,7 @@ def try_one(
 def test_every_call_fails_once_and_for_ever(folder: Path, code: str) -> None:
     """Of every operation, before the statement ran and after it."""
     counts = try_all(folder, code)
-    assert counts["failures"] > 350
+    assert counts["failures"] > 250
     assert counts["acknowledged"] > 20
     assert counts["refused"] > 100
     figure(f"n-th call fails, {code}", violations=0, **counts)

@@ -198,6 +198,7 @@ def test_a_served_report_halts_pauses_and_pauses_again(served) -> None:
     assert not paused()
 
 
+@pytest.mark.slow
 def test_a_report_served_by_cron_makes_its_runs_and_is_paused(served) -> None:
     """Cron's finest tick is a minute: the first one exhausts the budget."""
     assert BY_CRON != SERVED

@@ -20,6 +20,7 @@ from tests.prefect.matrix.support import books, marks, settled, wait_until
 SOON = 15.0
 
 
+@pytest.mark.slow
 def test_a_killed_server_delays_no_settlement_and_no_end(tmp_path):
     """Three charges are settled, and dpflow's own part of the end is short."""
     with Laboratory(tmp_path) as laboratory:
