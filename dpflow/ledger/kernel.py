@@ -103,9 +103,9 @@ class Ledger:
         was made of to anyone who lacks the ledger. Who only reads may not have it.
         """
         if self._secret is None:
-            with self.database.read() as session:
+            with self.database.read() as session, Readable(self.place):
                 (row,) = session.rows("read_secret")
-            self._secret = bytes.fromhex(row["release_secret"])
+                self._secret = bytes.fromhex(row["release_secret"])
         text = canonical(list(parts)).encode()
         return hmac.new(self._secret, text, "sha256").hexdigest()
 
