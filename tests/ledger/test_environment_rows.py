@@ -53,9 +53,7 @@ def test_a_charge_whose_entry_was_damaged_is_not_given_back(
     assert sums(path) == (0, Fraction(6, 10))
 
 
-def test_a_secret_that_cannot_be_read_is_damage(
-    ledger: Ledger, tmp_path: Path
-) -> None:
+def test_a_secret_that_cannot_be_read_is_damage(ledger: Ledger, tmp_path: Path) -> None:
     """No key is made of it, and so no step is asked for."""
     edit(tmp_path / "ledger.db", "UPDATE ledger SET release_secret = 'no number'")
     with pytest.raises(LedgerCorrupt, match="cannot be read"):
