@@ -17,7 +17,7 @@ from prefect.flow_engine import run_flow
 from prefect.states import AwaitingRetry, State
 
 from dpflow.config import settings
-from dpflow.ledger import open_ledger
+from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.records import Entry
 from dpflow.ledger.views import accounts, history, open_reservations
 
@@ -94,9 +94,12 @@ def books(folder: Path | None = None, run: object = None) -> Books:
     found = settings(folder)
     ledger = open_ledger(found.ledger_url, policies=found.policies)
     try:
-        entries = [e for e in journal(ledger) if run is None or e.run == str(run)]
-        (view,) = [v for v in accounts(ledger, "shop") if v.kind == "dataset"]
-        held = {each.reservation: each.alive for each in open_reservations(ledger)}
+        # A charge may end in between, or its process, which all three tell.
+        held, before = _held(ledger), None
+        while held != before:
+            entries = [e for e in journal(ledger) if run is None or e.run == str(run)]
+            (view,) = [v for v in accounts(ledger, "shop") if v.kind == "dataset"]
+            held, before = _held(ledger), held
     finally:
         ledger.close()
     kinds = Counter(entry.kind for entry in entries)
@@ -119,6 +122,10 @@ def books(folder: Path | None = None, run: object = None) -> Books:
             view.forfeited["epsilon"],
         )
     return told
+
+
+def _held(ledger: Ledger) -> dict[str, bool]:
+    return {each.reservation: each.alive for each in open_reservations(ledger)}
 
 
 def _epsilon(entries: list[Entry]) -> str:
