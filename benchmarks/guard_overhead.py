@@ -1,12 +1,16 @@
 # ruff: noqa: PLC0415 (Prefect reads its settings when it is imported)
 """What the guard adds to a Prefect task: guarded tasks beside plain ones.
 
-Both kinds run in turns in one flow, so that a busy machine slows both: empty tasks
+The kinds run in turns in one flow, so that a busy machine slows all: empty tasks
 first, then tasks that sleep. Prints the median and 95th percentile of each, what was
 added, the ratio as measured, and how long each phase of the guard took, in wall time
 and in processor time of the step's own thread.
 
-    python benchmarks/guard_overhead.py [--tasks 200] [--server]
+The third kind is the least that any guard can do that writes what dpflow writes: a
+plain task whose body commits a charge's rows in two transactions with the raw driver,
+and syncs a line of a witness between them. It checks nothing.
+
+    python -m benchmarks.guard_overhead [--tasks 200] [--server]
 
 By default on Prefect's ephemeral server; with --server against PREFECT_API_URL.
 """
@@ -19,12 +23,14 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+from benchmarks.ledger_raw import of_rows
 
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
@@ -43,6 +49,8 @@ ODOMETER = "odometer: {theorem: renyi, delta: 1e-6}\n"
 SLEEP_MS = 20
 #: Tasks of each kind that are run before any is measured.
 WARM = 10
+#: As long as a line of the witness.
+LINE = b"x" * 300 + b"\n"
 #: Functions that are timed, by what they do: module, path in it. A phase that is set
 #: in is a part of the one above it.
 PHASES = {
@@ -56,6 +64,8 @@ PHASES = {
 
 #: Wall and processor time of one call, in milliseconds.
 Spent = tuple[float, float]
+Kinds = Mapping[str, Callable[[int, float], Any]]
+PLAIN = "plain"
 
 
 def main() -> None:
@@ -69,7 +79,30 @@ def main() -> None:
         os.environ.pop("PREFECT_API_URL", None)
     with tempfile.TemporaryDirectory() as folder:
         _make_project(Path(folder), POLICY + (ODOMETER if given.odometer else ""))
-        _run(given.tasks)
+        with _raw_commits(Path(folder)) as commit:
+            _run(given.tasks, commit)
+
+
+@contextmanager
+def _raw_commits(folder: Path) -> Iterator[Callable[[], None]]:
+    """Give a function that writes what a charge writes, and checks nothing."""
+    from benchmarks.ledger import charge, policy
+    from dpflow.ledger import create_ledger
+
+    url = f"sqlite:///{folder}/raw.db"
+    with closing(create_ledger(url)) as ledger:
+        charge(ledger, policy())
+    with (
+        (folder / "lines").open("ab", buffering=0) as lines,
+        of_rows(url, asks=False) as write,
+    ):
+
+        def commit() -> None:
+            lines.write(LINE)
+            os.fdatasync(lines.fileno())
+            write()
+
+        yield commit
 
 
 def _make_project(folder: Path, policy: str) -> None:
@@ -87,26 +120,30 @@ def _make_project(folder: Path, policy: str) -> None:
     ledger.close()
 
 
-def _run(tasks: int) -> None:
-    from prefect import flow, task
+def _kinds(commit: Callable[[], None]) -> Kinds:
+    """Make the tasks that are compared."""
+    from prefect import task
 
     from dpflow import GaussianDP, dp_task
 
+    def body(number: int, seconds: float) -> int:
+        if seconds:  # a sleep of no time waits as well
+            time.sleep(seconds)
+        return number
+
+    def after_commits(number: int, seconds: float) -> int:
+        commit()
+        return body(number, seconds)
+
     # A guarantee of the body's own: that it calls no release() is no cause to warn.
-    cost = GaussianDP(mu="0.001")
+    guarded = dp_task(dataset="bench", cost=GaussianDP(mu="0.001"))(body)
+    return {PLAIN: task(body), "raw commits": task(after_commits), "guarded": guarded}
 
-    @task
-    def plain(number: int, seconds: float) -> int:
-        if seconds:  # a sleep of no time waits as well
-            time.sleep(seconds)
-        return number
 
-    @dp_task(dataset="bench", cost=cost)
-    def guarded(number: int, seconds: float) -> int:
-        if seconds:  # a sleep of no time waits as well
-            time.sleep(seconds)
-        return number
+def _run(tasks: int, commit: Callable[[], None]) -> None:
+    from prefect import flow
 
+    kinds = _kinds(commit)
     found: dict[str, dict[str, list[Spent]]] = {}
     phases: dict[str, list[Spent]] = {}
 
@@ -115,36 +152,29 @@ def _run(tasks: int) -> None:
         numbers = iter(range(10 * (WARM + tasks)))
         for seconds in (0.0, SLEEP_MS / 1000):
             name = f"{1000 * seconds:g} ms" if seconds else "empty"
-            _in_turns(numbers, WARM, plain, guarded, seconds)
-            found[name] = _in_turns(numbers, tasks, plain, guarded, seconds)
+            _in_turns(numbers, WARM, kinds, seconds)
+            found[name] = _in_turns(numbers, tasks, kinds, seconds)
         # By themselves, for the timers take time as well.
         with _timed_phases(phases):
-            _in_turns(numbers, tasks, plain, guarded, 0)
+            _in_turns(numbers, tasks, kinds, 0)
 
     bench()
     for name, times in found.items():
-        _print_pair(name, times["plain"], times["guarded"])
-    print("\nthe guard's phases of an empty task, medians:")
-    for phase, spent in phases.items():
-        if not spent:  # no witness, for example
-            continue
-        wall, processor = (statistics.median(each) for each in zip(*spent, strict=True))
-        print(f"  {phase:28} {wall:6.2f} ms, of the processor {processor:6.2f} ms")
+        print(f"\n{name} tasks")
+        for kind, spent in times.items():
+            _print_kind(kind, spent, times[PLAIN])
+    _print_phases(phases)
 
 
 def _in_turns(
-    numbers: Iterator[int],
-    tasks: int,
-    plain: Callable[..., Any],
-    guarded: Callable[..., Any],
-    seconds: float,
+    numbers: Iterator[int], tasks: int, kinds: Kinds, seconds: float
 ) -> dict[str, list[Spent]]:
-    """Run both kinds in turns; each task has a number of its own."""
-    times: dict[str, list[Spent]] = {"plain": [], "guarded": []}
+    """Run all kinds in turns; each round has a number of its own."""
+    times: dict[str, list[Spent]] = {kind: [] for kind in kinds}
     for _ in range(tasks):
         number = next(numbers)
-        times["plain"].append(_timed(plain, number, seconds)[1])
-        times["guarded"].append(_timed(guarded, number, seconds)[1])
+        for kind, call in kinds.items():
+            times[kind].append(_timed(call, number, seconds)[1])
     return times
 
 
@@ -193,29 +223,37 @@ def _timer(function: Callable[..., Any], spent: list[Spent]) -> Callable[..., An
     return timed
 
 
-def _print_pair(name: str, plain: list[Spent], guarded: list[Spent]) -> None:
-    print(f"\n{name} tasks")
-    for kind, times in (("plain", plain), ("guarded", guarded)):
-        walls = [wall for wall, _ in times]
-        high = statistics.quantiles(walls, n=20)[-1]
-        own = statistics.median(own for _, own in times)
-        print(
-            f"  {kind:8} median {statistics.median(walls):7.2f} ms   p95 {high:7.2f} ms"
-            f"   of the processor {own:6.2f} ms"
-        )
-    # Pairs ran side by side: their differences do not see slow phases of the machine.
-    pairs = list(zip(guarded, plain, strict=True))
-    added, own = (
-        statistics.median(with_guard[i] - without[i] for with_guard, without in pairs)
+def _print_kind(kind: str, spent: list[Spent], plain: list[Spent]) -> None:
+    walls = [wall for wall, _ in spent]
+    middle, high = statistics.median(walls), statistics.quantiles(walls, n=20)[-1]
+    own = statistics.median(own for _, own in spent)
+    print(
+        f"  {kind:12} median {middle:6.2f} ms   p95 {high:6.2f} ms   "
+        f"of the processor {own:6.2f} ms",
+        end="",
+    )
+    if kind == PLAIN:
+        print()
+        return
+    # They ran side by side: their differences do not see slow phases of the machine.
+    added, busy = (
+        statistics.median(a[i] - b[i] for a, b in zip(spent, plain, strict=True))
         for i in (0, 1)
     )
-    ratio = statistics.median(g[0] for g in guarded) / statistics.median(
-        p[0] for p in plain
-    )
+    ratio = middle / statistics.median(wall for wall, _ in plain)
     print(
-        f"  added    median {added:7.2f} ms   of the processor {own:.2f} ms   "
+        f"   added {added:6.2f} ms   of the processor {busy:5.2f} ms   "
         f"ratio of the medians {ratio:.3f}"
     )
+
+
+def _print_phases(phases: Mapping[str, list[Spent]]) -> None:
+    print("\nthe guard's phases of an empty task, medians:")
+    for phase, spent in phases.items():
+        if not spent:  # no witness, for example
+            continue
+        wall, processor = (statistics.median(each) for each in zip(*spent, strict=True))
+        print(f"  {phase:28} {wall:6.2f} ms, of the processor {processor:6.2f} ms")
 
 
 if __name__ == "__main__":

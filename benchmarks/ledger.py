@@ -2,6 +2,7 @@
 
     python -m benchmarks.ledger            # all sizes, about fifteen minutes
     python -m benchmarks.ledger --quick    # a minute
+    python -m benchmarks.ledger --sync-ms 2 --quick   # as on a disk with slower syncs
 
 Each round interleaves dpflow with a raw driver that commits as many bytes, with the
 same durability, so that a busy machine slows both. PostgreSQL is a server of its own
@@ -34,6 +35,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.ledger_raw import of_bytes, of_rows
+from benchmarks.slow_sync import run_again_with_slow_syncs
 from dpflow import PureDP
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.chain import entry_hash
@@ -442,7 +444,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="of each measurement")
     parser.add_argument("--histories", help="comma-separated numbers of entries")
     parser.add_argument("--only", choices=["sqlite", "postgres"])
+    parser.add_argument("--sync-ms", type=float, help="added to each sync of the disk")
     given: Any = parser.parse_args()
+    if given.sync_ms is not None:
+        run_again_with_slow_syncs("benchmarks.ledger", given.sync_ms)
     seconds = given.seconds or (1.0 if given.quick else 5.0)
     default = "1000,20000" if given.quick else "1000,100000,1000000"
     sizes = [int(word) for word in (given.histories or default).split(",")]
