@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, Protocol
 
 #: Version of the newest migration, and the oldest code that may write after it.
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 MIN_WRITER = 6
 
 Row = Mapping[str, Any]

@@ -12,7 +12,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -125,13 +125,22 @@ def read(path: Place, sql: str, *values: object) -> list[tuple[Any, ...]]:
         connection.close()
 
 
-def edit(path: Place, *statements: str) -> None:
-    """Edit a ledger by hand, as someone might who knows SQL and no better."""
+#: Tables that check the form of their amounts.
+AMOUNTS = ("account", "entry", "granted")
+
+
+def edit(path: Place, *statements: str, checked: bool = False) -> None:
+    """Edit a ledger by hand, as someone might who turns off what is in the way.
+
+    The tables' checks stay on only if `checked`.
+    """
     if in_memory(path):
-        _edit_memory(str(path), statements)
+        _edit_memory(str(path), statements, checked)
         return
     if isinstance(path, str):
         with _postgres(path) as postgres:
+            if not checked:
+                _drop_checks(postgres)
             for statement in statements:
                 if statement.startswith("DROP TRIGGER"):
                     # References are as little in the way as they are in a file.
@@ -141,6 +150,7 @@ def edit(path: Place, *statements: str) -> None:
                     postgres.execute(statement.encode())
         return
     connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA ignore_check_constraints = {not checked}")
     try:
         for statement in statements:
             connection.execute(statement)
@@ -149,19 +159,29 @@ def edit(path: Place, *statements: str) -> None:
         connection.close()
 
 
+def _drop_checks(postgres: psycopg.Connection[Any]) -> None:
+    """Take the checks of amounts away, for the roles that may."""
+    with suppress(psycopg.errors.InsufficientPrivilege), postgres.transaction():
+        for table in AMOUNTS:
+            sql = f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {table}_amounts"
+            postgres.execute(sql.encode())
+
+
 def in_memory(path: Place) -> bool:
     """Say whether a ledger is in this process's memory."""
     return str(path).startswith(MEMORY)
 
 
-def _edit_memory(path: str, statements: Sequence[str]) -> None:
+def _edit_memory(path: str, statements: Sequence[str], checked: bool) -> None:
     """Edit a ledger in memory; as with a new connection, references do not hinder."""
     connection = _memories[path.removeprefix(MEMORY)].connection
     connection.execute("PRAGMA foreign_keys = OFF")
+    connection.execute(f"PRAGMA ignore_check_constraints = {not checked}")
     try:
         for statement in statements:
             connection.execute(statement)
     finally:
+        connection.execute("PRAGMA ignore_check_constraints = OFF")
         connection.execute("PRAGMA foreign_keys = ON")
 
 
