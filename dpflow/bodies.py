@@ -1,18 +1,31 @@
-"""What the decorators of DP steps go on: a function that nothing has wrapped yet."""
+"""What DP steps are made of, and what they return.
+
+Their decorators go on a function that nothing has wrapped yet, and its output must be
+there when it returns.
+"""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, ReleaseError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Set on functions that charge for themselves. `functools.wraps` hands it on, and so
 #: do Prefect's tasks and flows.
 _CHARGES = "__dpflow_charges__"
+
+_LATER = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
+#: Outputs that are yet to be computed, too.
+_FUTURES = {
+    "concurrent.futures._base.Future",
+    "prefect.futures.PrefectFuture",
+    "prefect.futures.PrefectFutureList",
+}
 
 
 def charging(guard: F) -> F:
@@ -72,8 +85,7 @@ def _why_not(function: Any) -> str:
     """Say why no DP step can be made of something callable, if so."""
     if getattr(function, _CHARGES, False) is True:
         return "is a DP step already, and would be charged twice. Use one decorator."
-    # By name: this room does without Prefect.
-    kinds = {f"{cls.__module__}.{cls.__name__}" for cls in type(function).__mro__}
+    kinds = _kinds(function)
     if "prefect.flows.Flow" in kinds:
         return (
             "is a Prefect flow, whose arguments Prefect keeps in its database. Make "
@@ -85,6 +97,28 @@ def _why_not(function: Any) -> str:
             "takes the options of @task."
         )
     return ""
+
+
+def _kinds(value: object) -> set[str]:
+    """Return the classes of a value by name: this room does without Prefect."""
+    return {f"{cls.__module__}.{cls.__name__}" for cls in type(value).__mro__}
+
+
+def check_output(step: str, value: object) -> None:
+    """Refuse an output that is yet to be computed: that would be outside the guard.
+
+    Raises:
+        ReleaseError: If it is one.
+    """
+    if not any(is_later(value) for is_later in _LATER) and not _kinds(value) & _FUTURES:
+        return
+    if inspect.iscoroutine(value):
+        value.close()
+    msg = (
+        f"step {step!r} returned a {type(value).__name__}, which reads the data only "
+        "after the step has ended. Return the whole output."
+    )
+    raise ReleaseError(msg)
 
 
 def name_of(function: Callable[..., Any]) -> str:

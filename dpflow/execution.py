@@ -5,8 +5,8 @@ This is the engine behind `dp_task`, `guarded` and `spend`; it knows no Prefect.
 
 from __future__ import annotations
 
-import inspect
 import logging
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +19,7 @@ from dpflow.accounting.costs import Cost
 from dpflow.accounting.outcomes import OutcomeCost
 from dpflow.accounting.theorem import Settling
 from dpflow.asking import Place, ask
+from dpflow.bodies import check_output
 from dpflow.exceptions import BudgetRefused, DpflowError, ReleaseError
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
@@ -28,11 +29,9 @@ from dpflow.mechanisms.sources import SELF_DECLARED, NoiseFor, drawn_by, undrawn
 from dpflow.project import Project, Unsettled
 from dpflow.redaction import shown
 from dpflow.step import CellLike, Step
-from dpflow.waiting import areserve, reserve
+from dpflow.waiting import areserve, inside, owed, reserve
 
 logger = logging.getLogger("dpflow")
-
-_LATER = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +59,7 @@ class Execution:
     reported: int | str | None = None
     place: Place = field(default_factory=Place)
     _drawing: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _process: int = field(default_factory=os.getpid, repr=False)
 
     @property
     def cost(self) -> Cost:
@@ -99,7 +99,22 @@ class Execution:
             self._check_undrawn(asked_by)
             self.noise = drawn_by()
 
+    def check_process(self, asked_by: str) -> None:
+        """Refuse what a forked child's copy of this would do a second time.
+
+        Raises:
+            ReleaseError: In another process than the one that reserved.
+        """
+        if self._process != os.getpid():
+            msg = (
+                f"{asked_by} was called in a process that the body of step "
+                f"{self.request.step!r} forked, and its charge pays once. Send the "
+                "numbers back, and release them in the body."
+            )
+            raise ReleaseError(msg)
+
     def _check_undrawn(self, asked_by: str) -> None:
+        self.check_process(asked_by)
         step = self.request.step
         if self.ended:
             msg = (
@@ -126,6 +141,7 @@ class Execution:
                 that is the same whatever comes out.
             InvalidCost: If its cost knows no such outcome.
         """
+        self.check_process("report()")
         step = self.request.step
         if self.ended or self.reported is not None:
             when = "had ended" if self.ended else "had reported its outcome"
@@ -169,9 +185,9 @@ class Execution:
         token = _current.set(self)
         ledger, request = self.project.ledger, self.request
         try:
-            with NoiseFor(
-                ledger.id, ledger.environment, request.step, request.key_text
-            ):
+            key = request.key_text
+            noise = NoiseFor(ledger.id, ledger.environment, request.step, key)
+            with noise, inside(request.reservation):
                 yield
         # Timeouts, cancellation and termination are no Exceptions.
         except BaseException as error:  # noqa: BLE001 (an error is an output too)
@@ -225,6 +241,7 @@ class Execution:
         return shown(error, step=self.request.step, dataset=datasets)
 
     def _post(self, outcome: str, text: str | None, body: Mapping[str, Any]) -> None:
+        self.check_process("the settlement")
         project, reservation = self.project, self.request.reservation
         # An error is an output of its own: it may have come from any sub-step.
         reported = self.reported if outcome == "completed" else None
@@ -343,16 +360,18 @@ def run(
 ) -> Any:
     """Run a step's body under the guard, or replay its release."""
     project, request = ask(step, step.bind(args, kwargs), place)
-    admitted = admit(project, request, place)
-    if isinstance(admitted, Replayed):
-        return decode(admitted.value)
-    value: Any = None
-    with admitted.charged():
-        value = _finished(step, body(*args, **kwargs))
-    if admitted.error is not None:
-        admitted.fail()
-    admitted.settle(value, step.cell)
-    return value
+    with owed(project, request):
+        admitted = admit(project, request, place)
+        if isinstance(admitted, Replayed):
+            return decode(admitted.value)
+        value: Any = None
+        with admitted.charged():
+            value = body(*args, **kwargs)
+            check_output(step.name, value)
+        if admitted.error is not None:
+            admitted.fail()
+        admitted.settle(value, step.cell)
+        return value
 
 
 async def arun(
@@ -373,21 +392,9 @@ async def arun(
         return decode(admitted.value)
     value: Any = None
     with admitted.charged():
-        value = _finished(step, await body(*args, **kwargs))
+        value = await body(*args, **kwargs)
+        check_output(step.name, value)
     if admitted.error is not None:
         admitted.fail()
     admitted.settle(value, step.cell)
-    return value
-
-
-def _finished(step: Step, value: Any) -> Any:
-    """Refuse an output that is yet to be computed: that would be outside the guard."""
-    if any(is_later(value) for is_later in _LATER):
-        if inspect.iscoroutine(value):
-            value.close()
-        msg = (
-            f"step {step.name!r} returned a {type(value).__name__}, which reads the "
-            "data only after the step has ended. Return the whole output."
-        )
-        raise ReleaseError(msg)
     return value

@@ -8,6 +8,7 @@ database, logs and events.
 from __future__ import annotations
 
 from asyncio import CancelledError
+from contextlib import suppress
 
 from dpflow.exceptions import (
     BudgetRefused,
@@ -97,6 +98,21 @@ def _empty(error: BaseException) -> None:
         error.args = (error.code,)
     elif not (isinstance(error, CancelledError) and _of_a_scope(error)):
         error.args = ()
+    # What else an error carries can be in its text, too. Prefect acts on what its own
+    # signals carry.
+    kind = type(error)
+    if not kind.__module__.startswith("prefect."):
+        vars(error).clear()
+        with suppress(TypeError):  # classes made in C: those cannot be changed
+            error.__class__ = _silent(kind)
+
+
+def _silent(kind: type[BaseException]) -> type[BaseException]:
+    """Return a kind of error of the same name that makes up no text of its own."""
+    if (kind.__str__, kind.__repr__) == (BaseException.__str__, BaseException.__repr__):
+        return kind
+    own = {"__module__": kind.__module__, "__str__": BaseException.__str__}
+    return type(kind.__name__, (kind,), {**own, "__repr__": BaseException.__repr__})
 
 
 def _of_a_scope(error: CancelledError) -> bool:

@@ -14,7 +14,7 @@ from dpflow.bodies import check_body, name_of
 from dpflow.exceptions import ConfigurationError
 
 #: The instance of a method is no public argument.
-_HIDDEN = frozenset({"self", "cls"})
+HIDDEN = frozenset({"self", "cls"})
 
 #: A cost, or a function of the step's public arguments that returns one.
 CostLike = Cost | Callable[..., Cost]
@@ -42,7 +42,8 @@ class Step:
         version: Version of the data, where the policy's does not do.
         replays: Whether a call is told by its public arguments, so that it may be
             replayed within a flow run. Not if the body closes over variables or is a
-            method: what those hold is no argument.
+            method: what those hold is no argument. Nor if it is a lambda: all have
+            one name.
         cell: Function of the output that names the cell of the cost it falls into.
         source: Module and qualified name of the body, which tell two steps of one
             name apart within a flow run.
@@ -65,7 +66,7 @@ class Step:
         """Return the public arguments by name, defaults included."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        hidden = self.private | _HIDDEN
+        hidden = self.private | HIDDEN
         return {k: v for k, v in bound.arguments.items() if k not in hidden}
 
     def price(self, public: Mapping[str, Any]) -> Cost:
@@ -217,9 +218,7 @@ def define_step(
         version=_optional_text(version, "version"),
         cell=_checked_cell(title, cost, cell),
         source=_source(function),
-        replays=not (function.__closure__ or _HIDDEN & set(signature.parameters))
-        if inspect.isfunction(function)
-        else False,
+        replays=_replays(function, signature),
     )
     for keyword, template in _templates(step):
         check_template(step, keyword, template)
@@ -257,6 +256,12 @@ def _optional_text(value: object, name: str) -> str | None:
 def _checked_name(function: Callable[..., Any], name: str | None) -> str:
     check_body(function)
     return name_of(function) if name is None else checked_text(name, "name")
+
+
+def _replays(function: Callable[..., Any], signature: inspect.Signature) -> bool:
+    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+        return False
+    return not (function.__closure__ or HIDDEN & set(signature.parameters))
 
 
 def _source(function: Callable[..., Any]) -> str:
@@ -338,7 +343,7 @@ def check_template(step: Step, keyword: str, template: str) -> None:
     Raises:
         ConfigurationError: If it does not.
     """
-    hidden = step.private | _HIDDEN
+    hidden = step.private | HIDDEN
     public = [name for name in step.signature.parameters if name not in hidden]
     try:
         fields = list(template_fields(template))

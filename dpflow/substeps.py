@@ -103,6 +103,7 @@ class SubStep:
         Raises:
             ReleaseError: If the sub-step is over, or nothing in it pays for this.
         """
+        self._execution.check_process(what)
         name = f"sub-step {self.number} of step {self._execution.request.step!r}"
         if self._over or self._execution.ended:
             msg = f"{what} was called after {name} was over; call it inside the loop"

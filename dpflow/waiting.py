@@ -9,15 +9,49 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
-from dpflow.exceptions import DpflowError, LedgerUnavailable
+from dpflow.exceptions import DpflowError, LedgerUnavailable, ReleaseError
 from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
-from dpflow.project import Project
+from dpflow.project import Project, Unsettled
 
 logger = logging.getLogger("dpflow")
 
 _CLAIM_SECONDS = 3600.0
 _POLL_SECONDS = 0.1
+
+#: The charges whose bodies run around this context, outermost first.
+_around: ContextVar[tuple[str, ...]] = ContextVar("dpflow_around", default=())
+
+
+@contextmanager
+def inside(reservation: str) -> Iterator[None]:
+    """Know, within this block, that the body of this charge runs around it."""
+    token = _around.set((*_around.get(), reservation))
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
+@contextmanager
+def owed(project: Project, request: Request) -> Iterator[None]:
+    """Let this process ask again if it is stopped between its question and its end.
+
+    A timeout or Ctrl-C can hit a sync step anywhere: before its body, or while its
+    output is stored. The charge stays, and nobody would settle it: the next to ask
+    settles it in full, instead of waiting for this process to end.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as stopped:
+        late = Unsettled(outcome="failed", body={"error_type": type(stopped).__name__})
+        project.unsettled.setdefault(request.reservation, late)
+        raise
 
 
 def reserve(project: Project, request: Request) -> Granted | Replayed:
@@ -30,7 +64,7 @@ def reserve(project: Project, request: Request) -> Granted | Replayed:
     since = time.monotonic()
     while isinstance(answer := project.ledger.reserve(request), Busy):
         if not _settled_late(project, answer):
-            _check_patience(request, since)
+            _check_patience(request, answer, since)
             time.sleep(_POLL_SECONDS)
     return _told(request, answer)
 
@@ -40,7 +74,7 @@ async def areserve(project: Project, request: Request) -> Granted | Replayed:
     since = time.monotonic()
     while isinstance(answer := await _asked(project, request), Busy):
         if not await asyncio.to_thread(_settled_late, project, answer):
-            _check_patience(request, since)
+            _check_patience(request, answer, since)
             await asyncio.sleep(_POLL_SECONDS)
     return _told(request, answer)
 
@@ -123,7 +157,14 @@ def _settled_late(project: Project, answer: Busy) -> bool:
     return True
 
 
-def _check_patience(request: Request, since: float) -> None:
+def _check_patience(request: Request, answer: Busy, since: float) -> None:
+    if answer.reservation in _around.get():
+        msg = (
+            f"step {request.step!r} was called inside the body that is making the same "
+            "release, and would wait for itself. Call a plain function there, or name "
+            "what tells the two apart in release_key="
+        )
+        raise ReleaseError(msg)
     if time.monotonic() - since > _CLAIM_SECONDS:
         msg = (
             f"another run has been making the release of step {request.step!r} for "

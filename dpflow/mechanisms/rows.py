@@ -166,8 +166,8 @@ class Factors:
         values = np.asarray(right, np.float64)
         if values.shape[:1] != self.lengths.shape or values.ndim > _MATRIX:
             msg = (
-                f"the other factor must have one row for each of {len(self.lengths)} "
-                f"people, got the shape {values.shape}"
+                "the other factor must have one row for each of the people of this "
+                "one, as a vector or a matrix"
             )
             raise ReleaseError(msg)
         return OuterRows(self, values)
@@ -244,6 +244,6 @@ def _check_people(shape: tuple[int, ...], fits: bool) -> None:  # noqa: FBT001
     if not fits or not 0 < shape[0] <= MOST_PEOPLE:
         msg = (
             "gradients must be an array with one row for each of 1 to "
-            f"{MOST_PEOPLE} people, got the shape {shape}"
+            f"{MOST_PEOPLE} people: number[people, ...]"
         )
         raise ReleaseError(msg)

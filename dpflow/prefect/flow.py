@@ -15,6 +15,7 @@ from uuid import UUID
 from prefect import Flow, Task
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
+from prefect.utilities.asyncutils import run_coro_as_sync
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, ConfigurationError
 from dpflow.ledger.views import count_refusals, refusal_of_run
@@ -33,7 +34,7 @@ R = TypeVar("R")
 logger = logging.getLogger("dpflow")
 
 
-#: Called with the refusal when a flow run has met one.
+#: Called, and awaited, with the refusal when a flow run has met one.
 OnExhausted = Callable[[BudgetRefused], object]
 
 
@@ -69,7 +70,7 @@ def dp_flow(
     Args:
         function: What it decorates, where it is written without parentheses.
         on_exhausted: Called with the refusal when a run has met one, after the ledger
-            has committed it; whatever it raises is logged.
+            has committed it; whatever it raises is logged. It may be async.
         preflight: The worst case of every step, by dataset, as
             `{"cdnow": [Gaussian(sensitivity=1, sigma=20)] * 3}`; a function of the
             flow's parameters that returns that; or "last", for what the last completed
@@ -81,13 +82,15 @@ def dp_flow(
         The flow with the function's parameters and types, or a decorator that makes it.
 
     Raises:
-        ConfigurationError: If it is no function, or a generator.
+        ConfigurationError: If it is no function, or a generator, or `on_exhausted` is
+            none.
 
     Examples:
         >>> @dp_flow(name="weekly-report")
         ... def weekly_report(week: str) -> None:
         ...     publish(week, customers(week))
     """
+    _check_callback(on_exhausted)
 
     def decorate(function: Callable[P, R]) -> Flow[P, R]:
         _check_function(function)
@@ -95,6 +98,8 @@ def dp_flow(
 
         @functools.wraps(function)
         def halting(*args: P.args, **kwargs: P.kwargs) -> Any:
+            if not _is_run(halting):
+                return function(*args, **kwargs)
             run = _execution()
             value = None
             with flushed(), noted_steps(run.id), whole.sealed():
@@ -108,6 +113,8 @@ def dp_flow(
 
         @functools.wraps(function)
         async def halting_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            if not _is_run(halting_async):
+                return await cast("Any", function(*args, **kwargs))
             run = await asyncio.to_thread(_execution)
             value = None
             async with aflushed():
@@ -125,6 +132,15 @@ def dp_flow(
         return DPFlow(fn=cast("Callable[P, R]", chosen), **flow_options)
 
     return decorate if function is None else decorate(function)
+
+
+def _check_callback(on_exhausted: object) -> None:
+    if on_exhausted is not None and not callable(on_exhausted):
+        msg = (
+            "on_exhausted= takes a function of the refusal; what a flow does then is "
+            f"said in the policy, as on_exhausted: {{flow: skip}}. Got {on_exhausted!r}"
+        )
+        raise ConfigurationError(msg)
 
 
 def _check_function(function: Callable[..., Any]) -> None:
@@ -194,6 +210,19 @@ class _Execution:
         return found or self.raised
 
 
+def _is_run(function: Callable[..., Any]) -> bool:
+    """Say whether Prefect runs this very function as a flow now.
+
+    A plain call of `flow.fn`, as `flow.visualize()` makes it too, has no run to end.
+    """
+    context = FlowRunContext.get()
+    return (
+        context is not None
+        and context.flow is not None
+        and (context.flow.fn is function)
+    )
+
+
 def _execution() -> _Execution:
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
@@ -239,7 +268,9 @@ def _call_back(on_exhausted: OnExhausted | None, refusal: BudgetRefused) -> None
     if on_exhausted is None:
         return
     try:
-        on_exhausted(refusal)
+        said = on_exhausted(refusal)
+        if inspect.iscoroutine(said):
+            run_coro_as_sync(said)
     except Exception:
         logger.exception("on_exhausted failed; the ledger still refuses")
 

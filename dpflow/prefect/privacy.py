@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import is_dataclass
 from datetime import date, time
@@ -27,6 +27,7 @@ from prefect.exceptions import (
     ParameterBindError,
 )
 from prefect.settings import (
+    PREFECT_LOGGING_LOG_PRINTS,
     PREFECT_TASKS_DEFAULT_PERSIST_RESULT,
     get_current_settings,
     temporary_settings,
@@ -36,12 +37,13 @@ from prefect.utilities.callables import get_call_parameters
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from dpflow.exceptions import ConfigurationError
-from dpflow.step import Step, check_template, template_fields
+from dpflow.step import HIDDEN, Step, check_template, template_fields
 
 R = TypeVar("R")
 
 #: Keywords of Prefect's that are no arguments of the function.
 _NO_ARGUMENTS = {"return_state", "wait_for", "deferred"}
+_OPTIONS = set(inspect.signature(Task.__init__).parameters) - {"self", "fn"}
 #: What is compared by value: a copy of it tells as much as the original.
 _PLAIN = (str, bytes, int, float, complex, Decimal, date, time, UUID, PurePath)
 _SECRETS = (SecretStr, SecretBytes)
@@ -52,6 +54,22 @@ _SMALL = 256
 _MOST_PARTS = 10_000
 
 _PARAMETER = re.compile(r"(?:task_run\.)?parameters\[([^\]]*)\]")
+
+
+def check_known(step: Step, options: Mapping[str, Any]) -> None:
+    """Refuse what `with_options` would ignore: Prefect's own says nothing.
+
+    Raises:
+        ConfigurationError: If an option is none of a task's.
+    """
+    unknown = sorted(set(options) - _OPTIONS)
+    if unknown:
+        msg = (
+            f"with_options() of step {step.name!r} takes fresh=, assets= and the "
+            f"options of a task, got {unknown[0]}=. What a step declares stays as it "
+            "is: make another step with @dp_task."
+        )
+        raise ConfigurationError(msg)
 
 
 def check_options(step: Step, task: Task[..., Any]) -> None:
@@ -116,15 +134,20 @@ def refuse_background(step: Step) -> None:
     """Refuse a background task with private arguments.
 
     Raises:
-        ConfigurationError: If the step has any.
+        ConfigurationError: If the step has any, or is a method.
     """
-    if step.private:
+    if step.private | _instance(step):
         _refuse(
             step,
             ".delay() and .apply_async() write the arguments to Prefect's result "
             "storage, as a pickle that stays there. Pass the name of the data, and "
             "load it inside the step",
         )
+
+
+def _instance(step: Step) -> frozenset[str]:
+    """Return the parameter that the instance of a method is: it is not public."""
+    return HIDDEN & set(step.signature.parameters)
 
 
 def checked_call(
@@ -186,9 +209,13 @@ def check_flow_parameters(step: Step, arguments: Mapping[str, Any]) -> None:
     if context is None or not context.parameters:
         return
     for name in step.private & set(arguments):
-        value = _unwrapped(arguments[name])
+        values = [*map(_unwrapped, _given(step, name, arguments[name]))]
         for parameter, whole in context.parameters.items():
-            if any(_same(value, part, name == parameter) for part in _parts(whole)):
+            if any(
+                _same(value, part, name == parameter)
+                for part in _parts(whole)
+                for value in values
+            ):
                 # Nor does SecretStr mask them (PrefectHQ/prefect#11679, #16888).
                 _refuse(
                     step,
@@ -199,8 +226,18 @@ def check_flow_parameters(step: Step, arguments: Mapping[str, Any]) -> None:
                 )
 
 
+def _given(step: Step, name: str, value: Any) -> Collection[Any]:
+    """Return what was given for a parameter; `*args` and `**kwargs` take several."""
+    kind = step.signature.parameters[name].kind
+    if kind is inspect.Parameter.VAR_POSITIONAL:
+        return tuple(value)
+    if kind is inspect.Parameter.VAR_KEYWORD:
+        return tuple(value.values())
+    return (value,)
+
+
 def _refuse(step: Step, why: str) -> None:
-    names = ", ".join(sorted(step.private))
+    names = ", ".join(sorted(step.private | _instance(step)))
     msg = (
         f"step {step.name!r} has private arguments ({names}): {why}. The step did not "
         "run."
@@ -253,22 +290,26 @@ def _parts(whole: Any) -> Iterator[Any]:
 
 @contextmanager
 def nothing_stored() -> Iterator[None]:
-    """Keep tasks that are called in this block from storing their results.
+    """Keep tasks and flows that are called in this block from storing or logging.
 
-    A task that a step's body calls returns data that was not released. It would
-    inherit the step's `persist_result`, or a setting's; what it says itself counts.
+    A task that a step's body calls returns and prints data that was not released. It
+    would inherit the step's `persist_result`, the flow's `log_prints`, or a setting's;
+    what it says itself counts.
     """
-    stored = get_current_settings().tasks.default_persist_result
-    context = TaskRunContext.get() or FlowRunContext.get()
-    if not stored and (context is None or not context.persist_result):
-        yield
-        return
+    settings = get_current_settings()
+    task, flow = TaskRunContext.get(), FlowRunContext.get()
+    off: dict[Any, Any] = {}
+    # The settings come before what a task inherits.
+    if settings.tasks.default_persist_result:
+        off[PREFECT_TASKS_DEFAULT_PERSIST_RESULT] = False
+    if settings.logging.log_prints:
+        off[PREFECT_LOGGING_LOG_PRINTS] = False
     with ExitStack() as stack:
-        # The setting comes before what a task inherits.
-        if stored:
-            setting = {PREFECT_TASKS_DEFAULT_PERSIST_RESULT: False}
-            stack.enter_context(temporary_settings(setting))
-        if context is not None and context.persist_result:
-            update = {"persist_result": False}
-            stack.enter_context(context.model_copy(update=update))
+        if off:
+            stack.enter_context(temporary_settings(off))
+        if task is not None and task.persist_result:
+            stack.enter_context(task.model_copy(update={"persist_result": False}))
+        if flow is not None and (flow.persist_result or flow.log_prints):
+            update = {"persist_result": False, "log_prints": False}
+            stack.enter_context(flow.model_copy(update=update))
         yield

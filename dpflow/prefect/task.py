@@ -26,6 +26,7 @@ from dpflow.prefect.futures import note_future
 from dpflow.prefect.place import called_by_engine, current_place
 from dpflow.prefect.privacy import (
     check_flow_parameters,
+    check_known,
     check_options,
     checked_call,
     checked_map,
@@ -39,6 +40,7 @@ from dpflow.step import (
     PartitionsLike,
     Step,
     checked_flag,
+    checked_text,
     define_step,
 )
 
@@ -96,7 +98,7 @@ class DPTask(MaterializingTask[P, R]):
                 note_future(future)
             return futures
 
-        def with_options(self, **options: Any) -> DPTask[P, R]:
+        def with_options(self, assets: Any = None, **options: Any) -> DPTask[P, R]:
             """Return the task with other options, guard and declaration kept.
 
             `fresh=True` asks for a new draw, at a charge of its own; `version` says
@@ -104,13 +106,18 @@ class DPTask(MaterializingTask[P, R]):
             """
             # Prefect builds a plain Task here; only its class and the step are lost.
             fresh = checked_flag(options.pop("fresh", self.step.fresh), "fresh")
-            version = options.get("version") or self.step.version
-            task = super().with_options(**options)
+            check_known(self.step, options)
+            version = self.step.version
+            if options.get("version") is not None:
+                version = checked_text(options["version"], "version")
+            task = super().with_options(assets, **options)
             task.__class__ = type(self)
             task.step, task.task_key = self.step, self.task_key
             if (fresh, version) != (self.step.fresh, self.step.version):
                 task.step = replace(self.step, fresh=fresh, version=version)
                 task.fn = _guard(task.step, self.fn.__wrapped__)
+                # Prefect keeps the instance of a bound method on the function.
+                vars(task.fn).update(vars(self.fn))
             check_options(task.step, task)
             return task
 
@@ -160,8 +167,8 @@ def dp_task(
         release_key: Template over public parameters, such as "revenue/{week}". The
             output is kept under it and replayed at no cost, however often it is run.
             Default: replay within one flow run, for functions that close over no
-            variables (what those hold cannot be told apart); others are charged each
-            time.
+            variables (what those hold cannot be told apart); others, methods and
+            lambdas among them, are charged each time.
         partitions: Names of the partitions that it reads, as templates such as
             "{week}", or a function of its public arguments that returns names.
         fresh: Draw anew, at a charge of its own, even where a release could be

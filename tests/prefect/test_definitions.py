@@ -6,6 +6,7 @@ import functools
 
 import pytest
 from prefect import flow, task
+from prefect.settings import PREFECT_LOGGING_LOG_PRINTS, temporary_settings
 
 from dpflow import PureDP, dp_flow, dp_task, guarded, private_task
 from dpflow.exceptions import ConfigurationError
@@ -166,6 +167,44 @@ def test_what_the_flow_logs_of_prints_leaves_its_steps_out(project, caplog):
     wait_until(lambda: "told by a task" in caplog.text, "the log")
     assert "told by the flow" in caplog.text
     assert "canary-7714" not in caplog.text
+
+
+@pytest.mark.parametrize("setting", [True, False])
+def test_what_a_body_calls_prints_nothing_to_prefect(project, caplog, setting):
+    """Tasks and flows would inherit `log_prints`; what they say themselves counts."""
+
+    @task
+    def inside():
+        print("canary-7715")
+
+    @flow
+    def inside_flow():
+        print("canary-7715")
+
+    @task(log_prints=True)
+    def chatty():
+        print("told by a task")
+
+    def calling() -> int:
+        inside()
+        inside.submit().wait()
+        inside_flow()
+        print("canary-7715")
+        chatty()
+        return 1
+
+    counted = step(calling)
+
+    @dp_flow(name="report", log_prints=None if setting else True)
+    def report():
+        print("told by the flow")
+        return counted(), counted.fn()
+
+    with temporary_settings({PREFECT_LOGGING_LOG_PRINTS: setting}):
+        assert report() == (1, 1)
+    wait_until(lambda: "told by a task" in caplog.text, "the log")
+    assert "told by the flow" in caplog.text
+    assert "canary-7715" not in caplog.text
 
 
 def test_a_step_is_still_a_task():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 from prefect import flow, task
 from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
+from prefect.utilities.visualization import TaskVizTracker
 
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.exceptions import ConfigurationError
@@ -393,6 +397,94 @@ def test_a_callback_hears_of_the_refusal(project):
     assert state.name == "BudgetExhausted"
     (refusal,) = heard
     assert refusal.details["left"] == {"epsilon": "0", "delta": "0"}
+
+
+@dp_flow(name="inner")
+def inner(weeks: int) -> list[int]:
+    """Call a step, as a unit test calls a flow by its function."""
+    return [customers(week) for week in range(weeks)]
+
+
+@dp_flow(name="inner-async")
+async def inner_async(weeks: int) -> list[int]:
+    """Call a step, as above."""
+    return [customers(week) for week in range(weeks)]
+
+
+def test_a_flows_plain_function_raises_the_refusal(make_project):
+    """There is no run that could be ended; a state would pass for a value."""
+    make_project(ANY_FLOW)
+    assert inner.fn(1) == [0]
+    assert asyncio.run(inner_async.fn(1)) == [0]
+    with pytest.raises(BudgetRefused):
+        inner.fn(3)
+    with pytest.raises(BudgetRefused):
+        asyncio.run(inner_async.fn(3))
+
+
+ANY_FLOW = """
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1}
+filter: basic
+"""
+
+
+def test_a_plain_function_inside_a_flow_forgets_no_step(project):
+    """The flow around it still waits for what it has submitted before."""
+
+    @task
+    def sleepy():
+        time.sleep(1)
+
+    @dp_flow(name="report")
+    def report():
+        customers.with_options(name="late").submit(7, wait_for=[sleepy.submit()])
+        return inner.fn(2)
+
+    assert report(return_state=True).name == "BudgetExhausted"
+    assert charges(project) == 2
+
+
+def test_drawing_a_flow_needs_no_ledger(tmp_path, monkeypatch):
+    """Prefect calls its function, outside of any run, and the steps are not run."""
+    monkeypatch.chdir(tmp_path)
+    with TaskVizTracker() as tracker:
+        inner.fn(2)
+    assert [each.name for each in tracker.tasks] == ["customers-0", "customers-1"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_callback_may_be_async(project, kind):
+    """It is run to its end, in a flow of either kind."""
+    heard = []
+
+    async def tell(refusal):
+        await asyncio.sleep(0)
+        heard.append(refusal)
+
+    @dp_flow(name="report", on_exhausted=tell)
+    def report():
+        return [customers(week) for week in range(3)]
+
+    @dp_flow(name="report", on_exhausted=tell)
+    async def report_async():
+        return [customers(week) for week in range(3)]
+
+    if kind == "sync":
+        state = report(return_state=True)
+    else:
+        state = asyncio.run(report_async(return_state=True))
+    assert state.name == "BudgetExhausted"
+    assert [type(each) for each in heard] == [BudgetExhausted]
+
+
+@pytest.mark.parametrize("wrong", ["skip", "pause", 5])
+def test_a_callback_is_a_function(wrong):
+    """What the flow does when exhausted is said in the policy, not here."""
+    with pytest.raises(ConfigurationError, match=r"on_exhausted= .* policy"):
+        dp_flow(name="report", on_exhausted=wrong)(lambda: 1)
 
 
 def _streamed():

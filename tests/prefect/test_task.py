@@ -123,6 +123,21 @@ def test_steps_made_by_one_factory_are_not_mixed_up(project):
     assert charges(project) == 2
 
 
+def test_two_lambdas_are_not_mixed_up(project):
+    """They have one name, and nothing that tells them apart."""
+    declared = dp_task(dataset="shop", cost=TENTH)
+    named = dp_task(dataset="shop", cost=TENTH, name="named")
+    steps = [declared(lambda: "spend"), declared(lambda: "visits")]
+    steps += [named(lambda: "spend"), named(lambda: "visits")]
+
+    @flow(name="report")
+    def report():
+        return [step() for step in steps]
+
+    assert report() == ["spend", "visits"] * 2
+    assert charges(project) == 4
+
+
 def test_a_release_key_replays_over_flow_runs(project):
     """A named release is made once, however often the flow runs."""
 
@@ -204,6 +219,72 @@ def test_with_options_keeps_guard_and_declaration(project):
     assert (renamed.name, renamed.retries, customers.retries) == ("renamed", 1, 0)
     assert report() == 1
     assert charges(project) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cost": PureDP(epsilon=1)},
+        {"dataset": "other"},
+        {"private": ("week",)},
+        {"release_key": "x"},
+        {"retires": 3},
+        {"materialized_by": "other"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_with_options_takes_no_option_that_it_would_ignore(options):
+    """What a step declares is fixed, and a misspelt option is told."""
+
+    @dp_task(dataset="shop", cost=TENTH)
+    def customers(week: int) -> int:
+        return week
+
+    (name,) = options
+    with pytest.raises(ConfigurationError, match=f"got {name}=") as caught:
+        customers.with_options(**options)
+    assert "another step" in caught.value.message
+    assert customers.with_options(["dpflow://shop/n"]).assets[0].key.endswith("/n")
+
+
+@pytest.mark.parametrize("version", ["", 7])
+def test_with_options_checks_the_version(version):
+    """As the declaration does; None leaves it as it is."""
+
+    @dp_task(dataset="shop", cost=TENTH, version="1")
+    def customers() -> int:
+        return 1
+
+    with pytest.raises(ConfigurationError, match="version= takes a text"):
+        customers.with_options(version=version)
+    assert customers.with_options(version=None).step.version == "1"
+
+
+@pytest.mark.parametrize("options", [{"fresh": True}, {"version": "2"}, {"name": "n"}])
+def test_with_options_keeps_the_instance_of_a_method(project, options):
+    """And the class of a class method."""
+
+    class Shop:
+        def __init__(self, customers: int) -> None:
+            self._customers = customers
+
+        @dp_task(dataset="shop", cost=TENTH)
+        def customers(self, week: int) -> int:
+            return self._customers + week
+
+        @classmethod
+        @dp_task(dataset="shop", cost=TENTH)
+        def named(cls, week: int) -> str:
+            return f"{cls.__name__}{week}"
+
+    @flow(name="report")
+    def report():
+        customers = [Shop(each).customers.with_options(**options) for each in (10, 20)]
+        return customers[0](1), Shop.named.with_options(**options)(3)
+
+    assert report()[1] == "Shop3"
+    assert report()[0] in (11, 21)
+    assert charges(project) == 4
 
 
 def test_every_attempt_of_a_retried_step_is_a_charge(project):

@@ -45,6 +45,18 @@ class Telling(Exception):
         self.row = TEXT
 
 
+class Stopping(BaseException):
+    """What is no Exception, and tells of what it carries."""
+
+    def __init__(self, frame: object) -> None:
+        super().__init__()
+        self.row = frame
+
+    def __str__(self) -> str:
+        """Return what nobody may see."""
+        return f"{TEXT}{self.row}"
+
+
 @private_task()
 def load() -> list[Any]:
     """Load private data."""
@@ -67,7 +79,8 @@ async def fail_to_load_later() -> None:
 
 @task
 def tidy(frame: Any) -> str:
-    """Be called by a body: what this returns was not released."""
+    """Be called by a body: what this returns and prints was not released."""
+    print(PRINTED)
     return f"{TEXT}{frame!r}"
 
 
@@ -123,6 +136,7 @@ def _fail(frame: Any, kind: str) -> None:
         "group": ExceptionGroup(TEXT, [Telling(frame), OSError(2, TEXT, TEXT)]),
         "exit": SystemExit(TEXT),
         "interrupt": KeyboardInterrupt(TEXT, frame),
+        "stopping": Stopping(frame),
         "plain": Telling(frame),
     }[kind]
 
@@ -237,8 +251,8 @@ def pass_by() -> dict[str, Any]:
 
     succeed()
     told: dict[str, Any] = {"fail": fail(), "later": asyncio.run(fail_later())}
-    for kind in ("exit", "interrupt"):
-        with suppress(SystemExit, KeyboardInterrupt):
+    for kind in ("exit", "interrupt", "stopping"):
+        with suppress(SystemExit, KeyboardInterrupt, Stopping):
             crash(kind)
     told["refused"] = refuse(return_state=True).name
     told["deployed"] = _deployed()

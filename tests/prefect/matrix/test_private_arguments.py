@@ -130,6 +130,30 @@ def test_what_only_happens_to_be_equal_is_not_refused(project, given, argument):
     assert charges(project) == 1
 
 
+@pytest.mark.parametrize("how", ["call", "submit", "fn"])
+@pytest.mark.parametrize("named", [False, True], ids=["args", "kwargs"])
+@pytest.mark.parametrize("given", [FRAME, "rows of Ann"], ids=["frame", "text"])
+def test_private_arguments_of_any_number_are_looked_at_one_by_one(
+    project, given, named, how
+):
+    """Python packs them into a tuple or a dict that is no parameter of the flow."""
+    declared = {**PRIVATE, "private": ("frames", "others")}
+
+    @dp_task(**declared)
+    def many(week: int, *frames: Any, **others: Any) -> int:
+        return week + len(frames) + len(others)
+
+    @flow(name="report", validate_parameters=False)
+    def report(data):
+        call = many.fn if how == "fn" else many.submit if how == "submit" else many
+        found = call(1, other=data) if named else call(1, "x", data)
+        return found.result() if how == "submit" else found
+
+    with pytest.raises(ConfigurationError, match=KEPT) as caught:
+        report(given)
+    assert "is in the parameter 'data'" in str(caught.value)
+
+
 def test_the_same_name_tells_small_values_apart(project):
     """A parameter that is passed on under its name is refused though it is small."""
 
@@ -220,6 +244,31 @@ def test_a_background_step_with_private_arguments_is_refused(project, how):
             count.submit(FRAME)
 
     with pytest.raises(ConfigurationError, match="as a pickle that stays there"):
+        report()
+
+
+@pytest.mark.parametrize("how", ["delay", "apply_async", "runner"])
+def test_a_background_method_is_refused(project, how):
+    """Its instance would be in that pickle, and whatever it holds."""
+
+    class Shop:
+        frame = FRAME
+
+        @dp_task(dataset="shop", cost=PRIVATE["cost"])
+        def count(self, week: int) -> int:
+            return len(self.frame) + week
+
+    @flow(name="report", task_runner=PrefectTaskRunner())
+    def report():
+        shop = Shop()
+        if how == "apply_async":
+            shop.count.apply_async((1,))
+        elif how == "delay":
+            shop.count.delay(1)
+        else:
+            shop.count.submit(1)
+
+    with pytest.raises(ConfigurationError, match=r"\(self\).* as a pickle that stays"):
         report()
 
 
