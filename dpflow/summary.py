@@ -93,6 +93,11 @@ def terms_in_words(terms: Sequence[TermView]) -> str:
             "usage was below them and the tightening was decided without regard to "
             "what had been released."
         )
+    if any(view.overdrawn for view in charged):
+        parts.append(
+            "More was charged in an overdrawn term than its budget: no sum of budgets "
+            "bounds what all terms lose."
+        )
     if len({(view.unit, view.relation) for view in charged}) > 1:
         parts.append(
             "Charged terms protect different units or relations: their sum is a "
@@ -110,6 +115,8 @@ def _term_text(view: TermView) -> str:
         text += f", tightened to {budget_text(view.budget)}"
     if not view.charged:
         text += ", not charged"
+    if view.overdrawn:
+        text += ", overdrawn"
     return text if view.frozen is None else f"{text}, frozen"
 
 

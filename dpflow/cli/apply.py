@@ -72,8 +72,8 @@ def apply(
         bool,
         typer.Option(
             "--raise-lifetime",
-            help="With --new-term: let the lifetime be raised, which breaks what was "
-            "promised of all terms together.",
+            help="With --new-term: let the lifetime be raised, or a term follow one "
+            "that was overdrawn. Both break what was promised of all terms together.",
         ),
     ] = False,
     author: Annotated[

@@ -10,7 +10,7 @@ lifetime.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -31,7 +31,7 @@ from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.lifetime import Budgets, check_lifetime, check_raise, term_views
 from dpflow.ledger.marks import change_gate
 from dpflow.ledger.records import TermView, canonical, digest
-from dpflow.ledger.sources import check_covers, grant_of
+from dpflow.ledger.sources import check_covers, check_untaken, grant_of
 from dpflow.ledger.terms import (
     Term,
     accounts_of_term,
@@ -39,6 +39,7 @@ from dpflow.ledger.terms import (
     gate_of,
     newest_term,
     open_term,
+    taken_off,
 )
 from dpflow.policy import Policy
 from dpflow.policy_changes import (
@@ -138,6 +139,8 @@ def apply_policy(
         ledger.sources.check_given(wish.grant)
     with ledger.writing([policy.dataset]) as session:
         found = _propose(session, policy)
+        if not all(view.charged for view in found.terms):
+            found = _propose(session, policy, ledger.watch.forgotten(session))
         if found.action == "nothing" and not (wish.new_term or wish.grant):
             return _applied(session, found, ())
         check_approval(policy, found.term, approval)
@@ -150,9 +153,11 @@ def apply_policy(
     return applied
 
 
-def _propose(session: Session, policy: Policy) -> Proposal:
+def _propose(
+    session: Session, policy: Policy, forgotten: Collection[str] = ()
+) -> Proposal:
     term = newest_term(session, policy.dataset)
-    terms = tuple(term_views(session, policy.dataset))
+    terms = tuple(term_views(session, policy.dataset, forgotten))
     changes: tuple[Change, ...] = ()
     action: Action = "open"
     pins, why = None, ""
@@ -268,8 +273,8 @@ def _retold(
     """Give an account the gate of its term; the dataset's tells every change."""
     gate = gate_of(term, account.kind, account.name)
     named = account.kind != "dataset"
-    if gate is None or (named and not term.covers_flow(account.name)):
-        return None  # a flow that may not use the dataset any more
+    if gate is None or taken_off(term.pinned, account.kind, account.name):
+        return None
     rule, halt = rule_from_text(canonical(gate[0])), gate[1]
     same = (account.rule, account.halt) == (rule, halt)
     if same and named:
@@ -321,6 +326,8 @@ def _open(
     if grant is None and found.term is not None:
         # It was given once, for all terms of this ledger.
         grant = grant_of(session, found.term)
+    if wish.grant is not None:
+        check_untaken(session, wish.grant, policy.dataset)
     if not uncharged:
         _check_asked_for(found, wish)
     freeze = frozen_by(session, policy.dataset)

@@ -156,16 +156,24 @@ def announce(session: Session, request: Request) -> None:
 
 def check_relation(request: Request) -> None:
     """Refuse a cost whose price does not hold under a dataset's relation."""
-    allowed = relations_of(request.cost)
     for policy in (*request.policies, *request.populations):
-        if policy.relation not in allowed:
-            holds = " and ".join(allowed) or "no relation"
-            msg = (
-                f"{request.cost!r} is priced for {holds}, but the policy of dataset "
-                f"{policy.dataset!r} says {policy.relation}. Declare a cost that holds "
-                "for that relation."
-            )
-            raise UnsupportedCost(msg, mechanism=request.cost.mechanism)
+        check_holds(request.cost, policy.dataset, policy.relation)
+
+
+def check_holds(cost: Cost, dataset: str, relation: str) -> None:
+    """Refuse a cost whose price does not hold under a relation.
+
+    Raises:
+        UnsupportedCost: If it is priced for another one.
+    """
+    allowed = relations_of(cost)
+    if relation not in allowed:
+        holds = " and ".join(allowed) or "no relation"
+        msg = (
+            f"{cost!r} is priced for {holds}, but the policy of dataset {dataset!r} "
+            f"says {relation}. Declare a cost that holds for that relation."
+        )
+        raise UnsupportedCost(msg, mechanism=cost.mechanism)
 
 
 def _refused(session: Session, case: _Case) -> BudgetRefused | None:

@@ -178,6 +178,8 @@ class Verifier:
             gate = account.gate
             pinned = self.terms.get((gate["dataset"], gate["term"]))
             wanted = None if pinned is None else _pinned(pinned, gate)
+            if pinned is not None and _taken_off(pinned, gate):
+                continue
             rule = gate["rule"]
             names = ("theorem", "epsilon", "delta")
             if wanted is None or any(rule.get(n) != wanted.get(n) for n in names):
@@ -306,6 +308,12 @@ def _pinned(pinned: Mapping[str, Any], gate: Mapping[str, Any]) -> Any:
         default = pinned["odometer"] if kind == "odometer" else None
         return share.get("filter" if kind == "flow" else "odometer", default)
     return (pinned.get("whole") if kind == "dataset" else None) or pinned["filter"]
+
+
+def _taken_off(pinned: Mapping[str, Any], gate: Mapping[str, Any]) -> bool:
+    """Say whether a gate is of a flow that may not use the dataset any more."""
+    allowed = gate["name"] in pinned["flows"] or pinned["other_flows"] == "allow"
+    return gate["kind"] in ("flow", "odometer") and not allowed
 
 
 def main(arguments: list[str] | None = None) -> int:

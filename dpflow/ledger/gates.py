@@ -19,11 +19,15 @@ from dpflow.exceptions import ConfigurationError, UnsupportedCost
 from dpflow.ledger.account import Account, announce_account
 from dpflow.ledger.database import Session
 from dpflow.ledger.records import Request
-from dpflow.ledger.terms import Term, gate_of, gate_place, governing_term, open_gate
+from dpflow.ledger.terms import (
+    OF_FLOW,
+    Term,
+    gate_of,
+    gate_place,
+    governing_term,
+    open_gate,
+)
 from dpflow.policy import Policy
-
-#: Kinds of gates that a flow adds, in the order in which they are asked.
-_OF_FLOW = ("flow", "odometer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,7 @@ class _Wanted:
 def _of_flow(request: Request, term: Term, partition: str = "") -> Iterator[_Wanted]:
     # A flow that the policy does not cover gets no account of its own.
     if request.flow is not None and term.covers_flow(request.flow):
-        for kind in _OF_FLOW:
+        for kind in OF_FLOW:
             if gate_of(term, kind, request.flow) is not None:
                 yield _Wanted(term, kind, request.flow, partition)
 

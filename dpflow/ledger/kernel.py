@@ -361,12 +361,16 @@ class Ledger:
         body = told_anew(json.loads(row["body"]), self.conditions.facts)
         text = canonical({**body, **facts})
         charges = held_for(session, reservation, accounts, self.place)
+        reported = facts.get("reported")
+        if reported is not None and _is_amended(session, reservation, accounts):
+            # It is a part of a cost that was declared too small.
+            reported = None
         session.post("close_reservation", id=reservation, state=state)
         for account, entry in charges:
             amount = amount_to_end(session, row, account, entry, kind)
             posted = amount
             if kind == "settle":
-                posted = realised(account, row, amount, facts.get("reported"))
+                posted = realised(account, row, amount, reported)
             gain = account.rule.zero() if kind == "void" else posted
             append(
                 session,
@@ -385,3 +389,9 @@ class Ledger:
         """Close the ledger's files; open reservations of this process are forfeited."""
         self.owners.close()
         self.database.close()
+
+
+def _is_amended(session: Session, reservation: str, accounts: Sequence[str]) -> bool:
+    """Say whether an operator has charged more for a step."""
+    asked = ({"account": each, "reservation": reservation} for each in accounts)
+    return any(session.rows("amendments_of_reservation", **each) for each in asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -12,7 +12,7 @@ from dpflow.exceptions import LedgerCorrupt, PolicyNotApplied
 from dpflow.ledger.chain import entry_hash
 from dpflow.ledger.database import Session
 from dpflow.ledger.records import TermView
-from dpflow.ledger.terms import Term, all_terms, frozen_by, is_charged
+from dpflow.ledger.terms import OF_FLOW, Term, all_terms, frozen_by, is_charged
 from dpflow.policy import Policy
 from dpflow.policy_copy import budget_text, declared_budget
 from dpflow.policy_fields import Budget
@@ -27,10 +27,23 @@ _NO_TERM = (
 )
 
 
-def term_views(session: Session, dataset: str) -> Iterator[TermView]:
-    """Yield the terms of a dataset, oldest first."""
+def term_views(
+    session: Session, dataset: str, forgotten: Collection[str] = ()
+) -> Iterator[TermView]:
+    """Yield the terms of a dataset, oldest first.
+
+    Args:
+        session: The caller's transaction.
+        dataset: The dataset.
+        forgotten: Accounts that are known to have been charged, whatever they say.
+    """
     terms = all_terms(session, dataset)
     freeze = frozen_by(session, dataset)
+    overdrawn = {
+        row["term"]
+        for row in session.rows("list_accounts", dataset=dataset)
+        if row["state"] == "overdrawn" and row["kind"] not in OF_FLOW
+    }
     for term in terms:
         pinned = term.pinned
         yield TermView(
@@ -40,14 +53,20 @@ def term_views(session: Session, dataset: str) -> Iterator[TermView]:
             opened=_opening(session, term),
             divided="whole" in pinned,
             budget=pinned["budget"],
-            charged=is_charged(session, term),
+            charged=is_charged(session, term) or _is_among(term, forgotten),
             lifetime=pinned.get("lifetime"),
             officers=term.officers,
             because=term.because,
             opened_at=term.opened_at,
             opened_by=term.opened_by,
             frozen=freeze if term.number == terms[-1].number else None,
+            overdrawn=term.number in overdrawn,
         )
+
+
+def _is_among(term: Term, accounts: Collection[str]) -> bool:
+    """Say whether one of these accounts is the term's."""
+    return any(f"{name}/".startswith(f"{term.account}/") for name in accounts)
 
 
 def _opening(session: Session, term: Term) -> Mapping[str, str]:
@@ -168,11 +187,20 @@ def _divided_by_time(policy: Policy) -> bool:
 
 
 def check_raise(policy: Policy, terms: Sequence[TermView], *, allowed: bool) -> None:
-    """Refuse to raise a lifetime that was promised before, unless that is meant.
+    """Refuse to break a lifetime that was promised before, unless that is meant.
 
     Raises:
-        PolicyNotApplied: If it is raised and nobody said so.
+        PolicyNotApplied: If it is raised, or a term was overdrawn, and nobody said so.
     """
+    over = [str(view.number) for view in terms if view.overdrawn]
+    if over and not allowed:
+        msg = (
+            f"more was charged in term {' and '.join(over)} of dataset "
+            f"{policy.dataset!r} than its budget, so that no sum of budgets bounds "
+            "what all terms lose. If a further term is meant nevertheless, add "
+            "--raise-lifetime."
+        )
+        raise PolicyNotApplied(msg, dataset=policy.dataset)
     before = terms[-1].lifetime
     if before is None or policy.lifetime is None or allowed:
         return

@@ -52,7 +52,7 @@ def lost_decisions(
     gates: dict[str, bool] = {}
     terms: dict[str, set[int]] = {}
     for account, lines in gone.items():
-        dataset, number = dataset_of(account), _term_of(account)
+        dataset, number = dataset_of(account), number_of(account)
         newest = newest_term(session, dataset)
         if newest is not None and number > newest.number:
             terms.setdefault(dataset, set()).add(number)
@@ -89,5 +89,6 @@ def dataset_of(account: str) -> str:
     return account.partition("#")[0]
 
 
-def _term_of(account: str) -> int:
+def number_of(account: str) -> int:
+    """Return the number of the term that an account's id speaks of."""
     return int(account.partition("#")[2].partition("/")[0])

@@ -19,11 +19,12 @@ from dpflow.ledger.account import (
     remainder,
 )
 from dpflow.ledger.database import Row, Session
-from dpflow.ledger.decide import check_relation
+from dpflow.ledger.decide import check_holds, check_relation
 from dpflow.ledger.gates import Gate, gates_of, terms_of
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.provenance import told_anew
 from dpflow.ledger.records import Request
+from dpflow.ledger.terms import all_terms
 from dpflow.ledger.watch import line_of
 from dpflow.ledger.writer import writer
 from dpflow.policy import Policy
@@ -58,7 +59,8 @@ def amend(
 
     Raises:
         ReservationConflict: If that is no more than was charged: nothing is lowered.
-        UnsupportedCost: If the theorem of an account has no price for the cost.
+        UnsupportedCost: If the theorem of an account has no price for the cost, or
+            that does not hold under the relation of its term.
     """
     with ledger.writing((), guarded=True) as session:
         row = ledger.locked_row(session, reservation)
@@ -74,10 +76,13 @@ def amend(
             "reserved_cost": json.loads(row["cost"]),
             "because": because,
         }
-        extra = [
-            (gate.account, remainder(gate.price(cost), charged))
-            for gate, charged in _charged(session, row, ledger.place)
-        ]
+        extra = []
+        for gate, charged in _charged(session, row, ledger.place):
+            account = gate.account
+            for term in all_terms(session, account.dataset):
+                if term.number == account.term:
+                    check_holds(cost, term.dataset, term.pinned["relation"])
+            extra.append((account, remainder(gate.price(cost), charged)))
         if not any(any(amount.amounts) for _, amount in extra):
             msg = (
                 f"{cost!r} is no more than was charged for reservation {reservation} "

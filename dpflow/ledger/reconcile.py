@@ -36,13 +36,16 @@ from dpflow.ledger.lost import (
     freeze_again,
     lost_decisions,
     nothing_used,
+    number_of,
 )
 from dpflow.ledger.terms import (
+    Term,
     all_terms,
     gate_place,
     governing_term,
     newest_term,
     open_gate,
+    taken_off,
 )
 from dpflow.ledger.watch import checkpoint_heads, closings, heads, missing
 from dpflow.ledger.witness_base import WitnessBase
@@ -259,7 +262,10 @@ def _repaired(
     forked = min(line.seq for line in gone) <= account.seq
     begun = any(line.asked == HEAD for line in every)
     unknown = any(line.asked == HEAD for line in gone)
-    complete = len(gone) < len(every) or (whole and not begun)
+    # The lines after a charge that is here are all there; a compacted witness keeps
+    # decisions without the charges between them.
+    joined = any(not line.decides for line in {*every} - {*gone})
+    complete = joined or (whole and not begun)
     total = account.settled
     if complete:
         for line in gone:
@@ -314,17 +320,17 @@ def _opened(
     policies: Mapping[str, Policy],
     facts: Mapping[str, Any],
 ) -> Account:
-    """Open an account again that the ledger lacks."""
+    """Open an account again that the ledger lacks, by its own copy if it has one."""
     dataset = dataset_of(account_id)
-    policy = policies.get(dataset)
-    with suppress(PolicyChanged, PolicyNotApplied):
-        if policy is not None:
+    policy, term = policies.get(dataset), _term_of(session, account_id)
+    if term is None and policy is not None:
+        with suppress(PolicyChanged, PolicyNotApplied):
             term = governing_term(session, policy, applies=True, facts=facts)
-            kind, name, part = _parts(account_id, policy)
-            if gate_place(term, kind, name, part) == account_id:
-                account = open_gate(session, term, kind, name, facts, partition=part)
-                if account is not None:
-                    return account
+    kind, name, part = _parts(account_id)
+    if term is not None and gate_place(term, kind, name, part) == account_id:
+        account = open_gate(session, term, kind, name, facts, partition=part)
+        if account is not None:
+            return account
     msg = (
         f"the ledger lacks account {account_id!r}, and no policy makes it. Put the "
         f"policy file of dataset {dataset!r} back that was in force at that time. If "
@@ -337,13 +343,23 @@ def _opened(
 def _is_needed(session: Session, account_id: str, gone: Sequence[Line]) -> bool:
     """Say whether an account that is gone has to be opened again, to be charged.
 
-    Not if nothing was used there: the freeze of its dataset stands for the rest.
+    Not if nothing was used there: the freeze of its dataset stands for the rest. And
+    not if no step can ask it any more.
     """
-    dataset = dataset_of(account_id)
-    return not nothing_used(gone) or newest_term(session, dataset) is None
+    term = _term_of(session, account_id)
+    if term is not None and taken_off(term.pinned, *_parts(account_id)[:2]):
+        return False
+    newest = newest_term(session, dataset_of(account_id))
+    return not nothing_used(gone) or newest is None
 
 
-def _parts(account_id: str, policy: Policy) -> tuple[str, str, str]:
+def _term_of(session: Session, account_id: str) -> Term | None:
+    """Return the term that an account belongs to, if the ledger has it."""
+    terms = all_terms(session, dataset_of(account_id))
+    return next((t for t in terms if t.number == number_of(account_id)), None)
+
+
+def _parts(account_id: str) -> tuple[str, str, str]:
     """Return kind, name and partition of an account, as its id tells them."""
     place = account_id.partition("#")[2].partition("/")[2]
     partition = partition_of(account_id)
@@ -353,7 +369,7 @@ def _parts(account_id: str, policy: Policy) -> tuple[str, str, str]:
             return "partition", partition, ""
     kind, _, name = place.partition("/")
     if not kind:
-        kind = "population" if policy.dataset.startswith(PREFIX) else "dataset"
+        kind = "population" if account_id.startswith(PREFIX) else "dataset"
     return kind, name, partition
 
 

@@ -378,6 +378,7 @@ class TermView:
         lifetime: What all terms together may lose, as this term's copy says.
         frozen: What the freeze says, if the dataset is frozen in this term.
         divided: Whether `opened` caps all parts of a divided dataset together.
+        overdrawn: Whether more was charged, by hand, than its budget admits.
     """
 
     number: int
@@ -393,3 +394,4 @@ class TermView:
     opened_by: str
     frozen: Mapping[str, Any] | None = None
     divided: bool = False
+    overdrawn: bool = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.database import Session
@@ -107,6 +108,28 @@ def grant_of(session: Session, term: Term) -> Grant | None:
     rows = session.rows("read_entry", account=term.account, seq=1)
     facts = json.loads(rows[0]["body"]).get("grant") if rows else None
     return None if facts is None else grant_from_facts(facts)
+
+
+def check_untaken(session: Session, grant: Grant, dataset: str) -> None:
+    """Refuse a grant under which another dataset of this ledger has a term.
+
+    It was charged once, and each of them would spend it. A second one that is applied
+    at the same time waits for the first.
+
+    Raises:
+        ConfigurationError: If there is one.
+    """
+    session.lock([dataset, _name(grant)])
+    for row in session.rows("term_pins"):
+        place = f"{row['dataset']}#{row['number']}"
+        rows = session.rows("read_entry", account=place, seq=1)
+        facts = json.loads(rows[0]["body"]).get("grant") if rows else None
+        if row["dataset"] != dataset and facts == asdict(grant):
+            msg = (
+                f"dataset {row['dataset']!r} of this ledger spends this grant already, "
+                f"which was charged once: carve another one for dataset {dataset!r}"
+            )
+            raise ConfigurationError(msg)
 
 
 def check_covers(

@@ -38,6 +38,8 @@ UNCHARGED = "nothing was charged before"
 #: such a term until something is charged.
 BY_ITSELF = (FIRST, UNCHARGED)
 
+#: Kinds of gates that a flow adds, in the order in which they are asked.
+OF_FLOW = ("flow", "odometer")
 #: Of one copy; a decision asks for few.
 _MOST_GATES = 256
 
@@ -199,6 +201,15 @@ def pinned_gate(
     text = share.get("halt_at_epsilon")
     halt = None if text is None else number_from_text(text)
     return {"role": "odometer", **rule}, halt
+
+
+def taken_off(pinned: Mapping[str, Any], kind: str, name: str) -> bool:
+    """Say whether an account is a flow's that may not use the dataset any more.
+
+    Its gate stays as it was, and no step asks it.
+    """
+    allowed = name in pinned["flows"] or pinned["other_flows"] == "allow"
+    return kind in OF_FLOW and not allowed
 
 
 def gate_place(term: Term, kind: str, name: str, partition: str = "") -> str:

@@ -13,7 +13,7 @@ from dpflow.ledger.account import rule_from_text
 from dpflow.ledger.database import Database, Row
 from dpflow.ledger.records import canonical
 from dpflow.ledger.replay import Replay, held_at, replay_from
-from dpflow.ledger.terms import pinned_gate
+from dpflow.ledger.terms import pinned_gate, taken_off
 from dpflow.rounding import number_from_text
 
 _PAGE = 4000
@@ -143,7 +143,10 @@ def _gate_problem(row: Row, replay: Replay, snapshot: Snapshot) -> str | None:
     term = snapshot.terms.get((row["dataset"], row["term"]))
     if term is None:
         return f"there is no term {row['term']} of dataset {row['dataset']!r}"
-    wanted = pinned_gate(json.loads(term["pinned"]), row["kind"], row["name"])
+    pinned = json.loads(term["pinned"])
+    if taken_off(pinned, row["kind"], row["name"]):
+        return None
+    wanted = pinned_gate(pinned, row["kind"], row["name"])
     halt = None if row["halt"] is None else number_from_text(row["halt"])
     if wanted is None or (rule_from_text(canonical(wanted[0])), wanted[1]) != (
         rule,

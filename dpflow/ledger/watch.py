@@ -89,6 +89,20 @@ class Watch:
             for account in answer.accounts
         ]
 
+    def forgotten(self, session: Session) -> set[str]:
+        """Return the accounts that lack a charge which was witnessed.
+
+        Raises:
+            LedgerCorrupt: If the witness is damaged.
+            LedgerUnavailable: If it cannot be read.
+        """
+        lines: Iterable[Line] = ()
+        if self.witness is not None:
+            with suppress(LedgerUnwitnessed):
+                lines = self.witness.all_lines()
+        charges = [line for line in lines if line.reservation or not line.unused]
+        return {line.account for line in missing(session, charges)}
+
     def tell(self, lines: Sequence[Line]) -> None:
         """Tell the witness, durably, of charges that are committed.
 

@@ -20,7 +20,7 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.carve import carve
 from dpflow.ledger.evidence import README, verifier_text, write_evidence
 from dpflow.ledger.evidence_verifier import Verifier, read_bundle
-from dpflow.ledger.records import canonical
+from dpflow.ledger.records import canonical, digest
 from dpflow.ledger.seals import seal
 from dpflow.ledger.verify import verify
 from tests.ledger.preflights import RUN, drawn, held_run
@@ -76,6 +76,25 @@ def run_held(tmp_path_factory: pytest.TempPathFactory) -> Files:
     ledger.close()
     assert bad(found) == []
     return found
+
+
+def test_a_flow_that_was_taken_off_keeps_its_accounts(tmp_path: Path) -> None:
+    """They are no term's any more; those of other flows are compared with theirs."""
+    ledger = new_ledger(tmp_path)
+    flows = "{weekly: {epsilon: 0.5}, daily: {epsilon: 0.5}}"
+    for flow in ("weekly", "daily"):
+        ledger.settle(granted(ledger, policies=[make_policy(flows=flows)], flow=flow))
+    fewer = make_policy(flows="{daily: {epsilon: 0.5}}")
+    applied = apply_policy(ledger, fewer, Wish(), Approval(principal="ann"))
+    assert applied.action == "tighten"
+    files = bundle_of(ledger, tmp_path)
+    ledger.close()
+    assert bad(files) == []
+    (term,) = json.loads(files["policies.json"])
+    opened = term["pinned"].replace('"other_flows":"refuse"', '"other_flows":"allow"')
+    pins = [{**term, "pinned": opened, "policy_hash": digest(opened)}]
+    changed = resealed({**files, "policies.json": json.dumps(pins).encode()})
+    assert "its gate is not its term's" in str(bad(changed))
 
 
 def forged(files: Files, change: Callable[[Rows], Rows | None]) -> Files:

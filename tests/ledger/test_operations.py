@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import Gaussian, PureDP
+from dpflow import EarlyStopping, Gaussian, PoissonSampledGaussian, PureDP
 from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
@@ -75,6 +75,39 @@ def test_an_amendment_charges_the_difference(ledger, path, end):
     assert sum(sums(path)) == Fraction(1, 4)
     audit(path)
     assert verify(ledger).bad == []
+
+
+def test_an_amended_step_cannot_report_its_cost_down(ledger, path):
+    """What it reports is a part of a cost that was declared too small."""
+    policy = make_policy(budget="{epsilon: 10}")
+
+    def steps(epsilon):
+        return EarlyStopping(step=PureDP(epsilon=epsilon), stops=range(1, 11))
+
+    names = [granted(ledger, steps("0.1"), policies=[policy]) for _ in range(3)]
+    amend(ledger, names[0], steps("0.2"), because=WHY)
+    ledger.settle(names[0], reported=1)
+    assert sums(path) == (2, 2)
+    ledger.settle(names[1], reported=1)
+    amend(ledger, names[1], steps("0.2"), because=WHY)
+    assert sums(path) == (4, 1)
+    ledger.settle(names[2], reported=1)
+    assert sums(path) == (Fraction("4.1"), 0)
+    assert verify(ledger).bad == []
+
+
+def test_an_amendment_of_another_relation_is_refused(ledger, path):
+    """Its price would not hold for the people whom the policy protects."""
+    policy = make_policy(
+        relation="replace-one", filter="renyi", budget="{epsilon: 3, delta: 1e-6}"
+    )
+    name = granted(ledger, Gaussian(sensitivity=1, sigma=20), policies=[policy])
+    sampled = PoissonSampledGaussian(sampling_rate="0.1", noise_multiplier=1)
+    before = read(path, "SELECT * FROM account"), kinds(path)
+    with pytest.raises(UnsupportedCost, match="policy of dataset 'a' says replace-one"):
+        amend(ledger, name, sampled, because=WHY)
+    assert (read(path, "SELECT * FROM account"), kinds(path)) == before
+    amend(ledger, name, Gaussian(sensitivity=1, sigma=10), because=WHY)
 
 
 def test_amendments_add_up(ledger, path):

@@ -13,6 +13,8 @@ import pytest
 from dpflow.exceptions import ConfigurationError, LedgerRolledBack, LedgerUnwitnessed
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger import witness as module
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.approval import Approval
 from dpflow.ledger.reconcile import compare, reconcile, trust
 from dpflow.ledger.verify import verify
 from tests.ledger.support import (
@@ -231,6 +233,38 @@ def test_a_compacted_witness_raises_to_the_last_use(host: Host) -> None:
     after = used(host.path)
     assert after["a"] == most["a"]
     assert after["b"] >= most["b"]
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_compacted_witness_of_another_way_counts_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decided: bool
+) -> None:
+    """That it kept the opening of a term does not say that it kept every charge."""
+    host = Host(tmp_path, str(tmp_path / "state"), random.Random(1))
+    ledger = host.open()
+    if decided:
+        apply_policy(ledger, POLICIES["a"], Wish(), Approval(principal="ann"))
+    ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
+    copy = host.copy()
+    for _ in range(10):
+        ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
+    witness = ledger.watch.witness
+    assert isinstance(witness, module.Witness)
+    monkeypatch.setattr(module, "_KEPT", 3)
+    for _ in range(5):
+        ledger.settle(granted(ledger, "0.25", policies=[POLICIES["b"]]))
+    witness._large = 1
+    ledger.settle(granted(ledger, "0.25", policies=[POLICIES["b"]]))
+    lines = [line for line in witness.all_lines() if line.account == "a#1"]
+    assert [line.decides for line in lines] == [True] * decided + [False]
+    ledger.close()
+    host.replace_by(copy)
+    elsewhere = open_ledger(url(host.path), witness="none")
+    for _ in range(20):
+        elsewhere.settle(granted(elsewhere, "0.25", policies=[POLICIES["a"]]))
+    elsewhere.close()
+    reconcile(host.open(), POLICIES, because=WHY)
+    assert used(host.path)["a"] >= (1 + 10 + 20) * Fraction("0.25")
 
 
 def test_an_account_that_is_gone_and_has_no_policy_is_not_forgotten(

@@ -179,6 +179,40 @@ def test_a_grant_serves_one_ledger_only(tmp_path, first, second):
     granted(second, policies=[other("0.5")])
 
 
+def test_a_grant_serves_one_dataset_only(first, second):
+    """It was charged once, and two datasets would each spend it."""
+    grant = carved(first, second)
+    apply(second, other(), grant)
+    twin = make_policy(
+        "c", source=SOURCE, budget="{epsilon: 1}", lifetime="{epsilon: 1}"
+    )
+    with pytest.raises(ConfigurationError, match=r"dataset 'b' .* dataset 'c'"):
+        apply(second, twin, grant)
+    with pytest.raises(ConfigurationError):
+        granted(second, policies=[twin])
+    assert kinds(second.database.path, "c#1") == []
+    apply(second, other(), grant)
+    apply(second, twin, carved(first, second))
+    granted(second, "1", policies=[twin])
+
+
+def test_a_grant_serves_one_dataset_of_a_database_too(path, tmp_path):
+    """Whoever asks at the same time waits; the lock is the grant's own."""
+    given = {"witness": str(tmp_path / "w")}
+    giver = create_ledger(url(tmp_path / "giver.db"), **given)
+    taker = create_ledger(url(path), **given)
+    granted(giver, policies=[POLICY])
+    grant = carved(giver, taker)
+    apply(taker, other(), grant)
+    twin = make_policy(
+        "c", source=SOURCE, budget="{epsilon: 1}", lifetime="{epsilon: 1}"
+    )
+    with pytest.raises(ConfigurationError, match="carve another"):
+        apply(taker, twin, grant)
+    granted(taker, "1", policies=[other()])
+    taker.close()
+
+
 def test_a_grant_that_was_changed_is_refused(first, second, monkeypatch):
     """By its digest; by its giver's registration; by the key, where there is one."""
     grant = carved(first, second)

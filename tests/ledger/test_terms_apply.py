@@ -220,6 +220,24 @@ def test_a_flow_that_is_not_named_any_more_keeps_its_gates(
     audit(path)
 
 
+def test_a_ledger_verifies_after_a_flow_was_taken_off(
+    ledger: Ledger, path: Place
+) -> None:
+    """What it had reserved settles on its accounts; an edit of them is still found."""
+    flows = FLOWS.replace("}}", "}, daily: {epsilon: 0.5}}")
+    wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
+    before = make_policy(flows=flows, **wide)
+    name = granted(ledger, policies=[before], flow="weekly")
+    granted(ledger, policies=[before], flow="daily")
+    after = make_policy(flows="{daily: {epsilon: 0.5}}", **wide)
+    assert apply(ledger, after).action == "tighten"
+    ledger.settle(name)
+    assert verify(ledger).bad == []
+    edit(path, "UPDATE account SET halt = '5' WHERE id = 'a#1/odometer/weekly'")
+    (found,) = verify(ledger).bad
+    assert "is not the one that its journal tells of" in found.problem
+
+
 def test_a_share_cannot_forget_what_its_flow_was_charged_before(
     ledger: Ledger,
 ) -> None:

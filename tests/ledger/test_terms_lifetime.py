@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dpflow import PureDP
 from dpflow.exceptions import (
     BudgetRefused,
     LedgerCorrupt,
@@ -18,9 +19,11 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.account import append
-from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.apply import Wish, apply_policy, propose
 from dpflow.ledger.approval import Approval
+from dpflow.ledger.freeze import freeze, thaw
 from dpflow.ledger.marks import change_gate
+from dpflow.ledger.operations import amend
 from dpflow.ledger.records import canonical, digest
 from dpflow.ledger.terms import accounts_of_term, newest_term
 from dpflow.policy import Policy
@@ -66,6 +69,43 @@ def spent(path: Place) -> Fraction:
 
 
 # The cap
+
+
+@pytest.mark.parametrize("while_frozen", [False, True])
+def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(
+    ledger: Ledger, path: Place, while_frozen: bool
+) -> None:
+    """No sum bounds what it lost; who opens a further term has to say so."""
+    before = policy("1", "2")
+    name = granted(ledger, policies=[before])
+    if while_frozen:
+        freeze(ledger, "a", who="ann", because="looked odd")
+    amend(ledger, name, PureDP(epsilon=5), because="it was a sum, not a mean")
+    if while_frozen:
+        thaw(ledger, "a", who="ann", because="it was odd")
+    for file in (before, policy("1", "7")):
+        with pytest.raises(
+            PolicyNotApplied, match=r"in term 1 .* than its budget"
+        ) as no:
+            apply_policy(ledger, file, NEW, ANN)
+        assert "--raise-lifetime" in no.value.message
+    assert "#2" not in str(read(path, "SELECT id FROM account"))
+    assert "in term 1" in propose(ledger, policy("1", "7")).obstacle
+    found = apply_policy(ledger, before, RAISED, ANN)
+    words = terms_in_words(found.terms)
+    assert "1 (epsilon = 1, delta = 0) for customer (add-or-remove), overdrawn" in words
+    assert "no sum of budgets bounds" in words
+    granted(ledger, policies=[before])
+
+
+def test_an_overdrawn_share_of_a_flow_hinders_no_term(ledger: Ledger) -> None:
+    """The dataset's own budget still holds."""
+    shared = policy("1", "2", flows="{report: {epsilon: 0.2}}")
+    name = granted(ledger, policies=[shared], flow="report")
+    amend(ledger, name, PureDP(epsilon="0.5"), because="it was a sum, not a mean")
+    found = apply_policy(ledger, shared, NEW, ANN)
+    assert [view.overdrawn for view in found.terms] == [False, False]
+    assert "overdrawn" not in terms_in_words(found.terms)
 
 
 def test_a_second_term_needs_a_lifetime(ledger: Ledger) -> None:

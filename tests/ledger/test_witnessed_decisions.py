@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dpflow.exceptions import (
     LedgerRolledBack,
     LedgerUnwitnessed,
     PolicyChanged,
+    PolicyNotApplied,
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger import witness as module
@@ -23,6 +25,7 @@ from dpflow.ledger.backup import backup, restore
 from dpflow.ledger.freeze import freeze, freeze_of, thaw
 from dpflow.ledger.reconcile import compare, reconcile
 from dpflow.ledger.terms import newest_term
+from dpflow.ledger.verify import verify
 from dpflow.policy import Policy
 from tests.ledger.support import (
     BASIC,
@@ -310,6 +313,81 @@ def test_a_witness_that_was_begun_anew_knows_them(path: Place, tmp_path: Path) -
     ] == [True]
     with pytest.raises(BudgetRefused, match="frozen"):
         granted(ledger)
+    ledger.close()
+
+
+@pytest.mark.parametrize("taken_off", [False, True])
+def test_a_lost_account_of_an_earlier_term_is_opened_again(
+    tmp_path: Path, taken_off: bool
+) -> None:
+    """By the ledger's own copy, for the file of the newest term is another."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    flows = {"flows": "{weekly: {epsilon: 0.7}, daily: {epsilon: 0.5}}"}
+    first = make_policy(**flows, lifetime="{epsilon: 9}")
+    second = make_policy(
+        flows="{daily: {epsilon: 2}}",
+        budget="{epsilon: 2}",
+        lifetime="{epsilon: 9}",
+    )
+    again = Wish(new_term=True, because="more data")
+    ledger = create_ledger(url(path), witness=witness)
+    ledger.settle(granted(ledger, policies=[first], flow="daily"))
+    accounts = read(path, f"SELECT {NAMES.replace(' ', ', ')} FROM account")
+    terms = read(path, "SELECT number, pinned, declared, policy_hash FROM term")
+    ledger.settle(granted(ledger, "0.6", policies=[first], flow="weekly"))
+    apply_policy(ledger, second, again, ANN)
+    ledger.settle(granted(ledger, "1.5", policies=[second], flow="daily"))
+    ledger.close()
+    take_back(path, accounts, terms)
+    kept = "SELECT reservation FROM entry WHERE reservation IS NOT NULL"
+    edit(path, f"DELETE FROM reservation WHERE id NOT IN ({kept})")
+    ledger = open_ledger(url(path), witness=witness)
+    if taken_off:
+        fewer = make_policy(flows="{daily: {epsilon: 0.5}}", lifetime="{epsilon: 9}")
+        assert apply_policy(ledger, fewer, Wish(), ANN).action == "tighten"
+    apply_policy(ledger, second, again, ANN)
+    reconcile(ledger, {"a": second}, because="restored")
+    assert sums(path, "a#1") == (Fraction("0.7"), 0)
+    lost = "a#1/flow/weekly"
+    assert sums(path, lost) == ((0, 0) if taken_off else (Fraction("0.6"), 0))
+    assert sums(path, "a#2/flow/daily") == (Fraction("1.5"), 0)
+    granted(ledger, "0.5", policies=[second], flow="daily")
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.1", policies=[second], flow="daily")
+    assert verify(ledger).bad == []
+    ledger.close()
+
+
+@pytest.mark.parametrize("epsilon", ["0.5", "2"])
+def test_a_term_whose_charges_were_forgotten_is_not_replaced(
+    tmp_path: Path, epsilon: str
+) -> None:
+    """The witness knows that a step ran under it, so that the lifetime decides."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    ledger = create_ledger(url(path), witness=witness)
+    apply_policy(ledger, BASIC, Wish(), ANN)
+    accounts = read(path, f"SELECT {NAMES.replace(' ', ', ')} FROM account")
+    terms = read(path, "SELECT number, pinned, declared, policy_hash FROM term")
+    ledger.settle(granted(ledger, "1"))
+    ledger.close()
+    take_back(path, accounts, terms)
+    ledger = open_ledger(url(path), witness=witness)
+    assert sums(path) == (0, 0)
+    file = make_policy(
+        budget=f"{{epsilon: {epsilon}}}", lifetime=f"{{epsilon: {epsilon}}}"
+    )
+    if epsilon == "2":
+        with pytest.raises(PolicyChanged):
+            apply_policy(ledger, file, Wish(because="more"), ANN)
+        with pytest.raises(PolicyNotApplied, match=r"would add up to .* = 3"):
+            apply_policy(ledger, file, Wish(because="more", new_term=True), ANN)
+        assert sums(path, "a#2") == (0, 0)
+    else:
+        with pytest.raises(PolicyNotApplied, match="lifetime"):
+            apply_policy(ledger, file, Wish(because="less"), ANN)
+    assert read(path, "SELECT count(*) FROM term") == [(1,)]
+    reconcile(ledger, {"a": BASIC}, because="restored")
+    assert sums(path) == (1, 0)
     ledger.close()
 
 
