@@ -41,16 +41,16 @@ def _seal_once(ledger: Ledger, run: str, outcome: str, *, again: bool) -> bool:
         newest = session.rows("preflight_of_run", run=run)
         if not newest:
             return False
-        if newest[0]["state"] == "repaired":
+        # With its datasets locked: a draw is before this, or after it and refused.
+        row = ledger.locked_row(session, newest[0]["id"])
+        if session.rows("preflight_of_run", run=run)[0]["state"] == "repaired":
             # Draws may be among the charges that it lost and charged again.
             msg = (
-                f"the ledger was repaired since preflight {newest[0]['id']} was made, "
+                f"the ledger was repaired since preflight {row['id']} was made, "
                 "so nobody knows what was drawn of it; close it with `dpflow ledger "
                 "close-reservation` when its run has ended"
             )
-            raise ReservationConflict(msg, reservation=newest[0]["id"])
-        # With its datasets locked: a draw is before this, or after it and refused.
-        row = ledger.locked_row(session, newest[0]["id"])
+            raise ReservationConflict(msg, reservation=row["id"])
         if row["state"] != "open":
             # Only this process seals it, so the first was not in vain.
             return again and row["state"] == "sealed"

@@ -321,6 +321,23 @@ def test_a_repaired_ledger_returns_nothing_of_an_old_run(
     assert sums(path) == (0, 4 * TENTH)
 
 
+def test_a_repair_while_a_seal_waits_for_its_lock_is_seen(postgres_url: str) -> None:
+    """Whether it was repaired is asked with the datasets locked, not before."""
+    ledger = make_ledger(postgres_url)
+    held_run(ledger, ["0.1"] * 3)
+    locked_row = ledger.locked_row
+
+    def after_a_repair(session: Any, reservation: str) -> Any:
+        edit(postgres_url, "UPDATE ledger SET epoch = 1", checked=True)
+        return locked_row(session, reservation)
+
+    ledger.locked_row = after_a_repair
+    with pytest.raises(ReservationConflict, match="repaired since"):
+        seal(ledger, RUN, outcome="completed")
+    assert sums(postgres_url) == (0, 3 * TENTH)
+    ledger.close()
+
+
 def test_all_accounts_or_none(ledger: Any, path: Place) -> None:
     """A step of two datasets draws from both, or is reserved on both by itself."""
     both = (make_policy("a"), make_policy("b"))
