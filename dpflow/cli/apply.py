@@ -99,6 +99,8 @@ def apply(
     A policy that is tighter in every field is applied in place: tallies are kept and
     limits fall. Anything else is refused unless it is asked for as a new term; the
     terms' budgets add up to at most the policy's lifetime.
+
+    Example: `dpflow policy apply sales --new-term --because "second quarter"`
     """
     from dpflow.cli.source import project_ledger
     from dpflow.exceptions import DpflowError

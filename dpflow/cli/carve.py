@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 
 
 def carve(
-    dataset: Annotated[str, typer.Argument(help="Dataset whose policy has a source.")],
-    out: Annotated[Path, typer.Argument(help="File to write; nothing may be there.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(metavar="DATASET", help="Dataset whose policy has a source."),
+    ],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="File to write; nothing may be there."),
+    ],
     *,
     epsilon: Annotated[str, typer.Option(help="What the other ledger may lose.")],
     delta: Annotated[str, typer.Option(help="The same.")] = "0",
@@ -36,6 +42,9 @@ def carve(
     One ledger governs a data source. The part is charged here in full, whatever the
     other ledger makes of it, and FILE grants it: apply it there with `dpflow policy
     apply DATASET --grant FILE`. The theorem must price an (epsilon, delta)-DP step.
+
+    Example: `dpflow ledger carve sales staging.grant --epsilon 1 --to LEDGER
+    --for staging --because TEXT`
     """
     from dpflow.accounting.costs import ApproxDP
     from dpflow.cli.source import project_ledger

@@ -242,7 +242,7 @@ def _journal(question: Question) -> _Source:
     steps = () if runs is None else workload_of_runs(runs.runs)
     if runs is None or not steps:
         msg = (
-            f"nothing was charged to dataset {name!r} in its newest term, so its "
+            f"no step of dataset {name!r} was charged in its newest term, so its "
             "journal is no workload. Give one with --cost or --workload."
         )
         raise ConfigurationError(msg)

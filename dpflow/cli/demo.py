@@ -10,7 +10,10 @@ from dpflow.cli.output import AsJson
 
 
 def demo(*, as_json: AsJson = False) -> None:
-    """Run a weekly report on real data until its budget is used up."""
+    """Run a weekly report on real data until its budget is used up.
+
+    Example: `dpflow demo`
+    """
     from dpflow.demo import run_demo
 
     raise typer.Exit(run_demo(as_json=as_json))

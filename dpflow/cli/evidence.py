@@ -25,6 +25,8 @@ def evidence(
     signed checkpoints, a manifest, and a verifier that needs Python alone; no value of
     a release. With DPFLOW_LEDGER_KEY the manifest is signed. The bundle is verified
     once it is written; the exit code is 1 if the ledger is bad, and the bundle stays.
+
+    Example: `dpflow evidence --out evidence.zip`
     """
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.config import ledger_key

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpflow.cli.output import AsJson, plain, say, say_json
-from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.cli.what_if import Answer
@@ -86,7 +85,7 @@ def forecast(
             costs=tuple(cost or ()),
             like=like,
             flow=flow or like,
-            every=every,
+            every=_interval(every),
             start=_date(start),
             fresh=fresh,
         )
@@ -97,6 +96,18 @@ def forecast(
         _print(found)
 
 
+def _interval(text: str | None) -> str | None:
+    from dpflow.exceptions import ConfigurationError
+    from dpflow.forecast import Every
+
+    try:
+        if text is not None:
+            Every.parse(text)
+    except ConfigurationError as error:
+        raise typer.BadParameter(error.message, param_hint="--every") from None
+    return text
+
+
 def _date(text: str | None) -> Any:
     from datetime import date
 
@@ -105,8 +116,8 @@ def _date(text: str | None) -> Any:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        msg = f"--from takes a date such as 2026-01-05, got {text[:40]!r}"
-        raise ConfigurationError(msg) from None
+        msg = f"it takes a date such as 2026-01-05, got {text[:40]!r}"
+        raise typer.BadParameter(msg, param_hint="--from") from None
 
 
 def _as_json(found: Answer) -> dict[str, Any]:
@@ -156,7 +167,8 @@ def _print(found: Answer) -> None:
         say(f"  {often}{plain(repr(step.cost))}{plain(ended)}")
     say("", Text(_headline(found), style="bold"))
     say("", "With other noise:", "", noise_table(found))
-    say("", "Under other theorems, with the whole budget to themselves:", "")
+    whole = "whole budget of one partition" if found.divided else "whole budget"
+    say("", f"Under other theorems, with the {whole} to themselves:", "")
     say(runs_table(found.fits, current=found.theorem))
     say_notes(fit.problem for fit in found.fits)
 

@@ -20,12 +20,17 @@ def freeze(dataset: Dataset, *, because: Because, as_json: AsJson = False) -> No
     """Refuse every step on a dataset at once, replays included, until it is thawed.
 
     Anyone may do it. Steps that run already may end.
+
+    Example: `dpflow freeze sales --because "the sensitivity is wrong"`
     """
     _change("freeze", dataset, because, as_json=as_json)
 
 
 def thaw(dataset: Dataset, *, because: Because, as_json: AsJson = False) -> None:
-    """End a freeze. Where the policy names officers, one of them has to."""
+    """End a freeze. Where the policy names officers, one of them has to.
+
+    Example: `dpflow thaw sales --because "it was right"`
+    """
     _change("thaw", dataset, because, as_json=as_json)
 
 

@@ -32,7 +32,10 @@ def history(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the journal, newest entry first."""
+    """Show the journal, newest entry first.
+
+    Example: `dpflow history sales --limit 50`
+    """
     from dpflow.cli.journal import journal, journal_json
     from dpflow.cli.source import (
         known_datasets,

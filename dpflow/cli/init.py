@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,15 @@ from dpflow.cli.output import AsJson, plain, say, say_json, short_path, warn
 
 if TYPE_CHECKING:
     from dpflow.cli.starter import Made, Wishes
+
+#: A policy that is fine, in which each answer is tried.
+_PROBE: dict[str, Any] = {
+    "dataset": "a",
+    "unit": "a",
+    "relation": "add-or-remove",
+    "budget": {"epsilon": "1", "delta": "0"},
+    "filter": "basic",
+}
 
 
 def init(
@@ -102,28 +112,31 @@ def _asked(wishes: Wishes) -> Wishes:
     say("A few questions; Enter takes what is in brackets.", "")
     wishes = replace(
         wishes,
-        dataset=wishes.dataset or _ask("What is the private data called?", "visits"),
+        dataset=wishes.dataset
+        or _ask("What is the private data called?", "visits", "dataset"),
     )
     say("", "The guarantee protects one of something: whatever is in the data about")
     say("one of them can be added or removed without anyone noticing.")
-    unit = wishes.unit or _ask("One what? (customer, patient, visitor, ...)", "visitor")
+    what = "One what? (customer, patient, visitor, ...)"
+    unit = wishes.unit or _ask(what, "visitor", "unit")
     people = wishes.people
     if people is None and wishes.delta is None:
         said = typer.prompt(
-            f"About how many {unit}s are there? 0 if unknown", 0, type=int
+            f"About how many of them ({unit}) are there? 0 if unknown", 0, type=int
         )
         people = int(said) if said > 0 else None
     say("", "Epsilon is what all releases together may lose, ever: 1 is strict, 3 is")
     say("common, above 10 promises little. Delta is the chance that it is more.")
-    epsilon = wishes.epsilon or _ask("Epsilon?", "1")
-    delta = wishes.delta or _ask("Delta?", default_delta(people))
+    epsilon = wishes.epsilon or _ask("Epsilon?", "1", "epsilon")
+    delta = wishes.delta or _ask("Delta?", default_delta(people), "delta")
     say("", "The filter is the theorem that admits steps: gaussian for counts and sums")
     say("with Gaussian noise, portfolio for a mixture, basic for a few Laplace steps.")
     theorem = wishes.theorem
     while theorem is None:
         said = _ask(f"Which? ({', '.join(FILTERS)})", FILTERS[0])
         theorem = said if said in FILTERS else None
-    flow = wishes.flow or _ask("What is the first flow called?", "daily-report")
+    first = "What is the first flow called?"
+    flow = wishes.flow or _ask(first, "daily-report", "flow")
     say("")
     return replace(
         wishes,
@@ -136,8 +149,31 @@ def _asked(wishes: Wishes) -> Wishes:
     )
 
 
-def _ask(question: str, default: str) -> str:
-    return str(typer.prompt(question, default)).strip()
+def _ask(question: str, default: str, field: str = "") -> str:
+    """Ask, and ask again where a policy with this answer would be refused."""
+
+    def read(text: str) -> str:
+        text = text.strip()
+        if field:
+            _check(field, text)
+        return text
+
+    return str(typer.prompt(question, default, value_proc=read))
+
+
+def _check(field: str, text: str) -> None:
+    from dpflow.exceptions import PolicyError
+    from dpflow.policy import parse_policy
+
+    policy = {**_PROBE, field: text}
+    if field in ("epsilon", "delta"):
+        policy = {**_PROBE, "budget": {**_PROBE["budget"], field: text}}
+    if field == "flow":
+        policy = {**_PROBE, "flows": {text: {}}}
+    try:
+        parse_policy(json.dumps(policy), file="answer")
+    except PolicyError as error:
+        raise typer.BadParameter(error.message.removeprefix("answer:1: ")) from None
 
 
 def _print(made: Made) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from dpflow.cli.tables import Line
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
 from dpflow.ledger.records import AccountView, Entry
+from dpflow.ledger.terms import BY_ITSELF
 from dpflow.rounding import number_from_text, number_text
 from dpflow.summary import amounts_text
 
@@ -16,6 +18,8 @@ FORFEITED = (
     "A forfeited reservation is one whose process ended without settling it. It stays "
     "charged in full: nobody knows what the step released."
 )
+#: Kinds of entries that somebody decided on, and that charge nothing.
+_DECISIONS = frozenset({"open", "tighten", "freeze", "thaw"})
 #: Entries of one charge bear times some milliseconds apart.
 _SLACK = 10
 
@@ -53,7 +57,8 @@ def journal(
     """Return the newest entries, newest first.
 
     Each charge posts to several accounts. Unless all are asked for, the dataset's
-    account stands for them; refusals are told whichever gate refused.
+    account stands for them; refusals are told whichever gate refused, and so is what
+    was decided about a population.
     """
     accounts = {view.id: view for view in ledger_views.accounts(ledger, dataset)}
     kinds = {view.kind for view in accounts.values()}
@@ -72,7 +77,7 @@ def journal(
             fate=fates.get(entry.reservation or "", ""),
         )
         for entry in entries
-        if all_accounts or _stands_alone(entry, accounts[entry.account])
+        if all_accounts or _stands_alone(entry, accounts[entry.account], dataset)
     ]
     return found[:limit]
 
@@ -131,11 +136,13 @@ def journal_json(item: JournalEntry) -> dict[str, Any]:
     }
 
 
-def _stands_alone(entry: Entry, account: AccountView) -> bool:
+def _stands_alone(entry: Entry, account: AccountView, dataset: str | None) -> bool:
     """Say whether an entry is shown where a charge is told once."""
     if entry.kind == "refuse":
         # An odometer that halts the run journals another gate's refusal, too.
         return bool(account.kind == entry.body.get("gate", account.kind))
+    if account.kind == "population":
+        return dataset is not None or entry.kind in _DECISIONS
     return account.kind == "dataset"
 
 
@@ -162,7 +169,15 @@ def _outcome(item: JournalEntry) -> tuple[str, bool]:
     if kind == "settle":
         return f"noise {body.get('noise', 'unknown')}", False
     raised = kind in {"forfeit", "amend", "prior", "repair"}
-    return str(body.get("reason") or body.get("because") or ""), raised
+    return _decided(body), raised
+
+
+def _decided(body: Mapping[str, Any]) -> str:
+    """Say why something was done and, where a person did it, who."""
+    because, who = body.get("because"), body.get("who")
+    if because and who:
+        return f"{because} ({who})"
+    return str(body.get("reason") or because or "")
 
 
 def _opened(item: JournalEntry) -> str:
@@ -172,7 +187,10 @@ def _opened(item: JournalEntry) -> str:
         "epsilon": rule.get("epsilon", account.epsilon or "0"),
         "delta": rule.get("delta", account.delta),
     }
-    return f"{account.theorem}: {amounts_text(limits)}"
+    opened = f"{account.theorem}: {amounts_text(limits)}"
+    body = item.entry.body
+    by_hand = body.get("because") not in (None, *BY_ITSELF)
+    return f"{opened}; {_decided(body)}" if by_hand else opened
 
 
 def _message(item: JournalEntry) -> str:

@@ -29,6 +29,8 @@ def init(*, as_json: AsJson = False) -> None:
     Once per project: an existing ledger is never replaced, and a missing one is to be
     restored. Never call this in a container's entry point, for a fresh ledger would
     forget what has been spent.
+
+    Example: `dpflow ledger init`
     """
     from dpflow.config import settings
     from dpflow.ledger import LOCK_NAME, is_postgres
@@ -107,7 +109,10 @@ def _refuse_existing(found: Settings, lock: Path) -> None:
 
 @app.command()
 def status(*, as_json: AsJson = False) -> None:
-    """Say which ledger this project uses, and what is open in it."""
+    """Say which ledger this project uses, and what is open in it.
+
+    Example: `dpflow ledger status`
+    """
     from dpflow.cli.journal import FORFEITED
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger import LOCK_NAME, views
@@ -158,6 +163,8 @@ def migrate(*, as_json: AsJson = False) -> None:
 
     Nothing in the journal changes. Back the ledger up first, and upgrade every
     worker: one that runs an older dpflow is refused from then on.
+
+    Example: `dpflow ledger migrate`
     """
     from dpflow.config import settings
     from dpflow.ledger import migrate_ledger
@@ -184,6 +191,8 @@ def accept(
     A promoted standby or a restored backup may lack charges that were acknowledged,
     so every step is refused there. Compare the ledger with the runs and the witness
     first; what is missing, an officer enters.
+
+    Example: `dpflow ledger accept-server --because "the standby was synchronous"`
     """
     from dpflow.config import settings
     from dpflow.ledger import accept_server, database_at
@@ -201,7 +210,10 @@ def roles(
     *,
     sql: Annotated[bool, typer.Option("--sql", help="Print the script.")] = False,
 ) -> None:
-    """Say which PostgreSQL roles a shared ledger needs; --sql prints the script."""
+    """Say which PostgreSQL roles a shared ledger needs; --sql prints the script.
+
+    Example: `dpflow ledger roles --sql`
+    """
     from dpflow.ledger import roles_script
 
     if sql:

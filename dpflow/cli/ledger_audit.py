@@ -59,6 +59,8 @@ def verify(
     Every hash, tally, reservation, gate and release is computed again. With
     DPFLOW_LEDGER_KEY the signed checkpoints are checked, the heads are signed, and
     later runs read only what came after. Steps may run meanwhile.
+
+    Example: `dpflow ledger verify --full`
     """
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.config import ledger_key
@@ -80,6 +82,8 @@ def checkpoint(*, as_json: AsJson = False) -> None:
 
     Needs DPFLOW_LEDGER_KEY. Also signs accounts that have no checkpoint yet, which
     `verify` refuses to: be sure that nobody has rewritten them.
+
+    Example: `dpflow ledger checkpoint`
     """
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.config import KEY_VARIABLE, ledger_key
@@ -117,6 +121,8 @@ def trust(
     The witness remembers each charge outside the ledger, so that a restored backup or
     a copy is refused. Without --yes this only shows what the ledger holds: compare it
     with what you know was spent, for what it forgot is not in it.
+
+    Example: `dpflow ledger trust`
     """
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.reconcile import trust as begin
@@ -167,6 +173,8 @@ def reconcile(
     a log was lost, or this is a copy. What is missing is charged again in full, by
     entries of kind `repair`; nothing is ever given back. Where a freeze, a tightened
     policy or a new term was lost, the dataset is frozen. Else steps run again.
+
+    Example: `dpflow ledger reconcile --because "the disk was replaced"`
     """
     from dpflow.cli.source import ledger_facts, policies_and_problem, project_ledger
     from dpflow.ledger.reconcile import compare

@@ -35,7 +35,7 @@ CostOption = Annotated[
         help="Such as 'Gaussian(sensitivity=1, sigma=20)', or a journal's JSON.",
     ),
 ]
-ReservationArgument = Annotated[str, typer.Argument(help="Id of the reservation.")]
+ReservationArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id.")]
 
 
 class Format(StrEnum):
@@ -46,7 +46,7 @@ class Format(StrEnum):
 
 
 def backup(
-    path: Annotated[Path, typer.Argument(help="Where; nothing may be there yet.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A new file.")],
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -54,6 +54,8 @@ def backup(
 
     Copying the file by hand would lose what is still in its log. The copy holds
     releases and is readable by its owner only.
+
+    Example: `dpflow ledger backup /backup/ledger.db`
     """
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.backup import backup as copy
@@ -75,7 +77,7 @@ def backup(
 
 
 def restore(
-    path: Annotated[Path, typer.Argument(help="A backup.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A backup.")],
     *,
     because: Because,
     accept_loss: Annotated[
@@ -92,6 +94,8 @@ def restore(
 
     Stop all flows first. The file that was there is kept beside it. What the witness
     or that file says was charged after the backup is charged again in full.
+
+    Example: `dpflow ledger restore /backup/ledger.db --because "the disk died"`
     """
     from dpflow.cli.source import policies_and_problem
     from dpflow.config import settings
@@ -134,15 +138,17 @@ def export(
     ),
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="A new file; default: standard output."),
+        typer.Option("--out", "--output", "-o", help="A new file. Default: stdout."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the whole journal, account by account, in order, with stable columns.
 
     Amounts, bodies and hashes are as the ledger keeps them, so that others can chain
-    the hashes again. With --json and --output, JSON says how many entries were written;
+    the hashes again. With --json and --out, JSON says how many entries were written;
     with --json alone the journal comes as one JSON object a line.
+
+    Example: `dpflow ledger export --format csv --out journal.csv`
     """
     from dpflow.cli.source import project_ledger
     from dpflow.ledger.export import COLUMNS, journal_rows
@@ -164,7 +170,10 @@ def export(
 
 
 def reservations(*, as_json: AsJson = False) -> None:
-    """List the open reservations: running ones, and forfeited ones and what to do."""
+    """List the open reservations: running ones, and forfeited ones and what to do.
+
+    Example: `dpflow ledger reservations`
+    """
     from dpflow.cli.journal import FORFEITED
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger import views
@@ -204,7 +213,10 @@ def close_reservation(
     because: Because,
     as_json: AsJson = False,
 ) -> None:
-    """Close a forfeited reservation: it is posted in full, and nothing given back."""
+    """Close a forfeited reservation: it is posted in full, and nothing given back.
+
+    Example: `dpflow ledger close-reservation ID --because "the worker is gone"`
+    """
     from dpflow.cli.source import ledger_facts, project_ledger
 
     with project_ledger() as (_, ledger):
@@ -227,6 +239,8 @@ def amend(
 
     The difference is posted to each of the step's accounts. An account that would not
     have admitted so much is overdrawn from then on and admits nothing more.
+
+    Example: `dpflow ledger amend ID --cost 'PureDP(epsilon=1)' --because TEXT`
     """
     from dpflow.accounting.cost_text import cost_from_text
     from dpflow.cli.source import project_ledger
@@ -239,7 +253,7 @@ def amend(
 
 
 def import_prior(
-    dataset: Annotated[str, typer.Argument(help="Name of the dataset.")],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name.")],
     *,
     cost: CostOption,
     because: Because,
@@ -257,6 +271,8 @@ def import_prior(
 
     Several steps are one cost: 'Repeated(Laplace(sensitivity=1, scale=10), 12)' or
     'Composed(...)'. The policy of the dataset is applied if it is not yet.
+
+    Example: `dpflow ledger import-prior shop --cost COST --evidence FILE --because WHY`
     """
     from dpflow.accounting.cost_text import cost_from_text
     from dpflow.cli.source import project_ledger
@@ -312,7 +328,7 @@ def _new_file(path: Path) -> TextIO:
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
         return os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8")
     except OSError as error:
-        msg = f"cannot write {path}: {error.strerror}"
+        msg = f"cannot write {path}: {error.strerror}. Name another, new file."
         raise ConfigurationError(msg) from error
 
 

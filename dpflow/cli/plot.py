@@ -67,7 +67,10 @@ def burn_down(
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Draw what is left of a dataset's budget, with alerts, refusals and a forecast."""
+    """Draw what is left of a dataset's budget, with alerts, refusals and a forecast.
+
+    Example: `dpflow plot burndown sales --out burndown.png`
+    """
     from dpflow.cli.source import policies_and_problem, project_ledger
     from dpflow.forecast import budget_line, outlooks
     from dpflow.plots.burndown import BurnDown, draw_burn_down
@@ -86,7 +89,10 @@ def burn_down(
 
 @app.command("composition")
 def composition(dataset: DatasetName, *, out: Out, as_json: AsJson = False) -> None:
-    """Draw which flow spent how much of a dataset's budget, week by week."""
+    """Draw which flow spent how much of a dataset's budget, week by week.
+
+    Example: `dpflow plot composition sales --out composition.png`
+    """
     from dpflow.cli.source import project_ledger
     from dpflow.plots.by_flow import Composition, draw_composition
 
@@ -114,6 +120,8 @@ def theorems(
     """Draw what every odometer reads over the same steps.
 
     Published odometers that are wrong are drawn in grey and marked as such.
+
+    Example: `dpflow plot theorems --out theorems.png`
     """
     from dpflow.plots.odometers import compare_odometers
 
@@ -139,7 +147,11 @@ def noise(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw which epsilon lets so many runs fit, against their noise."""
+    """Draw which epsilon lets so many runs fit, against their noise.
+
+    Example: `dpflow plot noise --cost 'Gaussian(sensitivity=1, sigma=40)' --runs 52
+    --out noise.png`
+    """
     from dpflow.accounting.cost_text import cost_from_text
     from dpflow.plots.noise import epsilon_against_noise
 

@@ -92,7 +92,10 @@ def check(
 
 @app.command()
 def schema(*, as_json: AsJson = True) -> None:
-    """Print the JSON schema of policies, for editors."""
+    """Print the JSON schema of policies, for editors.
+
+    Example: `dpflow policy schema`
+    """
     from dpflow.policy import policy_schema
 
     _ = as_json  # A schema is JSON in any case.

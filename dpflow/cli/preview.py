@@ -43,6 +43,8 @@ def preview(
 
     Compares with where the change began in git. Nothing is run, no data is read and no
     ledger written; if the ledger can be read, it tells how many steps fit now.
+
+    Example: `dpflow preview --base origin/main --fail-on looser`
     """
     from dpflow.cli import preview_text
     from dpflow.cli.preview_compare import preview as compare

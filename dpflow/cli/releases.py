@@ -21,13 +21,19 @@ app = typer.Typer(
 )
 
 NameArgument = Annotated[
-    str, typer.Argument(help="Its release key, or its id or the start of that.")
+    str,
+    typer.Argument(
+        metavar="KEY", help="Its release key, or its id or the start of that."
+    ),
 ]
 
 
 @app.command("list")
 def list_releases(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
-    """List the releases, newest first; values are not shown."""
+    """List the releases, newest first; values are not shown.
+
+    Example: `dpflow releases list sales`
+    """
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.releases import releases
 
@@ -50,6 +56,8 @@ def show(name: NameArgument, *, as_json: AsJson = False) -> None:
     """Print the value of a release, checked against its digest.
 
     It is what the step returned, and so as public as the policy lets it be.
+
+    Example: `dpflow releases show revenue/2026-W05`
     """
     from dpflow.cli.source import project_ledger
     from dpflow.ledger.codec import decode
@@ -68,6 +76,8 @@ def forget(name: NameArgument, *, as_json: AsJson = False) -> None:
     """Delete the value of a release; its digest and its charge stay.
 
     The next run under its key draws anew, at a charge of its own.
+
+    Example: `dpflow releases forget revenue/2026-W05`
     """
     from dpflow.cli.source import project_ledger
     from dpflow.ledger.releases import forget_release

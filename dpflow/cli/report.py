@@ -43,6 +43,8 @@ def report(
 
     It needs nothing from elsewhere, prints well and shows no value of a release. With
     --json the same facts are printed instead. Exit with 1 if the ledger is bad.
+
+    Example: `dpflow report sales --out sales.html`
     """
     from dpflow.config import settings
     from dpflow.report.stamp import verified

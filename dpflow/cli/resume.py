@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def resume(
     deployment: Annotated[
-        str, typer.Argument(help="The deployment, as FLOW/DEPLOYMENT.")
+        str, typer.Argument(metavar="FLOW/DEPLOYMENT", help="The deployment.")
     ],
     *,
     force: Annotated[
@@ -35,11 +35,17 @@ def resume(
 
     The step that was refused last in this flow is asked for again, without charging
     anything: if it would be refused, the schedule stays paused.
+
+    Example: `dpflow resume weekly-report/mondays`
     """
     from dpflow.cli.source import policies_and_problem, project_ledger
     from dpflow.prefect.schedules import resume_deployment
 
-    flow = deployment.partition("/")[0]
+    flow, _, name = deployment.partition("/")
+    if not flow or not name:
+        told = "`prefect deployment ls` lists them"
+        msg = f"write it as FLOW/DEPLOYMENT, got {deployment[:60]!r}; {told}"
+        raise typer.BadParameter(msg)
     with project_ledger() as (found, ledger):
         policies, _ = policies_and_problem(found.policies)
         refusal = _last_refusal(ledger, flow)

@@ -26,6 +26,8 @@ def serve(
 
     Only this machine is answered, at 127.0.0.1, and nothing is ever written. Also
     /dataset/NAME, /status.json and /healthz. Ctrl-C ends it.
+
+    Example: `dpflow serve --port 8080`
     """
     import uvicorn
 

@@ -101,7 +101,7 @@ def make_project(wishes: Wishes) -> Made:
     missing = _ledger_missing(found)
     place = found.policies / f"{_file_name(wishes.dataset or '')}.yaml"
     text = _policy_text(wishes)
-    policy = parse_policy(text, file=short_path(place))
+    policy = parse_policy(text, file=f"nothing was made: {short_path(place)}")
     there = _policy_there(found, policy.dataset)
     cost = _first_cost(policy, wishes.flow)
     flow_file = found.root / "flows" / f"{_identifier(wishes.flow or '')}.py"
@@ -114,9 +114,7 @@ def make_project(wishes: Wishes) -> Made:
     ]
     new = [file for file in files if not file.path.exists()]
     for file in new:
-        file.path.parent.mkdir(parents=True, exist_ok=True)
-        with file.path.open("x", encoding="utf-8") as stream:
-            stream.write(file.text)
+        _write(file)
     ledger, made = _ledger(found, missing=missing)
     kept = [file.path for file in files if file not in new]
     governs = load_policies(found.policies).policy_for(policy.dataset)
@@ -202,6 +200,19 @@ def _policy_there(found: Settings, dataset: str) -> Path | None:
         return None
     known: PolicySet = load_policies(found.policies)
     return known.source(dataset) if dataset in known else None
+
+
+def _write(file: _File) -> None:
+    try:
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        with file.path.open("x", encoding="utf-8") as stream:
+            stream.write(file.text)
+    except OSError as error:
+        msg = (
+            f"cannot write {short_path(file.path)}: {error.strerror}. Run it in a "
+            "folder that you may write to; what is there already is kept."
+        )
+        raise ConfigurationError(msg) from error
 
 
 def _root_file(root: Path) -> Iterator[_File]:

@@ -179,11 +179,10 @@ def _print(
     if not shown:
         say("", *_no_policies(found))
     elif all(standing.untouched for standing in shown):
-        say(
-            "",
-            "Nothing was charged yet. Run a flow whose steps are under @dp_task; its "
-            "first step pins the policy in the ledger.",
-        )
+        pins = " A policy that is not pinned yet is pinned by the first step or, where "
+        pins += "it names officers, by one of them with `dpflow policy apply`."
+        none = "Nothing was charged yet. Run a flow whose steps are under @dp_task."
+        say("", none + (pins if any(each.term is None for each in shown) else ""))
 
 
 def _no_policies(found: Settings) -> list[str]:
@@ -213,12 +212,11 @@ def _print_standing(standing: Standing, terms: list[TermView]) -> None:
         terms_in_words,
     )
 
-    facts = []
+    facts = ["not pinned yet" if standing.term is None else f"term {standing.term}"]
     if standing.pinned is None:
-        facts.append("an earlier set of guarantees")
+        facts = [f"earlier term {standing.term}"]
     else:
-        facts += [standing.pinned["unit"], standing.pinned["relation"]]
-    facts.append("not pinned yet" if standing.term is None else f"term {standing.term}")
+        facts = [standing.pinned["unit"], standing.pinned["relation"], *facts]
     title = (plain(standing.dataset), "bold cyan")
     say(Text.assemble(title, f"  {plain(', '.join(facts))}"))
     if standing.pinned is not None:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dpflow.cli.output import plain
 from dpflow.forecast import Outlook
+from dpflow.ledger.account import partition_of
 from dpflow.ledger.records import AccountView
 from dpflow.rounding import number_from_text, reading_up, short_down, short_up
 from dpflow.summary import (
@@ -105,12 +106,13 @@ def _share(fraction: float | None) -> Text:
 
 
 def odometers_table(views: Sequence[AccountView]) -> Table:
-    """Show how much each flow has lost at most."""
+    """Show how much each flow has lost at most, in each partition if there are any."""
     numbers = ("epsilon lost at most", "at delta", "halts at")
     table = new_table("flow", "odometer", *numbers, "state", numbers=numbers)
     for view in views:
+        part = partition_of(view.id)
         table.add_row(
-            cell(view.name),
+            cell(f"{view.name} in {part}" if part else view.name),
             cell(view.theorem),
             reading_cell(view),
             cell(short_up(number_from_text(view.delta))),

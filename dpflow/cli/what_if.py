@@ -82,11 +82,13 @@ class Answer:
     Attributes:
         starts_from: Which tallies it starts from, in words.
         theorem: The policy's filter.
+        divided: Whether each partition has the budget to itself.
     """
 
     dataset: str
     starts_from: str
     theorem: str
+    divided: bool
     workload: Workload
     outlook: Outlook
     rows: tuple[NoiseRow, ...]
@@ -140,6 +142,7 @@ def answer(question: Question) -> Answer:
         dataset=start.dataset,
         starts_from=start.text,
         theorem=start.pinned["filter"]["theorem"],
+        divided=bool(start.pinned.get("partition")),
         workload=workload,
         outlook=outlook,
         rows=tuple(_rows(start, question.flow, workload, schedule)),
@@ -250,7 +253,10 @@ def _flows(ledger: Ledger, datasets: Sequence[str]) -> set[str]:
 
 
 def _unknown_flow(flow: str, known: set[str]) -> ConfigurationError:
-    msg = f"no run of the flow {flow!r} was charged, so nothing is known of it. "
+    msg = (
+        f"no run of the flow {flow!r} was charged in a newest term, so nothing is "
+        "known of it. "
+    )
     if known:
         msg += f"{did_you_mean(flow, known)} Or describe it with --cost."
     else:

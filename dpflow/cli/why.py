@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpflow.cli.output import AsJson, finite, plain, say, say_json
-from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.ledger.records import RefusalView
@@ -47,8 +46,8 @@ def why(
 
     names = tuple(name.strip() for name in by.split(","))
     if not set(names) <= set(GROUPS):
-        msg = f"--by takes {', '.join(GROUPS)}, got {by!r}"
-        raise ConfigurationError(msg)
+        msg = f"it takes {', '.join(GROUPS)}, with commas between, got {by!r}"
+        raise typer.BadParameter(msg, param_hint="--by")
     with project_ledger() as (found, ledger):
         policies, _ = policies_and_problem(found.policies)
         known = known_datasets(ledger, policies)

@@ -40,7 +40,7 @@ def released(
     rows = session.rows("read_release", release_key=request.release_key)
     if not rows:
         return None
-    if any(frozen_by(session, dataset) is not None for dataset in request.datasets):
+    if any(frozen_by(session, name) is not None for name in request.locked):
         # Frozen means that nothing is answered, be it free: the gates refuse.
         return None
     row = rows[0]

@@ -174,7 +174,8 @@ def _check_new_evidence(session: Session, account: Account, evidence: str) -> No
         if json.loads(row["body"]).get("evidence_sha256") == evidence:
             msg = (
                 f"this evidence was charged to account {account.id!r} before, by entry "
-                f"{row['seq']}; a second time would charge the same spending twice"
+                f"{row['seq']}; a second time would charge the same spending twice. "
+                "Other spending needs a file of its own that proves it."
             )
             raise ConfigurationError(msg)
 

@@ -97,7 +97,7 @@ def _gate(account: Account) -> str:
 
 def _dataset(account: Account) -> str:
     if account.kind == "population":
-        return repr(account.dataset.replace("/", " ", 1))
+        return f"population {account.dataset.partition('/')[2]!r}"
     return f"dataset {account.dataset!r}"
 
 

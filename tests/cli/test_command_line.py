@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer
 
 import dpflow
 from dpflow.accounting.costs import Gaussian
+from dpflow.cli import app
 from tests.cli.support import (
     ANSI,
     Shop,
@@ -60,6 +65,38 @@ def test_every_command_has_help_and_json(command: tuple[str, ...]) -> None:
     result = run(*command, "--help")
     assert result.exit_code == 0
     assert "--json" in result.stdout
+
+
+def _leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Give each command with its whole name."""
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _leaves(below, (*path, name))
+    if not hasattr(command, "commands"):
+        yield " ".join(path), command
+
+
+EVERY = dict(_leaves(typer.main.get_command(app), ("dpflow",)))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_command_shows_an_example_that_it_takes(name: str) -> None:
+    """Its own name, options that it has, and arguments in capitals or in use."""
+    command = EVERY[name]
+    example = re.search(r"Example: `([^`]+)`", " ".join(command.help.split()))
+    assert example is not None
+    assert f"{example[1]} ".startswith(f"{name} ")
+    words = shlex.split(example[1])[len(name.split()) :]
+    command.make_context(name, words, resilient_parsing=True)
+    taken = {flag for each in command.params for flag in each.opts}
+    assert {word for word in words if word.startswith("--")} <= taken
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_arguments_are_named_in_capitals(name: str) -> None:
+    """In every command alike."""
+    for each in EVERY[name].params:
+        if each.param_type_name == "argument":
+            assert str(each.metavar or "").isupper()
 
 
 def test_help_lists_the_nouns_and_no_completion() -> None:

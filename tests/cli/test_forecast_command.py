@@ -148,10 +148,10 @@ def test_no_run_fits_is_said(shop: Shop) -> None:
         (("nowhere", "--cost", WEEKLY), 1, "nowhere"),
         (("cdnow", "--cost", "Gausian(sigma=1)"), 1, "unknown mechanism"),
         (("cdnow", "--cost", "PureDP(epsilon=-1)"), 1, "-1"),
-        (("cdnow", "--cost", WEEKLY, "--every", "blue moon"), 1, "no interval"),
+        (("cdnow", "--cost", WEEKLY, "--every", "blue moon"), 2, "no interval"),
         (
             ("cdnow", "--cost", WEEKLY, "--every", "day", "--from", "soon"),
-            1,
+            2,
             "2026-01-05",
         ),
         (("--like", "weekly-report"), 1, "Run it once, or describe it with --cost."),
@@ -192,3 +192,4 @@ def test_an_answer_without_end_is_said(empty: Shop) -> None:
     )
     text = run_fine("forecast", "--cost", "PureDP(epsilon=0.1)")
     assert "There is no end to the runs that fit" in text
+    assert "with the whole budget of one partition to themselves" in text

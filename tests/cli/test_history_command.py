@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dpflow.accounting.costs import Gaussian, PureDP
-from tests.cli.support import Shop, run, run_fine, run_json
+from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
 
 MISTYPED = Gaussian(sensitivity=100, noise_multiplier="0.1")
 CHURN = Gaussian(sensitivity=1, noise_multiplier=40)
@@ -48,6 +50,46 @@ def test_an_unknown_dataset_is_an_error(shop: Shop) -> None:
 
 
 # Entries
+
+
+def test_a_decision_says_why_and_who(shop: Shop, monkeypatch: Any) -> None:
+    """Of a first term nobody decided in so many words, nothing is said."""
+    shop.charge()
+    monkeypatch.setenv("DPFLOW_PRINCIPAL", "bob")
+    run_fine("freeze", "cdnow", "--because", "wrong sigma")
+    run_fine("thaw", "cdnow", "--because", "it was right")
+    text = CDNOW.replace("filter:", "lifetime: {epsilon: 6, delta: 2e-6}\nfilter:")
+    shop.write(text)
+    apply = ("policy", "apply", "cdnow", "--new-term", "--because", "a new year")
+    run_fine(*apply)
+    lines = run_fine("history").splitlines()
+    opened = next(line for line in lines if " open " in line)
+    assert opened.endswith("gaussian: epsilon 3, delta 1e-6; a new year (bob)")
+    assert any(line.endswith("it was right (bob)") for line in lines)
+    assert any(line.endswith("wrong sigma (bob)") for line in lines)
+    assert lines[-1].endswith("gaussian: epsilon 3, delta 1e-6")
+
+
+def test_a_population_has_a_journal_of_its_own(shop: Shop) -> None:
+    """What was decided about it is also told where all datasets are."""
+    people = ADULT.replace("dataset: adult", "population: people")
+    shop.write(people, "people.yaml")
+    shop.write(f"{ADULT}population: people\n", "adult.yaml")
+    (shop.root / "proof").touch()
+    how = ("--cost", "PureDP(epsilon=0.1)", "--because", "before", "--evidence")
+    run_fine("ledger", "import-prior", "adult", *how, "proof")
+    run_fine("freeze", "population/people", "--because", "wrong sigma")
+    assert kinds(run_json("history", "population/people")) == [
+        "freeze",
+        "prior",
+        "open",
+    ]
+    told = [
+        (entry["dataset"], entry["entry"]) for entry in run_json("history")["entries"]
+    ]
+    assert told.count(("population/people", "freeze")) == 1
+    assert ("population/people", "prior") not in told
+    assert ("adult", "prior") in told
 
 
 def test_a_charge_is_told_newest_first(shop: Shop) -> None:

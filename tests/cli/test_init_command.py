@@ -173,6 +173,23 @@ def test_any_unit_is_written_so_that_it_is_read_again(empty: Shop, word: str) ->
     ast.parse((empty.root / "flows" / "daily_report.py").read_text())
 
 
+def test_a_folder_that_cannot_be_written_is_an_error(empty: Shop) -> None:
+    """With what to do, and no traceback."""
+    (empty.root / "flows").touch()
+    result = run("init", "--yes")
+    assert (result.exit_code, result.stdout) == (1, "")
+    said = plain(result.stderr).replace("\n", " ")
+    assert "cannot write flows/daily_report.py" in said
+    assert "a folder that you may write to" in said
+
+
+def test_a_refused_answer_is_no_error_of_a_file_that_is_there(empty: Shop) -> None:
+    """It says that nothing was made."""
+    result = run("init", "--yes", "--epsilon", "-1")
+    said = plain(result.stderr).replace("\n", " ")
+    assert "nothing was made: policies/visits.yaml:" in said
+
+
 def test_without_a_terminal_it_asks_for_flags(empty: Shop) -> None:
     """It does not wait for answers that never come."""
     result = run("init")
@@ -203,6 +220,19 @@ def test_it_asks_in_a_terminal(empty: Shop) -> None:
     assert (policy["unit"], policy["filter"]) == ("buyer", "portfolio")
     assert policy["budget"] == {"epsilon": 1, "delta": "1e-6"}
     run_fine("policy", "check", "--strict")
+
+
+def test_a_bad_answer_is_asked_for_again(empty: Shop) -> None:
+    """Nobody answers everything twice for one typing error."""
+    names = ["sales data", "sales", "buyer", "0"]
+    answers = [*names, "abc", "2", "5", "1e-7", "", "weekly report", ""]
+    text = plain(_typed(answers, empty.root)).replace("\n", " ")
+    assert "dataset 'sales data' is not a usable name" in text
+    assert "budget.epsilon must be a finite number, got 'abc'" in text
+    assert "budget.delta must lie in [0, 1], got '5'" in text
+    policy = yaml.safe_load((empty.policies / "sales.yaml").read_text())
+    assert policy["budget"] == {"epsilon": 2, "delta": "1e-7"}
+    assert policy["flows"] == {"weekly report": {}}
 
 
 def _typed(answers: list[str], folder: Path) -> str:

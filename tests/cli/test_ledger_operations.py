@@ -113,7 +113,7 @@ def test_an_export_to_a_file_says_how_much_it_is(shop: Shop) -> None:
     assert data["entries"] == len(
         (shop.root / "journal.jsonl").read_text().splitlines()
     )
-    assert "cannot write" in failed("ledger", "export", "--output", "journal.jsonl")
+    assert "new file" in failed("ledger", "export", "--out", "journal.jsonl")
     text = run_fine("ledger", "export", "-o", "journal.csv", "--format", "csv")
     assert text == f"Wrote {data['entries']} entries to journal.csv.\n"
 

@@ -151,7 +151,7 @@ def test_apply_opens_a_term_only_when_it_is_asked_to(shop: Shop) -> None:
     assert "All terms together are kept within (epsilon = 3, delta = 0)" in text
     assert "add up to (epsilon = 3, delta = 0) of the lifetime" in text
     status = run_fine("status", "adult")
-    assert "an earlier set of guarantees, term 1" in status
+    assert "adult  earlier term 1" in status
     assert "Terms so far: 1 (epsilon = 1, delta = 0)" in status
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from dpflow.accounting.costs import _KINDS, ApproxDP, PureDP
-from tests.cli.support import CDNOW, STEP, Shop, run, run_fine, run_json
+from tests.cli.support import (
+    CDNOW,
+    STEP,
+    Shop,
+    run,
+    run_fine,
+    run_json,
+    run_process,
+)
 
 
 def account(data: dict, dataset: str, kind: str) -> dict:
@@ -310,3 +318,34 @@ def test_the_cap_of_parts_by_time_is_a_row(shop: Shop) -> None:
     (whole,) = [each for each in data["accounts"] if each["kind"] == "dataset"]
     assert whole["spent"] != whole["left"]
     assert whole["budget"] == {"epsilon": "3", "delta": "0"}
+
+
+def test_each_partitions_odometer_says_which_it_is(shop: Shop) -> None:
+    """Rows of one flow would look alike."""
+    shop.write(
+        "dataset: events\nunit: user-week\nrelation: add-or-remove\n"
+        "budget: {epsilon: 1}\nfilter: basic\npartition: {by: week}\n"
+        "odometer: basic\nflows: {weekly: {halt_at_epsilon: 0.9}}\n",
+        "events.yaml",
+    )
+    code = (
+        "from dpflow import PureDP, spend\n"
+        "for week in ('2026-W05', '2026-W06'):\n"
+        "    with spend(dataset='events', cost=PureDP(epsilon='0.1'), step='s',\n"
+        "               flow='weekly', partitions=week):\n"
+        "        pass\n"
+    )
+    done = run_process(code=code)
+    assert done.returncode == 0, done.stderr
+    text = run_fine("status", "events")
+    assert "weekly in 2026-W05" in text
+    assert "weekly in 2026-W06" in text
+
+
+def test_who_pins_the_policy_is_said_until_it_is_pinned(shop: Shop) -> None:
+    """Once it is applied nothing more is to be done."""
+    assert "is pinned by the first step" in run_fine("status", "adult")
+    run_fine("policy", "apply", "adult")
+    text = run_fine("status", "adult")
+    assert "Nothing was charged yet" in text
+    assert "is pinned by the first step" not in text

@@ -76,7 +76,7 @@ def test_charges_can_be_grouped_otherwise() -> None:
     assert week["charges"] == 6
     assert "-W" in week["group"][0]
     result = run("why", "shop", "--by", "color")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "flow, step, week" in result.stderr
 
 

@@ -23,7 +23,9 @@ from dpflow.exceptions import (
 from dpflow.ledger import Ledger
 from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
+from dpflow.ledger.freeze import freeze, thaw
 from dpflow.ledger.operations import amend
+from dpflow.ledger.records import Replayed
 from dpflow.ledger.verify import verify
 from dpflow.ledger.views import accounts, history, terms
 from dpflow.policy import Policy, load_policies, parse_policy
@@ -31,7 +33,14 @@ from dpflow.policy_changes import judge
 from dpflow.policy_copy import guarantee_in_words
 from dpflow.rounding import number_from_text
 from dpflow.summary import term_guarantee, terms_in_words
-from tests.ledger.support import BASIC, Place, granted, make_ledger, make_policy
+from tests.ledger.support import (
+    BASIC,
+    Place,
+    granted,
+    make_ledger,
+    make_policy,
+    request,
+)
 
 WEEKS = make_policy(unit="user-week", partition="{by: week}")
 CAPPED = make_policy(unit="user-week", partition="{by: week}", lifetime="{epsilon: 2}")
@@ -350,7 +359,7 @@ def test_a_population_pays_for_all_its_datasets(ledger: Ledger, folder: Path) ->
     """Each has room of its own, and together they have no more than the cap."""
     for name in ("shop", "web", "shop"):
         on(ledger, folder, name)
-    with pytest.raises(BudgetExhausted, match="population people"):
+    with pytest.raises(BudgetExhausted, match="population 'people'"):
         on(ledger, folder, "web")
     totals = {v.dataset: v.spent["epsilon"] for v in accounts(ledger)}
     assert totals == {"shop": "0.6", "web": "0.3", "population/people": "0.9"}
@@ -361,6 +370,22 @@ def test_a_join_sees_a_person_in_both_datasets(ledger: Ledger, folder: Path) -> 
     on(ledger, folder, "shop", "web")
     totals = {v.dataset: v.spent["epsilon"] for v in accounts(ledger)}
     assert totals == {"shop": "0.3", "web": "0.3", "population/people": "0.6"}
+
+
+def test_a_frozen_population_answers_no_replay(ledger: Ledger, folder: Path) -> None:
+    """Nothing of its datasets goes out, be it free; others go on."""
+    policies = load_policies(folder)
+    used = [policies["shop"]]
+    step = {"policies": used, "populations": policies.populations_of(used)}
+    ledger.settle(granted(ledger, "0.1", key="week/1", **step), value="1")
+    freeze(ledger, "population/people", who="ann", because="wrong sigma")
+    for key in ("week/1", "week/2"):
+        with pytest.raises(BudgetRefused, match="population 'people' is frozen by ann"):
+            granted(ledger, "0.1", key=key, **step)
+    thaw(ledger, "population/people", who="ann", because="it was right")
+    assert isinstance(
+        ledger.reserve(request(ledger, "0.1", key="week/1", **step)), Replayed
+    )
 
 
 def test_a_request_cannot_leave_the_population_out(

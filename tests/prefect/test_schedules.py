@@ -214,6 +214,14 @@ def test_a_report_served_by_cron_makes_its_runs_and_is_paused(served) -> None:
     assert charges(current_project()) == 2
 
 
+@pytest.mark.parametrize("name", ["report", "report/", "/daily"])
+def test_a_deployment_is_named_with_its_flow(name: str) -> None:
+    """Wrong usage, before the ledger or Prefect is asked."""
+    result = CliRunner().invoke(app, ["resume", name])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "FLOW/DEPLOYMENT" in result.stderr
+
+
 def test_an_unknown_deployment_cannot_be_resumed(make_project) -> None:
     """And says where to look."""
     make_project(POLICY)
