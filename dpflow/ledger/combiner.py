@@ -84,16 +84,19 @@ class Combiner:
             batch = [line.popleft() for _ in range(min(len(line), MOST_AT_ONCE))]
         try:
             answers = self._decided([waiting.request for waiting in batch])
+            for waiting, answer in zip(batch, answers, strict=True):
+                waiting.answer = answer
+                waiting.called.set()
         except BaseException:
             # An interrupt is for this thread. The others ask again: the same ids, so
             # that what was charged already is not charged twice.
             with self._lock:
                 others = [each for each in batch if each is not me and not each.left]
-                line.extendleft(reversed(others))
+                line.extendleft(e for e in reversed(others) if e.answer is None)
+            for each in others:
+                if each.answer is not None:
+                    each.called.set()
             raise
-        for waiting, answer in zip(batch, answers, strict=True):
-            waiting.answer = answer
-            waiting.called.set()
         if isinstance(answers[0], LedgerUnavailable):
             self._tell_patient(line, answers[0])
         self._hand_over(place, line, me)

@@ -132,6 +132,37 @@ def test_an_interrupt_is_for_the_thread_that_it_meets(ledger: Ledger) -> None:
     assert [len(batch) for batch in slow.batches] == [1, 3, 2]
 
 
+class Interrupted(list[Granted]):
+    """Answers whose hand-out is interrupted after the second."""
+
+    def __iter__(self) -> Iterator[Granted]:
+        """Yield two."""
+        yield self[0]
+        yield self[1]
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_answers_are_handed_out_leaves_nobody_waiting(
+    ledger: Ledger,
+) -> None:
+    """Who has no answer yet asks again."""
+    slow = Slow()
+    made = [request(ledger) for _ in range(5)]
+
+    def decide(requests: Sequence[Request]) -> list[Answer | DpflowError]:
+        answers = slow.decide(requests)
+        return Interrupted(answers) if requests[0] is made[1] else answers
+
+    asking = Asking(Combiner(decide))
+    for each in made:
+        asking.start(each)
+    slow.go.set()
+    asking.end()
+    told = [type(asking.told[each.reservation]).__name__ for each in made]
+    assert told == ["Granted", "KeyboardInterrupt", "Granted", "Granted", "Granted"]
+    assert [len(batch) for batch in slow.batches] == [1, 4, 2]
+
+
 def test_an_unavailable_ledger_is_told_to_each(ledger: Ledger) -> None:
     """With errors of their own, and the next who asks is served."""
     slow = Slow()
