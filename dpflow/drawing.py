@@ -62,10 +62,6 @@ def sparse_vector(
     from dpflow.mechanisms.sparse_vector import sparse_vector as draw
 
     who = "sparse_vector()"
-    execution = current_execution(who)
-    # A person who replaces another may raise one count and lower the next.
-    if isinstance(execution.cost, SparseVector) and execution.cost.monotone:
-        _check_relation(f"{who} with monotone queries", "add-or-remove")
     execution, cost = _claimed(who, SparseVector)
     return _reported(execution, draw(cost, queries, thresholds))
 

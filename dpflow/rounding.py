@@ -41,8 +41,9 @@ _EXPONENT_LIMIT = 400
 #: Longer numbers are no measurements, and Python would not print them.
 _BITS = 4096
 _SHOWN = 60
-#: What `number_text` writes for a number that has no finite decimal.
-_QUOTIENT = re.compile(r"-?[0-9]{1,400}/[0-9]{1,400}")
+#: What `number_text` writes for a number that has no finite decimal; 4096 bits are
+#: 1234 digits at most, so whatever `exact` has read it reads again.
+_QUOTIENT = re.compile(r"-?[0-9]{1,1234}/[0-9]{1,1234}")
 _PLAIN_LOW, _PLAIN_HIGH = -4, 12
 _TEXT_LOW, _TEXT_HIGH = -6, 20
 _DIGITS = (50, 80, 160, 320)

@@ -114,7 +114,8 @@ class Cost(ABC):
 
     def _set(self, **values: Fraction) -> None:
         for name, value in values.items():
-            object.__setattr__(self, name, value)
+            # A product of two numbers may be longer than what `from_description` reads.
+            object.__setattr__(self, name, exact(value, name=name))
 
     def __repr__(self) -> str:
         """Write the cost as it would be constructed."""

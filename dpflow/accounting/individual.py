@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from dpflow.accounting.concentrated import one_of
 from dpflow.accounting.conversions import gaussian_budget, renyi_epsilon_allowed
@@ -59,6 +59,9 @@ class IndividualBound(Cost):
     Raises:
         InvalidCost: If a number is out of range or the order is missing or too much.
     """
+
+    #: A replaced person is two people here: one removed, another added.
+    relations: ClassVar[tuple[str, ...]] = ("add-or-remove",)
 
     measure: str
     bound: Fraction

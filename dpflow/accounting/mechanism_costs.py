@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from dpflow.accounting.costs import Cost, _checked_ratio, _one_of, _scale
+from dpflow.accounting.costs import Cost, _checked_ratio, _one_of, _scale, _spread
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
     RATIO_HIGH,
@@ -75,7 +75,7 @@ class DiscreteLaplace(Cost):
         high = 10**15
         bound = whole_number(sensitivity, name="sensitivity", low=1, high=high)
         if _one_of(("scale", scale), ("epsilon", epsilon), self.mechanism) == "scale":
-            spread = _scale(scale, "scale")
+            spread = _spread(scale, "scale")
         else:
             spread = bound / exact_epsilon(epsilon)
         _checked_ratio(spread, Fraction(bound), "scale")
@@ -115,7 +115,7 @@ class DiscreteGaussian(Cost):
         bound = _scale(sensitivity, "sensitivity")
         given = ("sigma", sigma), ("noise_multiplier", noise_multiplier)
         if _one_of(*given, self.mechanism) == "sigma":
-            deviation = _scale(sigma, "sigma")
+            deviation = _spread(sigma, "sigma")
         else:
             deviation = _scale(noise_multiplier, "noise_multiplier") * bound
         _checked_ratio(deviation, bound, "sigma")

@@ -317,9 +317,12 @@ def _root(
     mp.dps = _ROOT_DIGITS
     target = mp.log(spare(mp))
     floor = float(target) - _NEGLIGIBLE - math.log(sequence.losses)
+    nothing = mp.exp(floor)
 
     def excess(epsilon: Any) -> Any:
-        return mp.log(_divergence(mp, sequence, epsilon, floor)) - target
+        # Far out all digits may cancel, and what is left be below zero.
+        value = _divergence(mp, sequence, epsilon, floor)
+        return mp.log(max(value, nothing)) - target
 
     if excess(mp.mpf(0)) <= 0 and _delta(sequence, Fraction(0), floor) <= delta:
         return Fraction(0)

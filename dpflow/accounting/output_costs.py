@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from dpflow.accounting.costs import Cost, cost_from_description
 from dpflow.accounting.curves import approx_dp
-from dpflow.accounting.mechanism_costs import relations_of, whole_number
+from dpflow.accounting.mechanism_costs import RELATIONS, relations_of, whole_number
 from dpflow.accounting.outcomes import (
     MOST_CELLS,
     OutcomeCost,
@@ -235,7 +235,8 @@ def _shares(delta: object, accountant: str, stops: int) -> tuple[Fraction, ...]:
     if isinstance(delta, Sequence) and not isinstance(delta, str | bytes):
         shares = tuple(exact_delta(share, zero=False) for share in delta)
     else:
-        shares = (exact_delta(delta, zero=False) / stops,) * stops
+        share = exact_delta(delta, zero=False) / stops
+        shares = (exact_delta(share, name="delta of a stop", zero=False),) * stops
     if len(shares) != stops:
         msg = f"{stops} stops need as many deltas, got {len(shares)}"
         raise InvalidCost(msg, name="delta", value=len(shares))
@@ -280,7 +281,8 @@ class SparseVector(OutcomeCost):
         epsilon_threshold: Epsilon of the threshold's noise.
         epsilon_answers: Epsilon of the answers' noise.
         sensitivity: How much one privacy unit can change each query.
-        monotone: Whether adding a unit moves all queries in the same direction.
+        monotone: Whether adding a unit moves all queries in the same direction; for
+            add-or-remove only.
 
     Raises:
         InvalidCost: If a number is out of range or the epsilons are over- or
@@ -318,13 +320,18 @@ class SparseVector(OutcomeCost):
             total = exact_epsilon(epsilon)
             first = _best_threshold(total, count if monotone else 2 * count)
             second = total - first
-        else:
-            first = exact_epsilon(epsilon_threshold, name="epsilon_threshold")
-            second = exact_epsilon(epsilon_answers, name="epsilon_answers")
+            epsilon_threshold, epsilon_answers = first, second
+        first = exact_epsilon(epsilon_threshold, name="epsilon_threshold")
+        second = exact_epsilon(epsilon_answers, name="epsilon_answers")
         width = exact(sensitivity, name="sensitivity", low=SCALE_LOW, high=SCALE_HIGH)
         self._set(epsilon_threshold=first, epsilon_answers=second, sensitivity=width)
         object.__setattr__(self, "positives", count)
         object.__setattr__(self, "monotone", monotone)
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """A person who replaces another may raise one query and lower the next."""
+        return ("add-or-remove",) if self.monotone else RELATIONS
 
     @property
     def threshold_scale(self) -> Fraction:

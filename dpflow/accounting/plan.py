@@ -320,7 +320,7 @@ def _stops(stops: object, length: int) -> tuple[int, ...]:
 
 def _deltas(deltas: object, delta: Fraction, stops: int) -> tuple[Fraction, ...]:
     if deltas is None:
-        return (delta / stops,) * stops
+        return (exact_delta(delta / stops, name="delta of a stop"),) * stops
     if isinstance(deltas, str | bytes) or not isinstance(deltas, Sequence):
         msg = f"deltas must be a list of numbers, got {deltas!r}"
         raise InvalidCost(msg, name="deltas", value=str(deltas)[:60])

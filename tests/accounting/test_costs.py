@@ -258,6 +258,8 @@ def test_a_cost_survives_the_journal(cost):
         Laplace(sensitivity="1e-15", epsilon=10**4),
         Gaussian(sensitivity=10**15, sigma=10**15),
         Laplace(sensitivity=Fraction(1, 3), epsilon=Fraction(1, 7)),
+        Gaussian(sensitivity=1, sigma=20 + Fraction(1, 3**900)),
+        PureDP(epsilon=1 + Fraction(1, 3**2583)),  # 4095 bits
         PureDP(epsilon=Fraction(1, 3 * 10**11)),
         ApproxDP(epsilon="1e-12", delta="1e-35"),
         ZCDP(rho="1e-24"),
@@ -278,6 +280,23 @@ def test_a_cost_with_thousands_of_digits_is_refused_or_described():
         assert refused.name == "epsilon"  # noqa: PT017
     else:
         assert cost == cost_from_description(cost.describe())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda long: Gaussian(sensitivity=long, noise_multiplier=long),
+        lambda long: Laplace(sensitivity=long, epsilon=1 / long),
+        lambda long: PureDP(epsilon=long).noisier(long**2),
+    ],
+)
+def test_a_product_of_long_numbers_is_refused_when_the_cost_is_made(make):
+    """A journal could not be read any more that holds a number of too many digits."""
+    long = 1 + Fraction(1, 3**1400)
+    with pytest.raises(InvalidCost):
+        make(long)
+    short = 1 + Fraction(1, 3**400)
+    assert make(short) == cost_from_description(make(short).describe())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 
 import mpmath
@@ -248,6 +249,23 @@ def test_truth_becomes_epsilon_rounded_up():
     for cost, odds in ((two, 3), (four, 9)):
         assert 0 < real(cost.epsilon) - MP.log(odds) < MP.mpf("1e-29")
         assert cost == cost_from_description(cost.describe())
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [
+        DiscreteGaussian(sensitivity=10**12, noise_multiplier=2000),
+        DiscreteGaussian(sensitivity=10**15, noise_multiplier=10**9),
+        DiscreteGaussian(sensitivity="1e-15", noise_multiplier="1e-6"),
+        DiscreteLaplace(sensitivity=10**12, epsilon="1e-6"),
+        DiscreteLaplace(sensitivity=10**15, epsilon="1e-9"),
+        DiscreteLaplace(sensitivity=1, epsilon=10**4),
+    ],
+    ids=repr,
+)
+def test_a_cost_at_the_edge_survives_the_journal(cost):
+    """What could be said as a multiple or an epsilon is read back as its spread."""
+    assert cost == cost_from_description(json.loads(json.dumps(cost.describe())))
 
 
 def two_point(eta: Fraction, t):

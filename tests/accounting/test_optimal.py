@@ -259,6 +259,25 @@ def test_a_delta_far_out_is_rounded_up_to_few_digits() -> None:
     assert fixed_delta(lossy, Fraction(1000)) >= 1 - (1 - Fraction("1e-9")) ** 2
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "count", "sigma", "delta"),
+    [
+        ("8.75", 7, 566_000_000, "1e-15"),
+        ("1", 3, 10**6, "1e-9"),
+        ("0.1", 3, 10**9, "1e-30"),
+    ],
+)
+def test_a_gaussian_that_hardly_tells_is_composed(
+    epsilon: str, count: int, sigma: int, delta: str
+) -> None:
+    """Where all digits of its curve cancel, the search still finds the way."""
+    pure = (PureDP(epsilon=epsilon), count)
+    parts = (pure, (Gaussian(sensitivity=1, sigma=sigma), 1))
+    found, without = (fixed_epsilon(each, Fraction(delta)) for each in (parts, (pure,)))
+    assert without < found < without + 13 / Fraction(sigma)
+    assert fixed_delta(parts, found) <= Fraction(delta)
+
+
 def test_what_cannot_be_composed_is_refused() -> None:
     """Too small a delta, too many epsilons and unknown notions raise."""
     with pytest.raises(InvalidCost, match="lose a delta of"):

@@ -284,6 +284,12 @@ def test_any_partition_round_trips(cells: dict[str, Any], delta: Any) -> None:
 
 
 BAD: list[tuple[Any, str]] = [
+    # A journal could not be read any more that holds such a part.
+    (
+        lambda: EarlyStopping(TENTH, stops=STOPS, accountant="kov", delta="2e-35"),
+        "delta of a stop",
+    ),
+    (lambda: SparseVector(positives=3, epsilon="1e-12"), "epsilon_threshold"),
     (lambda: OutputDP({}), "needs a mapping"),
     (lambda: OutputDP({"a": 0}), "no cell"),
     (lambda: OutputDP({"a": -1}), "epsilon of cell"),

@@ -290,3 +290,11 @@ def test_wrong_plans_are_refused(options: dict[str, Any], words: str) -> None:
     """Wrong lines, stops and options raise InvalidCost and say what is wrong."""
     with pytest.raises(InvalidCost, match=words):
         PlanFilter(epsilon=3, delta="1e-6", **options)
+
+
+def test_a_delta_too_small_for_its_stops_is_refused() -> None:
+    """An account could not be opened again whose parts of delta cannot be read."""
+    with pytest.raises(InvalidCost, match="delta of a stop"):
+        PlanFilter(epsilon=3, delta="2e-35", steps=[times(TENTH, 9)], stops=[3, 6])
+    rule = PlanFilter(epsilon=3, delta="2e-35", steps=[times(TENTH, 9)], stops=[3])
+    assert rule == make_filter(**json.loads(json.dumps(rule.parameters())))

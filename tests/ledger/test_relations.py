@@ -6,8 +6,15 @@ import uuid
 
 import pytest
 
-from dpflow import EarlyStopping, Gaussian, PoissonSampledGaussian, RandomizedResponse
+from dpflow import (
+    EarlyStopping,
+    Gaussian,
+    PoissonSampledGaussian,
+    RandomizedResponse,
+    SparseVector,
+)
 from dpflow.accounting.composed_costs import Repeated
+from dpflow.accounting.individual import IndividualBound
 from dpflow.exceptions import PolicyError, UnsupportedCost
 from dpflow.ledger.records import Request
 from dpflow.policy import parse_policy
@@ -42,17 +49,30 @@ def ask(ledger, relation, cost):
         ("replace-one", SAMPLED),
         ("replace-one", Repeated(SAMPLED, 3)),
         ("replace-one", EarlyStopping(SAMPLED, stops=(2, 4))),
+        ("replace-one", SparseVector(positives=2, epsilon="0.1", monotone=True)),
+        ("replace-one", IndividualBound(measure="renyi", order=8, bound="0.1")),
+        ("replace-one", IndividualBound(measure="gaussian", bound="0.1")),
         ("add-or-remove", RandomizedResponse(epsilon=1)),
     ],
     ids=lambda value: value if isinstance(value, str) else value.mechanism,
 )
 def test_a_cost_priced_for_the_other_relation_is_refused(path, relation, cost):
-    """Wherever the sampled Gaussian hides, replace-one does not admit it."""
+    """Wherever the sampled Gaussian hides, replace-one does not admit it.
+
+    Nor what it would charge for one person only, where a replaced one is two people.
+    """
     ledger = make_ledger(path)
     with pytest.raises(UnsupportedCost, match=relation):
         ask(ledger, relation, cost)
     other = {"replace-one": "add-or-remove"}.get(relation, "replace-one")
     assert ask(ledger, other, cost).accounts == ("a#1",)
+
+
+def test_queries_that_move_either_way_hold_for_both_relations(path):
+    """It is the monotone sparse vector alone that a replaced person breaks."""
+    ledger = make_ledger(path)
+    cost = SparseVector(positives=2, epsilon="0.1")
+    assert ask(ledger, "replace-one", cost).accounts == ("a#1",)
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove", "replace-one"])
