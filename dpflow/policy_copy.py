@@ -127,11 +127,12 @@ _POPULATION = "population/"
 TIMES = ("week", "month")
 
 
-def guarantee_in_words(pinned: Mapping[str, Any]) -> str:
+def guarantee_in_words(pinned: Mapping[str, Any], *, adds_up: bool = True) -> str:
     """Say what a policy guarantees, and on which assumptions.
 
     Args:
         pinned: What `Policy.pinned` returned, from the file or from the ledger.
+        adds_up: Whether the budgets of all terms add up to a guarantee.
     """
     dataset: str = pinned["dataset"]
     what = f"dataset {dataset!r}"
@@ -146,14 +147,22 @@ def guarantee_in_words(pinned: Mapping[str, Any]) -> str:
     lifetime = pinned.get("lifetime")
     cap = None if lifetime is None else budget_text(lifetime)
     parts = [sentence]
+    if dataset.startswith(_POPULATION):
+        parts.append("What a dataset lost before it joined is not counted.")
     if "partition" in pinned:
         parts.append(partition_words(pinned["partition"], pinned["unit"], cap))
     if "population" in pinned:
         parts.append(
             f"Every step is charged to the population {pinned['population']!r} as well."
         )
-    if cap is not None:
+    if cap is not None and adds_up:
         parts.append(f"All terms together are kept within {cap}.")
+    elif cap is not None:
+        parts.append(
+            f"All terms together are not kept within the lifetime {cap}: some protect "
+            "another unit or relation, lost more than their budget, or were charged "
+            "after they had been replaced."
+        )
     return " ".join(parts)
 
 

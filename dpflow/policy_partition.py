@@ -43,6 +43,11 @@ class Partition(Record):
         if not re.fullmatch(NAME_PATTERN, value):
             message = f"by {shown(value)} is not a usable name."
             raise problem(message, "Write week, month or the name of a public id.")
+        # Taken for an id of the person, it would promise each one a budget a week.
+        period = value.casefold().removesuffix("s")
+        if period in _SHAPES and value != period:
+            message = f"by {shown(value)} is not how a period is written."
+            raise problem(message, f"Write {period}.")
         return value
 
     @property

@@ -33,7 +33,24 @@ def term_guarantee(copy: Mapping[str, Any], terms: Sequence[TermView] = ()) -> s
     # What a divided dataset was opened with is the cap of all its parts together.
     whole = terms and not terms[-1].divided
     budget = terms[-1].opened if whole else copy["budget"]
-    return guarantee_in_words({**copy, "budget": budget})
+    return guarantee_in_words(
+        {**copy, "budget": budget}, adds_up=_lifetime_holds(copy, terms)
+    )
+
+
+def _lifetime_holds(copy: Mapping[str, Any], terms: Sequence[TermView]) -> bool:
+    """Say whether the lifetime, if there is one, bounds what all terms lose.
+
+    A term that was replaced uncharged may be amended later, past the lifetime.
+    """
+    charged = [view for view in terms if view.charged]
+    protected = {(view.unit, view.relation) for view in charged}
+    lifetime = copy.get("lifetime")
+    return (
+        protected <= {(copy["unit"], copy["relation"])}
+        and not any(view.overdrawn for view in charged)
+        and (lifetime is None or Budgets.of(charged).fit(lifetime))
+    )
 
 
 def sum_of_shares(copy: Mapping[str, Any]) -> dict[str, str] | None:

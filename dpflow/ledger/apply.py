@@ -31,7 +31,7 @@ from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.lifetime import Budgets, check_lifetime, check_raise, term_views
 from dpflow.ledger.marks import change_gate
 from dpflow.ledger.records import TermView, canonical, digest
-from dpflow.ledger.sources import check_covers, check_untaken, grant_of
+from dpflow.ledger.sources import check_alone, check_covers, grant_of
 from dpflow.ledger.terms import (
     Term,
     accounts_of_term,
@@ -131,8 +131,8 @@ def apply_policy(
     Raises:
         PolicyChanged: If only a new term can hold the policy, and none was asked for.
         PolicyNotApplied: If the lifetime, a freeze or a missing approval forbids it.
-        ConfigurationError: If a grant is not for this ledger, or does not cover the
-            policy.
+        ConfigurationError: If a grant is not for this ledger or does not cover the
+            policy, or another dataset has its source.
     """
     if wish.grant is not None:
         check_covers(wish.grant, policy, ledger.id, ledger.environment)
@@ -145,6 +145,7 @@ def apply_policy(
             return _applied(session, found, ())
         check_approval(policy, found.term, approval)
         facts = {**ledger.conditions.facts, **approval.facts()}
+        check_alone(session, policy, wish.grant)
         if found.action == "tighten" and not wish.new_term:
             applied, written = _tighten(session, policy, found, wish, facts)
         else:
@@ -326,8 +327,6 @@ def _open(
     if grant is None and found.term is not None:
         # It was given once, for all terms of this ledger.
         grant = grant_of(session, found.term)
-    if wish.grant is not None:
-        check_untaken(session, wish.grant, policy.dataset)
     if not uncharged:
         _check_asked_for(found, wish)
     freeze = frozen_by(session, policy.dataset)

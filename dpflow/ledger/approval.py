@@ -6,6 +6,7 @@ the ledger can also say to be someone else. Roles of the database keep people ou
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -81,5 +82,6 @@ def check_officer(
 
 def _names(person: str) -> set[str]:
     """Return the ways in which a person may be written; an address by its name, too."""
-    name = person.strip().casefold()
+    # One name may be encoded in several ways, and spaced.
+    name = " ".join(unicodedata.normalize("NFKC", person).casefold().split())
     return {name, name.partition("@")[0]}

@@ -19,6 +19,7 @@ from dpflow.exceptions import ConfigurationError, UnsupportedCost
 from dpflow.ledger.account import Account, announce_account
 from dpflow.ledger.database import Session
 from dpflow.ledger.records import Request
+from dpflow.ledger.sources import check_alone
 from dpflow.ledger.terms import (
     OF_FLOW,
     Term,
@@ -56,8 +57,18 @@ class Gate:
 def terms_of(
     session: Session, request: Request, *, applies: bool, facts: Mapping[str, Any]
 ) -> list[Term]:
-    """Return the term of each dataset that a request reads, and of its populations."""
+    """Return the term of each dataset that a request reads, and of its populations.
+
+    Raises:
+        ConfigurationError: If populations are left out, or another dataset of this
+            ledger has the source of one that has no term yet.
+        PolicyChanged: If a policy differs from the copy that governs.
+        PolicyNotApplied: If a person has to apply it first.
+    """
     _check_populations(request)
+    for policy in request.policies:
+        if policy.source is not None:
+            check_alone(session, policy)
     return [
         governing_term(session, policy, applies=applies, facts=facts)
         for policy in (*request.policies, *request.populations)
@@ -71,7 +82,8 @@ def gates_of(
 
     Raises:
         ConfigurationError: If the request names no partition of a divided dataset, or
-            one that cannot be, or some where no dataset is divided.
+            one that cannot be, or some where no dataset is divided; or if its datasets
+            are divided by different things.
     """
     divided = [policy for policy in request.policies if policy.partition is not None]
     if request.partitions and not divided:
@@ -80,6 +92,7 @@ def gates_of(
             f"divided: {', '.join(request.datasets)}. The step did not run."
         )
         raise ConfigurationError(msg)
+    _check_alike(request.step, divided)
     wanted: list[_Wanted] = []
     everything = (*request.policies, *request.populations)
     for term, policy in zip(terms, everything, strict=True):
@@ -95,6 +108,19 @@ def gates_of(
         session.soon("read_granted", account=each.place, step=request.step)
     found = [each.opened(session, facts) for each in wanted]
     return [gate for gate in found if gate is not None]
+
+
+def _check_alike(step: str, divided: Sequence[Policy]) -> None:
+    """Refuse names that would mean a week of one dataset and a region of another."""
+    parts = [(p.dataset, p.partition.by) for p in divided if p.partition is not None]
+    if len({by for _, by in parts}) > 1:
+        told = ", ".join(f"{dataset!r} by {by}" for dataset, by in parts)
+        msg = (
+            f"step {step!r} reads datasets that are divided by different things "
+            f"({told}), so that no name of a part fits them all. Read them in steps of "
+            "their own, or divide them alike. The step did not run."
+        )
+        raise ConfigurationError(msg)
 
 
 def charges_of(asked: Iterable[tuple[Gate, Cost]]) -> list[tuple[Account, Tally]]:

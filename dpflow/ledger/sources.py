@@ -14,7 +14,7 @@ from dataclasses import asdict
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.database import Session
 from dpflow.ledger.grants import Grant, grant_from_facts
-from dpflow.ledger.terms import Term, newest_term
+from dpflow.ledger.terms import Term, all_terms, is_charged, newest_term
 from dpflow.ledger.witness_base import WitnessBase
 from dpflow.policy import Policy
 
@@ -130,6 +130,50 @@ def check_untaken(session: Session, grant: Grant, dataset: str) -> None:
                 f"which was charged once: carve another one for dataset {dataset!r}"
             )
             raise ConfigurationError(msg)
+
+
+def check_alone(session: Session, policy: Policy, grant: Grant | None = None) -> None:
+    """Refuse a term on what another dataset of this ledger spends already.
+
+    Under two names the same data would have two budgets. Datasets of one population are
+    capped together, and a grant was charged where the source is governed.
+
+    Args:
+        session: The caller's transaction.
+        policy: Of the dataset whose term is to name a source.
+        grant: Under which it is opened, if any.
+
+    Raises:
+        ConfigurationError: If there is one, charged or governing.
+    """
+    if grant is not None:
+        check_untaken(session, grant, policy.dataset)
+        return
+    newest = newest_term(session, policy.dataset)
+    known = newest is not None and newest.pinned.get("source") == policy.source
+    if policy.source is None or known:
+        return
+    # Two names that come at the same time wait for each other.
+    session.lock([policy.dataset, f"source {policy.source}"])
+    names = {row["dataset"] for row in session.rows("term_pins")} - {policy.dataset}
+    for dataset in sorted(names):
+        *before, last = all_terms(session, dataset)
+        charged = [term for term in before if is_charged(session, term)]
+        if any(_is_twin(term, policy) for term in (*charged, last)):
+            msg = (
+                f"the policy of dataset {policy.dataset!r} names the source "
+                f"{policy.source!r} of {dataset!r}: under two names the same data "
+                f"would have two budgets. Go on with {dataset!r}, or let one "
+                "population cap both. The policy was not applied"
+            )
+            raise ConfigurationError(msg)
+
+
+def _is_twin(term: Term, policy: Policy) -> bool:
+    """Say whether a term is on a policy's source with no cap on both together."""
+    population = term.pinned.get("population")
+    together = population is not None and population == policy.population
+    return term.pinned.get("source") == policy.source and not together
 
 
 def check_covers(

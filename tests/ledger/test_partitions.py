@@ -82,6 +82,31 @@ def test_each_partition_has_the_budget_to_itself(ledger: Ledger) -> None:
     charge(ledger, WEEKS, "2026-W30")
 
 
+@pytest.mark.parametrize("by", ["Week", "WEEK", "weeks", "Months"])
+def test_a_period_in_another_spelling_is_no_id_of_a_person(by: str) -> None:
+    """It would give people a budget each week that `week` gives to their weeks."""
+    with pytest.raises(PolicyError, match=rf"'{by}' is not how a period is written"):
+        make_policy(partition=f"{{by: {by}}}")
+    assert make_policy(partition="{by: weekday}").partition
+
+
+@pytest.mark.parametrize("other", ["region", "month"])
+def test_a_join_of_datasets_divided_otherwise_is_refused(
+    ledger: Ledger, other: str
+) -> None:
+    """A week would pass for a region, and give people of all regions a new budget."""
+    units = {"region": "customer", "month": "user-month"}
+    second = make_policy("b", unit=units[other], partition=f"{{by: {other}}}")
+    for week in ("2026-W01", "2026-W02"):
+        with pytest.raises(ConfigurationError) as caught:
+            granted(ledger, "1", policies=(WEEKS, second), partitions=(week,))
+        assert "'a' by week, 'b' by " + other in caught.value.message
+    assert not accounts(ledger)
+    # Datasets that are divided alike are joined part by part.
+    alike = make_policy("c", unit="user-week", partition="{by: week}")
+    granted(ledger, "1", policies=(WEEKS, alike), partitions=("2026-W01",))
+
+
 def test_a_step_is_charged_to_every_partition_or_to_none(ledger: Ledger) -> None:
     """One full week refuses the step of four."""
     charge(ledger, WEEKS, "2026-W02", cost="0.9")
@@ -307,6 +332,7 @@ def test_a_populations_guarantee_names_its_datasets() -> None:
     words = guarantee_in_words({**BASIC.declared(), "dataset": "population/customers"})
     assert "all releases from all datasets of population 'customers' governed" in words
     assert "'population/" not in words
+    assert "What a dataset lost before it joined is not counted." in words
     assert "from dataset 'a' governed" in guarantee_in_words(BASIC.declared())
 
 

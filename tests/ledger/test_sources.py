@@ -89,7 +89,7 @@ def test_other_sources_and_none_are_free(first, second):
     """The control: only the same source is refused."""
     granted(second, policies=[make_policy("c", source="warehouse.sales.shops")])
     granted(second, policies=[make_policy("d")])
-    granted(second, policies=[make_policy("e", source="warehouse.sales.shops")])
+    granted(second, policies=[make_policy("e", source="warehouse.sales.stores")])
 
 
 def test_without_a_witness_nothing_is_noticed(tmp_path, first):
@@ -211,6 +211,53 @@ def test_a_grant_serves_one_dataset_of_a_database_too(path, tmp_path):
         apply(taker, twin, grant)
     granted(taker, "1", policies=[other()])
     taker.close()
+
+
+def test_another_name_for_a_charged_source_has_no_budget_of_its_own(path, tmp_path):
+    """A renamed dataset would start anew; a step, `apply` and a first source say no."""
+    ledger = create_ledger(url(path), witness=str(tmp_path / "w"))
+    granted(ledger, policies=[POLICY])
+    renamed = make_policy("b", source=SOURCE, budget="{epsilon: 3}")
+    with pytest.raises(ConfigurationError, match=r"'b' names the source .* of 'a'"):
+        granted(ledger, policies=[renamed])
+    with pytest.raises(ConfigurationError, match="of 'a'"):
+        apply(ledger, renamed)
+    unnamed = make_policy("b", budget="{epsilon: 3}")
+    granted(ledger, policies=[unnamed])
+    with pytest.raises(ConfigurationError, match="of 'a'"):
+        apply_policy(ledger, renamed, Wish(), APPROVAL)
+    assert kinds(path, "b#1") == ["open", "reserve"]
+    # The same name goes on, and a source that nobody named is free.
+    granted(ledger, policies=[POLICY])
+    granted(ledger, policies=[make_policy("c", source="warehouse.visits")])
+    ledger.close()
+
+
+def test_an_uncharged_name_for_a_source_counts_while_it_governs(path, tmp_path):
+    """Two policies that are applied before any charge would both be charged later."""
+    ledger = create_ledger(url(path), witness=str(tmp_path / "w"))
+    apply(ledger, POLICY)
+    renamed = make_policy("b", source=SOURCE)
+    with pytest.raises(ConfigurationError, match="of 'a'"):
+        apply(ledger, renamed)
+    apply(ledger, make_policy("a", budget="{epsilon: 3}"))
+    apply(ledger, renamed)
+    granted(ledger, policies=[renamed])
+    with pytest.raises(ConfigurationError, match="of 'b'"):
+        apply(ledger, POLICY)
+    ledger.close()
+
+
+def test_datasets_of_one_population_may_share_a_source(path, tmp_path):
+    """The population caps what they lose together."""
+    ledger = create_ledger(url(path), witness=str(tmp_path / "w"))
+    for name in ("a", "b"):
+        apply(ledger, make_policy(name, source=SOURCE, population="people"))
+    with pytest.raises(ConfigurationError, match="of 'a'"):
+        apply(ledger, make_policy("c", source=SOURCE))
+    with pytest.raises(ConfigurationError, match="of 'a'"):
+        apply(ledger, make_policy("c", source=SOURCE, population="others"))
+    ledger.close()
 
 
 def test_a_grant_that_was_changed_is_refused(first, second, monkeypatch):

@@ -204,6 +204,45 @@ def test_the_opening_budget_is_read_from_the_journal_and_checked(
 # In words
 
 
+def test_a_replaced_term_that_was_charged_later_passes_the_lifetime(
+    ledger: Ledger,
+) -> None:
+    """Its step was void, and was found to have run; the words do not hide the sum."""
+    before, after = policy("1", "1"), policy("0.9", "1")
+    name = granted(ledger, "1", policies=[before])
+    ledger.void(name, reason="it did not start")
+    apply_policy(ledger, after, Wish(), ANN)
+    granted(ledger, "0.9", policies=[after])
+    words = term_guarantee(after.declared(), views.terms(ledger, "a"))
+    assert "All terms together are kept within (epsilon = 1, delta = 0)" in words
+    amend(ledger, name, PureDP(epsilon=1), because="it ran after all")
+    words = term_guarantee(after.declared(), views.terms(ledger, "a"))
+    assert "together are not kept within the lifetime (epsilon = 1, delta" in words
+
+
+def test_terms_of_another_unit_keep_nobody_within_the_lifetime(ledger: Ledger) -> None:
+    """A visit's budget says nothing of the customer who made a hundred."""
+    visits = policy("1", unit="visit")
+    granted(ledger, policies=[visits])
+    after = policy("1", "2")
+    found = apply_policy(ledger, after, NEW, ANN)
+    words = term_guarantee(after.declared(), found.terms)
+    assert "together are kept within" not in words
+    assert "together are not kept within the lifetime (epsilon = 2, delta" in words
+
+
+def test_an_overdrawn_term_keeps_nobody_within_the_lifetime(ledger: Ledger) -> None:
+    """The sum of the budgets bounds nothing then; before, it did."""
+    before = policy("1", "2")
+    name = granted(ledger, policies=[before])
+    words = term_guarantee(before.declared(), views.terms(ledger, "a"))
+    assert "All terms together are kept within (epsilon = 2, delta = 0)" in words
+    amend(ledger, name, PureDP(epsilon=5), because="it was a sum, not a mean")
+    words = term_guarantee(before.declared(), views.terms(ledger, "a"))
+    assert "together are kept within" not in words
+    assert "together are not kept within the lifetime (epsilon = 2, delta" in words
+
+
 def test_the_guarantee_tells_all_terms_and_their_sum(ledger: Ledger) -> None:
     """Epsilon never without delta; scope, unit, relation and assumptions."""
     first = policy("1", "5")

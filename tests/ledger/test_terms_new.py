@@ -202,6 +202,21 @@ def test_an_author_or_a_stranger_does_not_apply(
     assert read(path, "SELECT count(*) FROM term") == [(0,)]
 
 
+@pytest.mark.parametrize(
+    "author", ["Jose\u0301 Paz", "Jos\u00e9  Paz", "JOS\u00c9 PAZ"]
+)
+def test_an_author_whose_name_is_encoded_otherwise_does_not_apply(
+    ledger: Ledger, author: str
+) -> None:
+    """One name has several encodings, and git keeps the one that was typed."""
+    file = make_policy(officers="[Jos\u00e9 Paz, bob]")
+    approval = Approval(principal="Jos\u00e9 Paz", authors=(author,))
+    with pytest.raises(PolicyNotApplied, match="wrote it"):
+        apply_policy(ledger, file, Wish(), approval)
+    other = Approval(principal="bob", authors=(author,))
+    assert apply_policy(ledger, file, Wish(), other).term == 1
+
+
 def test_the_officers_of_the_governing_copy_decide(ledger: Ledger) -> None:
     """An edit that names others as officers is not approved by these."""
     approval = Approval(principal="bob", authors=("ann",))
