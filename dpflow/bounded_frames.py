@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Frame = TypeVar("Frame")
+#: What an entry of a column of objects may be. A complex one would warn of itself.
+_REAL = (int, float, Decimal, Fraction, np.integer, np.floating)
 #: Of a row whose person is not known.
 _NOBODY = -1
 
@@ -66,9 +68,12 @@ def bounded(
         both = people * (groups.max(initial=0) + 1) + groups
         order = order[_ranks(both[order]) < max_rows_per_group]
     kept = np.sort(order[_ranks(people[order]) < max_rows])
-    columns = {
-        name: _steps(table.numbers(name)[kept], *grid) for name, grid in clip.items()
-    }
+    # A warning about one person's number would tell of them.
+    with np.errstate(all="ignore"):
+        columns = {
+            name: _steps(table.numbers(name)[kept], *grid)
+            for name, grid in clip.items()
+        }
     result: Frame = table.take(kept, columns)
     return result
 
@@ -115,8 +120,7 @@ def _steps(
     numbers: NDArray[np.float64], step: float, low: int, high: int
 ) -> NDArray[np.int64]:
     """Return clipped numbers of steps; whatever is no number counts as zero."""
-    with np.errstate(over="ignore"):
-        steps = np.rint(np.nan_to_num(numbers, nan=0.0) / step)
+    steps = np.rint(np.nan_to_num(numbers, nan=0.0) / step)
     # Within 2**31, where floats are exact.
     return np.clip(steps, low, high).astype(np.int64)
 
@@ -166,7 +170,7 @@ class _Pandas:
     def order(self, names: Sequence[str]) -> NDArray[np.int64]:
         columns = [self._frame[name] for name in names]
         for name, column in zip(names, columns, strict=True):
-            _check_sortable(name, str(column.dtype))
+            _check_sortable(name, str(column.dtype).lower())
         # By ranks: missing values come last, whatever their type.
         ranks = [
             column.rank(method="dense", na_option="bottom").to_numpy(np.float64)
@@ -176,14 +180,17 @@ class _Pandas:
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         column = self._frame[name]
-        _check_numeric(name, str(column.dtype))
+        _check_numeric(name, str(column.dtype).lower())
         if column.dtype == object:
             return np.array([_float(each) for each in column], np.float64)
         found: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
         return found
 
     def take(self, rows: NDArray[np.int64], columns: dict[str, Any]) -> Any:
-        return self._frame.iloc[rows].assign(**columns)
+        kept = self._frame.iloc[rows].copy()
+        for name, numbers in columns.items():
+            kept[name] = numbers
+        return kept
 
 
 class _Polars:
@@ -272,7 +279,7 @@ def _check_numeric(name: str, kind: str) -> None:
 
 def _float(value: object) -> float:
     """Return one entry of a column of objects as a float, whatever the others are."""
-    if not isinstance(value, int | float | Decimal | Fraction | np.number):
+    if not isinstance(value, _REAL):
         return math.nan
     try:
         return float(value)

@@ -114,6 +114,14 @@ class Contributions:
 
     def __post_init__(self) -> None:
         """Refuse what would bound nothing."""
+        for each in ("unit", "by", "order_by"):
+            names = getattr(self, each)
+            if not isinstance(names, tuple):
+                msg = (
+                    f'{each} must be a tuple of columns, such as ("customer",), got '
+                    f"{names!r:.60}"
+                )
+                raise ConfigurationError(msg)
         _check_rows("max_rows", self.max_rows)
         if self.relation not in ("add-or-remove", "replace-one"):
             msg = (
@@ -224,6 +232,7 @@ class Contributions:
         person adds is largest where groups are filled one after the other, for both
         norms are convex; who is replaced may have been in other groups altogether.
         """
+        by = _names(by)
         if norm not in ("l1", "l2"):
             msg = f"norm must be l1 or l2, got {norm!r:.60}"
             raise ConfigurationError(msg)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
 from dpflow.ledger.records import digest as text_digest
 from dpflow.ledger.releases import check_value
-from dpflow.mechanisms.sources import SELF_DECLARED, NoiseFor, drawn_by, undrawn
+from dpflow.mechanisms.sources import SELF_DECLARED, NoiseFor, OneDraw, undrawn
 from dpflow.project import Project, Unsettled
 from dpflow.redaction import shown
 from dpflow.step import CellLike, Step
@@ -41,7 +40,6 @@ class Execution:
     Attributes:
         cost: The worst case that is reserved.
         redact: Whether the text of the body's errors is withheld.
-        noise: Who drew the noise, for the journal.
         error: What the outside may see of the error that ended the body, if one did.
         error_type: Name of that error's type.
         ended: Whether the body has ended.
@@ -52,19 +50,23 @@ class Execution:
     project: Project
     request: Request
     redact: bool
-    noise: str = SELF_DECLARED
     error: BaseException | None = None
     error_type: str = ""
     ended: bool = False
     reported: int | str | None = None
     place: Place = field(default_factory=Place)
-    _drawing: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _draw: OneDraw = field(default_factory=OneDraw, repr=False)
     _process: int = field(default_factory=os.getpid, repr=False)
 
     @property
     def cost(self) -> Cost:
         """The worst case that is reserved."""
         return self.request.cost
+
+    @property
+    def noise(self) -> str:
+        """Who drew the noise, for the journal."""
+        return self._draw.by
 
     def release(self, value: Any) -> Any:
         """Draw the declared noise and return the noisy value.
@@ -77,27 +79,25 @@ class Execution:
 
         Raises:
             ReleaseError: If the cost names no mechanism, the value cannot carry its
-                noise, or the step released something already: a second draw would
-                cost a second time.
+                noise, or the step released already: its charge pays for one draw.
         """
         from dpflow.mechanisms.noise import draw  # noqa: PLC0415 (imports OpenDP)
 
-        # Threads of the body may race for the one draw that is paid for.
-        with self._drawing:
+        with self._draw.lock:
             self._check_undrawn("release()")
             noisy = draw(self.cost, value)
-            self.noise = drawn_by()
+            self._draw.take()
         return noisy
 
-    def claim_draw(self, asked_by: str) -> None:
+    def claim_draw(self, asked_by: str, *, noise: str = "") -> None:
         """Take the one draw that the cost pays for, for the mechanism `asked_by`.
 
         Raises:
             ReleaseError: If the step has ended, or has drawn its noise already.
         """
-        with self._drawing:
+        with self._draw.lock:
             self._check_undrawn(asked_by)
-            self.noise = drawn_by()
+            self._draw.take(noise)
 
     def check_process(self, asked_by: str) -> None:
         """Refuse what a forked child's copy of this would do a second time.

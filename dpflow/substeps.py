@@ -8,6 +8,7 @@ by an error, or that never enters it, is charged in full.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -37,6 +38,7 @@ class SubStep:
         self._execution = execution
         self.parts = _parts(cost.step)
         self._unpaid = list(self.parts)
+        self._claiming = threading.Lock()
         self._over = False
 
     @property
@@ -110,16 +112,18 @@ class SubStep:
             raise ReleaseError(msg)
         if cost is None and len(self.parts) == 1:
             cost = self.parts[0]
-        if cost is None or cost not in self._unpaid:
+        # Threads of the body may race for the part.
+        with self._claiming:
+            if cost is not None and cost in self._unpaid:
+                self._unpaid.remove(cost)
+                return cost
             left = ", ".join(map(repr, self._unpaid)) or "nothing"
-            msg = (
-                f"{what} in {name} draws {cost!r}, but of the declared sub-step {left} "
-                "is left. Declare every draw, as in EarlyStopping(Composed(Gaussian("
-                "...), Laplace(...)), ...), and say cost= which one this is."
-            )
-            raise ReleaseError(msg)
-        self._unpaid.remove(cost)
-        return cost
+        msg = (
+            f"{what} in {name} draws {cost!r}, but of the declared sub-step {left} "
+            "is left. Declare every draw, as in EarlyStopping(Composed(Gaussian("
+            "...), Laplace(...)), ...), and say cost= which one this is."
+        )
+        raise ReleaseError(msg)
 
     def _end(self) -> None:
         self._over = True
@@ -158,8 +162,7 @@ def iterations() -> Iterator[SubStep]:
         )
         raise ReleaseError(msg)
     # One loop is paid for, also where threads of the body race for it.
-    execution.claim_draw("iterations()")
-    execution.noise = _NOISE
+    execution.claim_draw("iterations()", noise=_NOISE)
     return _counted(execution, cost)
 
 

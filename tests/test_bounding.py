@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import warnings
 from decimal import Decimal
 from fractions import Fraction
 
@@ -315,6 +316,41 @@ def test_objects_are_read_one_by_one():
         )
 
 
+def test_numbers_that_are_not_real_raise_and_warn_of_nothing():
+    """A warning would tell of the one person who has such a number."""
+    values = [np.complex128(1 + 2j), np.longdouble("1e4000"), 1 + 2j]
+    objects = pd.Series(values, dtype=object)
+    long = pd.Series(np.array([1, "1e4000", 2], np.longdouble))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for column, found in ((objects, [0, 3, 0]), (long, [1, 3, 2])):
+            frame = pd.DataFrame({"person": range(3), "amount": column})
+            bound = limits("add-or-remove").bound(frame)
+            assert bound["amount"].tolist() == found
+
+
+@pytest.mark.parametrize("kind", ["Int8", "UInt64", "Float32", "boolean"])
+def test_columns_with_missing_numbers_are_numbers(kind):
+    """Of whatever width; the bounded column is wide enough for any sum."""
+    amounts = pd.array([1, None, 0, 1], dtype=kind)
+    frame = pd.DataFrame({"person": range(4), "amount": amounts}, index=[7, 7, 7, 7])
+    bound = limits("add-or-remove", clip=(-2, 1000)).bound(frame)["amount"]
+    assert (bound.tolist(), str(bound.dtype)) == ([1, 0, 0, 1], "int64")
+
+
+def test_a_column_may_have_any_name():
+    """Also one that is an argument of pandas."""
+    frame = pd.DataFrame({"person": [1], "self": [500.0]})
+    bounds = Contributions(
+        unit=("person",),
+        max_rows=1,
+        relation="add-or-remove",
+        clip={"self": Clip(0, 9)},
+    )
+    assert bounds.bound(frame)["self"].tolist() == [9]
+    assert frame["self"].tolist() == [500.0]
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_grid_turns_dollars_into_cents(library):
     """Sums of the integers are exact, where those of floats are not."""
@@ -503,6 +539,19 @@ def test_an_order_that_could_fail_by_a_value_is_refused():
     frame = table([("a", "x", 1.0, 0)]).astype({"at": object})
     with pytest.raises(ConfigurationError, match="order_by column 'at'"):
         limits("add-or-remove", order_by=("at",)).bound(frame)
+
+
+def test_one_name_is_not_taken_for_its_letters():
+    """Groups by "week" are not finer than groups by a column "e"."""
+    named = {"max_rows": 25, "relation": "add-or-remove", "clip": {"x": Clip(0, 1)}}
+    bounds = Contributions(unit=("u",), by=("e",), max_rows_per_group=1, **named)
+    for norms in (bounds.count, lambda **options: bounds.sum("x", **options)):
+        assert norms(by="week", norm="l2") == norms(by=("week",), norm="l2") == 25
+        assert norms(by="e", norm="l2") == norms(by=("e",), norm="l2") == 5
+    for field in ("unit", "by", "order_by"):
+        options = {"unit": ("u",), "by": ("e",), "max_rows_per_group": 1, **named}
+        with pytest.raises(ConfigurationError, match=f"{field} must be a tuple"):
+            Contributions(**options | {field: "ab"})
 
 
 def test_a_column_that_is_not_clipped_has_no_sensitivity():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import gc
 import threading
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import Gaussian, PureDP, guarded, release, spend
+from dpflow import Gaussian, Laplace, PureDP, guarded, release, spend
 from dpflow.accounting import costs
 from dpflow.asking import EnclosingFlow, Place
 from dpflow.exceptions import (
@@ -221,6 +222,20 @@ def test_threads_of_one_step_share_its_one_draw(shop, monkeypatch):
         return found
 
     assert sorted(count(), key=str) == [1.0, None, None, None]
+
+
+@pytest.mark.parametrize("again", [copy.copy, replace])
+@pytest.mark.parametrize("first", [0, 1])
+def test_copies_of_an_execution_share_its_one_draw(shop, again, first):
+    """Made before the draw, each would draw for one charge."""
+    cost = Laplace(sensitivity=1, epsilon="0.1")
+    with spend(dataset="shop", cost=cost, step="count") as charge:
+        both = [charge, again(charge)]
+        both[first].release(1.0)
+        for each in both:
+            with pytest.raises(ReleaseError, match="covers one draw"):
+                each.release(1.0)
+    assert journal()[-1].body["noise"] == "opendp"
 
 
 def test_release_after_the_end_of_its_step_is_refused(shop):

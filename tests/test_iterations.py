@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from dpflow.exceptions import DPStepFailed, InvalidCost, ReleaseError
 from dpflow.ledger.views import history
 from dpflow.project import current_project
 from dpflow.rounding import number_from_text
+from dpflow.substeps import SubStep
 from tests.projects import POLICY, ROOT, account, make_project
 
 TENTH = PureDP(epsilon="0.1")
@@ -226,6 +228,43 @@ def test_each_part_of_a_substep_is_drawn_once(project: Path) -> None:
     assert fit() == 3
     assert len(set(answers)) == 3
     assert used() == 3 * Fraction(15, 100)
+
+
+def test_threads_do_not_share_one_part_of_a_substep(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However they race for it, one draws; the others may not take another part."""
+    both = threading.Barrier(2)
+    equal = Laplace.__eq__
+
+    def together(self: Laplace, other: object) -> Any:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(timeout=0.2)
+        return equal(self, other)
+
+    taken = []
+
+    def take(step: SubStep) -> None:
+        with contextlib.suppress(ReleaseError):
+            taken.append(step.claim("a thread", Laplace(sensitivity=1, epsilon="0.1")))
+
+    @guarded(dataset="shop", cost=BOTH)
+    def fit() -> int:
+        for step in iterations():
+            with monkeypatch.context() as patch:
+                patch.setattr(Laplace, "__eq__", together)
+                threads = [
+                    threading.Thread(target=take, args=(step,)) for _ in range(2)
+                ]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+            break
+        return 1
+
+    fit()
+    assert taken == [SUBSTEP]
 
 
 def test_what_was_not_declared_is_not_drawn(project: Path) -> None:

@@ -130,6 +130,20 @@ def test_the_exit_code_of_a_program_survives_unless_it_is_text(shop, code, left)
     assert error.code == left
 
 
+@pytest.mark.parametrize("kind", [pytest.fail.Exception, pytest.skip.Exception])
+def test_a_test_that_ends_within_a_body_is_still_told_by_pytest(shop, kind):
+    """Pytest reads what its own errors carry, and broke off where that was gone."""
+
+    def end():
+        raise kind(CANARY)
+
+    error = caught(guarded(dataset="shop", cost=TENTH)(end))
+    assert isinstance(error, kind)
+    assert set(vars(error)) == set(vars(kind("")))
+    assert not any(vars(error).values())
+    assert str(error) == ""
+
+
 async def test_a_cancelled_step_is_charged_and_its_task_is_cancelled(shop):
     """Cancelling in mid-body reaches the task, with nothing of the body behind it."""
 

@@ -8,8 +8,9 @@
 A crash leaves the file of before the step, whose mask nobody has, or the one with its
 charges. The witness is a small public file, best on another disk and outside the
 backups of this one: it holds the newest position, so that a restored backup or a fresh
-copy is refused before the next step. It may be behind by the one step that a crash cut
-short between the two writes; the people's file never is.
+copy is refused before the next step; and it serves one open store, not a copy beside
+it. It may be behind by the one step that a crash cut short between the two writes; the
+people's file never is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import secrets
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -72,7 +73,7 @@ class PersonStore(Withheld):
         "_held",
         "_identity",
         "_lock",
-        "_lock_file",
+        "_locks",
         "_path",
         "_people",
         "_pid",
@@ -89,14 +90,14 @@ class PersonStore(Withheld):
         *,
         people: People,
         position: Position,
-        lock_file: int,
+        locks: ExitStack,
     ) -> None:
         self._path, self._witness = path, witness
         self._people: People | None = people
         self._held = False
         self._identity = identity(path)
         self._lock = threading.RLock()
-        self._lock_file = lock_file
+        self._locks = locks
         self._pid = os.getpid()
         self.bound = people.tally.bound
         self.position = position
@@ -177,7 +178,7 @@ class PersonStore(Withheld):
             with self._lock:
                 if self._people is not None:
                     self._people = None
-                    os.close(self._lock_file)
+                    self._locks.close()
 
     def __enter__(self) -> Self:
         return self
@@ -259,7 +260,7 @@ def create_store(
         )
         raise InvalidCost(msg, name="reservation")
     tally = PrivateTally(bound, people=people)
-    lock_file = _locked(path, lock_seconds)
+    locks = _locked(path, witness, lock_seconds)
     try:
         for place in (path, witness):
             if place.exists():
@@ -283,13 +284,13 @@ def create_store(
         write_witness(witness, position)
         write_people(path, contents)
         return PersonStore(
-            path, witness, people=contents, position=position, lock_file=lock_file
+            path, witness, people=contents, position=position, locks=locks
         )
     except OSError as error:
-        os.close(lock_file)
+        locks.close()
         raise _unavailable(path, error) from error
     except BaseException:
-        os.close(lock_file)
+        locks.close()
         raise
 
 
@@ -321,7 +322,7 @@ def open_store(
                 "what the people have left."
             )
             raise LedgerMissing(msg, ledger=str(place))
-    lock_file = _locked(path, lock_seconds)
+    locks = _locked(path, witness, lock_seconds)
     try:
         remove_unfinished(path)
         remove_unfinished(witness)
@@ -330,14 +331,12 @@ def open_store(
         position = replace(seen, step=people.step, token=people.token)
         if position != seen:
             write_witness(witness, position)
-        return PersonStore(
-            path, witness, people=people, position=position, lock_file=lock_file
-        )
+        return PersonStore(path, witness, people=people, position=position, locks=locks)
     except OSError as error:
-        os.close(lock_file)
+        locks.close()
         raise _unavailable(path, error) from error
     except BaseException:
-        os.close(lock_file)
+        locks.close()
         raise
 
 
@@ -360,7 +359,8 @@ def _check(path: Path, people: People, seen: Position, bound: IndividualBound) -
 
 
 def _places(path: Path, witness: Path) -> tuple[Path, Path]:
-    path, witness = Path(path).absolute(), Path(witness).absolute()
+    # One name for each file: its lock goes by the name, and links have several.
+    path, witness = Path(path).resolve(), Path(witness).resolve()
     if path.parent == witness.parent:
         msg = (
             f"{witness} lies in the folder of {path}: one restore would bring back "
@@ -374,18 +374,22 @@ def _fits(text: str) -> bool:
     return 0 < len(text) <= _TEXT_LIMIT
 
 
-def _locked(path: Path, seconds: float) -> int:
-    try:
-        descriptor = take_lock(path.with_name(f"{path.name}.lock"), seconds)
-    except OSError as error:
-        raise _unavailable(path, error) from error
-    if descriptor is None:
-        msg = (
-            f"another process holds the store {path} for {seconds:g} s. The step did "
-            "not run; try again when it has ended."
-        )
-        raise LedgerUnavailable(msg, ledger=str(path))
-    return descriptor
+def _locked(path: Path, witness: Path, seconds: float) -> ExitStack:
+    """Lock both files: a copy of the people's file elsewhere shares its witness."""
+    with ExitStack() as locks:
+        for place in (path, witness):
+            try:
+                descriptor = take_lock(place.with_name(f"{place.name}.lock"), seconds)
+            except OSError as error:
+                raise _unavailable(place, error) from error
+            if descriptor is None:
+                msg = (
+                    f"another process holds the store {place} for {seconds:g} s. The "
+                    "step did not run; try again when it has ended."
+                )
+                raise LedgerUnavailable(msg, ledger=str(place))
+            locks.callback(os.close, descriptor)
+        return locks.pop_all()
 
 
 def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:

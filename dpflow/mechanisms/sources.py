@@ -162,6 +162,23 @@ def random_bytes(count: int) -> bytes:
     return os.urandom(count) if stream is None else stream.bytes(count)
 
 
+class OneDraw:
+    """Who took the one draw that an execution's cost pays for, once it is taken.
+
+    Copies of an execution share it, and so do threads of its body, by the lock.
+    """
+
+    __slots__ = ("by", "lock")
+
+    def __init__(self) -> None:
+        self.by = SELF_DECLARED
+        self.lock = threading.Lock()
+
+    def take(self, by: str = "") -> None:
+        """Say who draws; default: whoever draws in this context. Hold the lock."""
+        self.by = by or drawn_by()
+
+
 _doubted: set[tuple[str, str]] = set()
 _doubting = threading.Lock()
 

@@ -250,6 +250,36 @@ def test_one_process_holds_the_store(place):
             store.settle()
 
 
+@pytest.mark.parametrize("put", [shutil.copy, os.link, os.symlink])
+def test_a_copy_is_not_open_beside_its_original(place, tmp_path, put):
+    """Two open at once would each spend everyone's budget: one witness serves one."""
+    place.create().close()
+    other = tmp_path / "elsewhere" / "people"
+    other.parent.mkdir()
+    put(place.people, other)
+    options = {"bound": BOUND, "witness": place.witness, "lock_seconds": 0}
+    with place.open() as store:
+        with pytest.raises(LedgerUnavailable, match="another process holds"):
+            open_store(other, **options)
+        reserve(store, 1.0, 1.0, 1.0)
+    if put is os.symlink:
+        with open_store(other, **options) as store:
+            assert reserve(store, 1.0, 1.0, 1.0) == [False] * 3
+        assert other.is_symlink()
+    else:
+        with pytest.raises(LedgerCorrupt, match="old backup or a foreign copy"):
+            open_store(other, **options)
+
+
+def test_two_names_of_one_folder_are_one_folder(place, tmp_path):
+    """A link or a way around does not make a folder another one."""
+    (tmp_path / "link").symlink_to(place.people.parent)
+    around = place.people.parent / ".." / place.people.parent.name
+    for folder in (tmp_path / "link", around):
+        with pytest.raises(ConfigurationError, match="lies in the folder"):
+            place.create(witness=folder / "seen")
+
+
 def test_a_failed_opening_frees_the_lock(place):
     """After a refusal the repaired store opens without a restart."""
     place.create().close()
