@@ -63,6 +63,15 @@ _ledgers: dict[Settings, _Opened] = {}
 _policies: dict[Path, tuple[_Signature, PolicySet]] = {}
 
 
+def _after_fork_in_child() -> None:
+    """Leave the lock to the parent: its thread that may hold it is not here."""
+    global _lock  # noqa: PLW0603 (a module's state)
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 def current_project() -> Project:
     """Return the project of the working directory and the environment.
 

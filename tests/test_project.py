@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 
 import pytest
 
+from dpflow import project
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
 from dpflow.exceptions import (
     ConfigurationError,
@@ -17,6 +19,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import create_ledger, pin_ledger
 from dpflow.project import current_project, forget_projects
+from tests.ledger.support import Child
 from tests.projects import (
     POLICY,
     fill_project,
@@ -164,3 +167,27 @@ def test_a_setting_that_names_no_ledger_is_told(shop, monkeypatch):
     with pytest.raises(ConfigurationError, match="sqlite:///relative") as error:
         current_project()
     assert "hunter2" not in str(error.value)
+
+
+def test_a_fork_while_another_thread_opens_the_ledger(shop, monkeypatch):
+    """The child opens it for itself, instead of waiting for a thread it has not."""
+    opening, go_on = threading.Event(), threading.Event()
+    open_one = project.project_ledger
+
+    def slowly(found):
+        opening.set()
+        go_on.wait(30)
+        return open_one(found)
+
+    monkeypatch.setattr(project, "project_ledger", slowly)
+    thread = threading.Thread(target=current_project)
+    thread.start()
+    assert opening.wait(30)
+    monkeypatch.setattr(project, "project_ledger", open_one)
+    child = Child(lambda say: say(current_project().ledger.id))
+    spoke = child.speaks(20)
+    os.kill(child.pid, signal.SIGKILL)
+    go_on.set()
+    thread.join(30)
+    assert spoke
+    assert child.end()[1] == [current_project().ledger.id]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
-from dpflow.ledger.database import SCHEMA_VERSION, Row, Session
+from dpflow.ledger.database import SCHEMA_VERSION, Database, Row, Session
 
 
 def check_environment(place: str, serves: str | None, runs: str | None) -> None:
@@ -71,3 +71,26 @@ def check_same(session: Session, place: str, ledger_id: str) -> int:
         )
         raise LedgerCorrupt(msg, ledger=place)
     return int(row["epoch"])
+
+
+def epoch_of(database: Database) -> int:
+    """Return how many repairs a ledger had."""
+    with database.read() as session:
+        return int(session.rows("read_ledger")[0]["epoch"])
+
+
+def check_epoch(session: Session, place: str, before: int) -> int:
+    """Return how many repairs a ledger had: as many as before the witness was read.
+
+    Raises:
+        LedgerUnavailable: If it was repaired since. What is missing by the witness of
+            before would be charged twice.
+    """
+    epoch = int(session.rows("read_ledger")[0]["epoch"])
+    if epoch != before:
+        msg = (
+            f"somebody else repaired the ledger {place} meanwhile, and this changed "
+            "nothing. Compare again with `dpflow ledger reconcile`."
+        )
+        raise LedgerUnavailable(msg, ledger=place)
+    return epoch

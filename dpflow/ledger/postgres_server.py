@@ -33,7 +33,10 @@ _GRACE_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 10
 _SAFE_COMMITS: Final = ("on", "remote_apply")
 #: Rows that two writers may insert at once; the second asks again and finds the first.
-_RACES: Final = ("reservation_pkey", "release_pkey", "entry_reserved", "entry_closed")
+_RACES: Final = (
+    *("reservation_pkey", "release_pkey", "entry_reserved", "entry_closed"),
+    "preflight_run_number_key",
+)
 _URL: Final = re.compile(
     r"postgres(?:ql)?://"
     r"(?:[^/@:?#\s]*(?::[^/@:?#\s]*)?@)?"  # user and password

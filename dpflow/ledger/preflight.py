@@ -10,13 +10,18 @@ there is nothing to draw (docs/derivations/ledger.md#preflight).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Rule
-from dpflow.exceptions import LedgerCorrupt, ReservationConflict, UnsupportedCost
+from dpflow.exceptions import (
+    LedgerCorrupt,
+    LedgerUnavailable,
+    ReservationConflict,
+    UnsupportedCost,
+)
 from dpflow.ledger.account import Account, append, check_kept, read_account
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.owner import Liveness
@@ -182,10 +187,9 @@ def reopened(session: Session, request: Request, owners: Liveness) -> Granted | 
     """
     if request.covers is None:
         return None
-    rows = session.rows("preflight_of_run", run=request.covers)
-    if not rows or rows[0]["state"] != "open":
+    row = _open_locked(session, request.covers, request.locked)
+    if row is None:
         return None
-    row = rows[0]
     same = row["fingerprint"] == request.fingerprint()
     owned = row["owner"] == request.owner
     if not owned and not owners.alive(row["owner"]):
@@ -198,14 +202,39 @@ def reopened(session: Session, request: Request, owners: Liveness) -> Granted | 
         raise ReservationConflict(msg, reservation=row["id"])
     if same:
         return Granted(reservation=row["id"], accounts=tuple(_accounts(row)))
-    session.lock(sorted({*json.loads(row["datasets"]), *request.locked}))
     post_seal(session, row, {"outcome": "declared anew"})
     return None
 
 
+def _open_locked(session: Session, run: str, locked: Iterable[str]) -> Row | None:
+    """Return a run's open preflight, read with its datasets locked, or None.
+
+    Another declaration has others than the request: who runs it, and whether the ledger
+    was repaired, may change until they are locked.
+    """
+    names = set(locked)
+    while True:
+        rows = session.rows("preflight_of_run", run=run)
+        if not rows or rows[0]["state"] != "open":
+            return None
+        datasets = json.loads(rows[0]["datasets"])
+        if names.issuperset(datasets):
+            return rows[0]
+        names.update(datasets)
+        session.lock(sorted(names))
+
+
 def note_preflight(session: Session, request: Request) -> None:
-    """Say in the caller's transaction which run a new preflight holds."""
+    """Say in the caller's transaction which run a new preflight holds.
+
+    Raises:
+        LedgerUnavailable: If another process declared that run meanwhile, for other
+            datasets; who asks again is told.
+    """
     rows = session.rows("preflight_of_run", run=request.covers)
+    if rows and rows[0]["state"] == "open":
+        msg = f"another process declared flow run {request.covers} just now; ask again"
+        raise LedgerUnavailable(msg)
     session.post(
         "open_preflight",
         reservation=request.reservation,

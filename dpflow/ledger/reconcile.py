@@ -20,15 +20,10 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.account import (
-    Account,
-    append,
-    partition_of,
-    read_account,
-    remainder,
-)
+from dpflow.ledger.account import Account, append, partition_of, read_account, remainder
 from dpflow.ledger.checkpoints import WITNESSED
 from dpflow.ledger.database import Session
+from dpflow.ledger.identity import check_epoch, epoch_of
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.lost import (
     LostDecisions,
@@ -47,7 +42,7 @@ from dpflow.ledger.terms import (
     open_gate,
     taken_off,
 )
-from dpflow.ledger.watch import checkpoint_heads, closings, heads, missing
+from dpflow.ledger.watch import begin_anew, beginning, closings, heads, missing
 from dpflow.ledger.witness_base import WitnessBase
 from dpflow.ledger.witness_lines import HEAD, Line
 from dpflow.ledger.writer import writer
@@ -153,16 +148,17 @@ def reconcile(
 
     Raises:
         ConfigurationError: If an account that is gone cannot be opened again.
+        LedgerUnavailable: If somebody else repaired it just now.
         LedgerError: As `compare`.
     """
-    witness = ledger.watch.witness
+    witness, before = ledger.watch.witness, epoch_of(ledger.database)
     lines = [*(() if witness is None else witness.all_lines()), *others]
     known_epoch = 0 if witness is None else witness.epoch
     datasets = {dataset_of(line.account) for line in _charges(lines)}
     losses: list[Loss] = []
     facts = {**ledger.conditions.facts, "because": because}
     with ledger.writing(sorted(datasets)) as session:
-        epoch = int(session.rows("read_ledger")[0]["epoch"])
+        epoch = check_epoch(session, ledger.place, before)
         whole = witness is None or witness.whole
         lacking = _by_account(session, lines)
         for account_id, (every, gone) in lacking.items():
@@ -188,9 +184,9 @@ def reconcile(
         if not found.agrees:
             epoch = max(epoch, known_epoch) + 1
             session.change("set_epoch", epoch=epoch)
-        begun = [*heads(session), *closings(session), *checkpoint_heads(session)]
+        begun = beginning(session)
     if witness is not None and not found.agrees:
-        witness.enrol(epoch, begun, anew=True)
+        begin_anew(ledger.database, witness, epoch, begun)
     return found
 
 
@@ -203,9 +199,8 @@ def trust(ledger: Ledger) -> list[Line]:
     witness = _witness(ledger)
     with ledger.database.read() as session:
         epoch = int(session.rows("read_ledger")[0]["epoch"])
-        begun = heads(session)
-        others = [*closings(session), *checkpoint_heads(session)]
-    witness.enrol(epoch, [*begun, *others])
+        begun, every = heads(session), beginning(session)
+    witness.enrol(epoch, every)
     return begun
 
 

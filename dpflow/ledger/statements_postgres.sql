@@ -5,6 +5,9 @@ SELECT set_config('search_path', 'dpflow, pg_temp', false),
        set_config('lock_timeout', :lock_timeout, false),
        set_config('statement_timeout', :statement_timeout, false),
        set_config('idle_in_transaction_session_timeout', :idle_timeout, false),
+       set_config('default_transaction_isolation', 'read committed', false),
+       set_config('default_transaction_read_only', 'off', false),
+       set_config('standard_conforming_strings', 'on', false),
        (SELECT CAST(system_identifier AS text) FROM pg_control_system())
            AS system_identifier,
        pg_backend_pid() AS pid,
@@ -73,7 +76,11 @@ SELECT to_regclass('dpflow_witness.line') IS NOT NULL
 
 -- name: lock_witness
 SELECT pg_advisory_xact_lock(
-    hashtextextended('dpflow_witness ' || CAST(:name AS text), 0));
+           hashtextextended('dpflow_witness ' || CAST(:name AS text), 0)),
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('fsync') AS fsync,
+       current_setting('full_page_writes') AS full_page_writes,
+       pg_is_in_recovery() AS in_recovery;
 
 -- name: witness_headers
 SELECT content FROM dpflow_witness.line WHERE ledger = :ledger AND number = 0;

@@ -10,7 +10,7 @@ from dpflow.accounting.tally import Tally
 from dpflow.exceptions import LedgerError, LedgerRolledBack, LedgerUnwitnessed
 from dpflow.ledger.account import Account, reserve_key
 from dpflow.ledger.checkpoints import WITNESSED, checkpoint_line
-from dpflow.ledger.database import Row, Session
+from dpflow.ledger.database import Database, Row, Session
 from dpflow.ledger.records import Granted
 from dpflow.ledger.witness_base import WitnessBase
 from dpflow.ledger.witness_lines import HEAD, Line
@@ -282,3 +282,28 @@ def heads(session: Session) -> list[Line]:
         )
         for row in session.rows("list_accounts", dataset=None)
     ]
+
+
+def beginning(session: Session) -> list[Line]:
+    """Return all the lines that begin a witness."""
+    return [*heads(session), *closings(session), *checkpoint_heads(session)]
+
+
+def begin_anew(
+    database: Database, witness: WitnessBase, epoch: int, begun: Sequence[Line]
+) -> None:
+    """Begin a witness after an older one.
+
+    Args:
+        database: Of the ledger.
+        witness: Its witness.
+        epoch: The ledger's count of repairs.
+        begun: The `beginning`, as it was when the repair was committed.
+    """
+    witness.enrol(epoch, begun, anew=True)
+    known = set(begun)
+    # What was charged since that commit may have been told to the old one.
+    with database.read() as session:
+        since = [line for line in beginning(session) if line not in known]
+    if since:
+        witness.append(since)

@@ -73,7 +73,8 @@ class LogWitness(WitnessBase):
 
     def exists(self) -> bool:
         """Say whether it was begun."""
-        return self._newest_header() is not None
+        with self._mine():
+            return self._newest_header() is not None
 
     def unseen(self) -> Unseen:
         """Read what was appended since `accept`."""
@@ -107,10 +108,12 @@ class LogWitness(WitnessBase):
         if not anew and self.exists():
             raise self._begun()
         header = Header(ledger=self.ledger, epoch=epoch, whole=True)
+        texts = self._texts(lines)
         try:
-            begun = self._log.begin(
-                self.ledger, epoch, header.to_text()[:-1], self._texts(lines)
-            )
+            with self._mine():
+                begun = self._log.begin(
+                    self.ledger, epoch, header.to_text()[:-1], texts
+                )
         except LogError as error:
             raise self._unusable(str(error), "write") from error
         if not begun:
@@ -122,7 +125,9 @@ class LogWitness(WitnessBase):
     def claim(self, source: str) -> str:
         """Say which ledger governs a data source; this one, if none did yet."""
         try:
-            return self._log.claim(source, self.ledger)
+            # Not within another thread's transaction, which may be rolled back.
+            with self._mine():
+                return self._log.claim(source, self.ledger)
         except LogError as error:
             raise self._unusable(str(error), "write") from error
 

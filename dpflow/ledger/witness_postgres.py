@@ -78,7 +78,7 @@ class PostgresLog:
 
         def ask(connection: Connection) -> bool:
             with connection.transaction():
-                _run(connection, "lock_witness", name="")
+                self._lock(connection, "")
                 if not _has_tables(connection):
                     script = files("dpflow.ledger").joinpath("witness_postgres.sql")
                     connection.execute(script.read_bytes())
@@ -99,7 +99,7 @@ class PostgresLog:
 
         def ask(connection: Connection) -> bool:
             with connection.transaction():
-                _run(connection, "lock_witness", name=ledger)
+                self._lock(connection, ledger)
                 told = _run(
                     connection,
                     "append_witness",
@@ -131,12 +131,20 @@ class PostgresLog:
         """Return the first ledger that claimed a source; this one, if none had."""
 
         def ask(connection: Connection) -> str:
-            _run(connection, "claim_source", source=source, ledger=ledger)
-            row = _run(connection, "read_source", source=source).fetchone()
-            assert row is not None
-            return str(row["ledger"])
+            with connection.transaction():
+                self._lock(connection, f"source {source}")
+                _run(connection, "claim_source", source=source, ledger=ledger)
+                row = _run(connection, "read_source", source=source).fetchone()
+                assert row is not None
+                return str(row["ledger"])
 
         return self._asked(ask)
+
+    def _lock(self, connection: Connection, name: str) -> None:
+        """Keep other writers away; the settings may be others than at the connect."""
+        row = _run(connection, "lock_witness", name=name).fetchone()
+        assert row is not None
+        self._server.check_durable(row)
 
     def _asked(self, ask: Callable[[Connection], _Found]) -> _Found:
         with self._open() as connection:

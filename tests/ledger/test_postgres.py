@@ -421,3 +421,28 @@ def test_strangers_see_nothing(ledger: Ledger, postgres_url: str) -> None:
     with pytest.raises(LedgerUnavailable, match="may not do this"):
         open_ledger(as_user(postgres_url, name))
     server().run(f"DROP ROLE {name}")
+
+
+def test_what_a_database_sets_for_its_sessions_is_not_in_the_way(
+    postgres_url: str,
+) -> None:
+    """Neither isolation, nor how texts are read: the checks of amounts stay whole."""
+    name = postgres_url.partition("@/")[2].partition("?")[0]
+    for setting in (
+        "default_transaction_isolation = 'serializable'",
+        "default_transaction_read_only = on",
+        "standard_conforming_strings = off",
+    ):
+        server().run(f"ALTER DATABASE {name} SET {setting}")
+    ledger = create_ledger(postgres_url)
+    ledger.settle(granted(ledger, "0.1"))
+    ledger.close()
+    writable = "SET TRANSACTION READ WRITE"
+    for wrong in ("0]", "[[0]"):
+        with pytest.raises(psycopg.errors.CheckViolation):
+            edit(
+                postgres_url,
+                writable,
+                f"UPDATE account SET settled = '{wrong}'",
+                checked=True,
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -19,10 +19,13 @@ from dpflow.exceptions import (
     ReservationConflict,
     UnsupportedCost,
 )
-from dpflow.ledger import open_ledger
+from dpflow.ledger import decide, open_ledger
 from dpflow.ledger import preflight as module
 from dpflow.ledger.freeze import freeze
 from dpflow.ledger.operations import amend
+from dpflow.ledger.postgres_owner import SessionOwners
+from dpflow.ledger.postgres_server import Server
+from dpflow.ledger.postgres_session import PostgresSession
 from dpflow.ledger.records import Granted, Replayed
 from dpflow.ledger.seals import last_costs, seal
 from dpflow.ledger.spending import spending
@@ -336,6 +339,87 @@ def test_a_repair_while_a_seal_waits_for_its_lock_is_seen(postgres_url: str) -> 
         seal(ledger, RUN, outcome="completed")
     assert sums(postgres_url) == (0, 3 * TENTH)
     ledger.close()
+
+
+def declared_anew(
+    monkeypatch: pytest.MonkeyPatch, ledger: Any, meanwhile: Callable[[], object]
+) -> None:
+    """Declare a run of dataset a for b, while it waits for the lock of a."""
+    lock = PostgresSession.lock
+
+    def wait(session: PostgresSession, datasets: Sequence[str]) -> None:
+        if list(datasets) == ["a", "b"]:
+            meanwhile()
+        lock(session, datasets)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PostgresSession, "lock", wait)
+        held_run(ledger, ["0.1"], policies=[make_policy("b")])
+
+
+def test_a_repair_while_a_new_declaration_waits_is_seen(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What may have been drawn is not returned, though the run is held anew."""
+    ledger = make_ledger(postgres_url)
+    held_run(ledger, ["0.1"] * 3)
+    repair = "UPDATE ledger SET epoch = 1"
+    declared_anew(monkeypatch, ledger, lambda: edit(postgres_url, repair, checked=True))
+    assert sums(postgres_url) == (0, 3 * TENTH)
+    assert sums(postgres_url, "b#1") == (0, TENTH)
+    ledger.close()
+
+
+def test_a_run_taken_over_while_a_new_declaration_waits_is_let_alone(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who runs it now is asked with its datasets locked, not before."""
+    ledger = make_ledger(postgres_url)
+    name = held_run(ledger, ["0.1"] * 3)
+    owner = "UPDATE preflight SET owner = '{}'"
+    edit(postgres_url, owner.format("0" * 32), checked=True)
+    other = SessionOwners(Server(postgres_url, lock_seconds=5))
+    taken = ("SET lock_timeout = '2s'", owner.format(other.mine()))
+    with pytest.raises(ReservationConflict, match="another process runs"):
+        declared_anew(
+            monkeypatch, ledger, lambda: edit(postgres_url, *taken, checked=True)
+        )
+    assert state_of(postgres_url, name) == "open"
+    assert sums(postgres_url) == (0, 3 * TENTH)
+    other.close()
+    ledger.close()
+
+
+@pytest.mark.parametrize("when", ["after it looked", "after it counted"])
+def test_two_who_declare_one_run_at_once_hold_it_once(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """On other datasets no lock is in the way; the second asks again and is told."""
+    ledger, second = make_ledger(postgres_url), open_ledger(postgres_url)
+    b = [make_policy("b")]
+    once = iter([lambda: held_run(second, ["0.1"], policies=b)])
+    reopened, post = decide.reopened, PostgresSession.post
+
+    def look(*arguments: Any) -> Any:
+        found = reopened(*arguments)
+        if when == "after it looked":
+            next(once, lambda: "")()
+        return found
+
+    def write(session: PostgresSession, statement: str, **values: object) -> None:
+        if (statement, when) == ("open_preflight", "after it counted"):
+            next(once, lambda: "")()
+        post(session, statement, **values)
+
+    monkeypatch.setattr(decide, "reopened", look)
+    monkeypatch.setattr(PostgresSession, "post", write)
+    with pytest.raises(ReservationConflict, match="another process runs"):
+        held_run(ledger, ["0.1"])
+    assert kinds(postgres_url) == []
+    assert sums(postgres_url, "b#1") == (0, TENTH)
+    assert seal(second, RUN, outcome="completed")
+    ledger.close()
+    second.close()
 
 
 def test_all_accounts_or_none(ledger: Any, path: Place) -> None:

@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dpflow.exceptions import ConfigurationError, LedgerRolledBack, LedgerUnwitnessed
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerRolledBack,
+    LedgerUnavailable,
+    LedgerUnwitnessed,
+)
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger import witness as module
 from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.reconcile import compare, reconcile, trust
+from dpflow.ledger.reconcile import compare, newest_lines, reconcile, trust
 from dpflow.ledger.verify import verify
 from tests.ledger.support import (
     audit,
@@ -353,3 +360,49 @@ def test_a_repair_on_one_machine_is_noticed_on_another(host: Host) -> None:
         granted(second, "0.25", policies=[POLICIES["a"]])
     reconcile(second, POLICIES, because=WHY)
     granted(second, "0.25", policies=[POLICIES["a"]])
+
+
+def test_a_charge_between_a_repair_and_its_new_witness_is_told(host: Host) -> None:
+    """Its process told the old one; a ledger that lacks it is still noticed."""
+    ledger, second = host.open(), host.open()
+    granted(ledger, "0.25", policies=[POLICIES["b"]])
+    (newest,) = [line for line in newest_lines(ledger) if line.account == "b#1"]
+    lost = replace(newest, seq=newest.seq + 1, hash="f" * 64)
+    assert ledger.watch.witness is not None
+    enrol, copies = ledger.watch.witness.enrol, []
+
+    def late(*arguments: Any, **options: Any) -> None:
+        copies.append(host.copy())
+        granted(second, "0.25", policies=[POLICIES["a"]])
+        enrol(*arguments, **options)
+
+    ledger.watch.witness.enrol = late  # type: ignore[method-assign]
+    reconcile(ledger, POLICIES, because=WHY, others=[lost])
+    granted(second, "0.25", policies=[POLICIES["b"]])
+    ledger.close()
+    second.close()
+    assert verify(host.open()).fine
+    host.replace_by(copies[0])
+    (loss,) = [one for one in compare(host.open()).losses if one.account == "a#1"]
+    assert loss.present != loss.repaired
+
+
+def test_two_who_repair_at_once_charge_once(host: Host) -> None:
+    """What the second read of the witness is old when it has the lock."""
+    copy = host.copy()
+    host.work()
+    host.replace_by(copy)
+    first, second = host.open(), host.open()
+    writing, repaired = second.writing, []
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        reconcile(first, POLICIES, because=WHY)
+        repaired.append(used(host.path))
+        return writing(*arguments, **options)
+
+    second.writing = late  # type: ignore[method-assign]
+    with pytest.raises(LedgerUnavailable, match="meanwhile, and this"):
+        reconcile(second, POLICIES, because=WHY)
+    assert repaired == [used(host.path)]
+    second.writing = writing  # type: ignore[method-assign]
+    assert reconcile(second, POLICIES, because=WHY).agrees

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,8 +17,10 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger import create_ledger, open_ledger
+from dpflow.ledger import witness_postgres as module
+from dpflow.ledger.postgres_server import postgres_statements
 from tests.ledger.support import Child, edit, granted, kinds, read, url
-from tests.ledger.witness_contract import CONTRACT, log_of, made_at
+from tests.ledger.witness_contract import CONTRACT, fresh_witness, log_of, made_at
 from tests.postgres import server
 
 PASSWORD = "s3cret-word"
@@ -168,3 +172,88 @@ def test_a_child_has_a_session_of_its_own(tmp_path: Path, database: str) -> None
     code, (theirs,) = Child(lambda say: say(str(session()))).end()
     assert (code, session()) == (0, mine)
     assert int(theirs) != mine
+
+
+def test_a_claim_is_kept_whatever_becomes_of_another_threads_lines(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that is rolled back must not take it along."""
+    ledger = made_at(database, tmp_path)
+    witness, answers = ledger.watch.witness, []
+    assert witness is not None
+    claimer = threading.Thread(target=lambda: answers.append(witness.claim("shop")))
+    run = module._run
+
+    def fail(connection: Any, statement: str, **values: object) -> Any:
+        if statement == "append_witness":
+            claimer.start()
+            claimer.join(1)
+            raise psycopg.OperationalError("the connection is lost")
+        return run(connection, statement, **values)
+
+    monkeypatch.setattr(module, "_run", fail)
+    with pytest.raises(LedgerUnavailable, match="connection is lost"):
+        granted(ledger)
+    monkeypatch.setattr(module, "_run", run)
+    claimer.join(30)
+    assert answers == [ledger.id]
+    assert fresh_witness(database, "0" * 31 + "1").claim("shop") == ledger.id
+
+
+def test_what_a_database_sets_for_transactions_loses_no_line(
+    tmp_path: Path, database: str
+) -> None:
+    """Two who tell at once are numbered one after the other; neither is refused."""
+    name = database.partition("@/")[2].partition("?")[0]
+    server().run(
+        f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"
+    )
+    ledger = made_at(database, tmp_path)
+    log = log_of(ledger)
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND "
+    with psycopg.connect(database) as other:
+        other.execute(
+            postgres_statements()["lock_witness"].encode(), {"name": ledger.id}
+        )
+        told: list[bool] = []
+        lines = [("a", "late")]
+        late = threading.Thread(
+            target=lambda: told.append(log.append(ledger.id, 0, lines))
+        )
+        late.start()
+        while read(database, f"{waits} datname = '{name}'") != [(1,)]:
+            assert late.is_alive()
+        other.execute(
+            "INSERT INTO dpflow_witness.line VALUES (%s, 0, 1, 'a', 'first')",
+            [ledger.id],
+        )
+    late.join(30)
+    assert told == [True]
+    sql = "SELECT number, content FROM dpflow_witness.line WHERE number > 0 ORDER BY 1"
+    assert read(database, sql) == [(1, "first"), (2, "late")]
+    server().run(
+        f"ALTER DATABASE {name} SET default_transaction_read_only = on",
+        f"ALTER DATABASE {name} RESET default_transaction_isolation",
+    )
+    assert fresh_witness(database, ledger.id).claim("shop") == ledger.id
+
+
+def test_a_server_that_stops_to_keep_commits_is_refused(
+    tmp_path: Path, database: str
+) -> None:
+    """Its settings are read back with each line, not with the connection only."""
+    ledger = made_at(database, tmp_path)
+    granted(ledger)
+    connection = log_of(ledger)._connection
+    for call in (
+        lambda: granted(ledger),
+        lambda: ledger.watch.witness.claim("shop"),
+        lambda: ledger.watch.witness.enrol(1, [], anew=True),
+    ):
+        connection.execute("SET synchronous_commit = off")
+        with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
+            call()
+        log_of(ledger).headers(ledger.id)
+        connection = log_of(ledger)._connection
+    sql = "SELECT count(*) FROM dpflow_witness.line WHERE number > 0"
+    assert read(database, sql) == [(1,)]
