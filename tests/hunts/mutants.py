@@ -134,8 +134,8 @@ MUTANTS = [
     Mutant("a lost freeze is forgotten", "freeze_again(session, each, facts)", "pass"),
     Mutant(
         "a new witness knows of no freeze",
-        "begun = [*heads(session), *closings(session), *checkpoint_heads(session)]",
-        "begun = [*heads(session), *checkpoint_heads(session)]",
+        "return [*heads(session), *closings(session), *checkpoint_heads(session)]",
+        "return [*heads(session), *checkpoint_heads(session)]",
     ),
     Mutant(
         "a compacted witness knows of no freeze",
