@@ -275,7 +275,7 @@ def account_lines(views: list[AccountView]) -> list[str]:
         ("used", [percent_text(view.used_fraction) for view in views]),
         ("reading", [reading_text(view) for view in views]),
     ]
-    titles = " | ".join(account_title(view) for view in views)
+    titles = " | ".join(in_markdown(account_title(view)) for view in views)
     lines = [f"| | {titles} |", "| --- |" + " --- |" * len(views)]
     return lines + [f"| {name} | {' | '.join(cells)} |" for name, cells in rows]
 
@@ -283,3 +283,9 @@ def account_lines(views: list[AccountView]) -> list[str]:
 def printable(text: str) -> str:
     """Make names from a journal harmless: no control sign reaches a page or picture."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{BULLET}" for c in text)
+
+
+def in_markdown(text: str) -> str:
+    """Keep a name from being a link, a picture, a tag, a line or a cell of a table."""
+    line = printable(text).replace("\n", " ")
+    return "".join(f"\\{c}" if c in "\\<[]|" else c for c in line)

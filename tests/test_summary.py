@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -114,6 +116,23 @@ def test_the_accounts_of_a_project_become_a_table(tmp_path, monkeypatch):
     assert table["used"] == ["10.0%", "20.0%", "-"]
     assert table["reading"][:2] == ["-", "-"]
     assert table["reading"][2].endswith("at delta 1e-6, halts at 2.5")
+
+
+EVIL = "a|b\n| spent | 0 |\x1b[2J ![x](http://e.example/x.png) <img src=x> \\[l](u)"
+
+
+def test_no_name_is_markup_in_the_table(tmp_path, monkeypatch):
+    """No name makes cells or lines of its own, pictures, links or tags."""
+    make_project(tmp_path, monkeypatch, ODOMETER)
+
+    guarded(dataset="shop", cost=TENTH, flow="report")(lambda: 1)()
+    views = accounts(current_project().ledger)
+    odd = [replace(view, name=EVIL) for view in views]
+    lines = account_lines(odd)
+    assert len(lines) == len(account_lines(views))
+    bare = re.sub(r"\\.", "", lines[0])
+    assert bare.count("|") == account_lines(views)[0].count("|")
+    assert not set("<[]\x1b\n") & set(bare)
 
 
 def test_the_guarantee_is_the_policys_own_sentence(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import platform
 import sys
 import zipfile
@@ -59,7 +60,7 @@ def write_evidence(ledger: Ledger, place: Path, *, key: bytes | None = None) -> 
 
     Args:
         ledger: The ledger, which is only read; others may go on using it.
-        place: The new file.
+        place: The new file, for its owner's eyes only.
         key: Signs the manifest.
 
     Raises:
@@ -67,7 +68,8 @@ def write_evidence(ledger: Ledger, place: Path, *, key: bytes | None = None) -> 
         LedgerUnavailable: If it cannot be written.
     """
     try:
-        with place.open("xb") as file:
+        descriptor = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor is no path)
             _write_whole(file, place, ledger, key)
     except FileExistsError:
         msg = f"there is a file {place} already; name a new one"

@@ -70,6 +70,7 @@ class Account:
         ends: The kind of entry that ended each of those that have ended.
         hashes: Of each entry, by its number.
         given: What its `prior` entries say that was carved for other ledgers.
+        first: The thresholds that it was opened with, if its theorem has any.
     """
 
     def __init__(self, name: str) -> None:
@@ -83,6 +84,7 @@ class Account:
         self.gate: dict[str, Any] = {}
         self.hashes: dict[int, str] = {}
         self.given: list[Body] = []
+        self.first: list[int] | None = None
         #: A draw, until the next entry holds it for the step.
         self._draw: tuple[Row, Body] | None = None
 
@@ -114,6 +116,13 @@ class Account:
         """Check that nothing is left undone after the last entry."""
         if self._draw is not None:
             self._bad(self._draw[0], "no step holds what it draws")
+
+    @property
+    def overdrawn(self) -> bool:
+        """Whether it ended above the thresholds that it was opened with."""
+        total = _sum(self.settled, self.held)
+        limits = total if self.first is None else self.first
+        return any(a > b for a, b in zip(total, limits, strict=True))
 
     def thresholds(self) -> list[int] | None:
         """Return the pinned thresholds; None if the theorem has none of this form."""
@@ -202,8 +211,11 @@ class Account:
                 self._bad(row, "an account is opened with nothing in it")
             self.settled = self.held = [0] * len(amount)
             self.gate = body
+            self.first = self.thresholds()
         elif kind == "tighten":
-            self.gate = {**self.gate, "rule": body["rule"], "halt": body["halt"]}
+            names = ("rule", "halt", "policy")
+            told = {name: body[name] for name in names if name in body}
+            self.gate = {**self.gate, **told}
         elif kind in ("freeze", "thaw"):
             self.frozen = kind == "freeze"
         elif kind != "refuse":

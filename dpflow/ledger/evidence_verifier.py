@@ -45,6 +45,11 @@ KEY_VARIABLE = "DPFLOW_LEDGER_KEY"
 GRANT = "dpflow grant 1"
 #: What a grant and the term that was opened under it must have in common.
 _GRANTED = ("source", "unit", "relation")
+#: What reading garbage raises.
+_UNREADABLE = (
+    *(ArithmeticError, AttributeError, LookupError),
+    *(RecursionError, TypeError, ValueError),
+)
 Row = Mapping[str, Any]
 
 
@@ -83,7 +88,7 @@ class Verifier:
                 step()
             except BadError as problem:
                 self.bad.append(str(problem))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except _UNREADABLE as error:
                 name = getattr(step, "__name__", "earlier").strip("_")
                 self.bad.append(f"{name} cannot be read ({type(error).__name__})")
 
@@ -145,7 +150,10 @@ class Verifier:
         )
 
     def _rows(self) -> None:
-        rows = {row["id"]: row for row in json.loads(self.files[ACCOUNTS])}
+        listed = json.loads(self.files[ACCOUNTS])
+        rows = {row["id"]: row for row in listed}
+        if len(rows) != len(listed):
+            self.bad.append("an account is listed twice")
         heads = self.manifest.get("heads", {})
         for name in sorted(rows.keys() | self.accounts.keys() | heads.keys()):
             row, account, head = (
@@ -162,21 +170,30 @@ class Verifier:
             agreeing = {
                 "end": told == [account.seq, account.hash] == head,
                 "sums": sums == [account.settled, account.held],
-                "state": (row["state"] == "frozen") == account.frozen,
+                "state": (row["state"] == "frozen") == account.frozen
+                and not (account.overdrawn and row["state"] == "open"),
                 "gate": _gate(account.gate) == _gate(gate),
             }
             for what in (what for what, same in agreeing.items() if not same):
                 self.bad.append(f"account {name!r}: its {what} is not its journal's")
 
     def _policies(self) -> None:
+        hashes: dict[tuple[str, int], str] = {}
         for term in json.loads(self.files[POLICIES]):
             name = f"term {term['number']} of dataset {term['dataset']!r}"
             if sha256(term["pinned"].encode()) != term["policy_hash"]:
                 self.bad.append(f"{name}: its policy is not what was pinned")
+            if (term["dataset"], term["number"]) in hashes:
+                self.bad.append(f"{name} is listed twice")
+            hashes[term["dataset"], term["number"]] = term["policy_hash"]
             self.terms[term["dataset"], term["number"]] = json.loads(term["pinned"])
         for name, account in self.accounts.items():
             gate = account.gate
             pinned = self.terms.get((gate["dataset"], gate["term"]))
+            applied = hashes.get((gate["dataset"], gate["term"]))
+            # Each change of a term is told in its dataset's account.
+            if gate["kind"] == "dataset" and gate.get("policy", applied) != applied:
+                self.bad.append(f"account {name!r}: its policy is not its term's")
             wanted = None if pinned is None else _pinned(pinned, gate)
             if pinned is not None and _taken_off(pinned, gate):
                 continue
@@ -359,7 +376,12 @@ def report(verifier: Verifier, *, as_json: bool) -> None:
     lines += [f"BAD: {problem}" for problem in verifier.bad]
     if not verifier.bad:
         lines.append("OK: all of this agrees. Amounts are in units of 1e-36.")
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write("\n".join(map(_printable, lines)) + "\n")
+
+
+def _printable(line: str) -> str:
+    """Keep a name in a bundle from writing lines of its own, or over others."""
+    return "".join(sign if sign.isprintable() else "?" for sign in line)
 
 
 if __name__ == "__main__":

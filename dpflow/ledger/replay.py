@@ -23,6 +23,7 @@ from typing import Any
 
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import LedgerCorrupt
+from dpflow.ledger.chain import entry_hash
 from dpflow.ledger.database import Row, Session
 
 #: How many of the newest entries are checked when a process opens a ledger.
@@ -35,6 +36,7 @@ _ENDING = frozenset({"settle", "forfeit", "void", "seal"})
 #: Of those, the ones that post nothing.
 _RETURNING = frozenset({"void", "seal"})
 _RAISING = frozenset({"amend", "prior", "repair"})
+_MARKS = frozenset({"tighten", "freeze", "thaw"})
 
 _Amounts = tuple[int, ...]
 
@@ -71,6 +73,7 @@ class Replay:
     Attributes:
         hash: Of the newest entry that was read.
         opening: What the journal says of the account's gate.
+        first_rule: The rule that the account was opened with.
         frozen: Whether an operator froze it; None if none did anything.
         posts: Sum of a keyed hash of (account, reservation, kind) over the entries that
             reserve or end: equal sums, equal sets.
@@ -89,6 +92,7 @@ class Replay:
         self.settled_text = "" if start is None else str(start["settled_after"])
         self.held_text = "" if start is None else str(start["held_after"])
         self.opening: dict[str, Any] | None = None
+        self.first_rule: object = None
         self.frozen: bool | None = None
         self.tightened = False
         self.posts = 0
@@ -209,14 +213,38 @@ class Replay:
             self._open[reservation] = rest
             self._hold(map(sub, self._held, amount))
             self._drawn = amount, str(_object(body).get("for"))
-        elif kind == "tighten":
-            self.opening = {**(self.opening or {}), **_rule_of(body)}
-            self.tightened = True
-        elif kind in {"freeze", "thaw"}:
-            self.frozen = kind == "freeze"
+        elif kind in _MARKS:
+            self._note(kind, body)
         elif kind != "refuse":
             what = f"no entry is of kind {kind!r}"
             raise _BadEntry(what)
+
+    def _note(self, kind: str, body: str) -> None:
+        """Follow an entry that says what the account's gate is, or closes it."""
+        if kind in {"freeze", "thaw"}:
+            self.frozen = kind == "freeze"
+            return
+        self.opening = {**(self.opening or {}), **_rule_of(body)}
+        if kind == "open":
+            self.first_rule = self.opening.get("rule")
+        else:
+            self.tightened = True
+
+    def recall(self, marks: Iterable[Row]) -> tuple[int, str] | None:
+        """Learn of the gate from entries before the start; return the first bad one.
+
+        Args:
+            marks: What `marks_before` reads: these entries, in order, each with the
+                hash of the one before it.
+        """
+        for row in marks:
+            if entry_hash(row["previous"] or "", row) != row["hash"]:
+                return int(row["seq"]), "its content is not what was hashed"
+            try:
+                self._note(row["kind"], row["body"])
+            except _BadEntry as problem:
+                return int(row["seq"]), str(problem)
+        return None
 
     def _begin(self, amount: _Amounts, body: str) -> None:
         if self.seq != 0 or any(amount):
@@ -225,7 +253,7 @@ class Replay:
         self._settled = self._held = amount
         self._hold(amount)
         self._spend(amount)
-        self.opening = _rule_of(body)
+        self._note("open", body)
 
     def _pop(self, reservation: str) -> _Amounts:
         """Return the amount of an open reservation, which is open no more."""
@@ -278,7 +306,7 @@ class Replay:
 def _rule_of(body: str) -> dict[str, Any]:
     """Return what an opening or tightening entry says of the account's gate."""
     data = _object(body)
-    names = ("rule", "halt", "dataset", "term", "kind", "name")
+    names = ("rule", "halt", "dataset", "term", "kind", "name", "policy")
     return {name: data[name] for name in names if name in data}
 
 

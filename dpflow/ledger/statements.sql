@@ -98,6 +98,15 @@ SELECT kind, COUNT(*) AS entries FROM entry WHERE account = :account GROUP BY ki
 SELECT seq, hash, amount, body, settled_after, held_after, at FROM entry
 WHERE account = :account AND kind = :kind ORDER BY seq DESC LIMIT 1;
 
+-- name: marks_before
+SELECT account, seq, kind, reservation, amount, settled_after, held_after, run, body,
+       at, writer, hash,
+       (SELECT before.hash FROM entry AS before
+        WHERE before.account = entry.account AND before.seq = entry.seq - 1) AS previous
+FROM entry
+WHERE account = :account AND seq <= :upto
+  AND kind IN ('open', 'tighten', 'freeze', 'thaw') ORDER BY seq;
+
 -- name: bodies_of_kind
 SELECT body FROM entry WHERE account = :account AND kind = :kind;
 
@@ -318,8 +327,26 @@ LIMIT 1;
 SELECT dataset, number, pinned, policy_hash FROM term ORDER BY dataset, number;
 
 -- name: releases_after
-SELECT release_key, state, value, digest FROM release
-WHERE release_key > :above ORDER BY release_key LIMIT :limit;
+SELECT r.release_key, r.state, r.value, r.digest, charge.release_key AS charged_key,
+       (SELECT min(e.body) FROM entry e
+        WHERE e.reservation = r.reservation AND e.kind = 'settle'
+          AND e.kind IN ('settle', 'void', 'forfeit', 'seal')) AS settled
+FROM release r LEFT JOIN reservation charge ON charge.id = r.reservation
+WHERE r.release_key > :above ORDER BY r.release_key LIMIT :limit;
+
+-- name: unlisted
+SELECT account, seq FROM entry
+WHERE NOT EXISTS (SELECT 1 FROM entry_order
+                  WHERE entry_order.account = entry.account
+                    AND entry_order.seq = entry.seq)
+ORDER BY account, seq LIMIT 1;
+
+-- name: forgotten_refusals
+SELECT e.account, e.seq, e.run FROM entry e
+WHERE e.kind = 'refuse' AND e.run IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM refused f WHERE f.run = e.run AND f.charged = 1
+                  AND f.account = e.account AND f.seq = e.seq)
+ORDER BY e.account, e.seq LIMIT 1;
 
 -- name: set_epoch
 UPDATE ledger SET epoch = :epoch WHERE epoch < :epoch;

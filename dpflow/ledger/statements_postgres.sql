@@ -115,6 +115,9 @@ SELECT ledger FROM dpflow_witness.source WHERE name = :source;
 
 -- Here an entry has its position in its own row.
 
+-- name: unlisted
+SELECT account, seq FROM entry WHERE position IS NULL LIMIT 1;
+
 -- name: history
 SELECT entry.account, entry.seq, entry.kind, entry.reservation, entry.amount,
        entry.settled_after, entry.held_after, entry.run, entry.body, entry.at,

@@ -131,6 +131,7 @@ def verify(
         found = list(_bad_reservations(ledger))
         what = "reservations and journal do not agree on who reserved what"
         report.bad += found or [Finding(problem=what)]
+    report.bad += _check_lists(ledger, report)
     report.bad += _check_releases(ledger, report)
     report.bad += _check_witness(ledger, report)
     if sign and key is not None and report.fine:
@@ -275,10 +276,38 @@ def _check_releases(ledger: Ledger, report: Report) -> Iterator[Finding]:
             return
         report.releases += len(rows)
         for row in rows:
-            if row["value"] is not None and digest(row["value"]) != row["digest"]:
+            if not _is_release(row):
                 what = f"release {row['release_key']} is not the value that was kept"
                 yield Finding(problem=what)
         place = rows[-1]["release_key"]
+
+
+def _is_release(row: Row) -> bool:
+    """Say whether a release has its charge's key, and the digest that was settled."""
+    if row["value"] is not None and digest(row["value"]) != row["digest"]:
+        return False
+    if row["charged_key"] != row["release_key"]:
+        return False
+    if row["state"] != "settled":
+        return row["value"] is None
+    # Its body tells the digest, and the journal's hashes cover that.
+    return row["settled"] is not None and (
+        json.loads(row["settled"]).get("digest") == row["digest"]
+    )
+
+
+def _check_lists(ledger: Ledger, report: Report) -> Iterator[Finding]:
+    """Compare what halts runs, and what the history lists, with the journal."""
+    if report.trusted:
+        return
+    with ledger.database.read() as session:
+        forgotten, hidden = session.rows("forgotten_refusals"), session.rows("unlisted")
+    for row in hidden:
+        what = "it was taken off the order of all entries, and no history shows it"
+        yield Finding(problem=what, account=row["account"], entry=row["seq"])
+    for row in forgotten:
+        what = f"run {row['run']} was refused here, and that it was is forgotten"
+        yield Finding(problem=what, account=row["account"], entry=row["seq"])
 
 
 def _check_witness(ledger: Ledger, report: Report) -> Iterator[Finding]:

@@ -79,9 +79,11 @@ class AccountCheck:
         except LedgerCorrupt as error:
             yield Finding(problem=error.message, account=account)
             return
+        bad = None
         if replay.seq:
             replay.lookup = self._reserved
-        bad = self._read_pages(replay, tell)
+            bad = self._recall(replay)
+        bad = bad or self._read_pages(replay, tell)
         self.posts = replay.posts
         if bad is not None:
             yield Finding(problem=bad[1], account=account, entry=bad[0])
@@ -110,6 +112,14 @@ class AccountCheck:
             tell(len(rows))
         return None
 
+    def _recall(self, replay: Replay) -> tuple[int, str] | None:
+        """Read what was decided of the gate before the start: no sum tells of it."""
+        with self._database.read() as session:
+            marks = session.rows(
+                "marks_before", account=self._row["id"], upto=replay.seq
+            )
+        return self._forgery(marks) or replay.recall(marks)
+
     def _forgery(self, rows: Sequence[Row]) -> tuple[int, str] | None:
         """Return the first entry that is not what was signed."""
         for row in rows if self._signed else ():
@@ -126,7 +136,7 @@ class AccountCheck:
 
 
 def _gate_problem(row: Row, replay: Replay, snapshot: Snapshot) -> str | None:
-    """Compare an account's gate with its opening and with its term."""
+    """Compare an account's gate with its journal and with its term."""
     said = replay.opening
     if said is not None:
         names = ("halt", "dataset", "term", "kind", "name")
@@ -136,13 +146,21 @@ def _gate_problem(row: Row, replay: Replay, snapshot: Snapshot) -> str | None:
             return "its gate or name is not the one that its journal tells of"
     rule = rule_from_text(row["rule"])
     used = Tally.from_text(row["settled"]) + Tally.from_text(row["held"])
-    # A tightened filter may be below what was charged before, and be open.
-    whole = said is not None and not replay.tightened and row["state"] == "open"
-    if whole and isinstance(rule, Filter) and not rule.admits(used):
+    # A tightened filter may be below what was charged before, and be open; none may
+    # be open above the first one.
+    first = rule
+    if replay.tightened and replay.first_rule is not None:
+        first = rule_from_text(canonical(replay.first_rule))
+    whole = said is not None and row["state"] == "open"
+    if whole and isinstance(first, Filter) and not first.admits(used):
         return "more was charged than its filter admits, but it is not overdrawn"
     term = snapshot.terms.get((row["dataset"], row["term"]))
     if term is None:
         return f"there is no term {row['term']} of dataset {row['dataset']!r}"
+    # Each change of a term is told there; later gates are made by its copy.
+    told = said.get("policy") if said is not None and row["kind"] == "dataset" else None
+    if told not in (None, term["policy_hash"]):
+        return f"the policy of term {row['term']} is not the one that was applied"
     pinned = json.loads(term["pinned"])
     if taken_off(pinned, row["kind"], row["name"]):
         return None

@@ -18,7 +18,7 @@ from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts, alerts
 from dpflow.prefect.reach import ask_briefly, tell_progress
 from dpflow.project import Project
-from dpflow.summary import account_lines, guarantee_line, printable, telling
+from dpflow.summary import account_lines, guarantee_line, in_markdown, telling
 
 logger = logging.getLogger("dpflow")
 
@@ -69,7 +69,7 @@ def _publish(
     if policy is not None:
         lines += [guarantee_line(policy), ""]
     if refusal is not None:
-        lines += [f"**{type(refusal).__name__}.** {refusal.message}", ""]
+        lines += [f"**{type(refusal).__name__}.** {in_markdown(refusal.message)}", ""]
     lines += account_lines(telling(views, _MOST_ACCOUNTS))
     lines += _alerts(project, dataset, views)
     lines += _runs_left(project, dataset)
@@ -104,8 +104,9 @@ def _alerts(project: Project, dataset: str, views: list[AccountView]) -> list[st
     """Name the thresholds that the accounts of this term have reached, newest first."""
     accounts_of_term = {view.id for view in views}
     said = [
-        f"- {float(each.threshold):.0%} of the budget of `{each.account}` was reached "
-        f"at {each.at[:19].replace('T', ' ')}"
+        f"- {float(each.threshold):.0%} of the budget of "
+        f"`{in_markdown(each.account)}` was reached at "
+        f"{each.at[:19].replace('T', ' ')}"
         for each in alerts(project.ledger, dataset)
         if each.account in accounts_of_term
     ]
@@ -120,7 +121,7 @@ def _runs_left(project: Project, dataset: str) -> list[str]:
         # The numbers above are worth publishing without it.
         logger.exception("the runs left on %s could not be counted", dataset)
         return []
-    said = [f"- {printable(each.sentence)}" for each in found]
+    said = [f"- {in_markdown(each.sentence)}" for each in found]
     return ["", "## Runs left", "", *said] if said else []
 
 

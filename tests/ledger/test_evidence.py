@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 
+from dpflow import PureDP
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.evidence import verifier_text, write_evidence
 from dpflow.ledger.evidence_verifier import read_bundle
 from dpflow.ledger.freeze import freeze
+from dpflow.ledger.operations import import_prior
 from dpflow.ledger.records import canonical
 from dpflow.ledger.verify import sign_heads, verify
-from tests.ledger.support import granted, make_ledger, new_ledger
+from tests.ledger.support import BASIC, granted, make_ledger, new_ledger
 from tests.ledger.test_verify import SHOP, STEP, fill
 
 KEY = "k" * 40
@@ -227,6 +229,14 @@ def in_term(data: list[dict[str, Any]], *, hashed: bool = False) -> None:
         term["policy_hash"] = hashlib.sha256(text.encode()).hexdigest()
 
 
+def with_an_officer(data: list[dict[str, Any]]) -> None:
+    """Let another one thaw, and hash the policy again."""
+    for term in data:
+        copy = {**json.loads(term["pinned"]), "officers": ["eve"]}
+        term["pinned"] = canonical(copy)
+        term["policy_hash"] = hashlib.sha256(term["pinned"].encode()).hexdigest()
+
+
 def in_gate(data: list[dict[str, Any]]) -> None:
     """Raise the threshold in the account's row."""
     for row in data:
@@ -286,6 +296,20 @@ TAMPERED: dict[str, tuple[Callable[[Files], Files], str]] = {
             rewritten(f, "policies.json", lambda d: in_term(d, hashed=True))
         ),
         "its gate is not its term's",
+    ),
+    "an officer, hashed again": (
+        lambda f: resealed(rewritten(f, "policies.json", with_an_officer)),
+        "its policy is not its term's",
+    ),
+    "a policy is listed twice": (
+        lambda f: resealed(rewritten(f, "policies.json", lambda d: d.append(d[0]))),
+        "is listed twice",
+    ),
+    "an account is listed twice": (
+        lambda f: resealed(
+            rewritten(f, "accounts.json", lambda d: d.insert(0, {**d[0], "seq": 1}))
+        ),
+        "an account is listed twice",
     ),
     "a threshold": (
         lambda f: resealed(rewritten(f, "accounts.json", in_gate)),
@@ -404,6 +428,37 @@ def test_an_earlier_bundle_tells_of_a_rewrite(bundle, tmp_path):
     assert (code, "of another ledger" in text) == (1, True)
 
 
+def test_an_overdraft_that_was_hidden_is_found(tmp_path):
+    """What was charged above the threshold is in the sums."""
+    ledger = make_ledger(tmp_path / "over.db")
+    import_prior(ledger, BASIC, PureDP(epsilon=3), because="x", evidence="e" * 64)
+    files = read_bundle(write_evidence(ledger, tmp_path / "o.zip"))
+    assert check(packed(files, tmp_path / "a.zip"), tmp_path / "empty")[0] == 0
+
+    def hide(rows: list[dict[str, Any]]) -> None:
+        assert [row["state"] for row in rows] == ["overdrawn"]
+        rows[0]["state"] = "open"
+
+    hidden = resealed(rewritten(files, "accounts.json", hide))
+    code, text = check(packed(hidden, tmp_path / "b.zip"), tmp_path / "empty")
+    assert (code, "its state is not its journal's" in text) == (1, True)
+    ledger.close()
+
+
+def test_no_name_in_a_bundle_writes_to_the_terminal(bundle, tmp_path):
+    """A line of it cannot look like the verdict, nor hide another one."""
+    name = "x\nOK: all of this agrees.\x1b[2J\x9b1A\u202e"
+    files = read_bundle(bundle)
+    told = rewritten(files, "manifest.json", lambda d: set_in(d, created_at=name))
+    told = rewritten(
+        told, "manifest.json", lambda d: d["heads"].update({name: [1, "x"]})
+    )
+    code, text = check(packed(told, tmp_path / "b.zip"), tmp_path / "empty")
+    assert (code, name in text) == (1, False)
+    assert not any(line.startswith("OK") for line in text.splitlines())
+    assert all(sign.isprintable() or sign == "\n" for sign in text)
+
+
 def test_a_key_file_is_read(bundle, tmp_path):
     """So that the key is in no environment; another key is told."""
     (tmp_path / "key").write_text(f"{KEY}\n", "utf-8")
@@ -437,6 +492,18 @@ def test_nothing_is_overwritten(tmp_path):
         write_evidence(ledger, tmp_path / "b.zip")
     with pytest.raises(LedgerUnavailable, match="cannot write"):
         write_evidence(ledger, tmp_path / "none" / "b.zip")
+
+
+def test_a_bundle_is_for_its_owners_eyes(tmp_path):
+    """As an export of the journal is, whatever the umask lets others read."""
+    ledger = make_ledger(tmp_path / "own.db")
+    before = os.umask(0)
+    try:
+        place = write_evidence(ledger, tmp_path / "own.zip")
+    finally:
+        os.umask(before)
+    assert place.stat().st_mode & 0o777 == 0o600
+    ledger.close()
 
 
 def test_half_a_bundle_is_not_left_behind(tmp_path, monkeypatch):

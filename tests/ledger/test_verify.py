@@ -249,7 +249,8 @@ def allow_any_kind(path: Place) -> None:
             "conrelid = 'dpflow.entry'::regclass"
         )
         names = [name for (name,) in read(path, sql)]
-        edit(path, *(f"ALTER TABLE entry DROP CONSTRAINT {name}" for name in names))
+        drop = "ALTER TABLE entry DROP CONSTRAINT IF EXISTS"
+        edit(path, *(f"{drop} {name}" for name in names))
     else:
         edit(
             path,

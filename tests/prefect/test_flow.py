@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 
 import pytest
@@ -15,6 +16,7 @@ from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import outlooks
 from dpflow.ledger.views import accounts
+from dpflow.prefect import artifacts
 from tests.prefect.support import charges
 
 HALF = PureDP(epsilon="0.5")
@@ -227,6 +229,26 @@ def test_the_budget_artifact_says_asked_left_and_guarantee(project):
     assert "| spent | epsilon 1 |" in artifact.data
     used = Artifact.get("dpflow-budget-shop-used")
     assert float(used.data) == 100
+
+
+def test_no_name_in_a_refusal_is_markup(project, monkeypatch):
+    """It is one line of the artifact, without a picture, a link or a tag."""
+    told = []
+
+    @dp_flow(name="report")
+    def report(week):
+        return customers(week)
+
+    report(1)
+    monkeypatch.setattr(artifacts, "_create", lambda _, **facts: told.append(facts))
+    name = "x\n# Spent: 0\x1b ![x](http://e.example/x.png)<img src=x>"
+    message = f"the step {name!s} was refused"
+    artifacts.publish_budget(project, BudgetRefused(message, dataset="shop"))
+    (text,) = [each["markdown"] for each in told if "markdown" in each]
+    bare = re.sub(r"\\.", "", text)
+    assert "the step x # Spent: 0" in text
+    assert not set("<[\x1b") & set(bare)
+    assert not any(line.startswith("# Spent") for line in text.splitlines())
 
 
 ALERTS = """
