@@ -872,3 +872,19 @@ def test_a_kept_error_keeps_no_transaction(tmp_path: Path) -> None:
         assert session.rows("read_ledger")
     assert kept
     assert reading is not None
+
+
+def test_a_writer_without_the_ledgers_lock_is_kept_out_from_the_beginning(
+    ledger: Ledger, path: Path
+) -> None:
+    """What a connection remembers is not read again, so that no snapshot is old."""
+    granted(ledger, "0.1")
+    stranger = sqlite3.connect(path, timeout=0, isolation_level=None)
+    edit_it = "UPDATE account SET settled = settled"
+    with (
+        ledger.database.write(),
+        pytest.raises(sqlite3.OperationalError, match="locked"),
+    ):
+        stranger.execute(edit_it)
+    stranger.execute(edit_it)
+    stranger.close()
