@@ -102,8 +102,10 @@ def _empty(error: BaseException) -> None:
     # signals carry.
     kind = type(error)
     if not kind.__module__.startswith("prefect."):
-        # Emptied and not removed: pytest reads what its own errors carry.
-        vars(error).update(dict.fromkeys(vars(error)))
+        kept = tuple(vars(error)) if kind.__module__.startswith("_pytest.") else ()
+        vars(error).clear()
+        # pytest reads what its own errors carry, and stops where it is missing.
+        vars(error).update(dict.fromkeys(kept))
         with suppress(TypeError):  # classes made in C: those cannot be changed
             error.__class__ = _silent(kind)
 
