@@ -102,10 +102,11 @@ def _empty(error: BaseException) -> None:
     # signals carry.
     kind = type(error)
     if not kind.__module__.startswith("prefect."):
-        kept = tuple(vars(error)) if kind.__module__.startswith("_pytest.") else ()
-        vars(error).clear()
         # pytest reads what its own errors carry, and stops where it is missing.
-        vars(error).update(dict.fromkeys(kept))
+        tests = any(each.__module__.startswith("_pytest.") for each in kind.__mro__)
+        kept = dict.fromkeys(vars(error)) if tests else {}
+        vars(error).clear()
+        vars(error).update(kept)
         with suppress(TypeError):  # classes made in C: those cannot be changed
             error.__class__ = _silent(kind)
 
