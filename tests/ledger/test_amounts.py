@@ -1,4 +1,4 @@
-"""The tables themselves refuse what is no vector of non-negative integers."""
+"""The tables themselves refuse negative amounts, and what is no list of numbers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger import Ledger
 from tests.ledger.support import Place, edit, granted, make_ledger, read
 
@@ -60,6 +61,21 @@ def test_a_table_takes_amounts_only(path: Place, where: str) -> None:
     assert read(path, "SELECT count(*) FROM entry") == entries
     for amount in GOOD if where in ("settled", "held", "granted") else GOOD[-1:]:
         edit(path, WRITES[where](amount), checked=True)
+
+
+@pytest.mark.parametrize("amount", ["[1.5,0]", "[1e5,0]", '[1,"2"]', "[1,null]"])
+def test_what_is_no_integer_is_refused_at_the_latest_when_it_is_read(
+    ledger: Ledger, path: Place, amount: str
+) -> None:
+    """PostgreSQL refuses to write it; elsewhere no step runs on it."""
+    sql = WRITES["held"](amount)
+    if isinstance(path, str) and path.startswith("postgresql"):
+        with pytest.raises(psycopg.errors.CheckViolation):
+            edit(path, sql, checked=True)
+        return
+    edit(path, sql, checked=True)
+    with pytest.raises(LedgerCorrupt):
+        granted(ledger, "0.1")
 
 
 @pytest.mark.usefixtures("ledger")

@@ -1,4 +1,6 @@
--- Amounts that are no vectors of non-negative numbers do not get into the tables.
+-- Negative amounts, and what is no JSON list that begins with a number, do not get into
+-- the tables. Whether all of it are integers is checked where it is read: a pattern over
+-- each digit would take longer than the rest of a charge.
 -- SQLite cannot add a CHECK: three tables move. Their rows stay as they are.
 
 CREATE TABLE account_moved (
