@@ -303,9 +303,9 @@ def test_the_guard_needs_no_prefect_numpy_or_opendp():
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)
 def test_files_are_small_and_finished(path):
-    """At most 400 lines, documented, and without notes to oneself."""
+    """At most 500 lines, documented, and without notes to oneself."""
     text = path.read_text("utf-8")
-    assert len(text.splitlines()) <= 400
+    assert len(text.splitlines()) <= 500
     assert ast.get_docstring(ast.parse(text)) or not text
     words = re.findall(r"\b(?:TODO|FIXME|XXX|HACK|NotImplementedError)\b", text)
     assert words == []
