@@ -25,9 +25,10 @@ from dpflow.ledger.records import Granted, Replayed, Request
 from dpflow.ledger.records import digest as text_digest
 from dpflow.ledger.releases import check_value
 from dpflow.mechanisms.sources import SELF_DECLARED, NoiseFor, OneDraw, undrawn
-from dpflow.project import Project, Unsettled
+from dpflow.project import Project
 from dpflow.redaction import shown
 from dpflow.step import CellLike, Step
+from dpflow.unsettled import Settlement
 from dpflow.waiting import areserve, inside, owed, reserve
 
 logger = logging.getLogger("dpflow")
@@ -250,9 +251,9 @@ class Execution:
                 reservation, outcome=outcome, value=text, body=body, reported=reported
             )
         except BaseException as error:
-            # So that this process does not wait for itself when it asks again.
-            late = Unsettled(outcome=outcome, body=body, reported=reported)
-            project.unsettled[reservation] = late
+            # Nobody else can: who asks for its key would wait for this process to end.
+            late = Settlement(outcome=outcome, body=body, reported=reported)
+            project.unsettled.add(reservation, late)
             if not isinstance(error, DpflowError):
                 raise
             self._warn(f"it stays charged in full and unsettled: {error.message}")

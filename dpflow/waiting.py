@@ -15,7 +15,8 @@ from contextvars import ContextVar
 
 from dpflow.exceptions import DpflowError, LedgerUnavailable, ReleaseError
 from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
-from dpflow.project import Project, Unsettled
+from dpflow.project import Project
+from dpflow.unsettled import Settlement
 
 logger = logging.getLogger("dpflow")
 
@@ -49,9 +50,15 @@ def owed(project: Project, request: Request) -> Iterator[None]:
     except Exception:
         raise
     except BaseException as stopped:
-        late = Unsettled(outcome="failed", body={"error_type": type(stopped).__name__})
-        project.unsettled.setdefault(request.reservation, late)
+        _owe(project, request, stopped)
         raise
+
+
+def _owe(project: Project, request: Request, error: BaseException) -> None:
+    """Have a charge settled in full that nobody else would settle, if it was made."""
+    facts = {"error_type": type(error).__name__}
+    late = Settlement(outcome="failed", body=facts)
+    project.unsettled.add(request.reservation, late)
 
 
 def reserve(project: Project, request: Request) -> Granted | Replayed:
@@ -62,8 +69,9 @@ def reserve(project: Project, request: Request) -> Granted | Replayed:
         DpflowError: If the request cannot be decided; the step may not run.
     """
     since = time.monotonic()
-    while isinstance(answer := project.ledger.reserve(request), Busy):
-        if not _settled_late(project, answer):
+    project.unsettled.soon()
+    while isinstance(answer := _answer(project, request), Busy):
+        if not project.unsettled.settle(answer.reservation):
             _check_patience(request, answer, since)
             time.sleep(_POLL_SECONDS)
     return _told(request, answer)
@@ -72,11 +80,24 @@ def reserve(project: Project, request: Request) -> Granted | Replayed:
 async def areserve(project: Project, request: Request) -> Granted | Replayed:
     """Reserve as `reserve` does, without blocking the event loop."""
     since = time.monotonic()
+    project.unsettled.soon()
     while isinstance(answer := await _asked(project, request), Busy):
-        if not await asyncio.to_thread(_settled_late, project, answer):
+        late = project.unsettled.settle
+        if not await asyncio.to_thread(late, answer.reservation):
             _check_patience(request, answer, since)
             await asyncio.sleep(_POLL_SECONDS)
     return _told(request, answer)
+
+
+def _answer(project: Project, request: Request) -> Answer:
+    """Ask the ledger once; a charge whose answer is lost is settled later."""
+    try:
+        return project.ledger.reserve(request)
+    except LedgerUnavailable as error:
+        # Who waited for a lock in vain has sent nothing.
+        if "waited" not in error.details:
+            _owe(project, request, error)
+        raise
 
 
 def _told(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
@@ -112,7 +133,7 @@ class _Question:
 
     def put(self) -> Answer:
         """Ask; nobody runs the body for an asker that has left."""
-        answer = self._project.ledger.reserve(self._request)
+        answer = _answer(self._project, self._request)
         with self._lock:
             self._answer = answer
             left = self._left
@@ -137,24 +158,7 @@ class _Question:
         except DpflowError as error:
             step = self._request.step
             logger.warning("DP step %r stays charged: %s", step, error.message)
-
-
-def _settled_late(project: Project, answer: Busy) -> bool:
-    """Settle a charge of this process whose settlement failed, and free its key.
-
-    Its body has ended, so to wait for it would be to wait until this process ends.
-    """
-    told = project.unsettled.get(answer.reservation)
-    if told is None:
-        return False
-    project.ledger.settle(
-        answer.reservation,
-        outcome=told.outcome,
-        body=told.body,
-        reported=told.reported,
-    )
-    project.unsettled.pop(answer.reservation, None)
-    return True
+            _owe(self._project, self._request, error)
 
 
 def _check_patience(request: Request, answer: Busy, since: float) -> None:

@@ -18,6 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: the top of a file, inside a function or for types only.
 ROOMS = [
     "exceptions",
+    "locks",
     "rounding",
     "accounting",
     "workload",
@@ -35,6 +36,7 @@ ROOMS = [
     "individual",
     "mechanisms",
     "ledger",
+    "unsettled",
     "project",
     "bodies",
     "step",

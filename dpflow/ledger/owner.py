@@ -12,13 +12,16 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import threading
 import uuid
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+from dpflow.locks import Lock
+
+#: How long a thread may take to take or give up a name.
+_THREAD_SECONDS = 60.0
 _PATTERN = re.compile(r"[0-9a-f]{32}")
 #: At most so many files are looked at when a process takes its name.
 _SWEEP = 1000
@@ -49,8 +52,7 @@ class _Here:
 
     def forget(self) -> None:
         self.names: set[str] = set()
-        # Another thread may have held the lock at a fork, for ever in the child.
-        self.lock = threading.RLock()
+        self.lock = Lock()
 
 
 _here = _Here()
@@ -74,11 +76,13 @@ class Owners:
         Raises:
             OSError: If the file cannot be made; the caller may not reserve then.
         """
-        with _here.lock:
-            # In a forked child, the name that this object knows is its parent's.
-            if self._mine is None or self._mine[0] not in _here.names:
-                self._mine = self._take()
-            return self._mine[0]
+        return _here.lock.run(self._known, _THREAD_SECONDS)
+
+    def _known(self) -> str:
+        # In a forked child, the name that this object knows is its parent's.
+        if self._mine is None or self._mine[0] not in _here.names:
+            self._mine = self._take()
+        return self._mine[0]
 
     def alive(self, owner: str) -> bool:
         """Say whether the process behind an owner name still runs."""
@@ -130,9 +134,11 @@ class Owners:
 
     def close(self) -> None:
         """Give up this process's name; its open reservations become forfeited."""
-        with _here.lock:
-            mine, self._mine = self._mine, None
-            if mine is not None and mine[0] in _here.names:
-                _here.names.remove(mine[0])
-                os.close(mine[1])
-                (self._folder / mine[0]).unlink(missing_ok=True)
+        _here.lock.run(self._give_up, _THREAD_SECONDS)
+
+    def _give_up(self) -> None:
+        mine, self._mine = self._mine, None
+        if mine is not None and mine[0] in _here.names:
+            _here.names.remove(mine[0])
+            os.close(mine[1])
+            (self._folder / mine[0]).unlink(missing_ok=True)
