@@ -258,6 +258,7 @@ class Execution:
                 raise
             self._warn(f"it stays charged in full and unsettled: {error.message}")
         else:
+            project.unsettled.ended(reservation)
             digest = None if text is None else text_digest(text)
             self.place.tell("settled", self.request, outcome=outcome, digest=digest)
 

@@ -147,7 +147,7 @@ class Lock:
             try:
                 if not self._line.take(turn, seconds):
                     who = self._line.first_name()
-                    raise _timeout("thread " + who, seconds)
+                    raise _too_long(seconds, f"thread {who}")
                 return work()
             finally:
                 self._line.leave(turn)
@@ -219,7 +219,7 @@ class FileLock:
             try:
                 descriptor = self.take(time.monotonic() + seconds)
                 if descriptor is None:
-                    raise _timeout(f"process ({self.path})", seconds)
+                    raise _too_long(seconds, "process")
                 return work(descriptor)
             finally:
                 self.free()
@@ -260,6 +260,6 @@ class FileLock:
         return os.path.samestat(there, os.fstat(descriptor))
 
 
-def _timeout(other: str, seconds: float) -> TimeoutError:
+def _too_long(seconds: float, other: str) -> TimeoutError:
     text = f"another {other} has had it for {seconds:g} s"
     return TimeoutError(errno.ETIMEDOUT, text)

@@ -53,9 +53,22 @@ class Unsettled:
     def _in_child(self) -> None:
         """Begin with nothing: what a child inherits is its parent's to settle."""
         self._owed: dict[str, Settlement] = {}
+        self._running: set[str] = set()
         self._thread: threading.Thread | None = None
         self._now, self._tried = threading.Event(), threading.Event()
         self._pid = os.getpid()
+
+    def begin(self, reservation: str) -> None:
+        """Know that a step runs, whose charge is not settled yet."""
+        self._running.add(reservation)
+
+    def ended(self, reservation: str) -> None:
+        """Know that a step's charge was settled, or is owed."""
+        self._running.discard(reservation)
+
+    def is_running(self, reservation: str) -> bool:
+        """Say whether a step began and did not end."""
+        return reservation in self._running
 
     def add(self, reservation: str, settlement: Settlement) -> None:
         """Owe a settlement, and try it again before long."""

@@ -45,13 +45,18 @@ def owed(project: Project, request: Request) -> Iterator[None]:
     output is stored. The charge stays, and nobody would settle it: the next to ask
     settles it in full, instead of waiting for this process to end.
     """
+    unsettled = project.unsettled
     try:
+        unsettled.begin(request.reservation)
         yield
-    except Exception:
-        raise
     except BaseException as stopped:
-        _owe(project, request, stopped)
+        # A refusal is no charge, and what a body raised was posted.
+        told = isinstance(stopped, DpflowError)
+        if unsettled.is_running(request.reservation) and not told:
+            _owe(project, request, stopped)
         raise
+    finally:
+        unsettled.ended(request.reservation)
 
 
 def _owe(project: Project, request: Request, error: BaseException) -> None:

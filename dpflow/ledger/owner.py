@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.locks import Lock
 
 #: How long a thread may take to take or give up a name.
@@ -85,7 +86,23 @@ class Owners:
         return self._mine[0]
 
     def alive(self, owner: str) -> bool:
-        """Say whether the process behind an owner name still runs."""
+        """Say whether the process behind an owner name still runs.
+
+        Raises:
+            LedgerUnavailable: If the system does not say.
+        """
+        try:
+            return self._is_locked(owner)
+        except OSError as error:
+            place = self._folder
+            msg = (
+                "cannot tell whether the process that holds a charge lives: a lock in "
+                f"{place} was answered by {error.strerror!r}. The step did not run; "
+                "try again when that file system gives locks."
+            )
+            raise LedgerUnavailable(msg, ledger=str(place)) from error
+
+    def _is_locked(self, owner: str) -> bool:
         if owner in _here.names:
             return True
         if not _PATTERN.fullmatch(owner):
@@ -100,7 +117,8 @@ class Owners:
         try:
             # Shared, so that two who ask about the same dead owner both hear so.
             fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
+        except (BlockingIOError, PermissionError):
+            # Systems differ in how they say that another process holds it.
             return True
         finally:
             os.close(descriptor)
@@ -113,11 +131,17 @@ class Owners:
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
         born = self._folder / f"{name}.new"
         descriptor = os.open(born, flags, 0o600)
-        # A record lock (not flock): children of a fork do not inherit it.
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
-        # Under its name it was never seen without the lock, as if its owner were dead.
-        born.rename(self._folder / name)
+        try:
+            # A record lock (not flock): children of a fork do not inherit it.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
+            # Under its name it was never seen without the lock, as if its owner were
+            # dead.
+            born.rename(self._folder / name)
+        except OSError:
+            os.close(descriptor)
+            born.unlink(missing_ok=True)
+            raise
         _here.names.add(name)
         return name, descriptor
 
@@ -129,7 +153,7 @@ class Owners:
         """
         with suppress(OSError), os.scandir(self._folder) as files:
             for file in islice(files, _SWEEP):
-                if _PATTERN.fullmatch(file.name) and not self.alive(file.name):
+                if _PATTERN.fullmatch(file.name) and not self._is_locked(file.name):
                     (self._folder / file.name).unlink(missing_ok=True)
 
     def close(self) -> None:

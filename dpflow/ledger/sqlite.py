@@ -145,7 +145,7 @@ class SqliteDatabase:
     @contextmanager
     def _transaction(self, begin: str, *, before: str = "") -> Iterator[SqliteSession]:
         """Run a block in one transaction, after a statement outside of it, if any."""
-        turn, whole = Turn(), False
+        turn, whole, since = Turn(), False, time.monotonic()
         try:
             try:
                 connection = self._begun(turn, before, begin)
@@ -156,7 +156,7 @@ class SqliteDatabase:
                 whole = not before
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 # The driver cannot decode messages that quote damaged text.
-                raise self._translated(error) from error
+                raise self._translated(error, time.monotonic() - since) from error
             except OSError as error:
                 raise self._unavailable(self.path, error) from error
             finally:
@@ -356,8 +356,14 @@ class SqliteDatabase:
             # A fork that Python did not make, and so did not tell of.
             self._after_fork_in_child()
 
-    def _translated(self, error: Exception) -> DpflowError:
+    def _translated(self, error: Exception, waited: float) -> DpflowError:
         text = str(error)
+        if (
+            waited > 1
+            and isinstance(error, sqlite3.OperationalError)
+            and "lock" in text
+        ):
+            return self._no_locks(text, waited)
         unusable = isinstance(error, sqlite3.OperationalError) or "readonly" in text
         if unusable and not text.startswith("no such table"):
             msg = (
@@ -371,9 +377,23 @@ class SqliteDatabase:
         )
         return LedgerCorrupt(msg, ledger=self.place)
 
+    def _no_locks(self, text: str, waited: float) -> LedgerUnavailable:
+        """Say what keeps SQLite from its own locks while this process has dpflow's."""
+        msg = (
+            f"the ledger {self.path} cannot be used: {text}; waited {waited:.0f} s. "
+            "Another program than dpflow has locked it, or the system gives no locks "
+            "there (ENOLCK). The step did not run; end that program "
+            f"(`fuser {self.path}` names it) or put the ledger on a local file system, "
+            "and try again."
+        )
+        return LedgerUnavailable(msg, ledger=self.place, waited=waited)
+
     @staticmethod
     def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
-        msg = f"the ledger {path} cannot be used: {error.strerror or error}"
+        msg = (
+            f"the ledger {path} cannot be used: {error.strerror or error}. See to its "
+            "file system (space, rights, locks), and try again."
+        )
         return LedgerUnavailable(msg, ledger=str(path))
 
 

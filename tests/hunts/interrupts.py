@@ -16,7 +16,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,19 +30,6 @@ SECONDS = 6.0
 #: How long a lock is waited for, so that a lost one is told from a slow disk.
 PATIENCE = 3.0
 COST = PureDP(epsilon="0.001")
-
-
-@dataclass
-class Hurt:
-    """What went wrong after an interrupt.
-
-    Attributes:
-        tried: How many interrupts there were.
-        wrong: What did not work afterwards, by the line that was interrupted.
-    """
-
-    tried: int = 0
-    wrong: list[str] = field(default_factory=list)
 
 
 class Steps:
@@ -190,15 +176,17 @@ def afterwards(steps: Steps, name: str) -> list[str]:
     return wrong
 
 
-def interrupted(
-    steps: Steps, name: str, interrupt: Callable[[Callable[[], object]], str]
-) -> tuple[str, list[str]]:
+#: Runs something and interrupts it; says where, or "" if it ended before.
+How = Callable[[Callable[[], object]], str]
+
+
+def interrupted(steps: Steps, name: str, how: How) -> tuple[str, list[str]]:
     """Interrupt one step in a child, and run others in it and in this process.
 
     Args:
         steps: What to run.
         name: Tells this step from all others.
-        interrupt: Runs a step and interrupts it; says where, or "".
+        how: Interrupts it.
 
     Returns:
         Where it was, and what went wrong afterwards.
@@ -206,33 +194,17 @@ def interrupted(
     told, go = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
-        faulthandler.dump_traceback_later(40, exit=True)
-        kept: list[BaseException] = []
-
-        def keep() -> None:
-            try:
-                steps.run(name)
-            except BaseException as error:  # with its traceback
-                kept.append(error)
-
         try:
-            warnings.simplefilter("ignore")
-            patient()
-            where = interrupt(keep)
-            os.write(told[1], f"{json.dumps(where)}\n".encode())
-            os.read(go[0], 1)
-            wrong = afterwards(steps, name) if where else []
-            os.write(told[1], f"{json.dumps(wrong)}\n".encode())
+            _be_interrupted(steps, name, how, told[1], go[0])
         finally:
             os._exit(0)
     os.close(told[1])
     os.close(go[0])
     wrong: list[str] = []
     with os.fdopen(told[0]) as answers:
-        where = json.loads(next(answers, '"?"'))
+        where = json.loads(next(answers, '"nobody knows"'))
         if where:
-            new = f"{name}-o"
-            attempt("another process", lambda: steps.run(new), wrong)
+            attempt("another process", lambda: steps.run(f"{name}-o"), wrong)
             attempt("the same elsewhere", lambda: steps.run(name), wrong)
         os.write(go[1], b"!")
         wrong += json.loads(next(answers, '["no answer"]'))
@@ -241,14 +213,56 @@ def interrupted(
     return where, wrong
 
 
-def by_line(number: int) -> Callable[[Callable[[], object]], str]:
+def _be_interrupted(steps: Steps, name: str, how: How, told: int, go: int) -> None:
+    faulthandler.dump_traceback_later(60, exit=True)
+    warnings.simplefilter("ignore")
+    patient()
+    kept: list[BaseException] = []
+
+    def keep() -> None:
+        try:
+            steps.run(name)
+        except BaseException as error:  # with its traceback
+            kept.append(error)
+
+    where = how(keep)
+    os.write(told, f"{json.dumps(where)}\n".encode())
+    os.read(go, 1)
+    wrong = afterwards(steps, name) if where else []
+    os.write(told, f"{json.dumps(wrong)}\n".encode())
+
+
+def by_line(number: int) -> How:
     """Interrupt at the n-th line."""
 
-    def interrupt(call: Callable[[], object]) -> str:
+    def how(call: Callable[[], object]) -> str:
         tracer = Interrupt(number)
         sys.settrace(tracer)
         call()
         sys.settrace(None)
         return tracer.at
 
-    return interrupt
+    return how
+
+
+def by_signal(seconds: float) -> How:
+    """Interrupt after a time, wherever the process is."""
+
+    def how(call: Callable[[], object]) -> str:
+        at: list[str] = []
+
+        def stop(_: int, frame: FrameType | None) -> None:
+            at.append(str(frame))
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGALRM, stop)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            call()
+        except KeyboardInterrupt:
+            # Before or after the step.
+            at.clear()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return at[0] if at else ""
+
+    return how
