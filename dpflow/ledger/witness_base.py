@@ -218,8 +218,8 @@ class WitnessBase(ABC):
     def _unusable(self, reason: str, verb: str) -> LedgerUnavailable:
         told = reason.rstrip(".?")
         msg = (
-            f"cannot {verb} the witness {self.place}: {told}. The step did not run. "
-            "DPFLOW_WITNESS names another place for it."
+            f"cannot {verb} the witness {self.place}: {told}. The step did not run; "
+            "try again. DPFLOW_WITNESS names another place for it."
         )
         return LedgerUnavailable(msg, witness=self.place)
 

@@ -39,7 +39,7 @@ budget: {epsilon: 10000}
 filter: basic
 """
 #: At each push, every so many-th line is tried.
-EVERY = 45
+EVERY = 60
 
 
 @pytest.fixture(autouse=True)
