@@ -206,7 +206,7 @@ print(json.dumps([ran, values, found]))
 def test_a_full_disk_refuses_the_next_step_and_keeps_a_running_one_charged(
     tmp_path, monkeypatch
 ):
-    """A disk that fills in mid-body costs the settlement, not the value."""
+    """A disk that fills in mid-body delays the settlement, and keeps no value back."""
     make_project(tmp_path, monkeypatch)
     ran, values, found = run_python(FULL, folder=tmp_path)
     assert ran == [False, True]
@@ -220,8 +220,10 @@ def test_a_full_disk_refuses_the_next_step_and_keeps_a_running_one_charged(
         "reserve",
         "settle",
         "reserve",
+        # Made at the end of the process, when there was room again.
+        "settle",
     ]
-    assert (spent(), held()) == ("0.1", "0")
+    assert (spent(), held()) == ("0.2", "0")
 
 
 def test_a_disk_that_is_full_from_the_start_refuses_the_first_step(

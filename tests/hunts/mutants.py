@@ -1,8 +1,8 @@
 """Mutants of the ledger: each breaks one line, and some test must notice.
 
 Run it from the root of the repository: `python -m tests.hunts.mutants`. It changes a
-copy. A mutant is looked for in all of `dpflow/ledger` and in the locks, so that code may
-move; one that is not found, or twice, is stale, and the run fails until the list is
+copy. A mutant is looked for in all of `dpflow/ledger` and in the locks, so that code
+may move; one that is not found, or twice, is stale, and the run fails until the list is
 mended.
 """
 
