@@ -176,6 +176,9 @@ def owner_of(project: Project) -> str:
     Raises:
         LedgerUnavailable: If it cannot take one.
     """
+    if project.ledger.database.unwritable is not None:
+        # Nothing can be reserved in its name.
+        return "reader"
     try:
         return project.ledger.owners.mine()
     except OSError as error:

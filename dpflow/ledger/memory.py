@@ -50,6 +50,7 @@ class MemoryDatabase:
     """
 
     dialect = "sqlite"
+    unwritable = None
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -87,7 +87,8 @@ class Owners:
         if not _PATTERN.fullmatch(owner):
             return False
         try:
-            descriptor = os.open(self._folder / owner, os.O_RDWR | os.O_CLOEXEC)
+            # Who may only look can tell as well.
+            descriptor = os.open(self._folder / owner, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         except OSError:

@@ -36,6 +36,7 @@ from dpflow.ledger.sqlite_files import (
     real_path,
     set_durable,
 )
+from dpflow.ledger.sqlite_reading import SqliteReader, may_write, not_writable
 from dpflow.ledger.sqlite_session import SqliteSession
 
 _LOCK_SECONDS = 30.0
@@ -62,6 +63,7 @@ class SqliteDatabase:
         self._lock_path = real_path(self.path, ".lock")
         self._wal_path = real_path(self.path, "-wal")
         self._lock_seconds = lock_seconds
+        self._reader = SqliteReader(self.path, self.place, lock_seconds)
         self._thread_lock = threading.RLock()
         self._holder = ""
         self._connection: sqlite3.Connection | None = None
@@ -123,16 +125,30 @@ class SqliteDatabase:
             finally:
                 self._drop()
 
+    @property
+    def unwritable(self) -> LedgerUnavailable | None:
+        """Why this process may only read the file; None if it may write it."""
+        if self._connection is not None or may_write(self.path):
+            return None
+        return not_writable(self.path, self.place)
+
     def write(self) -> AbstractContextManager[SqliteSession]:
-        """Run a block in one immediate transaction under the ledger's lock."""
+        """Run a block in one immediate transaction under the ledger's lock.
+
+        Raises:
+            LedgerUnavailable: If this process may only read the file, among others.
+        """
+        if (why := self.unwritable) is not None:
+            raise why
         return self._transaction("BEGIN IMMEDIATE")
 
     def read(self) -> AbstractContextManager[SqliteSession]:
-        """Run a block that reads one consistent state."""
-        return self._transaction("BEGIN")
+        """Run a block that reads one consistent state; the right to read will do."""
+        return self._reading() if self.unwritable else self._transaction("BEGIN")
 
     def close(self) -> None:
         """Close the connection and the lock; a later call opens them again."""
+        self._reader.close()
         with self._thread_lock:
             self._close_connection(self._lock_seconds)
             self._close_lock()
@@ -159,6 +175,16 @@ class SqliteDatabase:
                 # After any error the connection may still be inside a transaction.
                 self._drop()
                 raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[SqliteSession]:
+        try:
+            with self._reader.opened() as connection:
+                yield SqliteSession(connection)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._translated(error) from error
+        except OSError as error:
+            raise self._unavailable(self.path, error) from error
 
     @contextmanager
     def _turn(self, seconds: float) -> Iterator[None]:
