@@ -118,7 +118,7 @@ def apply(
     )
     applied: list[tuple[Policy, Applied]] = []
     errors: list[DpflowError] = []
-    with project_ledger() as (found, ledger):
+    with project_ledger(writes=True) as (found, ledger):
         policies = load_policies(found.policies)
         principal = str(ledger.conditions.facts["who"])
         for policy in _wanted(policies, dataset):

@@ -219,7 +219,7 @@ def close_reservation(
     """
     from dpflow.cli.source import ledger_facts, project_ledger
 
-    with project_ledger() as (_, ledger):
+    with project_ledger(writes=True) as (_, ledger):
         ledger.forfeit(reservation, because=because)
         facts = ledger_facts(ledger)
     if as_json:
@@ -247,7 +247,7 @@ def amend(
     from dpflow.ledger.operations import amend as charge
 
     read = cost_from_text(cost)
-    with project_ledger(quiet=True) as (_, ledger):
+    with project_ledger(quiet=True, writes=True) as (_, ledger):
         charges = charge(ledger, reservation, read, because=because)
     _say_charges(charges, read, {"reservation": reservation}, as_json=as_json)
 
@@ -280,7 +280,7 @@ def import_prior(
     from dpflow.policy import load_policies
 
     read, proof = cost_from_text(cost), _sha256(evidence)
-    with project_ledger(quiet=True) as (found, ledger):
+    with project_ledger(quiet=True, writes=True) as (found, ledger):
         policies = load_policies(found.policies)
         policy = policies.policy_for(dataset)
         if policy.partition is not None and not partition:

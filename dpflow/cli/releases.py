@@ -82,7 +82,7 @@ def forget(name: NameArgument, *, as_json: AsJson = False) -> None:
     from dpflow.cli.source import project_ledger
     from dpflow.ledger.releases import forget_release
 
-    with project_ledger() as (_, ledger):
+    with project_ledger(writes=True) as (_, ledger):
         found = forget_release(ledger, name)
     if as_json:
         say_json(_data(found))

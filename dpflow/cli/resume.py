@@ -46,7 +46,7 @@ def resume(
         told = "`prefect deployment ls` lists them"
         msg = f"write it as FLOW/DEPLOYMENT, got {deployment[:60]!r}; {told}"
         raise typer.BadParameter(msg)
-    with project_ledger() as (found, ledger):
+    with project_ledger(writes=True) as (found, ledger):
         policies, _ = policies_and_problem(found.policies)
         refusal = _last_refusal(ledger, flow)
         answer = None if refusal is None else _asked_again(ledger, policies, refusal)

@@ -68,10 +68,13 @@ class Standing:
 
 
 @contextmanager
-def project_ledger(*, quiet: bool = False) -> Iterator[tuple[Settings, Ledger]]:
-    """Open the project's ledger for one command.
+def project_ledger(
+    *, quiet: bool = False, writes: bool = False
+) -> Iterator[tuple[Settings, Ledger]]:
+    """Open the project's ledger for one command, which only shows it.
 
     Args:
+        writes: The command writes.
         quiet: Leave a ledger that forgot charges to the command; else it is warned of.
 
     Raises:
@@ -79,7 +82,7 @@ def project_ledger(*, quiet: bool = False) -> Iterator[tuple[Settings, Ledger]]:
         ConfigurationError: If the settings cannot be read.
     """
     found = settings()
-    ledger = open_project(found)
+    ledger = open_project(found, read_only=not writes)
     try:
         if not quiet:
             _warn_of_rollback(ledger)

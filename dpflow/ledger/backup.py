@@ -25,6 +25,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.owner import Owners
+from dpflow.ledger.readonly import ReadOnlyDatabase
 from dpflow.ledger.reconcile import Comparison, newest_lines, reconcile
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.sqlite import SqliteDatabase
@@ -62,7 +63,7 @@ def backup(ledger: Ledger, target: Path) -> Report:
         LedgerCorrupt: If the copy is not a whole ledger; it is removed.
         LedgerUnavailable: If it cannot be written.
     """
-    _file_of(ledger)
+    database = _file_of(ledger)
     target = target.absolute()
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
@@ -71,7 +72,7 @@ def backup(ledger: Ledger, target: Path) -> Report:
             raise ConfigurationError(msg)
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
-            _copy(ledger, part)
+            _copy(database, part)
             report = _verified(part, ledger.id)
             os.link(part, target)
             sync_folder(target.parent)
@@ -143,21 +144,21 @@ def restore(
     return Restored(aside=aside, charged_again=found)
 
 
-def _file_of(ledger: Ledger) -> Path:
-    if not isinstance(ledger.database, SqliteDatabase):
+def _file_of(ledger: Ledger) -> SqliteDatabase:
+    database = ledger.database
+    if isinstance(database, ReadOnlyDatabase):
+        database = database.database
+    if not isinstance(database, SqliteDatabase):
         msg = (
             f"the ledger {ledger.place} is in no file; back it up with its database's "
             "own tools"
         )
         raise ConfigurationError(msg)
-    return ledger.database.path
+    return database
 
 
-def _copy(ledger: Ledger, target: Path) -> None:
+def _copy(database: SqliteDatabase, target: Path) -> None:
     """Copy through SQLite, under the ledger's lock, into one file without a log."""
-    database = ledger.database
-    if not isinstance(database, SqliteDatabase):
-        return
     with closing(sqlite3.connect(target)) as copy:
         with database.read() as session:
             session.copy_to(copy)

@@ -23,14 +23,14 @@ class ReadOnlyDatabase:
     """
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self.database = database
         self.place = database.place
         self.dialect = database.dialect
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """Run a block that reads one consistent state."""
-        with self._database.read() as session:
+        with self.database.read() as session:
             if not isinstance(session, SqliteSession):
                 yield session
                 return
@@ -59,7 +59,7 @@ class ReadOnlyDatabase:
 
     def close(self) -> None:
         """Close what is open; a later call opens it again."""
-        self._database.close()
+        self.database.close()
 
     @property
     def unwritable(self) -> LedgerUnavailable:

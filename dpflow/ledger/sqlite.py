@@ -388,7 +388,12 @@ class SqliteDatabase:
 
     @staticmethod
     def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
-        msg = f"the ledger {path} cannot be used: {error.strerror or error}"
+        msg = f"the ledger {path} cannot be used: {error.strerror or error}."
+        if isinstance(error, PermissionError):
+            msg += (
+                " Ask who owns it for the right to read it and what lies beside it, or "
+                "to write that and its folder if steps are to be charged."
+            )
         return LedgerUnavailable(msg, ledger=str(path))
 
 

@@ -169,9 +169,7 @@ class SqliteReader:
         effective = os.access in os.supports_effective_ids
         for end in ("", "-wal", "-shm"):
             file = real_path(self._path, end)
-            if file.exists() and not os.access(
-                file, os.R_OK, effective_ids=effective
-            ):
+            if file.exists() and not os.access(file, os.R_OK, effective_ids=effective):
                 raise self._unreadable(file)
 
     def _unreadable(self, file: Path) -> LedgerUnavailable:

@@ -19,14 +19,22 @@ from typing import Any
 
 import pytest
 import rich.progress  # noqa: F401 (before Python's own files are out of reach)
+from starlette.testclient import TestClient
 
 import dpflow.cli
 import dpflow.forecast
 import dpflow.ledger
 from dpflow import Laplace, guarded
-from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE, WITNESS_VARIABLE
+from dpflow.cli.report import read_report
+from dpflow.config import (
+    LEDGER_VARIABLE,
+    POLICIES_VARIABLE,
+    WITNESS_VARIABLE,
+    settings,
+)
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.project import forget_projects
+from dpflow.project import forget_projects, project_ledger
+from dpflow.serve import make_app
 from tests.cli.support import run
 from tests.ledger.mounting import read_only_view
 from tests.ledger.support import Child, Gate, die
@@ -205,7 +213,6 @@ def shown(place: Path, command: tuple[str, ...]) -> tuple[int, str, str]:
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_looking_needs_no_right_to_write(place: Path, name: str) -> None:
     """Every overview shows all charges, the newest included, and writes nothing."""
-
     commands = SHOWS if name == "a read-only mount" else FEW
 
     def look() -> list[Any]:
@@ -229,9 +236,7 @@ def test_looking_needs_no_right_to_write(place: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_what_is_kept_is_replayed_and_nothing_else_runs(
-    place: Path, name: str
-) -> None:
+def test_what_is_kept_is_replayed_and_nothing_else_runs(place: Path, name: str) -> None:
     """A replay charges nothing; a step that would draw is refused with what to do."""
 
     def look() -> list[str]:
@@ -261,3 +266,41 @@ def test_another_cost_under_a_kept_key_is_no_replay(place: Path) -> None:
             return f"{type(error).__name__}: {error}"
 
     assert "at cost" in seen_by("another user", place, look)
+
+
+@pytest.mark.parametrize("end", ["ledger.db", "ledger.db-wal", "ledger.db.lock", ""])
+def test_what_may_not_be_read_is_told_with_what_to_do(place: Path, end: str) -> None:
+    """Nothing of it is left out in silence, least of all the log."""
+
+    def look() -> list[Any]:
+        return list(shown(place, ("status",)))
+
+    with situation("another user", place) as project:
+        (project / ".dpflow" / end).chmod(0o600)
+
+        def tell(say: Callable[[str], object]) -> None:
+            become_nobody()
+            say(json.dumps(look()))
+
+        code, lines = Child(tell).end()
+    assert code == 0, lines
+    status, _, stderr = json.loads(lines[0])
+    assert status == 1
+    told = f"may not read {project}/.dpflow/{end}" if end else "Permission denied"
+    assert told in stderr
+    assert "Ask who owns it" in stderr
+
+
+def test_the_live_page_needs_no_right_to_write(place: Path) -> None:
+    """It is read anew for every look."""
+
+    def look() -> list[Any]:
+        found = settings()
+        app = make_app(
+            lambda name, stamp: read_report(found, name, stamp=stamp),
+            lambda: project_ledger(found, read_only=True).id,
+        )
+        client = TestClient(app, base_url="http://127.0.0.1")
+        return [client.get(each).status_code for each in ("/", "/healthz")]
+
+    assert seen_by("a read-only mount", place, look) == [200, 200]
