@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.losses import comparison_json, say_comparison
+from dpflow.cli.losses import comparison_json, say_comparison, say_lost_releases
 from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
 from dpflow.exceptions import ConfigurationError
 
@@ -201,6 +201,7 @@ def reconcile(
         say_json({"ledger": facts, "repaired": repaired, **data})
     else:
         say_comparison(comparison, repaired=repaired)
+        say_lost_releases(comparison.releases, whole=comparison.tells_all)
     if not comparison.agrees and not repaired:
         raise typer.Exit(1)
 

@@ -257,6 +257,9 @@ WHERE release_key = :release_key AND reservation = :reservation;
 DELETE FROM release
 WHERE release_key = :release_key AND reservation = :reservation AND state = 'claimed';
 
+-- name: reservation_ids
+SELECT id FROM reservation;
+
 -- name: any_reservation
 SELECT id FROM reservation LIMIT 1;
 
