@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from dpflow.policy import (
     load_policies,
     load_policy,
 )
+from dpflow.policy_population import PREFIX
 from dpflow.policy_yaml import policy_error
 from dpflow.summary import account_title, term_guarantee
 from dpflow.workload import Workload, merged
@@ -278,6 +280,20 @@ def judgement(
         origin=origin if workload else "",
         suggestion=suggestion(policy, workload),
     )
+
+
+def strictly(policy: Policy, judged: Judgement) -> Judgement:
+    """Add what only a strict check calls weak: a policy that names no source."""
+    if policy.source is not None or policy.dataset.startswith(PREFIX):
+        return judged
+    unsourced = Advice(
+        "no-source",
+        "It names no `source`: a ledger that is made anew forgets what was spent, and "
+        "nothing notices.",
+        "Name the data behind it, such as `source: warehouse.sales`: the first "
+        "ledger that charges it governs it.",
+    )
+    return dataclasses.replace(judged, warnings=(*judged.warnings, unsourced))
 
 
 def governing(policy: Policy, comparison: Comparison | None) -> Mapping[str, Any]:

@@ -47,7 +47,8 @@ def check(
         typer.Option("--people", min=1, help="About how many privacy units there are."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Let warnings fail the check, too.")
+        bool,
+        typer.Option("--strict", help="Let warnings fail the check, and no source."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -59,7 +60,7 @@ def check(
 
     Example: `dpflow policy check --people 20000 --strict`
     """
-    from dpflow.cli.check import check_files, compare, judgement
+    from dpflow.cli.check import check_files, compare, judgement, strictly
     from dpflow.config import settings
     from dpflow.exceptions import DpflowError
 
@@ -80,6 +81,8 @@ def check(
         )
         for name, policy in policies.items()
     }
+    if strict:
+        judged = {name: strictly(policies[name], each) for name, each in judged.items()}
     weak = strict and any(each.warnings for each in judged.values())
     if as_json:
         _print_json(found, comparisons, errors, judged, weak=weak)

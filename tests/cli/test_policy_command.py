@@ -101,6 +101,7 @@ def test_weak_choices_are_warned_of_and_fail_only_if_that_is_asked(shop: Shop) -
     codes = [each["code"] for each in data["policies"][0]["warnings"]]
     assert codes == ["large-epsilon", "large-delta"]
     assert run_json(*arguments, "--strict", exit_code=1)["fine"] is False
+    shop.write(f"source: shop.cdnow\n{CDNOW}")
     assert run("policy", "check", "policies/cdnow.yaml", "--strict").exit_code == 0
 
 
