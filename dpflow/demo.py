@@ -7,6 +7,7 @@ more: every published week is replayed from its release.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import shutil
@@ -55,6 +56,8 @@ with spend(dataset="cdnow", flow="weekly-report", step={_KILLED!r},
     print("running", flush=True)
     time.sleep(600)
 """
+#: What its extra brings.
+_LIBRARIES = ("lifetimes", "matplotlib", "opendp", "pandas")
 _START_SECONDS = 120
 _QUANTILE_95 = 1.959963984540054
 _CHECKOUT = Path(__file__).resolve().parent.parent
@@ -73,6 +76,7 @@ def run_demo(*, as_json: bool = False) -> int:
     Raises:
         ConfigurationError: If the examples or their data are not installed.
     """
+    _check_installed()
     console = Console(quiet=as_json)
     root = _enter_project(console)
     _open_or_make_ledger(console)
@@ -92,6 +96,19 @@ def run_demo(*, as_json: bool = False) -> int:
         sys.stdout.write(json.dumps(data) + "\n")
     forget_projects()
     return 0 if season.refusal is not None else 1
+
+
+def _check_installed() -> None:
+    """Refuse to begin what could not be ended, before anything is charged."""
+    missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        msg = (
+            f"the demo runs on real data and needs {', '.join(missing)}, which "
+            f"{'is' if len(missing) == 1 else 'are'} not installed. Install dpflow with "
+            "its extra [examples]: `pip install '.[examples]'` in a checkout, or `pip "
+            "install 'FILE.whl[examples]'` with a wheel. Nothing was made."
+        )
+        raise ConfigurationError(msg)
 
 
 def _enter_project(console: Console) -> Path:

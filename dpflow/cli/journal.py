@@ -155,9 +155,9 @@ def _outcome(item: JournalEntry) -> tuple[str, bool]:
     """Say in a few words what came of an entry, and whether that is bad news."""
     body, kind = item.entry.body, item.entry.kind
     if kind == "open":
-        return _opened(item), False
+        return _with_name(_opened(item), body), False
     if kind == "reserve":
-        return item.fate, item.fate == "forfeited"
+        return _with_name(item.fate, body), item.fate == "forfeited"
     if kind == "refuse":
         return str(body.get("refusal")).removeprefix("Budget").lower(), True
     if kind == "draw":
@@ -170,6 +170,13 @@ def _outcome(item: JournalEntry) -> tuple[str, bool]:
         return f"noise {body.get('noise', 'unknown')}", False
     raised = kind in {"forfeit", "amend", "prior", "repair"}
     return _decided(body), raised
+
+
+def _with_name(text: str, body: Mapping[str, Any]) -> str:
+    """Say who did it, unless the text does."""
+    who = body.get("who")
+    name = f"by {who}" if who and f"({who})" not in text else ""
+    return "; ".join(filter(None, (text, name)))
 
 
 def _decided(body: Mapping[str, Any]) -> str:
