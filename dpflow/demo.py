@@ -103,10 +103,10 @@ def _check_installed() -> None:
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         msg = (
-            f"the demo runs on real data and needs {', '.join(missing)}, which "
-            f"{'is' if len(missing) == 1 else 'are'} not installed. Install dpflow with "
-            "its extra [examples]: `pip install '.[examples]'` in a checkout, or `pip "
-            "install 'FILE.whl[examples]'` with a wheel. Nothing was made."
+            "the demo runs on real data, and not all that it needs is installed: "
+            f"{', '.join(missing)}. Install dpflow with its extra [examples]: `pip "
+            "install '.[examples]'` in a checkout, or `pip install "
+            "'FILE.whl[examples]'` with a wheel. Nothing was made."
         )
         raise ConfigurationError(msg)
 
