@@ -151,7 +151,7 @@ def _of_project(found: Settings, wishes: Wishes) -> Wishes:
         )
         raise ConfigurationError(msg)
     dataset = wishes.dataset or next(iter(known), None)
-    if dataset not in known:
+    if dataset is None or dataset not in known:
         return wishes
     flow = wishes.flow or next(iter(known[dataset].flows), None)
     return replace(wishes, dataset=dataset, flow=flow)
