@@ -203,6 +203,16 @@ def test_a_policy_that_cannot_be_read_fails_the_check(project):
     assert "another file governs already" in found["problems"][0]
 
 
+@pytest.mark.parametrize("sign", ["\r", "\x85", "\u2028"])
+def test_a_field_that_is_hidden_from_the_review_fails_the_check(project, sign):
+    """Git and a browser show a comment where YAML reads a field."""
+    hidden = f"unit: visitor  # each one{sign}errors: keep  # {sign}"
+    text = POLICY.replace("unit: visitor", hidden)
+    (project.root / "policies" / "visits.yaml").write_bytes(text.encode())
+    found = run_json("preview", "--fail-on", "looser", exit_code=1)
+    assert "may hide a field" in found["problems"][0]
+
+
 # Steps
 
 
