@@ -11,14 +11,8 @@ from dpflow.accounting.theorem import COUNTS
 from dpflow.ledger.account import partition_of
 from dpflow.ledger.lifetime import Budgets
 from dpflow.ledger.records import AccountView, OpenReservation, TermView
-from dpflow.policy import Policy
 from dpflow.policy_copy import budget_text, guarantee_in_words
 from dpflow.rounding import number_from_text, number_text, short_down, short_up
-
-
-def guarantee_line(policy: Policy) -> str:
-    """Return the guarantee of a policy in one sentence, with its assumptions."""
-    return policy.guarantee_sentence()
 
 
 def term_guarantee(copy: Mapping[str, Any], terms: Sequence[TermView] = ()) -> str:

@@ -18,7 +18,6 @@ from dpflow.summary import (
     account_lines,
     account_title,
     amounts_text,
-    guarantee_line,
     percent_text,
     reading_text,
     telling,
@@ -133,15 +132,6 @@ def test_no_name_is_markup_in_the_table(tmp_path, monkeypatch):
     bare = re.sub(r"\\.", "", lines[0])
     assert bare.count("|") == account_lines(views)[0].count("|")
     assert not set("<[]\x1b\n") & set(bare)
-
-
-def test_the_guarantee_is_the_policys_own_sentence(tmp_path, monkeypatch):
-    """It names epsilon, delta, unit, dataset and what is trusted."""
-    make_project(tmp_path, monkeypatch, ODOMETER)
-    text = guarantee_line(current_project().policies.policy_for("shop"))
-    for part in ("customer", "add-or-remove", "'shop'", "epsilon = 1", "1e-06"):
-        assert part in text
-    assert "if every declared sensitivity is right" in text
 
 
 def view(name, *, used=0.0, kind="partition"):

@@ -15,10 +15,11 @@ from dpflow.asking import Notice
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.forecast import outlooks
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.views import accounts, alerts
+from dpflow.ledger.terms import newest_term
+from dpflow.ledger.views import accounts, alerts, terms
 from dpflow.prefect.reach import ask_briefly, tell_progress
 from dpflow.project import Project
-from dpflow.summary import account_lines, guarantee_line, in_markdown, telling
+from dpflow.summary import account_lines, in_markdown, telling, term_guarantee
 
 logger = logging.getLogger("dpflow")
 
@@ -65,9 +66,7 @@ def _publish(
     views = [view for view in views if view.term == newest]
     key = artifact_key(dataset)
     lines = [f"# Privacy budget of `{dataset}`, term {newest}", ""]
-    policy = project.policies.get(dataset)
-    if policy is not None:
-        lines += [guarantee_line(policy), ""]
+    lines += [_guarantee(project, dataset), ""]
     if refusal is not None:
         lines += [f"**{type(refusal).__name__}.** {in_markdown(refusal.message)}", ""]
     lines += account_lines(telling(views, _MOST_ACCOUNTS))
@@ -89,6 +88,14 @@ def _publish(
                 key=f"{key}-used",
                 description=f"Share of the budget of {dataset} that is used",
             )
+
+
+def _guarantee(project: Project, dataset: str) -> str:
+    """Return what the ledger defends; the file may promise more."""
+    ledger = project.ledger
+    with ledger.database.read() as session:
+        term = newest_term(session, dataset)
+    return "" if term is None else term_guarantee(term.pinned, terms(ledger, dataset))
 
 
 def _create(make: Callable[..., object], **facts: Any) -> None:
