@@ -15,7 +15,9 @@ from dpflow.policy_copy import budget_text, guarantee_in_words
 from dpflow.rounding import number_from_text, number_text, short_down, short_up
 
 
-def term_guarantee(copy: Mapping[str, Any], terms: Sequence[TermView] = ()) -> str:
+def term_guarantee(
+    copy: Mapping[str, Any], terms: Sequence[TermView] = (), *, shortly: bool = False
+) -> str:
     """Return the guarantee of a dataset's newest term, with its assumptions.
 
     A tightened term is bound for certain by the budget that it was opened with only.
@@ -23,13 +25,13 @@ def term_guarantee(copy: Mapping[str, Any], terms: Sequence[TermView] = ()) -> s
     Args:
         copy: What `Policy.pinned` or `Policy.declared` returned.
         terms: The dataset's terms, oldest first; none if it has none yet.
+        shortly: Whether the words that all guarantees share stand above already.
     """
     # What a divided dataset was opened with is the cap of all its parts together.
     whole = terms and not terms[-1].divided
     budget = terms[-1].opened if whole else copy["budget"]
-    return guarantee_in_words(
-        {**copy, "budget": budget}, adds_up=_lifetime_holds(copy, terms)
-    )
+    held = _lifetime_holds(copy, terms)
+    return guarantee_in_words({**copy, "budget": budget}, adds_up=held, shortly=shortly)
 
 
 def _lifetime_holds(copy: Mapping[str, Any], terms: Sequence[TermView]) -> bool:
@@ -115,6 +117,21 @@ def terms_in_words(terms: Sequence[TermView]) -> str:
             "guarantee of none of them."
         )
     return " ".join(parts)
+
+
+def tightened_in_words(terms: Sequence[TermView]) -> str:
+    """Say why a tightened term's guarantee is larger than its limit; "" if it is not.
+
+    Args:
+        terms: The dataset's terms, oldest first.
+    """
+    view = terms[-1] if terms else None
+    if view is None or view.divided or view.opened == view.budget:
+        return ""
+    return (
+        f"The guarantee stays {budget_text(view.opened)}, because the term was opened "
+        f"with it; from now on steps are admitted up to {budget_text(view.budget)}."
+    )
 
 
 def _term_text(view: TermView) -> str:

@@ -150,7 +150,7 @@ INSERT INTO refused (run, account, seq, charged)
 VALUES (:run, :account, :seq, :charged);
 
 -- name: refusals_of_run
-SELECT entry.account, entry.body, account.dataset
+SELECT entry.account, entry.seq, entry.body, account.dataset
 FROM refused
 JOIN entry ON entry.account = refused.account AND entry.seq = refused.seq
 JOIN account ON account.id = entry.account

@@ -134,7 +134,7 @@ FROM entry JOIN account ON account.id = entry.account
 WHERE entry.kind = 'refuse' ORDER BY entry.position DESC LIMIT :limit;
 
 -- name: refusals_of_run
-SELECT entry.account, entry.body, account.dataset
+SELECT entry.account, entry.seq, entry.body, account.dataset
 FROM refused
 JOIN entry ON entry.account = refused.account AND entry.seq = refused.seq
 JOIN account ON account.id = entry.account

@@ -187,7 +187,8 @@ def refusal_of_run(
 ) -> BudgetRefused | None:
     """Return the refusal that a flow run met, if it met one.
 
-    An exhausted budget is returned before a refused step, for it ends the flow.
+    An exhausted budget is returned before a refused step, for it ends the flow. A
+    preflight that was refused ends no run: its releases may all be replayed.
 
     Args:
         ledger: The ledger to read.
@@ -200,10 +201,13 @@ def refusal_of_run(
     bodies = [{**json.loads(row["body"]), "dataset": row["dataset"]} for row in rows]
     bodies.sort(key=lambda body: body["refusal"] != BudgetExhausted.__name__)
     for body in bodies:
+        if body.get("covers") is not None:
+            continue
         kind = {k.__name__: k for k in (BudgetExhausted, BudgetRefused)}
         names = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
         details = {name: body.get(name) for name in names}
         details["dataset"] = body["dataset"]
+        details["refused_with"] = body.get("refused_with")
         return kind[body["refusal"]](body["message"], flow_run=flow_run, **details)
     return None
 

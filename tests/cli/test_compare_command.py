@@ -37,7 +37,11 @@ def test_the_journal_is_the_workload(shop: Shop) -> None:
     text = run_fine("compare", "cdnow")
     assert "cdnow  4 steps of term 1, at (epsilon = 3, delta = 1e-06)" in text
     assert "the policy's" in text
-    assert "no price (1)" in text
+    for kind in ("filters", "odometers"):
+        without = sorted(e["theorem"] for e in data[kind] if e["problem"])
+        line = f"{len(without)} theorems without a price for it: {', '.join(without)}."
+        assert f"{line} --json says why." in " ".join(text.split())
+    assert "no price (" not in text
     assert data["stopping"] == []
 
 

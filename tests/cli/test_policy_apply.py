@@ -122,6 +122,30 @@ def test_apply_tightens_and_tells_the_guarantee(shop: Shop) -> None:
     assert "basic: epsilon 1" in run_fine("history", "adult")
 
 
+def test_apply_says_why_a_tightened_term_keeps_its_budget(shop: Shop) -> None:
+    """The guarantee names the budget that the term was opened with, and says so."""
+    charge(shop)
+    shop.write(adult("0.5"), "adult.yaml")
+    text = " ".join(run_fine("policy", "apply", "adult").split())
+    kept = (
+        "The guarantee stays (epsilon = 1, delta = 0), because the term was opened "
+        "with it; from now on steps are admitted up to (epsilon = 0.5, delta = 0)."
+    )
+    assert kept in text
+    assert "because the term was opened" not in run_fine("policy", "apply", "cdnow")
+
+
+def test_apply_says_what_is_assumed_once(shop: Shop) -> None:
+    """For each dataset its own budget, unit and relation; the long words are alike."""
+    text = " ".join(run_fine("policy", "apply").split())
+    assert text.count("every step draws the noise it declares") == 1
+    assert text.count("all releases from") == 1
+    second = "Every customer (add-or-remove): (epsilon = 3, delta = 1e-06) for dataset"
+    assert f"{second} 'cdnow', in the same sense." in text
+    alone = " ".join(run_fine("policy", "apply", "cdnow").split())
+    assert "every step draws the noise it declares" in alone
+
+
 def test_apply_says_which_accounts_admit_nothing_more(shop: Shop) -> None:
     """What was charged stays under the old guarantee."""
     charge(shop, "0.8")

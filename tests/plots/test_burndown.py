@@ -263,7 +263,7 @@ def test_a_forecast_leaves_room_for_the_journal():
 
 def test_the_ledgers_own_forecast_is_drawn_without_asking(shop):
     """From the same runs as `dpflow status`, on the account that it is of."""
-    for week in range(10, 13):
+    for week in range(10, 15):
         charge(f"2026-W{week}")
     figure = burn_down("shop")
     assert "forecast" in texts(figure)
