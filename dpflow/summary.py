@@ -18,6 +18,10 @@ from dpflow.ledger.records import (
 )
 from dpflow.policy_copy import budget_text, guarantee_in_words
 from dpflow.rounding import number_from_text, number_text, short_down, short_up
+from dpflow.shares import reach_of_shares
+
+#: What the shares of the flows leave over is not worth a word above this.
+_NEARLY_ALL = 0.99
 
 
 def term_guarantee(
@@ -70,23 +74,30 @@ def sum_of_shares(copy: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def shares_in_words(copy: Mapping[str, Any]) -> str:
-    """Say what the shares of the flows add up to, beside the budget; "" if none.
+    """Say how much of the budget the shares of the flows can use; "" if none has one.
 
     A share is a limit, not a reserve: what all flows use together ends at the budget.
+
+    Args:
+        copy: What `Policy.pinned` returned.
     """
-    total = sum_of_shares(copy)
-    if total is None:
+    reach = reach_of_shares(copy)
+    if reach is None:
         return ""
-    budget = copy["budget"]
-    fits = all(
-        number_from_text(total[name]) <= number_from_text(budget[name])
-        for name in total
+    text = (
+        f"The flows' shares can use {percent_text(reach)} of the budget "
+        f"{budget_text(copy['budget'])}"
     )
-    then = "" if fits else ": the budget may be gone before a flow has used its share"
-    return (
-        f"The flows' shares add up to {budget_text(total)} beside the budget "
-        f"{budget_text(budget)}{then}."
-    )
+    if reach > 1:
+        return f"{text}: it may be gone before a flow has used its share."
+    flows = copy["flows"].values()
+    whole = all(share.get("epsilon") is not None for share in flows)
+    if reach < _NEARLY_ALL and whole and copy["other_flows"] == "refuse":
+        return (
+            f"{text}, and no flow can use the rest: epsilons of shares do not add up, "
+            "so raise them until this says 100%."
+        )
+    return f"{text}."
 
 
 def terms_in_words(terms: Sequence[TermView]) -> str:

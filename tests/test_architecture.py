@@ -21,6 +21,7 @@ ROOMS = [
     "rounding",
     "accounting",
     "workload",
+    "shares",
     "policy_yaml",
     "policy_types",
     "policy_fields",

@@ -64,21 +64,25 @@ def test_before_the_first_charge_it_shows_the_whole_budget(shop: Shop) -> None:
 # What was charged
 
 
-def test_the_sum_of_shares_stands_beside_the_budget(shop: Shop) -> None:
-    """Also if it is above; a share is a limit and keeps nothing for its flow."""
-    told = "add up to (epsilon = 2, delta = 5e-07) beside the budget (epsilon = 3,"
+def test_shares_are_compared_in_the_theorems_currency(shop: Shop) -> None:
+    """Epsilons 2.5 and 0.5 are less than 3; a share is a limit, and keeps nothing."""
+    text = CDNOW.replace("epsilon: 2, delta: 5e-7", "epsilon: 2.5, delta: 1e-6")
+    shop.write(text + "  ad-hoc: {epsilon: 0.5, delta: 1e-6}\n")
+    told = "The flows' shares can use 75.6% of the budget (epsilon = 3, delta = 1e-06)"
     for command in (["status"], ["policy", "check"]):
-        text = " ".join(run_fine(*command).split())
-        assert told in text
-        assert "may be gone" not in text
-    shop.write(CDNOW + "  daily: {epsilon: 1.5, delta: 1e-7}\n")
-    told = "add up to (epsilon = 3.5, delta = 6e-07) beside the budget (epsilon = 3,"
+        text_shown = " ".join(run_fine(*command).split())
+        assert told in text_shown
+        assert "no flow can use the rest" in text_shown
+        assert "may be gone" not in text_shown
+    shop.write(text + "  daily: {epsilon: 2.5, delta: 1e-6}\n")
+    told = "The flows' shares can use 143.8% of the budget (epsilon = 3, delta = 1e-06)"
     for command in (["status"], ["policy", "check"]):
-        text = " ".join(run_fine(*command).split())
-        assert told in text
-        assert "the budget may be gone before a flow has used its share" in text
-    (known,) = (d for d in run_json("status")["datasets"] if d["dataset"] == "cdnow")
-    assert known["shares"] == {"epsilon": "3.5", "delta": "6e-7"}
+        text_shown = " ".join(run_fine(*command).split())
+        assert told in text_shown
+        assert "it may be gone before a flow has used its share" in text_shown
+    known = {p["dataset"]: p for p in run_json("policy", "check")["policies"]}
+    assert known["adult"]["shares_reach"] is None
+    assert 1.4 < known["cdnow"]["shares_reach"] < 1.5
 
 
 def test_it_names_the_guarantee_in_one_sentence(shop: Shop) -> None:
