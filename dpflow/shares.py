@@ -43,15 +43,16 @@ def reach_of_shares(pinned: Mapping[str, Any]) -> float | None:
 
 def _reach(whole: Filter, shares: Sequence[Filter]) -> float | None:
     if all(_options(share) == _options(whole) for share in shares):
-        limits = [share.limit for share in shares]
-        if None not in limits and whole.limit is not None:
+        limits = [share.limit for share in shares if share.limit is not None]
+        if len(limits) == len(shares):
             return whole.used_fraction(sum(limits, whole.zero()))
     for cost in _SMALL:
         try:
-            used = [_used(whole, share, cost) for share in shares]
+            found = [_used(whole, share, cost) for share in shares]
         except (UnsupportedCost, InvalidCost):
             continue
-        if None not in used:
+        used = [tally for tally in found if tally is not None]
+        if len(used) == len(shares):
             return whole.used_fraction(sum(used, whole.zero()))
     return None
 
