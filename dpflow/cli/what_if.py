@@ -316,9 +316,15 @@ def _schedule(question: Question, start: _Start) -> Schedule | None:
         every = Every.parse(question.every)
         first = question.start or (told.first if told else today)
         return Schedule(every, first, "given")
-    if told is not None and question.start is not None:
-        return replace(told, first=question.start)
-    return told
+    if question.start is None:
+        return told
+    if told is None:
+        msg = (
+            f"how often {question.flow} runs is not known, so --from needs --every "
+            "INTERVAL, such as `week`"
+        )
+        raise ConfigurationError(msg)
+    return replace(told, first=question.start)
 
 
 def _rows(

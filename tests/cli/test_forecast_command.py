@@ -115,6 +115,17 @@ def test_like_takes_the_last_run_of_a_flow(shop: Shop) -> None:
     assert "as its release keys tell" in run_fine("forecast", "--like", "weekly-report")
 
 
+def test_a_first_day_needs_a_known_interval(shop: Shop) -> None:
+    """Two keys tell none, and a date is not ignored in silence."""
+    shop.charge(key="revenue/2026-W05")
+    shop.charge(key="revenue/2026-W06")
+    arguments = ("forecast", "--like", "weekly-report", "--from", "2026-03-02")
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "--from needs --every INTERVAL" in result.stderr
+    assert "2026" in run_fine(*arguments, "--every", "week")
+
+
 def test_fresh_starts_from_a_full_budget(shop: Shop) -> None:
     """As a new term would."""
     shop.charge()
