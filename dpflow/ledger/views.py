@@ -250,7 +250,8 @@ def refusal_of_run(
         names = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
         details = {name: body.get(name) for name in names}
         details["dataset"] = body["dataset"]
-        details["refused_with"] = body.get("refused_with")
+        if "refused_with" in body:
+            details["refused_with"] = body["refused_with"]
         return kind[body["refusal"]](body["message"], flow_run=flow_run, **details)
     return None
 
