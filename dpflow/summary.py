@@ -10,7 +10,12 @@ from typing import Any
 from dpflow.accounting.theorem import COUNTS
 from dpflow.ledger.account import partition_of
 from dpflow.ledger.lifetime import Budgets
-from dpflow.ledger.records import AccountView, OpenReservation, TermView
+from dpflow.ledger.records import (
+    AccountView,
+    OpenReservation,
+    TermView,
+    UnusualSteps,
+)
 from dpflow.policy import Policy
 from dpflow.policy_copy import budget_text, guarantee_in_words
 from dpflow.rounding import number_from_text, number_text, short_down, short_up
@@ -135,6 +140,24 @@ def _term_text(view: TermView) -> str:
     if view.overdrawn:
         text += ", overdrawn"
     return text if view.frozen is None else f"{text}, frozen"
+
+
+def unusual_text(found: UnusualSteps) -> str:
+    """Say which steps did not go as most do; "" if all did.
+
+    Args:
+        found: What `dpflow.ledger.views.unusual_steps` returned.
+    """
+    counted = {
+        "drew their own noise": found.own_noise,
+        "failed": found.failed,
+        "were forfeited": found.forfeited,
+    }
+    parts = [f"{count:,} {what}" for what, count in counted.items() if count]
+    if not parts:
+        return ""
+    which = "newest steps" if found.older else "steps so far"
+    return f"Of the {which}, {', '.join(parts)}."
 
 
 def amount_text(component: str, text: str | None, *, up: bool = True) -> str:

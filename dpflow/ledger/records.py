@@ -329,6 +329,23 @@ class AlertView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnusualSteps:
+    """How many charges of a dataset's newest term did not go as most do.
+
+    Attributes:
+        own_noise: Steps that settled and drew their noise themselves.
+        failed: Steps whose body ended by an exception; each is charged in full.
+        forfeited: Charges that nobody will settle, or that an operator closed.
+        older: Whether the journal has older entries, which were not read.
+    """
+
+    own_noise: int = 0
+    failed: int = 0
+    forfeited: int = 0
+    older: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenReservation:
     """A charge that nobody has settled.
 

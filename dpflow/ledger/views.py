@@ -18,7 +18,7 @@ from dpflow.ledger.account import (
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.lifetime import term_views
-from dpflow.ledger.pages import sample
+from dpflow.ledger.pages import entries, sample
 from dpflow.ledger.preflight import undrawn
 from dpflow.ledger.records import (
     AccountView,
@@ -27,8 +27,11 @@ from dpflow.ledger.records import (
     OpenReservation,
     RefusalView,
     TermView,
+    UnusualSteps,
     Usage,
 )
+from dpflow.ledger.runs import RECENT
+from dpflow.ledger.terms import newest_term
 from dpflow.rounding import number_text
 
 
@@ -174,6 +177,46 @@ def _rests(
                     rest = undrawn(session, account, row["id"])
                     mine[name] = account.rule.named(rest)
     return found
+
+
+#: What the journal says of a step that called nothing of dpflow to draw its noise.
+_OWN_NOISE = ("own", "self-declared")
+
+
+def unusual_steps(
+    ledger: Ledger, dataset: str, *, most: int | None = RECENT
+) -> UnusualSteps:
+    """Count the steps of a newest term that drew their own noise, failed or got lost.
+
+    Every charge of a dataset posts to its own account, so that one is read.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: The dataset; nothing is counted if it has no term yet.
+        most: Read so many entries of its journal, the newest; None: all.
+    """
+    with ledger.database.read() as session:
+        term = newest_term(session, dataset)
+        account = None if term is None else read_account(session, term.account)
+        waiting = session.rows("open_reservations")
+    if account is None:
+        return UnusualSteps()
+    start = 0 if most is None else max(account.seq - most, 0)
+    own_noise = failed = 0
+    forfeited = sum(
+        account.id in json.loads(row["accounts"])
+        and not ledger.owners.alive(row["owner"])
+        for row in waiting
+    )
+    for row in entries(ledger.database, account.id, account.seq, above=start):
+        if row["kind"] == "settle":
+            body = json.loads(row["body"])
+            failed += body.get("outcome") == "failed"
+            own_noise += body.get("noise") in _OWN_NOISE
+        forfeited += row["kind"] == "forfeit"
+    return UnusualSteps(
+        own_noise=own_noise, failed=failed, forfeited=forfeited, older=start > 0
+    )
 
 
 def count_refusals(ledger: Ledger, flow_run: str) -> int:

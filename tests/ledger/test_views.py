@@ -13,7 +13,7 @@ from dpflow import Gaussian
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger import Ledger, open_ledger, views
 from dpflow.ledger.database import statements
-from dpflow.ledger.records import AccountView
+from dpflow.ledger.records import AccountView, UnusualSteps
 from tests.ledger.support import (
     Child,
     Place,
@@ -329,3 +329,20 @@ def test_a_clock_that_jumps_hides_no_entry(
     with pytest.raises(BudgetRefused):
         granted(ledger, "6", policies=[policies[2]])
     assert [each.dataset for each in views.refusals(ledger, limit=2)] == ["c", "a"]
+
+
+def test_steps_that_went_otherwise_are_counted(ledger: Ledger, path: Place) -> None:
+    """Those that drew their own noise, that failed, and that nobody settles."""
+    assert views.unusual_steps(ledger, "a") == UnusualSteps()
+    for noise in ("opendp", "own", "self-declared"):
+        ledger.settle(granted(ledger, "0.1"), body={"noise": noise})
+    ledger.settle(granted(ledger, "0.1"), outcome="failed")
+    ledger.void(granted(ledger, "0.1"), reason="not started")
+    granted(ledger, "0.1")  # it runs
+    dead = dead_charge(path, "0.1")
+    expected = UnusualSteps(own_noise=2, failed=1, forfeited=1)
+    assert views.unusual_steps(ledger, "a") == expected
+    ledger.forfeit(dead, because="closed by an operator")
+    assert views.unusual_steps(ledger, "a") == expected
+    few = views.unusual_steps(ledger, "a", most=2)
+    assert few == UnusualSteps(forfeited=1, older=True)
