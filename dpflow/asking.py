@@ -16,6 +16,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReleaseError,
 )
+from dpflow.ledger.alerts import alert_text
 from dpflow.ledger.codec import encode
 from dpflow.ledger.records import Granted, Request, described
 from dpflow.policy import Policy
@@ -97,9 +98,9 @@ class Place:
             logger.info("term %s of %r is charged first", term.term, term.dataset)
             self.tell("term-opened", request, **asdict(term))
         for alert in answer.alerts:
-            used = f"{float(alert.threshold):.0%} of the budget of {alert.account}"
-            logger.warning("%s is used, after step %r", used, request.step)
-            self.tell("alert", request, message=f"{used} is used", **asdict(alert))
+            used = alert_text(alert)
+            logger.warning("%s, after step %r", used, request.step)
+            self.tell("alert", request, message=used, **asdict(alert))
 
     @classmethod
     def named(cls, flow: str | None) -> Place:

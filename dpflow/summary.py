@@ -243,10 +243,7 @@ def _part(view: AccountView) -> str:
 
 
 def _fullness(view: AccountView) -> float:
-    if view.used_fraction is not None:
-        return view.used_fraction
-    halt = float(number_from_text(view.halt_at)) if view.halt_at else 0.0
-    return (view.reading or 0.0) / halt if halt else 0.0
+    return view.used_fraction or 0.0
 
 
 def percent_text(fraction: float | None) -> str:

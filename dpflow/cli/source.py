@@ -258,9 +258,11 @@ def view_of(gate: Account, *, state: str) -> AccountView:
         reserved=rule.named(zero),
         forfeited=rule.named(zero),
         left=box,
-        used_fraction=rule.used_fraction(zero) if isinstance(rule, Filter) else None,
+        used_fraction=gate.used_share(zero),
         reading=rule.read(zero) if isinstance(rule, Odometer) else None,
         halt_at=None if gate.halt is None else number_text(gate.halt),
+        charged=False,
+        opened_epsilon=number_text(rule.epsilon) if isinstance(rule, Filter) else None,
     )
 
 

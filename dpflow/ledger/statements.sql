@@ -139,11 +139,20 @@ WHERE (CAST(:dataset AS TEXT) IS NULL OR account.dataset = :dataset)
 ORDER BY entry_order.position DESC LIMIT :limit;
 
 -- name: refusals
-SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset
+SELECT entry.account, entry.seq, entry.reservation, entry.run, entry.body, entry.at,
+       entry_order.position, account.dataset, account.term
 FROM entry JOIN account ON account.id = entry.account
 JOIN entry_order
     ON entry_order.account = entry.account AND entry_order.seq = entry.seq
 WHERE entry.kind = 'refuse' ORDER BY entry_order.position DESC LIMIT :limit;
+
+-- name: reserved_since
+SELECT entry.body, entry_order.position
+FROM entry_order
+JOIN entry ON entry.account = entry_order.account AND entry.seq = entry_order.seq
+WHERE entry_order.position > :above AND entry.account = :account
+  AND entry.kind = 'reserve'
+ORDER BY entry_order.position LIMIT :limit;
 
 -- name: note_refused
 INSERT INTO refused (run, account, seq, charged)
@@ -229,7 +238,8 @@ INSERT INTO alert (account, threshold, at) VALUES (:account, :threshold, :at)
 ON CONFLICT (account, threshold) DO NOTHING;
 
 -- name: alerts_of_dataset
-SELECT alert.account, alert.threshold, alert.at, account.dataset
+SELECT alert.account, alert.threshold, alert.at, account.dataset, account.kind,
+       account.name
 FROM alert JOIN account ON account.id = alert.account
 WHERE account.dataset = :dataset AND alert.threshold <> 'opened'
 ORDER BY alert.at DESC, alert.account, alert.threshold DESC;

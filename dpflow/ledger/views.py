@@ -31,7 +31,7 @@ from dpflow.ledger.records import (
     Usage,
 )
 from dpflow.ledger.runs import RECENT
-from dpflow.ledger.terms import newest_term
+from dpflow.ledger.terms import has_charges, newest_term
 from dpflow.rounding import number_text
 
 
@@ -43,10 +43,7 @@ def accounts(ledger: Ledger, dataset: str | None = None) -> list[AccountView]:
             for row in session.rows("list_accounts", dataset=dataset)
         ]
         dead = _held_by_the_dead(ledger, session)
-        return [
-            _view(account, dead.get(account.id, []), _closed(session, account))
-            for account in found
-        ]
+        return [_view(session, account, dead.get(account.id, [])) for account in found]
 
 
 def terms(ledger: Ledger, dataset: str) -> list[TermView]:
@@ -92,7 +89,7 @@ def usage(ledger: Ledger, dataset: str) -> list[Usage]:
 def account_usage(
     ledger: Ledger, account: str, *, most: int | None = None
 ) -> list[Usage]:
-    """Return how one filter's budget was used up, oldest first.
+    """Return how one gate was used up, oldest first.
 
     Args:
         ledger: The ledger to read.
@@ -101,14 +98,14 @@ def account_usage(
             are as many refusals. Default: all.
 
     Returns:
-        Nothing if there is no such account, or if it has no budget.
+        Nothing if there is no such account, or if it refuses nothing.
     """
     with ledger.database.read() as session:
         found = session.rows("read_account", id=account)
     if not found:
         return []
-    rule, last = account_from_row(found[0]).rule, found[0]["seq"]
-    if not isinstance(rule, Filter):
+    gate, last = account_from_row(found[0]), found[0]["seq"]
+    if gate.used_share(gate.rule.zero()) is None:
         return []
     stride = 1 if most is None else max(1, -(-last // most))
     even: list[Row] = []
@@ -122,17 +119,17 @@ def account_usage(
     rows = sorted((*even, *refused), key=lambda row: int(row["seq"]))
     # A draw moves what is held already; the reserve that follows it tells the step.
     return [
-        _usage(rule, row) for row in rows if row["seq"] > 1 and row["kind"] != "draw"
+        _usage(gate, row) for row in rows if row["seq"] > 1 and row["kind"] != "draw"
     ]
 
 
-def _usage(rule: Filter, row: Row) -> Usage:
+def _usage(gate: Account, row: Row) -> Usage:
     used = Tally.from_text(row["settled_after"]) + Tally.from_text(row["held_after"])
     body = json.loads(row["body"])
     return Usage(
         seq=row["seq"],
         kind=row["kind"],
-        used_fraction=rule.used_fraction(used),
+        used_fraction=gate.used_share(used) or 0.0,
         reservation=row["reservation"],
         step=body.get("step"),
         release_key=body.get("release_key"),
@@ -179,6 +176,8 @@ def _rests(
     return found
 
 
+#: So many charges are looked through at once.
+_PAGE = 500
 #: What the journal says of a step that called nothing of dpflow to draw its noise.
 _OWN_NOISE = ("own", "self-declared")
 
@@ -254,15 +253,17 @@ def refusal_of_run(
 def refusals(
     ledger: Ledger, *, dataset: str | None = None, limit: int = 1000
 ) -> list[RefusalView]:
-    """Return the refusals, newest first.
+    """Return the refused steps, newest first.
 
     Args:
         ledger: The ledger to read.
-        dataset: Only those of this dataset's gates.
+        dataset: Only those that this dataset's gates refused.
         limit: Read at most so many.
     """
     with ledger.database.read() as session:
         rows = session.rows("refusals", limit=limit)
+    # An odometer that halts the run journals what another gate refused before it.
+    first = {row["reservation"]: row for row in rows}
     found = [
         RefusalView(
             dataset=row["dataset"],
@@ -270,10 +271,62 @@ def refusals(
             run=row["run"],
             body=json.loads(row["body"]),
             at=row["at"],
+            term=row["term"],
+            position=row["position"],
         )
-        for row in rows
+        for row in first.values()
     ]
+    found.sort(key=lambda each: -each.position)
     return [item for item in found if dataset in (None, item.dataset)]
+
+
+def halts(ledger: Ledger, dataset: str) -> dict[str | None, RefusalView]:
+    """Return what halted each flow: its newest exhausted budget, if it ended it.
+
+    It did if no step of the flow on the dataset was granted since. A refusal under an
+    earlier term of its gate halts nothing any more.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: The dataset; its population's gates refuse, too.
+    """
+    newest: dict[str | None, RefusalView] = {}
+    for each in refusals(ledger):
+        body = each.body
+        exhausted = body.get("refusal") == BudgetExhausted.__name__
+        if exhausted and dataset in body.get("datasets", [each.dataset]):
+            newest.setdefault(body.get("flow"), each)
+    if not newest:
+        return {}
+    with ledger.database.read() as session:
+        term = newest_term(session, dataset)
+        return {
+            flow: each
+            for flow, each in newest.items()
+            if term is not None
+            and _is_newest(session, each)
+            and not _granted_since(session, term.account, flow, each.position)
+        }
+
+
+def _is_newest(session: Session, refusal: RefusalView) -> bool:
+    term = newest_term(session, refusal.dataset)
+    return term is not None and term.number == refusal.term
+
+
+def _granted_since(
+    session: Session, account: str, flow: str | None, position: int
+) -> bool:
+    """Say whether a flow was granted a step after a place in the journal."""
+    while True:
+        rows = session.rows(
+            "reserved_since", account=account, above=position, limit=_PAGE
+        )
+        if any(json.loads(row["body"]).get("flow") == flow for row in rows):
+            return True
+        if len(rows) < _PAGE:
+            return False
+        position = rows[-1]["position"]
 
 
 def alerts(ledger: Ledger, dataset: str) -> list[AlertView]:
@@ -281,7 +334,14 @@ def alerts(ledger: Ledger, dataset: str) -> list[AlertView]:
     with ledger.database.read() as session:
         rows = session.rows("alerts_of_dataset", dataset=dataset)
     return [
-        AlertView(account=row["account"], threshold=row["threshold"], at=row["at"])
+        AlertView(
+            dataset=row["dataset"],
+            account=row["account"],
+            gate=row["kind"],
+            name=row["name"],
+            threshold=row["threshold"],
+            at=row["at"],
+        )
         for row in rows
     ]
 
@@ -311,10 +371,11 @@ def _total(zero: Tally, amounts: Iterable[Tally]) -> Tally:
     return zero
 
 
-def _view(account: Account, dead: list[Tally], closed: list[Tally]) -> AccountView:
+def _view(session: Session, account: Account, dead: list[Tally]) -> AccountView:
     rule = account.rule
     zero, used = rule.zero(), account.settled + account.held
-    dead_total, closed_total = _total(zero, dead), _total(zero, closed)
+    dead_total = _total(zero, dead)
+    closed_total = _total(zero, _closed(session, account))
     budget = rule.limit if isinstance(rule, Filter) else None
     return AccountView(
         id=account.id,
@@ -332,10 +393,21 @@ def _view(account: Account, dead: list[Tally], closed: list[Tally]) -> AccountVi
         reserved=rule.named(account.held - dead_total),
         forfeited=rule.named(dead_total + closed_total),
         left=None if budget is None else rule.named(remainder(budget, used)),
-        used_fraction=rule.used_fraction(used) if isinstance(rule, Filter) else None,
+        used_fraction=account.used_share(used),
         reading=rule.read(used) if isinstance(rule, Odometer) else None,
         halt_at=None if account.halt is None else number_text(account.halt),
+        charged=any(used.amounts) or has_charges(session, account.id),
+        opened_epsilon=_opened_epsilon(session, account),
     )
+
+
+def _opened_epsilon(session: Session, account: Account) -> str | None:
+    """Return the epsilon that a filter was opened with, as its first entry tells."""
+    if not isinstance(account.rule, Filter):
+        return None
+    rows = session.rows("read_entry", account=account.id, seq=1)
+    rule = json.loads(rows[0]["body"]).get("rule", {}) if rows else {}
+    return str(rule.get("epsilon", number_text(account.rule.epsilon)))
 
 
 def _entry(row: Row, account: Account) -> Entry:

@@ -14,6 +14,7 @@ from prefect.context import FlowRunContext
 from dpflow.asking import Notice
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.forecast import outlooks
+from dpflow.ledger.alerts import alert_text
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts, alerts
 from dpflow.prefect.reach import ask_briefly, tell_progress
@@ -104,9 +105,7 @@ def _alerts(project: Project, dataset: str, views: list[AccountView]) -> list[st
     """Name the thresholds that the accounts of this term have reached, newest first."""
     accounts_of_term = {view.id for view in views}
     said = [
-        f"- {float(each.threshold):.0%} of the budget of "
-        f"`{in_markdown(each.account)}` was reached at "
-        f"{each.at[:19].replace('T', ' ')}"
+        f"- {in_markdown(alert_text(each))}, since {each.at[:19].replace('T', ' ')}"
         for each in alerts(project.ledger, dataset)
         if each.account in accounts_of_term
     ]
