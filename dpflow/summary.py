@@ -274,6 +274,8 @@ def reading_text(view: AccountView) -> str:
     """Write an odometer's reading with its delta, and where it halts the flow."""
     if view.reading is None:
         return "-"
+    if not view.charged:
+        return "epsilon 0"
     halt = ""
     if view.halt_at is not None:
         halt = f", halts at {short_down(number_from_text(view.halt_at))}"

@@ -50,6 +50,7 @@ ROOMS = [
     "runs",
     "summary",
     "forecast",
+    "overview",
     "plots",
     "report",
     "serve",

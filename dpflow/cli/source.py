@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.terms import Term, all_terms, may_be_replaced, newest_term
 from dpflow.ledger.verify import first_problem
+from dpflow.overview import ENDED
 from dpflow.policy import Policy, PolicySet, load_policies
 from dpflow.policy_population import PREFIX
 from dpflow.policy_types import did_you_mean
@@ -262,7 +263,6 @@ def view_of(gate: Account, *, state: str) -> AccountView:
         reading=rule.read(zero) if isinstance(rule, Odometer) else None,
         halt_at=None if gate.halt is None else number_text(gate.halt),
         charged=False,
-        opened_epsilon=number_text(rule.epsilon) if isinstance(rule, Filter) else None,
     )
 
 
@@ -285,7 +285,11 @@ def _announced(
 def _earlier_terms(views: list[AccountView], term: int | None) -> Iterator[Standing]:
     """Yield the terms before this one in which anything was charged."""
     for number in sorted({view.term for view in views} - {term}):
-        accounts = tuple(view for view in views if view.term == number)
+        accounts = tuple(
+            replace(view, state=ENDED if view.state == "open" else view.state)
+            for view in views
+            if view.term == number
+        )
         standing = Standing(
             dataset=views[0].dataset, term=number, pinned=None, accounts=accounts
         )

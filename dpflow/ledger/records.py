@@ -280,8 +280,8 @@ class AccountView:
         reading: The odometer's bound on the loss, everything included.
         halt_at: The reading at which the odometer refuses.
         charged: Whether a step may have read data under it, at whatever cost.
-        opened_epsilon: The filter's epsilon when the account was opened. A tightened
-            account is bound for certain by that one only.
+        opened: A filter's epsilon and delta when the account was opened. A tightened
+            account is bound for certain by those only.
     """
 
     id: str
@@ -303,7 +303,7 @@ class AccountView:
     reading: float | None
     halt_at: str | None
     charged: bool = True
-    opened_epsilon: str | None = None
+    opened: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +340,20 @@ class RefusalView:
     at: str
     term: int = 0
     position: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halt:
+    """A flow's newest exhausted budget, after which no step of it was granted.
+
+    Attributes:
+        current: Whether the gate that refused is still in its newest term. If not, a
+            new term has answered it, and the flow has not run since.
+    """
+
+    flow: str | None
+    refusal: RefusalView
+    current: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Filter, Odometer
+from dpflow.accounting.theorem import Filter, Odometer, Rule
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.account import (
     Account,
@@ -24,6 +24,7 @@ from dpflow.ledger.records import (
     AccountView,
     AlertView,
     Entry,
+    Halt,
     OpenReservation,
     RefusalView,
     TermView,
@@ -31,7 +32,7 @@ from dpflow.ledger.records import (
     Usage,
 )
 from dpflow.ledger.runs import RECENT
-from dpflow.ledger.terms import has_charges, newest_term
+from dpflow.ledger.terms import all_terms, has_charges, newest_term
 from dpflow.rounding import number_text
 
 
@@ -280,11 +281,8 @@ def refusals(
     return [item for item in found if dataset in (None, item.dataset)]
 
 
-def halts(ledger: Ledger, dataset: str) -> dict[str | None, RefusalView]:
-    """Return what halted each flow: its newest exhausted budget, if it ended it.
-
-    It did if no step of the flow on the dataset was granted since. A refusal under an
-    earlier term of its gate halts nothing any more.
+def halts(ledger: Ledger, dataset: str) -> dict[str | None, Halt]:
+    """Return what halted each flow: an exhausted budget that no grant came after.
 
     Args:
         ledger: The ledger to read.
@@ -296,22 +294,20 @@ def halts(ledger: Ledger, dataset: str) -> dict[str | None, RefusalView]:
         exhausted = body.get("refusal") == BudgetExhausted.__name__
         if exhausted and dataset in body.get("datasets", [each.dataset]):
             newest.setdefault(body.get("flow"), each)
-    if not newest:
-        return {}
+    found: dict[str | None, Halt] = {}
     with ledger.database.read() as session:
-        term = newest_term(session, dataset)
-        return {
-            flow: each
-            for flow, each in newest.items()
-            if term is not None
-            and _is_newest(session, each)
-            and not _granted_since(session, term.account, flow, each.position)
-        }
-
-
-def _is_newest(session: Session, refusal: RefusalView) -> bool:
-    term = newest_term(session, refusal.dataset)
-    return term is not None and term.number == refusal.term
+        numbers = [term.number for term in all_terms(session, dataset)]
+        for flow, each in newest.items():
+            # Every charge of a dataset posts to the account of its whole.
+            if any(
+                _granted_since(session, f"{dataset}#{number}", flow, each.position)
+                for number in reversed(numbers)
+            ):
+                continue
+            term = newest_term(session, each.dataset)
+            current = term is not None and term.number == each.term
+            found[flow] = Halt(flow=flow, refusal=each, current=current)
+    return found
 
 
 def _granted_since(
@@ -327,6 +323,14 @@ def _granted_since(
         if len(rows) < _PAGE:
             return False
         position = rows[-1]["position"]
+
+
+def used_of(ledger: Ledger, account: str) -> tuple[Rule, Tally] | None:
+    """Return the rule of an account and all that is settled and held under it."""
+    with ledger.database.read() as session:
+        rows = session.rows("read_account", id=account)
+    found = [account_from_row(row) for row in rows]
+    return (found[0].rule, found[0].settled + found[0].held) if found else None
 
 
 def alerts(ledger: Ledger, dataset: str) -> list[AlertView]:
@@ -397,17 +401,19 @@ def _view(session: Session, account: Account, dead: list[Tally]) -> AccountView:
         reading=rule.read(used) if isinstance(rule, Odometer) else None,
         halt_at=None if account.halt is None else number_text(account.halt),
         charged=any(used.amounts) or has_charges(session, account.id),
-        opened_epsilon=_opened_epsilon(session, account),
+        opened=_opened(session, account),
     )
 
 
-def _opened_epsilon(session: Session, account: Account) -> str | None:
-    """Return the epsilon that a filter was opened with, as its first entry tells."""
-    if not isinstance(account.rule, Filter):
+def _opened(session: Session, account: Account) -> dict[str, str] | None:
+    """Return the budget that a filter was opened with, as its first entry tells."""
+    rule = account.rule
+    if not isinstance(rule, Filter):
         return None
     rows = session.rows("read_entry", account=account.id, seq=1)
-    rule = json.loads(rows[0]["body"]).get("rule", {}) if rows else {}
-    return str(rule.get("epsilon", number_text(account.rule.epsilon)))
+    told = json.loads(rows[0]["body"]).get("rule", {}) if rows else {}
+    now = {"epsilon": number_text(rule.epsilon), "delta": number_text(rule.delta)}
+    return {name: str(told.get(name, text)) for name, text in now.items()}
 
 
 def _entry(row: Row, account: Account) -> Entry:
