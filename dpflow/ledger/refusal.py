@@ -75,7 +75,7 @@ def refusal_error(refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
         step=request.step,
         gate=account.kind,
         theorem=account.rule.theorem,
-        asked=account.rule.named(refusal.asked),
+        asked=_asked(account, refusal.asked),
         left=_left(account),
         fits=fits,
         cost=request.cost.describe(),
@@ -143,6 +143,16 @@ def _left(account: Account) -> dict[str, str] | None:
         return _odometer_left(account)
     left = account.left()
     return None if left is None else account.rule.named(left)
+
+
+def _asked(account: Account, amount: Tally) -> dict[str, str]:
+    """Return what a step asked of an account; of a halt, how far its reading rises."""
+    rule, before = account.rule, account.settled + account.held
+    if account.halt is not None and isinstance(rule, Odometer):
+        reading, reached = rule.read(before), rule.read(before + amount)
+        if reached != float("inf"):
+            return {"epsilon": number_text(Fraction(reached) - Fraction(reading))}
+    return rule.named(amount)
 
 
 def _odometer_left(account: Account) -> dict[str, str] | None:
