@@ -355,14 +355,18 @@ def _is_charged(
 
 def _lost(own: Sequence[AccountView], budgets: Sequence[AccountView]) -> Bound | None:
     """Return the least bound that holds; of a divided dataset, for its worst part."""
-    parts = {partition_of(view.id) for view in own if view.charged}
-    # A flow without gates of its own may have charged any part.
-    parts = parts or {v.name for v in budgets if v.kind == "partition"} or {""}
+    inside: dict[str, list[AccountView]] = {}
+    for view in own:
+        if view.charged:
+            inside.setdefault(partition_of(view.id), []).append(view)
+    around = {view.name: view for view in budgets if view.kind == "partition"}
+    whole = [view for view in budgets if view.kind != "partition"]
     found = []
-    for part in parts:
-        inside = [view for view in own if partition_of(view.id) == part]
-        around = [v for v in budgets if v.kind != "partition" or v.name == part]
-        bounds = [each for view in (*inside, *around) for each in _bounds(view)]
+    # A flow without gates of its own may have charged any part.
+    for part in inside or around or {""}:
+        gates = [*inside.get(part, ()), *whole]
+        gates += [around[part]] if part in around else []
+        bounds = [each for view in gates for each in _bounds(view)]
         if not bounds:
             return None
         found.append(min(bounds, key=lambda each: each.epsilon))

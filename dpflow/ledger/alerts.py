@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter
+from dpflow.exceptions import InvalidCost
 from dpflow.ledger.account import Account, now, partition_of
 from dpflow.ledger.database import Session
 from dpflow.ledger.records import Alert, AlertView, TermOpened
@@ -64,7 +65,7 @@ def new_alerts(
 
 def alert_text(alert: Alert | AlertView) -> str:
     """Say which gate has used how much, in words."""
-    percent = f"{float(100 * number_from_text(alert.threshold)):g}%"
+    percent = _percent(alert.threshold)
     part = partition_of(alert.account)
     where = f"{alert.name} on {alert.dataset}{f' in {part}' if part else ''}"
     if alert.gate == "odometer":
@@ -72,6 +73,14 @@ def alert_text(alert: Alert | AlertView) -> str:
     if alert.gate == "flow":
         return f"{percent} of the share of {where} is used"
     return f"{percent} of the budget of {alert.account} is used"
+
+
+def _percent(threshold: str) -> str:
+    try:
+        return f"{float(100 * number_from_text(threshold)):g}%"
+    except InvalidCost:
+        # An edited ledger can hold anything; a page shows it as it is.
+        return threshold
 
 
 def new_terms(

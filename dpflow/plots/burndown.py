@@ -309,7 +309,9 @@ def _charge_ticks(axes: Any, data: BurnDown, place: Any, end: Any) -> None:
             key = style.label(point.release_key.rsplit("/", 1)[-1], 18)
             names.setdefault(key, place(point))
     if names:
-        shown = [[*names.items()][n] for n in style.thinned(len(names), _MOST_LABELS)]
+        # A forecast leaves them so much less room.
+        room = max(2, math.floor(_MOST_LABELS * max(names.values()) / max(end, 1)))
+        shown = [[*names.items()][n] for n in style.thinned(len(names), room)]
         axes.set_xticks(
             [number for _, number in shown],
             [name for name, _ in shown],

@@ -100,7 +100,7 @@ def test_the_sentence_says_what_the_figure_shows(shop):
     today = datetime.now(UTC).date().isoformat()
     assert sentence.startswith("Burn-down of shop (epsilon 1 at delta 0, basic filter)")
     assert f"1 charges on {today}" in sentence
-    assert "dataset shop: 90 % left; 1 refusals; alerts at 25 %, 75 % used." in sentence
+    assert "dataset shop: 90 % left; 1 refusal; alerts at 25 %, 75 % used." in sentence
 
 
 def test_what_is_left_is_rounded_down():
