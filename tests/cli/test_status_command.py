@@ -407,7 +407,7 @@ def test_what_was_spent_is_told_as_an_epsilon(shop: Shop) -> None:
     theorems = run_json("compare", "cdnow")["filters"]
     (needs,) = [f["needs_epsilon"] for f in theorems if f["theorem"] == "gaussian"]
     assert float(spent["epsilon"]) == pytest.approx(float(needs), rel=0.015)
-    assert (spent["of"], spent["delta"]) == ("3", "1e-6")
+    assert (spent["of"], spent["delta"]) == ("3", "0.000001")
     assert "epsilon 1.05 of 3 at delta 1e-6; 11.9% of the budget" in run_fine("status")
 
 
