@@ -253,7 +253,12 @@ def _print_overview(known: _Known) -> None:
 
     from dpflow.cli.tables import STATE_STYLES, flows_table
     from dpflow.ledger.refusal import frozen_text
-    from dpflow.summary import percent_text, terms_in_words, unusual_text
+    from dpflow.summary import (
+        percent_text,
+        shares_in_words,
+        terms_in_words,
+        unusual_text,
+    )
 
     standing, found, terms = known.standing, known.overview, known.terms
     title = (plain(standing.dataset), "bold cyan")
@@ -270,6 +275,8 @@ def _print_overview(known: _Known) -> None:
     if standing.pinned is not None:
         if unusual_text(found.unusual):
             say(Text(unusual_text(found.unusual), style="yellow"))
+        if shares_in_words(standing.pinned):
+            say(plain(shares_in_words(standing.pinned)))
         if len(terms) > 1 or any(view.opened != view.budget for view in terms):
             say(plain(terms_in_words(terms)))
         if terms and terms[-1].frozen is not None:
@@ -282,14 +289,11 @@ def _print_overview(known: _Known) -> None:
 
 def _print_details(known: _Known) -> None:
     from dpflow.cli.tables import accounts_table, odometers_table
-    from dpflow.summary import shares_in_words, telling, term_guarantee
+    from dpflow.summary import telling, term_guarantee
 
     standing = known.standing
     if standing.pinned is not None:
         say("", plain(term_guarantee(standing.pinned, known.terms)))
-        shares = shares_in_words(standing.pinned)
-        if shares:
-            say(plain(shares))
     shown = telling(standing.accounts, _MOST_ACCOUNTS)
     filters = [view for view in shown if view.reading is None]
     odometers = [view for view in shown if view.reading is not None]

@@ -74,13 +74,13 @@ def test_before_the_first_charge_it_shows_the_whole_budget(shop: Shop) -> None:
 def test_the_sum_of_shares_stands_beside_the_budget(shop: Shop) -> None:
     """Also if it is above; a share is a limit and keeps nothing for its flow."""
     told = "add up to (epsilon = 2, delta = 5e-07) beside the budget (epsilon = 3,"
-    for command in (["status", "--details"], ["policy", "check"]):
+    for command in (["status"], ["policy", "check"]):
         text = " ".join(run_fine(*command).split())
         assert told in text
         assert "may be gone" not in text
     shop.write(CDNOW + "  daily: {epsilon: 1.5, delta: 1e-7}\n")
     told = "add up to (epsilon = 3.5, delta = 6e-07) beside the budget (epsilon = 3,"
-    for command in (["status", "--details"], ["policy", "check"]):
+    for command in (["status"], ["policy", "check"]):
         text = " ".join(run_fine(*command).split())
         assert told in text
         assert "the budget may be gone before a flow has used its share" in text

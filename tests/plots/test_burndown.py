@@ -11,7 +11,7 @@ import pytest
 from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 
-from dpflow import Gaussian, PureDP, guarded
+from dpflow import Gaussian, PureDP, guarded, release
 from dpflow.exceptions import BudgetRefused, ConfigurationError, UnknownDataset
 from dpflow.forecast import Line
 from dpflow.ledger.records import Usage
@@ -125,6 +125,31 @@ def test_refusals_are_marked_where_they_happened(shop):
     assert list(crosses.get_xdata()) == [2]
     assert list(crosses.get_ydata()) == pytest.approx([90])
     assert "1 refused" in texts(figure)
+
+
+def test_the_gate_that_halts_a_flow_is_drawn_with_its_refusals(tmp_path, monkeypatch):
+    """An odometer's line falls from all to nothing left, and its crosses are on it."""
+    odometer = "odometer: basic\nflows: {weekly: {halt_at_epsilon: 0.5}}\n"
+    make_project(tmp_path, monkeypatch, POLICY + odometer)
+
+    @guarded(dataset="shop", cost=TENTH, flow="weekly", fresh=True)
+    def count():
+        return release(3)
+
+    for _ in range(5):
+        count()
+    for _ in range(2):
+        with pytest.raises(BudgetRefused):
+            count()
+    figure = burn_down("shop")
+    (axes,) = figure.axes
+    crosses = next(line for line in axes.lines if line.get_marker() == "x")
+    assert list(crosses.get_ydata()) == pytest.approx([0, 0])
+    assert "2 refused" in texts(figure)
+    assert "odometer of weekly, halts at 0.5" in texts(figure)
+    sentence = alt_text(figure)
+    assert "odometer of weekly, halts at 0.5: 0 % left; 2 refusals" in sentence
+    assert "dataset shop: 50 % left" in sentence
 
 
 def test_a_ledger_with_refusals_only_is_drawn(shop):

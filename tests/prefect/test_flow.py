@@ -277,8 +277,8 @@ def test_the_budget_artifact_tells_the_alerts(make_project):
     assert "95%" not in told
     report(2)
     told = Artifact.get("dpflow-budget-shop").data
-    assert told.count("- 50% of the budget of `shop#1` ") == 1
-    assert told.count("- 95% of the budget of `shop#1` ") == 1
+    assert told.count("- 50% of the budget of shop#1 is used, since ") == 1
+    assert told.count("- 95% of the budget of shop#1 is used, since ") == 1
 
 
 def test_without_an_alert_the_budget_artifact_tells_none(project):
