@@ -408,7 +408,7 @@ def test_what_was_spent_is_told_as_an_epsilon(shop: Shop) -> None:
     (needs,) = [f["needs_epsilon"] for f in theorems if f["theorem"] == "gaussian"]
     assert float(spent["epsilon"]) == pytest.approx(float(needs), rel=0.015)
     assert (spent["of"], spent["delta"]) == ("3", "0.000001")
-    assert "epsilon 1.05 of 3 at delta 1e-6; 11.9% of the budget" in run_fine("status")
+    assert "of 3 at delta 1e-6; 11.9% of the budget is used" in run_fine("status")
 
 
 def test_a_halted_flow_says_which_gate_halted_it(shop: Shop) -> None:
