@@ -26,7 +26,20 @@ cross process pools and Prefect's result storage), and ends with what to do next
 
 from __future__ import annotations
 
+import sys
 from typing import Any, ClassVar
+
+
+def how_to_install(extra: str) -> str:
+    """Say how to install dpflow with one of its extras.
+
+    Not by its name: on the package index that name is another project's.
+    """
+    version = getattr(sys.modules["dpflow"], "__version__", "VERSION")
+    return (
+        f"in a checkout of dpflow run: pip install '.[{extra}]', or beside its wheel: "
+        f"pip install './dpflow-{version}-py3-none-any.whl[{extra}]'"
+    )
 
 
 class DpflowError(Exception):

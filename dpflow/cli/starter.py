@@ -13,7 +13,7 @@ from pathlib import Path
 from dpflow.accounting.cost_text import cost_from_text
 from dpflow.cli.output import short_path
 from dpflow.config import Settings, settings
-from dpflow.exceptions import ConfigurationError, LedgerMissing
+from dpflow.exceptions import ConfigurationError, LedgerMissing, how_to_install
 from dpflow.forecast import loads_of, runs_left
 from dpflow.ledger import (
     LOCK_NAME,
@@ -255,7 +255,7 @@ def _warnings(
     if ignored in kept and ".dpflow" not in ignored.read_text("utf-8", "replace"):
         yield f"add the line .dpflow/ to {short_path(ignored)}: a ledger is no source"
     if importlib.util.find_spec("opendp") is None:
-        yield "the flow draws its noise with OpenDP: pip install 'dpflow[opendp]'"
+        yield f"the flow draws its noise with OpenDP; {how_to_install('opendp')}"
 
 
 # What is written

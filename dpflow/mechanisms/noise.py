@@ -22,7 +22,7 @@ from functools import lru_cache, singledispatch
 from typing import TYPE_CHECKING, Any
 
 from dpflow.accounting.costs import Cost, Gaussian, Laplace
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import ReleaseError, how_to_install
 from dpflow.mechanisms.sources import replaced_stream
 from dpflow.rounding import float_up
 
@@ -220,8 +220,8 @@ def _opendp() -> Any:
         import opendp.prelude as dp  # noqa: PLC0415
     except ImportError:
         msg = (
-            "release() draws noise through OpenDP, which is not installed: "
-            "pip install 'dpflow[opendp]'"
+            "release() draws noise through OpenDP, which is not installed; "
+            f"{how_to_install('opendp')}"
         )
         raise ReleaseError(msg) from None
     return dp

@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from dpflow.accounting.costs import cost_from_description
-from dpflow.exceptions import ConfigurationError, DpflowError
+from dpflow.exceptions import ConfigurationError, DpflowError, how_to_install
 from dpflow.ledger.records import AccountView, RefusalView
 from dpflow.plots import (
     BurnDown,
@@ -84,7 +84,7 @@ def render(report: Report, *, live: Live | None = None) -> str:
     drawn = all(each["drawn"] for each in sections)
     page = _environment().get_template("report.html")
     facts = {"report": report, "sections": sections, "drawn": drawn}
-    return page.render(**facts, **_frame(live))
+    return page.render(**facts, install_plots=how_to_install("plots"), **_frame(live))
 
 
 def render_problem(message: str, *, live: Live) -> str:

@@ -296,7 +296,7 @@ def test_nothing_charged_and_no_such_dataset_are_told_apart(shop):
 def test_matplotlib_is_an_extra(shop, monkeypatch):
     """Without it, the error says what to install."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'dpflow\[plots\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[plots\]'"):
         burn_down("shop")
 
 

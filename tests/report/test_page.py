@@ -379,7 +379,7 @@ def test_without_matplotlib_the_tables_are_there(shop, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     text = render(report())
     assert not Tree(text).all("img")
-    assert "dpflow[plots]" in text
+    assert ".whl[plots]" in text
     assert "dataset shop" in text
 
 
@@ -390,7 +390,7 @@ def test_a_ledger_without_a_charge_has_a_page(tmp_path, monkeypatch):
     assert "not pinned yet" in text
     assert "No step was refused." in text
     assert not Tree(text).all("img")
-    assert "dpflow[plots]" not in text
+    assert ".whl[plots]" not in text
 
 
 def test_a_project_without_policies_has_a_page(tmp_path, monkeypatch):
