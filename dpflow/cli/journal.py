@@ -180,15 +180,18 @@ def _decided(body: Mapping[str, Any]) -> str:
     return str(body.get("reason") or because or "")
 
 
-def _opened(item: JournalEntry) -> str:
+def opened_with(item: JournalEntry) -> str:
     """Say with which rule an account was opened; it may be tighter now."""
     account, rule = item.account, item.entry.body.get("rule", {})
     limits = {
         "epsilon": rule.get("epsilon", account.epsilon or "0"),
         "delta": rule.get("delta", account.delta),
     }
-    opened = f"{account.theorem}: {amounts_text(limits)}"
-    body = item.entry.body
+    return f"{account.theorem}: {amounts_text(limits)}"
+
+
+def _opened(item: JournalEntry) -> str:
+    opened, body = opened_with(item), item.entry.body
     by_hand = body.get("because") not in (None, *BY_ITSELF)
     return f"{opened}; {_decided(body)}" if by_hand else opened
 

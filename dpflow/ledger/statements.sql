@@ -138,6 +138,19 @@ WHERE (CAST(:dataset AS TEXT) IS NULL OR account.dataset = :dataset)
   AND (CAST(:account_kind AS TEXT) IS NULL OR account.kind = :account_kind)
 ORDER BY entry_order.position DESC LIMIT :limit;
 
+-- name: decisions
+SELECT entry.account, entry.seq, entry.kind, entry.reservation, entry.amount,
+       entry.settled_after, entry.held_after, entry.run, entry.body, entry.at,
+       entry.writer, entry.hash
+FROM entry
+JOIN account ON account.id = entry.account
+JOIN entry_order
+    ON entry_order.account = entry.account AND entry_order.seq = entry.seq
+WHERE (CAST(:dataset AS TEXT) IS NULL OR account.dataset = :dataset)
+  AND (entry.kind IN ('tighten', 'freeze', 'thaw', 'forfeit', 'amend', 'prior', 'repair')
+       OR (entry.kind = 'open' AND account.kind IN ('dataset', 'population')))
+ORDER BY entry_order.position DESC;
+
 -- name: refusals
 SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset
 FROM entry JOIN account ON account.id = entry.account

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter, Odometer
@@ -74,6 +75,51 @@ def history(
             for row in session.rows("list_accounts", dataset=dataset)
         }
     return [_entry(row, known[row["account"]]) for row in rows]
+
+
+def decisions(ledger: Ledger, dataset: str | None = None) -> list[Entry]:
+    """Return what people decided, newest first: no charge and no refusal of a step.
+
+    A decision that stands in the journals of several accounts is returned once, as the
+    whole dataset's has it.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: Only about this dataset or population.
+    """
+    with ledger.database.read() as session:
+        rows = session.rows("decisions", dataset=dataset)
+        known = {
+            row["id"]: account_from_row(row)
+            for row in session.rows("list_accounts", dataset=dataset)
+        }
+    found: list[list[Row]] = []
+    former = None
+    for row in rows:
+        said = _decided(row)
+        # One transaction's entries follow each other and say the same.
+        if said == former and row["account"] not in [r["account"] for r in found[-1]]:
+            found[-1].append(row)
+        else:
+            found.append([row])
+        former = said
+    return [
+        _entry(row, known[row["account"]])
+        for row in (min(each, key=lambda row: _rank(known, row)) for each in found)
+    ]
+
+
+def _decided(row: Row) -> tuple[Any, ...]:
+    """Return what the entries of one decision have in common in all accounts."""
+    body = json.loads(row["body"])
+    names = ("who", "because", "policy", "cost", "evidence_sha256")
+    return (row["kind"], row["reservation"], *(body.get(name) for name in names))
+
+
+def _rank(known: Mapping[str, Account], row: Row) -> int:
+    kinds = ("dataset", "population")
+    kind = known[row["account"]].kind
+    return kinds.index(kind) if kind in kinds else len(kinds)
 
 
 def usage(ledger: Ledger, dataset: str) -> list[Usage]:

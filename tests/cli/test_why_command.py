@@ -198,7 +198,7 @@ def test_equal_refusals_are_told_once_with_their_number(shop: Shop) -> None:
 
 
 def test_refusals_of_each_gate_are_counted_once(shop: Shop) -> None:
-    """By the dataset, by a share, by an odometer that halts and journals others' too."""
+    """By the dataset, a share, or an odometer, which journals others' refusals too."""
     flows = "  plain: {}\n  halting: {halt_at_epsilon: 1.5}\n  weekly-report"
     shop.write(CDNOW.replace("  weekly-report", flows))
     shop.refuse(TOO_MUCH, flow="plain")
