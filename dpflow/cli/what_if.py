@@ -9,7 +9,6 @@ from fractions import Fraction
 
 from rich.table import Table
 
-from dpflow.accounting.costs import Cost
 from dpflow.cli.output import short_path
 from dpflow.cli.source import (
     policies_and_problem,
@@ -34,7 +33,7 @@ from dpflow.forecast import (
     runs_left,
 )
 from dpflow.forecast.gates import Pinned, population_of, refused_flow
-from dpflow.forecast.noise import FACTORS, noise_of, scaled_workload
+from dpflow.forecast.noise import FACTORS, half_width, scaled_workload
 from dpflow.forecast.outlook import example_run, history_schedule
 from dpflow.forecast.workload_file import step_from_text, workload_of_run
 from dpflow.ledger import Ledger, views
@@ -323,13 +322,8 @@ def _rows(
         ends = None
         if schedule is not None and left is not None:
             ends = schedule.every.after(schedule.first, left)
-        widths = tuple(_width(step.cost) for step in other)
+        widths = tuple(half_width(step.cost) for step in other)
         yield NoiseRow(factor=factor, runs_left=left, ends=ends, widths=widths)
-
-
-def _width(cost: Cost) -> Fraction | None:
-    noise = noise_of(cost)
-    return None if noise is None else noise.half_width
 
 
 def noise_table(found: Answer) -> Table:

@@ -25,7 +25,7 @@ _POSTED = ("settle", "forfeit", "amend", "prior", "repair")
 _RETURNED = ("void", "seal")
 _HAVE_BUDGETS = ("dataset", "partition", "population")
 #: What the journal says of a step that called nothing of dpflow to draw its noise.
-_OWN_NOISE = ("own", "self-declared")
+OWN_NOISE = ("own", "self-declared")
 _FORFEITED = "was forfeited"
 
 
@@ -224,7 +224,7 @@ def _unusual(kind: str, body: Mapping[str, Any]) -> str:
         return ""
     if body.get("outcome") == "failed":
         return f"failed: {body.get('error_type') or 'error'}"
-    return "drew its own noise" if body.get("noise") in _OWN_NOISE else ""
+    return "drew its own noise" if body.get("noise") in OWN_NOISE else ""
 
 
 def _note(

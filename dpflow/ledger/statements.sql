@@ -228,9 +228,13 @@ INSERT INTO granted (account, step, amount) VALUES (:account, :step, :amount)
 ON CONFLICT (account, step) DO UPDATE SET amount = excluded.amount;
 
 -- name: list_releases
-SELECT release_key, key_text, dataset, step, cost, state, digest, at,
-       length(value) AS size
-FROM release ORDER BY at DESC, release_key;
+SELECT r.release_key, r.key_text, r.dataset, r.step, r.cost, r.state, r.digest, r.at,
+       length(r.value) AS size, charge.body AS charge,
+       (SELECT min(e.body) FROM entry e
+        WHERE e.reservation = r.reservation AND e.kind = 'settle'
+          AND e.kind IN ('settle', 'void', 'forfeit', 'seal')) AS settled
+FROM release r LEFT JOIN reservation charge ON charge.id = r.reservation
+ORDER BY r.at DESC, r.release_key;
 
 -- name: forget_release
 UPDATE release SET value = NULL
