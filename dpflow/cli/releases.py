@@ -143,6 +143,7 @@ def _print(found: list[Release]) -> None:
         *(["state"] if states else []),
         numbers=(when, error),
     )
+    table.columns[0].justify = "left"
     for item in found:
         cost, width, drew = _cost(item), _half_width(item), item.noise in OWN_NOISE
         own |= drew and width is not None
