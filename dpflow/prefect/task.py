@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from prefect.assets import Asset
 from prefect.cache_policies import NO_CACHE
+from prefect.context import TaskRunContext
 from prefect.tasks import MaterializingTask, TaskOptions
 from typing_extensions import Unpack
 
 from dpflow.bodies import charging, with_parentheses
-from dpflow.exceptions import BudgetRefused
+from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.execution import arun, run
 from dpflow.prefect.futures import note_future
 from dpflow.prefect.place import called_by_engine, current_place
@@ -76,6 +77,7 @@ class DPTask(MaterializingTask[P, R]):
             self, *args: Any, return_state: bool = False, **kwargs: Any
         ) -> Any:
             """Return the value or raise the refusal, unless `return_state` is set."""
+            _refuse_cover(self)
             checked_call(self, args, kwargs)
             result = super().__call__(*args, return_state=return_state, **kwargs)
             if return_state:
@@ -128,6 +130,24 @@ class DPTask(MaterializingTask[P, R]):
             refuse_background(self.step)
             checked_call(self, args or (), kwargs or {})
             return super().apply_async(args, kwargs, **options)
+
+
+def _refuse_cover(task: DPTask[..., Any]) -> None:
+    """Refuse to run as the body of another task: Prefect would keep the arguments.
+
+    Prefect tells nobody when a task is made of this one; its run is where it shows.
+
+    Raises:
+        ConfigurationError: If a task was made of this one, and runs it.
+    """
+    outer = TaskRunContext.get()
+    if outer is not None and outer.task.fn is task:
+        msg = (
+            f"@task stands over the DP step {task.step.name!r}: take it away, for "
+            "@dp_task makes a task and takes the options of @task. The step did not "
+            "run."
+        )
+        raise ConfigurationError(msg)
 
 
 def _value(result: Any) -> Any:
