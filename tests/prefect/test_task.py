@@ -619,7 +619,7 @@ def test_private_task_never_stores_its_result():
 
 @pytest.mark.parametrize("how", ["call", "submit", "map"])
 def test_a_task_made_of_a_step_is_refused_when_it_runs(project, how):
-    """Prefect would keep its arguments; nothing is charged. A step in a task may run."""
+    """Prefect would keep its arguments. A step that a task calls may run."""
     step = dp_task(dataset="shop", cost=TENTH, name="customers")(lambda week: week)
     over = task(step)
 
