@@ -125,11 +125,11 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
     versions = [_version(step, policy) for policy in policies]
     touched = step.touched(public)
     common = [list(step.datasets), versions, step.name, *filter(None, [touched])]
-    key_text = step.key_text(public)
+    key = step.key(public)
     run = place.flows[0].run if place.flows else None
     parts: list[object] | None = None
-    if key_text is not None:
-        parts = ["named", *common, key_text]
+    if key is not None:
+        parts = ["named", *common, key.text, *filter(None, [key.fields])]
     elif run is not None and step.replays:
         what = [step.source, described(cost), _encoded(step, public)]
         parts = ["run", *common, run, *what]
@@ -147,7 +147,7 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
         preflights=runs_around(place),
         partitions=touched,
         release_key=None if parts is None else project.ledger.release_key(*parts),
-        key_text=key_text or "",
+        key_text="" if key is None else key.text,
         fresh=step.fresh,
         body={**place.facts, "versions": versions},
     )

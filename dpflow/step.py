@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from dpflow.accounting.costs import Cost
 from dpflow.accounting.outcomes import OutcomeCost
 from dpflow.bodies import check_body, name_of
 from dpflow.exceptions import ConfigurationError
+from dpflow.keys import Name, Untold, fill, has_address, template_fields
 
 #: The instance of a method is no public argument.
 HIDDEN = frozenset({"self", "cls"})
@@ -96,12 +96,13 @@ class Step:
         if self.partitions is None:
             return ()
         if isinstance(self.partitions, str):
-            found = [self._filled("partitions", self.partitions, public)]
+            found = [self._filled("partitions", self.partitions, public).text]
         elif callable(self.partitions):
             found = self._asked("partitions", self.partitions, public)
         else:
             found = [
-                self._filled("partitions", item, public) for item in self.partitions
+                self._filled("partitions", each, public).text
+                for each in self.partitions
             ]
         names = found if isinstance(found, list | tuple) else None
         if not names or not all(isinstance(name, str) and name for name in names):
@@ -137,20 +138,27 @@ class Step:
             return dict(public)
         return {p.name: public[p.name] for p in parameters if p.name in public}
 
-    def key_text(self, public: Mapping[str, Any]) -> str | None:
+    def key(self, public: Mapping[str, Any]) -> Name | None:
         """Return the release key for these public arguments, if the step has one.
 
         Raises:
-            ConfigurationError: If the template does not fit the arguments.
+            ConfigurationError: If the template does not fit the arguments, or one of
+                them cannot be told by a text.
         """
         if self.release_key is None:
             return None
         return self._filled("release_key", self.release_key, public)
 
-    def _filled(self, keyword: str, template: str, public: Mapping[str, Any]) -> str:
+    def _filled(self, keyword: str, template: str, public: Mapping[str, Any]) -> Name:
         """Fill a template with the public arguments."""
         try:
-            return template.format(**public)
+            return fill(template, public)
+        except Untold as error:
+            msg = (
+                f"{keyword} {template!r} of step {self.name!r}: {error}. The step did "
+                "not run."
+            )
+            raise ConfigurationError(msg) from error
         except Exception as error:
             msg = (
                 f"{keyword} {template!r} of step {self.name!r} does not fit its "
@@ -255,7 +263,14 @@ def _optional_text(value: object, name: str) -> str | None:
 
 def _checked_name(function: Callable[..., Any], name: str | None) -> str:
     check_body(function)
-    return name_of(function) if name is None else checked_text(name, "name")
+    title = name_of(function) if name is None else checked_text(name, "name")
+    if has_address(title):
+        msg = (
+            f"step {title!r} describes an object by its address, and another one gets "
+            "that later. Name the step by what it does"
+        )
+        raise ConfigurationError(msg)
+    return title
 
 
 def _replays(function: Callable[..., Any], signature: inspect.Signature) -> bool:
@@ -359,11 +374,3 @@ def check_template(step: Step, keyword: str, template: str) -> None:
                 f"{', '.join(public) or 'there are none'}"
             )
             raise ConfigurationError(msg)
-
-
-def template_fields(template: str) -> Iterator[str]:
-    """Yield the fields of a template, those inside a format included."""
-    for _, field, form, _ in string.Formatter().parse(template):
-        if field is not None:
-            yield field
-            yield from template_fields(form or "")

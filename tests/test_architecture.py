@@ -37,6 +37,7 @@ ROOMS = [
     "ledger",
     "project",
     "bodies",
+    "keys",
     "step",
     "redaction",
     "waiting",

@@ -37,7 +37,8 @@ from prefect.utilities.callables import get_call_parameters
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from dpflow.exceptions import ConfigurationError
-from dpflow.step import HIDDEN, Step, check_template, template_fields
+from dpflow.keys import template_fields
+from dpflow.step import HIDDEN, Step, check_template
 
 R = TypeVar("R")
 
