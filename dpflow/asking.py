@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 import uuid
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 from dpflow.exceptions import (
@@ -66,11 +68,13 @@ class Place:
     Attributes:
         flows: The enclosing flows, nearest first. A release without a key of its own
             is replayed within the nearest one's run.
+        named: The flow that the step names itself (`flow=`), if it does.
         facts: Further facts for the journal, such as the task run's id.
         listener: Who is told what became of a step; it decides nothing.
     """
 
     flows: tuple[EnclosingFlow, ...] = ()
+    named: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     listener: Callable[[Notice], None] | None = None
 
@@ -101,16 +105,38 @@ class Place:
             logger.warning("%s is used, after step %r", used, request.step)
             self.tell("alert", request, message=f"{used} is used", **asdict(alert))
 
-    @classmethod
-    def named(cls, flow: str | None) -> Place:
-        """Return the place of a step outside Prefect, in a flow of this name.
 
-        Raises:
-            ConfigurationError: If the name is no text.
-        """
-        if flow is None:
-            return cls()
-        return cls(flows=(EnclosingFlow(name=checked_text(flow, "flow")),))
+def checked_flow(flow: object) -> str | None:
+    """Return the name of a flow, if one is given.
+
+    Raises:
+        ConfigurationError: If it is no name.
+    """
+    return None if flow is None else checked_text(flow, "flow")
+
+
+def current_place(flow: str | None = None) -> Place:
+    """Return where a call runs that knows no Prefect: within Prefect's flows, if any.
+
+    It would pass the share and the halt of the flow around it by otherwise.
+
+    Args:
+        flow: The flow that it names.
+    """
+    place = Place()
+    if _within_prefect():
+        place = import_module("dpflow.prefect.place").current_place()
+    return replace(place, named=flow)
+
+
+def _within_prefect() -> bool:
+    """Say whether Prefect runs a flow or a task around this call."""
+    # Another thread may have half of it loaded. Around a run it is whole.
+    loaded = sys.modules.get("prefect.context")
+    kinds = [
+        getattr(loaded, name, None) for name in ("FlowRunContext", "TaskRunContext")
+    ]
+    return any(kind is not None and kind.get() is not None for kind in kinds)
 
 
 def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, Request]:
@@ -214,8 +240,26 @@ def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
 
 
 def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | None:
-    """Return the nearest enclosing flow that a policy names, else the root flow."""
-    for flow in place.flows:
+    """Return the nearest enclosing flow that a policy names.
+
+    Else it is the flow that the step names, else the root flow.
+
+    Raises:
+        ConfigurationError: If the step names another flow than the one around it that
+            a policy names, whose share it would pass by.
+    """
+    around = place.flows
+    for flow in around:
         if any(flow.name in policy.flows for policy in policies):
+            if place.named not in (None, flow.name):
+                msg = (
+                    f"a step says flow={place.named!r}, but it runs in flow "
+                    f"{flow.name!r}, which a policy names: its share and its halt "
+                    "would be passed by. Leave flow= away, or call the step outside of "
+                    "that flow. The step did not run."
+                )
+                raise ConfigurationError(msg)
             return flow
-    return place.flows[-1] if place.flows else None
+    if place.named is not None:
+        return EnclosingFlow(name=place.named, run=around[0].run if around else None)
+    return around[-1] if around else None

@@ -10,10 +10,11 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
 from dpflow.accounting.costs import Cost
-from dpflow.asking import Place, ask
+from dpflow.asking import ask, checked_flow, current_place
 from dpflow.bodies import charging, with_parentheses
 from dpflow.exceptions import ConfigurationError
 from dpflow.execution import Execution, admit, arun, run
@@ -44,12 +45,13 @@ def guarded(
     cell: CellLike | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Guard a function that reads private data, without Prefect.
+    """Guard a function that reads private data, without Prefect or in a flow of its.
 
     Args:
         dataset: Name of the dataset it reads, or several.
         cost: Its worst case, or a function of its public arguments.
-        flow: Name of the flow whose share and odometer are charged.
+        flow: Name of the flow whose share and odometer are charged, outside of
+            Prefect. Within a Prefect flow it is that one, as for a `dp_task`.
         private: Names of parameters that hold private data.
         release_key: Template over public parameters under which the output is kept;
             a second call with the same key replays it at no cost.
@@ -89,15 +91,15 @@ def guarded(
             cell=cell,
             name=name,
         )
-        place = Place.named(flow)
+        named = checked_flow(flow)
 
         @functools.wraps(function)
         async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return await arun(step, function, args, kwargs, place)
+            return await arun(step, function, args, kwargs, current_place(named))
 
         @functools.wraps(function)
         def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return run(step, function, args, kwargs, place)
+            return run(step, function, args, kwargs, current_place(named))
 
         chosen = guard_async if inspect.iscoroutinefunction(function) else guard
         return cast("Callable[P, R]", charging(chosen))
@@ -120,7 +122,8 @@ def spend(
         dataset: Name of the dataset it reads, or several.
         cost: Its worst case.
         step: Name of the step in the journal.
-        flow: Name of the flow whose share and odometer are charged.
+        flow: Name of the flow whose share and odometer are charged, outside of
+            Prefect. Within a Prefect flow it is that one.
         partitions: Names of the partitions that it reads.
 
     Yields:
@@ -146,7 +149,9 @@ def spend(
     defined = define_step(
         block, dataset=dataset, cost=cost, partitions=partitions, name=name
     )
-    place = Place.named(flow)
+    # No arguments tell one block from another: each is drawn anew.
+    defined = replace(defined, replays=False)
+    place = current_place(checked_flow(flow))
     project, request = ask(defined, {}, place)
     execution = admit(project, request, place)
     if isinstance(execution, Replayed):

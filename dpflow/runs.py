@@ -15,7 +15,15 @@ from typing import Any
 
 from dpflow.accounting.composed_costs import Composed, Repeated
 from dpflow.accounting.costs import Cost
-from dpflow.asking import Place, charged_flow, current_runs, owner_of, runs_around
+from dpflow.asking import (
+    Place,
+    charged_flow,
+    checked_flow,
+    current_place,
+    current_runs,
+    owner_of,
+    runs_around,
+)
 from dpflow.exceptions import ConfigurationError, DpflowError
 from dpflow.execution import admit
 from dpflow.ledger.records import Request
@@ -96,7 +104,8 @@ def preflight(
 
     Args:
         costs: One worst case for each step, by dataset.
-        flow: Name of the flow whose share and odometer are charged.
+        flow: Name of the flow whose share and odometer are charged, outside of
+            Prefect. Within a Prefect flow it is that one.
         partitions: Which parts of a divided dataset its steps read.
 
     Raises:
@@ -111,7 +120,7 @@ def preflight(
     declared = RunCosts(costs=costs, partitions=partitions or {})
     run = f"block/{uuid.uuid4().hex}"
     with sealed_at_end(run):
-        begin(declared, Place.named(flow), run)
+        begin(declared, current_place(checked_flow(flow)), run)
         yield
 
 

@@ -96,6 +96,7 @@ LOADERS = {
     "dpflow.accounting.adapters",  # an optional library
     "dpflow.accounting.costs",  # more mechanisms
     "dpflow.accounting.loss_distribution",  # an optional library
+    "dpflow.asking",  # Prefect, if it runs a flow or a task around a step
     "dpflow.config",  # Prefect, if one of its blocks holds the ledger's URL
     "dpflow.ledger.witness_places",  # Prefect, if its artifacts hold the witness
     "dpflow.policy_fields",

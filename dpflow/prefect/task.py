@@ -23,7 +23,7 @@ from dpflow.bodies import charging, with_parentheses
 from dpflow.exceptions import BudgetRefused
 from dpflow.execution import arun, run
 from dpflow.prefect.futures import note_future
-from dpflow.prefect.place import called_by_engine, current_place
+from dpflow.prefect.place import called_by_engine, task_place
 from dpflow.prefect.privacy import (
     check_flow_parameters,
     check_known,
@@ -251,7 +251,7 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
         _check_private(step, args, kwargs)
-        told = Told(current_place())
+        told = Told(task_place())
         try:
             value = run(step, body, args, kwargs, told.place)
         except BudgetRefused as refusal:
@@ -263,7 +263,7 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
         _check_private(step, args, kwargs)
-        told = Told(current_place())
+        told = Told(task_place())
         try:
             value = await arun(step, body_async, args, kwargs, told.place)
         except BudgetRefused as refusal:
