@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
+from dpflow.accounting.costs import Cost
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
@@ -19,13 +20,18 @@ from dpflow.exceptions import (
     ReleaseError,
 )
 from dpflow.ledger.codec import encode
-from dpflow.ledger.records import Granted, Request, described
+from dpflow.ledger.records import Granted, Request, cost_text, described
 from dpflow.policy import Policy
 from dpflow.policy_population import PREFIX
 from dpflow.project import Project, current_project
+from dpflow.redaction import shown_to_body
 from dpflow.step import Step, checked_text
+from dpflow.waiting import step_around
 
 logger = logging.getLogger("dpflow")
+
+#: How much of a key's digest stands for a text that is withheld.
+_DIGEST_SIGNS = 32
 
 #: The runs of the `preflight` blocks that this context is in, nearest first.
 current_runs: ContextVar[tuple[str, ...]] = ContextVar("dpflow_runs", default=())
@@ -145,6 +151,44 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
     Raises:
         DpflowError: If anything declared is wrong; nothing was charged.
     """
+    outer = step_around()
+    if outer is None:
+        return _asked(step, public, place)
+    try:
+        project, request = _asked(step, public, place)
+        return project, _without_texts(step, request, outer)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the body has read data)
+        told = shown_to_body(error, step=outer.step)
+    # Raised in the block above it would carry the original as its context.
+    raise told
+
+
+def _without_texts(step: Step, request: Request, outer: Request) -> Request:
+    """Take out of a request what the body around it may have made of private data.
+
+    Its step was defined outside, or is a block that is named after the one around it.
+    Which dataset it reads, and the numbers of its cost, are declared to be public.
+
+    Raises:
+        ConfigurationError: If it names a partition that is not public already, or the
+            cells of its cost may have been named in the body.
+    """
+    computed = step.inner or not isinstance(step.cost, Cost)
+    if computed and '"cells":' in cost_text(request.cost):
+        msg = "a step inside a body names the cells of its cost where it is defined"
+        raise ConfigurationError(msg)
+    written = step.written_partitions()
+    if not set(request.partitions) <= {*written, *outer.partitions}:
+        msg = "a step inside a body reads the partitions of the step around it"
+        raise ConfigurationError(msg)
+    if request.release_key is None or not step.computes_key():
+        return request
+    return replace(request, key_text=request.release_key[:_DIGEST_SIGNS])
+
+
+def _asked(
+    step: Step, public: Mapping[str, Any], place: Place
+) -> tuple[Project, Request]:
     project = current_project()
     policies = tuple(_policy(project, step, name) for name in step.datasets)
     cost = step.price(public)

@@ -187,7 +187,7 @@ class Execution:
         try:
             key = request.key_text
             noise = NoiseFor(ledger.id, ledger.environment, request.step, key)
-            with noise, inside(request.reservation):
+            with noise, inside(request, withheld=self.redact):
                 yield
         # Timeouts, cancellation and termination are no Exceptions.
         except BaseException as error:  # noqa: BLE001 (an error is an output too)

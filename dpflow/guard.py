@@ -26,6 +26,7 @@ from dpflow.step import (
     checked_text,
     define_step,
 )
+from dpflow.waiting import check_outside, step_around
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,6 +80,7 @@ def guarded(
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        check_outside("@guarded")
         step = define_step(
             function,
             dataset=dataset,
@@ -121,7 +123,8 @@ def spend(
     Args:
         dataset: Name of the dataset it reads, or several.
         cost: Its worst case.
-        step: Name of the step in the journal.
+        step: Name of the step in the journal. A block inside the body of another step
+            is named after that one: its name could be made of private data.
         flow: Name of the flow whose share and odometer are charged, outside of
             Prefect. Within a Prefect flow it is that one.
         partitions: Names of the partitions that it reads.
@@ -145,12 +148,21 @@ def spend(
     def block() -> None:
         """Stand for the block, which has no arguments."""
 
-    name = checked_text(step, "step")
+    name, outer = checked_text(step, "step"), step_around()
+    if outer is not None:
+        # Its own name may be made of what the body around it has read.
+        name = f"{outer.step}/inner"
+        if flow not in (None, outer.flow):
+            msg = (
+                f"a block inside the body of DP step {outer.step!r} is of that step's "
+                "flow; leave flow= away"
+            )
+            raise ConfigurationError(msg)
     defined = define_step(
         block, dataset=dataset, cost=cost, partitions=partitions, name=name
     )
     # No arguments tell one block from another: each is drawn anew.
-    defined = replace(defined, replays=False)
+    defined = replace(defined, replays=False, inner=outer is not None)
     place = current_place(checked_flow(flow))
     project, request = ask(defined, {}, place)
     execution = admit(project, request, place)

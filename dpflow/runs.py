@@ -30,6 +30,7 @@ from dpflow.ledger.records import Request
 from dpflow.ledger.seals import last_costs, seal
 from dpflow.project import Project, current_project
 from dpflow.step import checked_text
+from dpflow.waiting import check_outside
 
 logger = logging.getLogger("dpflow")
 
@@ -117,6 +118,7 @@ def preflight(
         >>> with preflight(costs={"orders": [cost, cost]}):
         ...     publish(orders(), returns())
     """
+    check_outside("preflight()")
     declared = RunCosts(costs=costs, partitions=partitions or {})
     run = f"block/{uuid.uuid4().hex}"
     with sealed_at_end(run):

@@ -40,6 +40,7 @@ class Step:
         partitions: Which partitions the body reads, of datasets that have some.
         fresh: Whether every call draws anew, at a charge of its own.
         version: Version of the data, where the policy's does not do.
+        inner: Whether it is a block inside the body of another step.
         replays: Whether a call is told by its public arguments, so that it may be
             replayed within a flow run. Not if the body closes over variables or is a
             method: what those hold is no argument. Nor if it is a lambda: all have
@@ -61,6 +62,7 @@ class Step:
     cell: CellLike | None = None
     source: str = ""
     replays: bool = True
+    inner: bool = False
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the public arguments by name, defaults included."""
@@ -148,6 +150,21 @@ class Step:
         if self.release_key is None:
             return None
         return self._filled("release_key", self.release_key, public)
+
+    def computes_key(self) -> bool:
+        """Say whether its release key is made of arguments."""
+        return any(template_fields(self.release_key or ""))
+
+    def written_partitions(self) -> tuple[str, ...]:
+        """Return the partitions that its definition names, whatever the arguments."""
+        if self.inner or self.partitions is None or callable(self.partitions):
+            return ()
+        names = (
+            [self.partitions] if isinstance(self.partitions, str) else self.partitions
+        )
+        return tuple(
+            fill(name, {}).text for name in names if not any(template_fields(name))
+        )
 
     def _filled(self, keyword: str, template: str, public: Mapping[str, Any]) -> Name:
         """Fill a template with the public arguments."""

@@ -118,8 +118,10 @@ class SubStep:
                 self._unpaid.remove(cost)
                 return cost
             left = ", ".join(map(repr, self._unpaid)) or "nothing"
+        # The body may have computed its numbers.
+        kind = "no part of it" if cost is None else f"another {type(cost).__name__}"
         msg = (
-            f"{what} in {name} draws {cost!r}, but of the declared sub-step {left} "
+            f"{what} in {name} draws {kind}, but of the declared sub-step {left} "
             "is left. Declare every draw, as in EarlyStopping(Composed(Gaussian("
             "...), Laplace(...)), ...), and say cost= which one this is."
         )

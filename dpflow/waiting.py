@@ -1,6 +1,8 @@
-"""Asking the ledger for a step until it answers.
+"""Asking the ledger for a step until it answers, and whose bodies ask.
 
 Another execution may be making the same release: it is waited for, and then replayed.
+A step that the body of another one asks for is made by code that has read private data:
+what it says of itself, and what it is told, may be that data.
 """
 
 from __future__ import annotations
@@ -12,28 +14,74 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
-from dpflow.exceptions import DpflowError, LedgerUnavailable, ReleaseError
+from dpflow.exceptions import (
+    ConfigurationError,
+    DpflowError,
+    LedgerUnavailable,
+    ReleaseError,
+)
 from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
 from dpflow.project import Project, Unsettled
+from dpflow.redaction import shown_to_body
 
 logger = logging.getLogger("dpflow")
 
 _CLAIM_SECONDS = 3600.0
 _POLL_SECONDS = 0.1
 
-#: The charges whose bodies run around this context, outermost first.
-_around: ContextVar[tuple[str, ...]] = ContextVar("dpflow_around", default=())
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """A body that runs.
+
+    Attributes:
+        request: What its step asked of the ledger.
+        withheld: Whether the texts that it makes are withheld.
+    """
+
+    request: Request
+    withheld: bool
+
+
+#: The bodies that run around this context, outermost first.
+_around: ContextVar[tuple[_Body, ...]] = ContextVar("dpflow_around", default=())
 
 
 @contextmanager
-def inside(reservation: str) -> Iterator[None]:
-    """Know, within this block, that the body of this charge runs around it."""
-    token = _around.set((*_around.get(), reservation))
+def inside(request: Request, *, withheld: bool) -> Iterator[None]:
+    """Know, within this block, that the body of this step runs around it."""
+    token = _around.set((*_around.get(), _Body(request, withheld)))
     try:
         yield
     finally:
         _around.reset(token)
+
+
+def step_around() -> Request | None:
+    """Return what the nearest step around asked, if texts made here are withheld."""
+    bodies = reversed(_around.get())
+    return next((body.request for body in bodies if body.withheld), None)
+
+
+def check_outside(what: str) -> None:
+    """Refuse what is to be declared where no private data has been read.
+
+    Args:
+        what: The declaration, for the message.
+
+    Raises:
+        ConfigurationError: Within the body of a step whose texts are withheld.
+    """
+    outer = step_around()
+    if outer is not None:
+        msg = (
+            f"{what} was called inside the body of DP step {outer.step!r}, where names "
+            "could be made of private data, and the ledger and Prefect would show "
+            "them. Define it outside, such as at the top of a module, and call it there"
+        )
+        raise ConfigurationError(msg)
 
 
 @contextmanager
@@ -62,7 +110,7 @@ def reserve(project: Project, request: Request) -> Granted | Replayed:
         DpflowError: If the request cannot be decided; the step may not run.
     """
     since = time.monotonic()
-    while isinstance(answer := project.ledger.reserve(request), Busy):
+    while isinstance(answer := _answer(project, request), Busy):
         if not _settled_late(project, answer):
             _check_patience(request, answer, since)
             time.sleep(_POLL_SECONDS)
@@ -90,6 +138,19 @@ def _told(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
     return answer
 
 
+def _answer(project: Project, request: Request) -> Answer:
+    """Ask once. A body is told the kind of an error only: it raises what it gets."""
+    outer = step_around()
+    try:
+        return project.ledger.reserve(request)
+    except Exception as error:
+        if outer is None:
+            raise
+        told = shown_to_body(error, step=outer.step)
+    # Raised in the block above it would carry the original as its context.
+    raise told
+
+
 async def _asked(project: Project, request: Request) -> Answer:
     question = _Question(project, request)
     try:
@@ -112,7 +173,7 @@ class _Question:
 
     def put(self) -> Answer:
         """Ask; nobody runs the body for an asker that has left."""
-        answer = self._project.ledger.reserve(self._request)
+        answer = _answer(self._project, self._request)
         with self._lock:
             self._answer = answer
             left = self._left
@@ -158,7 +219,7 @@ def _settled_late(project: Project, answer: Busy) -> bool:
 
 
 def _check_patience(request: Request, answer: Busy, since: float) -> None:
-    if answer.reservation in _around.get():
+    if answer.reservation in {body.request.reservation for body in _around.get()}:
         msg = (
             f"step {request.step!r} was called inside the body that is making the same "
             "release, and would wait for itself. Call a plain function there, or name "

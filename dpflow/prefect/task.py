@@ -26,6 +26,7 @@ from dpflow.prefect.futures import note_future
 from dpflow.prefect.place import called_by_engine, task_place
 from dpflow.prefect.privacy import (
     check_flow_parameters,
+    check_inside,
     check_known,
     check_options,
     checked_call,
@@ -43,6 +44,7 @@ from dpflow.step import (
     checked_text,
     define_step,
 )
+from dpflow.waiting import check_outside
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,6 +78,7 @@ class DPTask(MaterializingTask[P, R]):
             self, *args: Any, return_state: bool = False, **kwargs: Any
         ) -> Any:
             """Return the value or raise the refusal, unless `return_state` is set."""
+            check_inside(self.step, self)
             checked_call(self, args, kwargs)
             result = super().__call__(*args, return_state=return_state, **kwargs)
             if return_state:
@@ -86,12 +89,14 @@ class DPTask(MaterializingTask[P, R]):
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """Submit the task to the flow's task runner."""
+            check_inside(self.step, self, submitted=True)
             # Other processes would see copies of the arguments.
             check_flow_parameters(self.step, checked_call(self, args, kwargs))
             return note_future(super().submit(*args, **kwargs))
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """Submit one task for each item."""
+            check_inside(self.step, self, submitted=True)
             check_flow_parameters(self.step, checked_call(self, args, kwargs))
             futures = checked_map(super().map, args, kwargs)
             for future in futures:
@@ -107,6 +112,8 @@ class DPTask(MaterializingTask[P, R]):
             # Prefect builds a plain Task here; only its class and the step are lost.
             fresh = checked_flag(options.pop("fresh", self.step.fresh), "fresh")
             check_known(self.step, options)
+            if options or assets is not None:
+                check_outside("with_options()")
             version = self.step.version
             if options.get("version") is not None:
                 version = checked_text(options["version"], "version")
@@ -125,6 +132,7 @@ class DPTask(MaterializingTask[P, R]):
             self, args: tuple[Any, ...] = (), kwargs: Any = None, **options: Any
         ) -> Any:
             """Ask a task worker to run the task, unless an argument is private."""
+            check_outside(".delay()")
             refuse_background(self.step)
             checked_call(self, args or (), kwargs or {})
             return super().apply_async(args, kwargs, **options)
@@ -203,6 +211,7 @@ def dp_task(
     task_options.setdefault("log_prints", False)
 
     def decorate(function: Callable[P, R]) -> DPTask[P, R]:
+        check_outside("@dp_task")
         step = define_step(
             function,
             dataset=dataset,
