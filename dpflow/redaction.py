@@ -29,7 +29,10 @@ _OUR_PLACES = (
     "dpflow.bodies",
     "dpflow.drawing",
     "dpflow.execution",
-    "dpflow.mechanisms",
+    "dpflow.mechanisms.gradient_descent",
+    "dpflow.mechanisms.noise",
+    "dpflow.mechanisms.rows",
+    "dpflow.mechanisms.sparse_vector",
     "dpflow.prefect.loader",
     "dpflow.substeps",
     "dpflow.waiting",
@@ -54,7 +57,13 @@ def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
         its text.
     """
     if isinstance(error, BudgetRefused):
-        return _refused_inside(error, step=step, dataset=dataset)
+        msg = (
+            f"a step inside the body of DP step {step!r} on dataset {dataset!r} was "
+            "refused (text withheld: it may hold private data). The step "
+            f"{step!r} itself was charged in full. Ask for steps outside of bodies: "
+            "then a refusal comes before anything is charged, and says what would fit."
+        )
+        return _refused(error)(msg, dataset=dataset, step=step)
     told = _told(error)
     if told is not None:
         return told
@@ -77,6 +86,12 @@ def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
     Returns:
         As `shown`; nothing was charged.
     """
+    if isinstance(error, BudgetRefused):
+        msg = (
+            f"a step inside private task {task!r} was refused (text withheld: it may "
+            "hold private data). Ask for steps outside of it to see what would fit."
+        )
+        return _refused(error)(msg, step=task)
     told = _told(error)
     if told is not None:
         return told
@@ -112,16 +127,9 @@ def shown_to_body(error: Exception, *, step: str) -> DpflowError:
     return kind(msg, error_type=name)
 
 
-def _refused_inside(error: BudgetRefused, *, step: str, dataset: str) -> BudgetRefused:
-    """Return what the outside may see of a refusal that ended a body."""
-    kind = BudgetExhausted if isinstance(error, BudgetExhausted) else BudgetRefused
-    msg = (
-        f"a step inside the body of DP step {step!r} on dataset {dataset!r} was "
-        "refused (text withheld: it may hold private data). The step "
-        f"{step!r} itself was charged in full. Ask for steps outside of bodies: then "
-        "a refusal comes before anything is charged, and says what would fit."
-    )
-    return kind(msg, dataset=dataset, step=step)
+def _refused(error: BudgetRefused) -> type[BudgetRefused]:
+    """Return the kind of a refusal, which is what tells whether budget is gone."""
+    return BudgetExhausted if isinstance(error, BudgetExhausted) else BudgetRefused
 
 
 def _told(error: BaseException) -> BaseException | None:

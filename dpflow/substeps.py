@@ -119,7 +119,11 @@ class SubStep:
                 return cost
             left = ", ".join(map(repr, self._unpaid)) or "nothing"
         # The body may have computed its numbers.
-        kind = "no part of it" if cost is None else f"another {type(cost).__name__}"
+        kind = (
+            "a part that it does not name"
+            if cost is None
+            else f"another {type(cost).__name__}"
+        )
         msg = (
             f"{what} in {name} draws {kind}, but of the declared sub-step {left} "
             "is left. Declare every draw, as in EarlyStopping(Composed(Gaussian("

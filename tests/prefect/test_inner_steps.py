@@ -10,7 +10,7 @@ import pytest
 from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 from prefect.task_runners import ProcessPoolTaskRunner
 
-from dpflow import PureDP, dp_flow, dp_task, guarded, spend
+from dpflow import PureDP, dp_flow, dp_task, guarded, private_task, spend
 from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.prefect.delivery import flush
 from tests.projects import caught, ledger_bytes
@@ -98,13 +98,13 @@ def prefects_bytes():
         return "\n".join(database.iterdump())
 
 
-def outer_of(act, *, quiet):
-    """Return a flow in which the body of a step acts."""
+def outer_of(act, canary, *, quiet):
+    """Return a flow in which the body of a step acts on what it has read."""
 
     @dp_task(dataset="shop", cost=TENTH, name="outer")
     def outer():
         with suppress(Exception if quiet else ()):
-            act(CANARY)
+            act(canary)
         return 1
 
     @dp_flow(name="report")
@@ -117,13 +117,15 @@ def outer_of(act, *, quiet):
 @pytest.mark.parametrize("route", ROUTES)
 def test_prefect_keeps_nothing_that_a_body_made(shop, route, caplog):
     """Neither states, logs, names, events nor artifacts; nor does the ledger."""
+    # Prefect's database is one for all tests.
+    canary = f"{CANARY}-{route}"
     for quiet in (True, False):
-        error = raised(outer_of(ROUTES[route], quiet=quiet))
-        assert CANARY not in texts(error)
+        error = raised(outer_of(ROUTES[route], canary, quiet=quiet))
+        assert canary not in texts(error)
     flush()
-    assert CANARY not in caplog.text
-    assert CANARY.encode() not in ledger_bytes(shop)
-    assert CANARY not in prefects_bytes()
+    assert canary not in caplog.text
+    assert canary.encode() not in ledger_bytes(shop)
+    assert canary not in prefects_bytes()
 
 
 def test_the_dump_would_show_it(shop):
@@ -158,6 +160,26 @@ def test_a_refused_inner_task_ends_its_outer_one_as_refused(shop):
     assert "othing was charged" not in state.message
     with pytest.raises(BudgetRefused):
         state.result()
+
+
+def test_a_refused_step_inside_a_loader_stays_a_refusal(shop):
+    """Its text may be made of what was loaded."""
+    seen = []
+
+    @private_task(name="load")
+    def load():
+        with spend(dataset="shop", cost=PureDP(epsilon=50), step=CANARY):
+            pass
+
+    @dp_flow(name="report")
+    def report():
+        with pytest.raises(BudgetRefused) as error:
+            load()
+        seen.append(error.value)
+
+    report(return_state=True)
+    assert "inside private task 'load'" in seen[0].message
+    assert CANARY not in texts(seen[0])
 
 
 def test_inside_a_body_a_task_is_not_sent_to_another_process(shop):
