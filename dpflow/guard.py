@@ -21,6 +21,7 @@ from dpflow.ledger.records import Replayed
 from dpflow.step import (
     CellLike,
     CostLike,
+    NoiseLike,
     PartitionsLike,
     checked_text,
     define_step,
@@ -42,6 +43,7 @@ def guarded(
     fresh: bool = False,
     version: str | None = None,
     cell: CellLike | None = None,
+    noise: NoiseLike = "release",
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Guard a function that reads private data, without Prefect.
@@ -62,6 +64,9 @@ def guarded(
             returns that names the cell. The body must return its mechanism's own
             output, before any post-processing. Without an answer from it (it raises,
             or names no cell of the cost) the step is charged in full.
+        noise: "own" if the body draws the noise that its cost declares by itself;
+            `release` must not be called then. Default: a body that declares a
+            mechanism which `release` draws, and ends without it, fails.
         name: Name of the step in the journal; default: the function's.
 
     Returns:
@@ -87,6 +92,7 @@ def guarded(
             fresh=fresh,
             version=version,
             cell=cell,
+            noise=noise,
             name=name,
         )
         place = Place.named(flow)
@@ -113,6 +119,7 @@ def spend(
     step: str,
     flow: str | None = None,
     partitions: PartitionsLike | None = None,
+    noise: NoiseLike = "release",
 ) -> Iterator[Execution]:
     """Guard a block of code that reads private data.
 
@@ -122,6 +129,7 @@ def spend(
         step: Name of the step in the journal.
         flow: Name of the flow whose share and odometer are charged.
         partitions: Names of the partitions that it reads.
+        noise: "own" if the block draws the noise that its cost declares by itself.
 
     Yields:
         The execution, whose `release` draws the declared noise.
@@ -144,7 +152,12 @@ def spend(
 
     name = checked_text(step, "step")
     defined = define_step(
-        block, dataset=dataset, cost=cost, partitions=partitions, name=name
+        block,
+        dataset=dataset,
+        cost=cost,
+        partitions=partitions,
+        noise=noise,
+        name=name,
     )
     place = Place.named(flow)
     project, request = ask(defined, {}, place)

@@ -6,12 +6,13 @@ import inspect
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.outcomes import OutcomeCost
 from dpflow.bodies import check_body, name_of
 from dpflow.exceptions import ConfigurationError
+from dpflow.mechanisms.sources import OWN
 
 #: The instance of a method is no public argument.
 HIDDEN = frozenset({"self", "cls"})
@@ -23,6 +24,8 @@ CostLike = Cost | Callable[..., Cost]
 PartitionsLike = str | Sequence[str] | Callable[..., Sequence[str]]
 #: Names the cell of a cost such as `OutputDP` that an output falls into.
 CellLike = Callable[[Any], str | int]
+#: Who draws the noise that the cost declares: `release`, or the body itself.
+NoiseLike = Literal["release", "own"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,7 @@ class Step:
             method: what those hold is no argument. Nor if it is a lambda: all have
             one name.
         cell: Function of the output that names the cell of the cost it falls into.
+        noise: Who draws the noise: "release", or the body's "own".
         source: Module and qualified name of the body, which tell two steps of one
             name apart within a flow run.
     """
@@ -59,6 +63,7 @@ class Step:
     fresh: bool = False
     version: str | None = None
     cell: CellLike | None = None
+    noise: NoiseLike = "release"
     source: str = ""
     replays: bool = True
 
@@ -170,6 +175,7 @@ def define_step(
     fresh: bool = False,
     version: str | None = None,
     cell: CellLike | None = None,
+    noise: NoiseLike = "release",
     name: str | None = None,
 ) -> Step:
     """Check what the author of a step declares.
@@ -186,6 +192,7 @@ def define_step(
             replayed; the new one takes its place.
         version: Version of the data; default: the policy's.
         cell: Function of the output that names the cell of the cost it falls into.
+        noise: "own" if the body draws the noise that the cost declares by itself.
         name: Default: the function's name.
 
     Raises:
@@ -217,6 +224,7 @@ def define_step(
         fresh=checked_flag(fresh, "fresh"),
         version=_optional_text(version, "version"),
         cell=_checked_cell(title, cost, cell),
+        noise=_checked_noise(title, noise),
         source=_source(function),
         replays=_replays(function, signature),
     )
@@ -313,6 +321,16 @@ def _checked_cell(title: str, cost: CostLike, cell: CellLike | None) -> CellLike
         )
         raise ConfigurationError(msg)
     return cell
+
+
+def _checked_noise(title: str, noise: NoiseLike) -> NoiseLike:
+    if noise not in ("release", OWN):
+        msg = (
+            f'step {title!r} takes noise="release" (the default), or noise="own" if '
+            f"its body draws the noise that its cost declares by itself, got {noise!r}"
+        )
+        raise ConfigurationError(msg)
+    return noise
 
 
 def _checked_partitions(title: str, partitions: object) -> PartitionsLike | None:

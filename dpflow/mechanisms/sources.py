@@ -26,6 +26,8 @@ TEST_NOISE = "TEST NOISE, NOT PRIVATE"
 OPENDP = "opendp"
 #: What the journal says of a step that called nothing of dpflow to draw its noise.
 SELF_DECLARED = "self-declared"
+#: What it says of a step whose author declared `noise="own"`.
+OWN = "own"
 
 
 class Stream:

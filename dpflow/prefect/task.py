@@ -37,6 +37,7 @@ from dpflow.prefect.states import Told, refusal_in, refused_state, value_of
 from dpflow.step import (
     CellLike,
     CostLike,
+    NoiseLike,
     PartitionsLike,
     Step,
     checked_flag,
@@ -151,6 +152,7 @@ def dp_task(
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
     cell: CellLike | None = None,
+    noise: NoiseLike = "release",
     assets: Sequence[str | Asset] = (),
     **task_options: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], DPTask[P, R]]:
@@ -177,6 +179,9 @@ def dp_task(
             returns that names the cell. The body must return its mechanism's own
             output, before any post-processing. Without an answer from it (it raises,
             or names no cell of the cost) the step is charged in full.
+        noise: "own" if the body draws the noise that its cost declares by itself;
+            `release` must not be called then. Default: a body that declares a
+            mechanism which `release` draws, and ends without it, fails.
         assets: Keys of the Prefect assets that each release materialises, such as
             "dpflow://cdnow/weekly-revenue", with its cost and guarantee as metadata.
         **task_options: Every option of `prefect.task`. Retries default to 0: every
@@ -213,6 +218,7 @@ def dp_task(
             fresh=fresh,
             version=task_options.get("version"),
             cell=cell,
+            noise=noise,
             name=task_options.get("name"),
         )
         task: DPTask[P, R] = DPTask(
