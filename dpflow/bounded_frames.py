@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from dpflow.exceptions import ConfigurationError
+from dpflow.libraries import comes_from
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -233,15 +233,16 @@ class _Polars:
 
 def _table(frame: object) -> _Table:
     """Return the frame with what its library can do."""
-    kinds: dict[str, Callable[[Any, Any], _Table]] = {
-        "pandas": _Pandas,
-        "polars": _Polars,
-    }
-    for name, kind in kinds.items():
-        # Where it was never imported, the frame is none of its own.
-        library = sys.modules.get(name)
-        if library is not None and isinstance(frame, library.DataFrame):
-            return kind(frame, library)
+    if comes_from(frame, "pandas"):
+        import pandas as pd  # noqa: PLC0415
+
+        if isinstance(frame, pd.DataFrame):
+            return _Pandas(frame, pd)
+    if comes_from(frame, "polars"):
+        import polars as pl  # noqa: PLC0415
+
+        if isinstance(frame, pl.DataFrame):
+            return _Polars(frame, pl)
     msg = (
         f"a pandas or polars DataFrame can be bounded, not {type(frame).__name__}; "
         "collect a lazy frame first"

@@ -17,7 +17,9 @@ from dpflow.asking import Place, ask
 from dpflow.bodies import charging, with_parentheses
 from dpflow.exceptions import ConfigurationError
 from dpflow.execution import Execution, admit, arun, run
+from dpflow.frames import entering_frame
 from dpflow.ledger.records import Replayed
+from dpflow.mechanisms.sources import OWN
 from dpflow.step import (
     CellLike,
     CostLike,
@@ -161,11 +163,11 @@ def spend(
     )
     place = Place.named(flow)
     project, request = ask(defined, {}, place)
-    execution = admit(project, request, place)
+    execution = admit(project, request, place, own=noise == OWN)
     if isinstance(execution, Replayed):
         msg = "a block has no release key, so the ledger cannot have replayed it"
         raise TypeError(msg)
-    with execution.charged():
+    with execution.charged(entering_frame()):
         yield execution
     if execution.error is not None:
         execution.fail()

@@ -201,7 +201,8 @@ def _hold(project: Project, steps: list[_Planned], place: Place, run: str) -> No
         planned=planned,
         body={**place.facts, "covers": run},
     )
-    admit(project, request, place)
+    # Its steps draw, each in its own body.
+    admit(project, request, place, own=True)
 
 
 def _request(project: Project, step: _Planned, place: Place) -> Request:

@@ -10,11 +10,13 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from dpflow.exceptions import DpflowError, LedgerUnavailable, ReleaseError
 from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
+from dpflow.mechanisms import noise as mechanism
+from dpflow.mechanisms.sources import is_replaced
 from dpflow.project import Project, Unsettled
 
 logger = logging.getLogger("dpflow")
@@ -33,7 +35,9 @@ def inside(reservation: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _around.reset(token)
+        # Where a generator is closed in another context, this one has none to forget.
+        with suppress(ValueError):
+            _around.reset(token)
 
 
 @contextmanager
@@ -52,6 +56,34 @@ def owed(project: Project, request: Request) -> Iterator[None]:
         late = Unsettled(outcome="failed", body={"error_type": type(stopped).__name__})
         project.unsettled.setdefault(request.reservation, late)
         raise
+
+
+def prepare(project: Project, request: Request) -> None:
+    """Have what `release` needs, so that no charged body fails for the lack of it.
+
+    A release that is kept is replayed without: to load it takes long.
+
+    Raises:
+        ReleaseError: If it is not installed, or cannot draw what the cost declares.
+    """
+    ledger = project.ledger
+    if not mechanism.has_sampler(request.cost):
+        return
+    mechanism.sampler_for(request.cost)
+    if is_replaced(ledger.id, ledger.environment):
+        return
+    if mechanism.is_imported() or isinstance(
+        ledger.would_answer(request), Granted | Busy
+    ):
+        mechanism.load()
+
+
+async def aprepare(project: Project, request: Request) -> None:
+    """Have what `release` needs as `prepare` does, without blocking the event loop."""
+    if mechanism.is_imported() or not mechanism.has_sampler(request.cost):
+        prepare(project, request)
+    else:
+        await asyncio.to_thread(prepare, project, request)
 
 
 def reserve(project: Project, request: Request) -> Granted | Replayed:

@@ -19,6 +19,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = [
     "exceptions",
     "rounding",
+    "libraries",
+    "frames",
     "accounting",
     "workload",
     "policy_yaml",

@@ -114,10 +114,10 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path, monkeypatch, part):
 # modules of root either, so a first step loads all that the others need.
 READ_ONLY = """
 import json, os, sys
-from dpflow import Laplace, guarded
+from dpflow import PureDP, guarded
 
 ran, found = [], []
-step = guarded(dataset="shop", cost=Laplace(sensitivity=1, epsilon="0.1"),
+step = guarded(dataset="shop", cost=PureDP(epsilon="0.1"),
                name="count")(ran.append)
 os.chdir(sys.argv[1])
 step("writable")
@@ -167,7 +167,7 @@ def test_a_read_only_ledger_is_refused(monkeypatch):
 
 FULL = """
 import json, resource, warnings
-from dpflow import Laplace, guarded
+from dpflow import PureDP, guarded
 
 ran, found = [], []
 
@@ -185,7 +185,7 @@ def count(full):
         fill()
     return 7
 
-step = guarded(dataset="shop", cost=Laplace(sensitivity=1, epsilon="0.1"),
+step = guarded(dataset="shop", cost=PureDP(epsilon="0.1"),
                release_key="count/{full}")(count)
 value = step(False)
 with warnings.catch_warnings(record=True) as told:
@@ -194,7 +194,7 @@ with warnings.catch_warnings(record=True) as told:
 found.append(["RuntimeWarning", *(str(each.message) for each in told)])
 for _ in range(2):
     try:
-        guarded(dataset="shop", cost=Laplace(sensitivity=1, epsilon="0.1"),
+        guarded(dataset="shop", cost=PureDP(epsilon="0.1"),
                 name="other")(ran.append)(1)
     except Exception as error:
         found.append([type(error).__name__, str(error)])

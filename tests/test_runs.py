@@ -13,7 +13,6 @@ from dpflow import (
     RunCosts,
     guarded,
     preflight,
-    release,
     spend,
 )
 from dpflow.exceptions import ConfigurationError, UnknownDataset
@@ -42,7 +41,7 @@ def shop(tmp_path, monkeypatch):
 @guarded(dataset="shop", cost=TENTH)
 def count() -> float:
     """Stand for a step."""
-    return release(100)
+    return 100.0
 
 
 def test_a_block_holds_its_steps_and_returns_the_rest(shop):
@@ -73,7 +72,7 @@ def test_a_block_that_does_not_fit_does_not_run(shop):
     """It says what was asked, what is left and what would fit."""
     ran = []
     with (
-        pytest.raises(BudgetRefused, match="Repeated\\(Laplace") as caught,
+        pytest.raises(BudgetRefused, match="Repeated\\(PureDP") as caught,
         preflight(costs={"shop": [TENTH] * 11}),
     ):
         ran.append(1)
@@ -116,8 +115,8 @@ def test_a_seal_that_fails_is_told_and_the_rest_stays_held(shop, caplog):
 
 KILLED = """
 import sys
-from dpflow import Laplace, preflight, guarded
-cost = Laplace(sensitivity=1, epsilon="0.1")
+from dpflow import PureDP, preflight, guarded
+cost = PureDP(epsilon="0.1")
 
 @guarded(dataset="shop", cost=cost)
 def count():

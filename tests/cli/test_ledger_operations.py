@@ -278,7 +278,7 @@ import os, signal, sys
 from dpflow import Gaussian, guarded, preflight
 cost = Gaussian(sensitivity=100, sigma=1000)
 
-@guarded(dataset="cdnow", cost=cost, flow="weekly-report")
+@guarded(dataset="cdnow", cost=cost, flow="weekly-report", noise="own")
 def step():
     return 1
 

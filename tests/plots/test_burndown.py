@@ -31,7 +31,7 @@ def shop(tmp_path, monkeypatch):
 def charge(week, cost=TENTH):
     """Charge one week under a key, with a value that no figure may show."""
 
-    @guarded(dataset="shop", cost=cost, release_key="count/{week}")
+    @guarded(dataset="shop", cost=cost, release_key="count/{week}", noise="own")
     def count(week):
         return "canary-271828"
 
