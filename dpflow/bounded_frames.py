@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ContributionsError
 from dpflow.libraries import comes_from
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ def bounded(
         max_rows_per_group: Rows of a person in one group.
         order_by: Columns that say which rows come first.
         seed: Key of the hash that says it instead.
+
+    Raises:
+        ContributionsError: If the frame lacks a column, or one has another type.
     """
     table = _table(frame)
     _check_columns(table.columns(), (*unit, *by, *order_by, *clip))
@@ -247,35 +251,43 @@ def _table(frame: object) -> _Table:
         f"a pandas or polars DataFrame can be bounded, not {type(frame).__name__}; "
         "collect a lazy frame first"
     )
-    raise ConfigurationError(msg)
+    raise ContributionsError(msg)
 
 
 def _check_columns(present: list[Any], wanted: Sequence[str]) -> None:
     missing = [name for name in wanted if present.count(name) != 1]
     if missing:
+        # The columns that it has may be made of data, by a pivot.
         msg = (
-            f"the frame must have each of these columns once: {missing}. It has "
-            f"{[str(name) for name in present]!s:.400}"
+            f"the frame must have each of these columns once: {missing}. Compare them "
+            "with the columns that it has"
         )
-        raise ConfigurationError(msg)
+        raise ContributionsError(msg)
 
 
 def _check_sortable(name: str, kind: str) -> None:
     """Refuse a column whose order could fail, or not, by what it holds."""
     if kind.startswith(("object", "list", "struct", "category", "categorical")):
         msg = (
-            f"order_by column {name!r} is of type {kind}; give it one type that is "
-            "ordered, such as a date, a number or a string"
+            f"order_by column {name!r} is of type {_bare(kind)}; give it one type that "
+            "is ordered, such as a date, a number or a string"
         )
-        raise ConfigurationError(msg)
+        raise ContributionsError(msg)
 
 
 def _check_numeric(name: str, kind: str) -> None:
     """Refuse a column that holds no numbers by its type, never by its content."""
     numeric = ("int", "uint", "float", "bool", "decimal", "object", "null")
     if not kind.startswith(numeric):
-        msg = f"clipped column {name!r} is of type {kind}; make it a number first"
-        raise ConfigurationError(msg)
+        msg = (
+            f"clipped column {name!r} is of type {_bare(kind)}; make it a number first"
+        )
+        raise ContributionsError(msg)
+
+
+def _bare(kind: str) -> str:
+    """Return a column's type without its parts: categories are data."""
+    return re.split(r"[\W_]", kind, maxsplit=1)[0]
 
 
 def _float(value: object) -> float:

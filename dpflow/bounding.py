@@ -11,14 +11,15 @@ the cost from it, and bound the frame inside the step.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
-from dpflow.exceptions import ConfigurationError, ReleaseError
-from dpflow.execution import current_execution
+from dpflow.exceptions import ConfigurationError, ContributionsError, ReleaseError
+from dpflow.execution import Execution, current_execution, inherited_execution
 from dpflow.rounding import Number, exact, number_text
 
 Frame = TypeVar("Frame")
@@ -111,9 +112,12 @@ class Contributions:
     max_rows_per_group: int | None = None
     order_by: tuple[str, ...] = ()
     seed: str | None = None
+    #: Whether it was made outside of a step's body, so that its names are public.
+    _declared: bool = field(default=True, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse what would bound nothing."""
+        object.__setattr__(self, "_declared", inherited_execution() is None)
         for each in ("unit", "by", "order_by"):
             names = getattr(self, each)
             if not isinstance(names, tuple):
@@ -201,10 +205,24 @@ class Contributions:
             integers.
 
         Raises:
-            ConfigurationError: If it is no such frame, or lacks a column, or if the
-                running step's policies say another relation.
+            ContributionsError: If it is no such frame, or lacks a column, or if the
+                running step's policies say another relation. Inside a body its text
+                has the names that were declared outside, or that the calling code
+                spells out; others may be made of data.
         """
         _relation(self.relation)
+        try:
+            return self._bounded(frame)
+        except ContributionsError as error:
+            told = error.message if self._declared or self._is_spelled_out() else None
+        msg = told or (
+            "the frame lacks a column that is to be bounded, or it has another type. "
+            "Its name is withheld: it was computed inside the body. Make Contributions "
+            "before the step, and the name is told"
+        )
+        raise ContributionsError(msg)
+
+    def _bounded(self, frame: Frame) -> Frame:
         # It imports numpy, which a declaration does not need.
         from dpflow.bounded_frames import bounded  # noqa: PLC0415
 
@@ -221,6 +239,14 @@ class Contributions:
             order_by=self.order_by,
             seed=self.seed,
         )
+
+    def _is_spelled_out(self) -> bool:
+        """Say whether all names are constants of the code that asks, and so public."""
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_globals is globals():
+            frame = frame.f_back
+        written = set() if frame is None else set(_texts(frame.f_code.co_consts))
+        return {*self.unit, *self.by, *self.order_by, *self.clip} <= written
 
     def _norm(
         self, ranges: Collection[tuple[int, int]], by: Sequence[str], norm: Norm
@@ -325,12 +351,16 @@ def _relation(given: Relation | None) -> Relation:
     said = _running_relations()
     if given is None and not said:
         msg = "say relation=, as the policy does: there is no running step to ask"
-        raise ConfigurationError(msg)
+        raise ContributionsError(msg)
+    if not said:
+        # A thread of a body has not been called by it, but its rows are of its data.
+        inherited = inherited_execution()
+        said = set() if inherited is None else _relations(inherited)
     # Where people may be replaced and added, being replaced changes more.
     needed: Any = "replace-one" if "replace-one" in said else "add-or-remove"
-    if given is not None and said and given != needed:
+    if given in ("add-or-remove", "replace-one") and said and given != needed:
         msg = f"relation={given!r}, but the policies of the running step say {needed}"
-        raise ConfigurationError(msg)
+        raise ContributionsError(msg)
     chosen: Relation = given or needed
     return chosen
 
@@ -338,10 +368,22 @@ def _relation(given: Relation | None) -> Relation:
 def _running_relations() -> set[str]:
     """Return the relations of the policies of the running step, if one runs."""
     try:
-        request = current_execution("bound_contributions()").request
+        return _relations(current_execution("bound_contributions()"))
     except ReleaseError:
         return set()
-    return {policy.relation for policy in request.policies}
+
+
+def _relations(execution: Execution) -> set[str]:
+    return {policy.relation for policy in execution.request.policies}
+
+
+def _texts(constants: Iterable[object]) -> Iterator[str]:
+    """Yield the texts among constants, those in tuples included."""
+    for each in constants:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, tuple):
+            yield from _texts(each)
 
 
 def _check_rows(name: str, rows: object) -> None:

@@ -51,7 +51,7 @@ import logging, time
 logging.getLogger("dpflow").setLevel("ERROR")  # the demo has said it
 from dpflow import Gaussian, spend
 with spend(dataset="cdnow", flow="weekly-report", step={_KILLED!r},
-           cost=Gaussian(sensitivity=1, noise_multiplier=21)):
+           cost=Gaussian(sensitivity=1, noise_multiplier=21), noise="own"):
     print("running", flush=True)
     time.sleep(600)
 """

@@ -7,6 +7,7 @@ cross process pools and Prefect's result storage), and ends with what to do next
     ├── InvalidCost             a number in a cost or budget that cannot be used
     ├── UnsupportedCost         a theorem has no price for this cost
     ├── ConfigurationError      settings missing, contradictory or unreadable
+    │   └── ContributionsError  declared bounds that do not fit the frame or the policy
     ├── PolicyError             a policy file that cannot be used
     │   ├── UnknownDataset      no policy governs this dataset
     │   ├── PolicyChanged       the file differs from what the ledger has applied
@@ -87,6 +88,14 @@ class UnsupportedCost(DpflowError, TypeError):
 
 class ConfigurationError(DpflowError):
     """Settings that are missing, contradictory or unreadable."""
+
+
+class ContributionsError(ConfigurationError):
+    """Bounds on contributions that do not fit the frame or the policy.
+
+    Its text is made of declarations alone, so that it is shown where a step's body
+    raises it.
+    """
 
 
 class PolicyError(DpflowError):

@@ -22,7 +22,12 @@ from dpflow.accounting.outcomes import OutcomeCost
 from dpflow.accounting.theorem import Settling
 from dpflow.asking import Place, ask
 from dpflow.bodies import check_output
-from dpflow.exceptions import BudgetRefused, DpflowError, ReleaseError
+from dpflow.exceptions import (
+    BudgetRefused,
+    ContributionsError,
+    DpflowError,
+    ReleaseError,
+)
 from dpflow.frames import Held
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
@@ -244,8 +249,9 @@ class Execution:
         if self.noise != SELF_DECLARED or not mechanism.has_sampler(self.cost):
             return
         msg = (
-            f"step {self.request.step!r} ended without release(), so nothing added the "
-            f"noise that {self.cost!r} declares. Its value is withheld and not kept. "
+            f"step {self.request.step!r} ended without release(), so the noise of its "
+            f"{type(self.cost).__name__} was not drawn. Its value is withheld and not "
+            "kept. "
             'Return release(value), or say noise="own" where the step is declared if '
             "its body draws that very noise by itself."
         )
@@ -288,7 +294,8 @@ class Execution:
         if self.redact:
             datasets = ", ".join(policy.dataset for policy in self.request.policies)
             error = shown(error, step=self.request.step, dataset=datasets)
-        if isinstance(error, ReleaseError) and _IN_FULL not in error.message:
+        said = isinstance(error, ReleaseError | ContributionsError)
+        if said and _IN_FULL not in error.message:
             error.message = f"{error.message.rstrip('.')}. The step {_IN_FULL}."
             error.args = (error.message,)
         return error

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from dpflow.exceptions import (
     BudgetRefused,
+    ContributionsError,
     DPStepFailed,
     LedgerError,
     PolicyError,
@@ -20,7 +21,14 @@ from dpflow.exceptions import (
 
 #: Errors of dpflow that name only types and public facts. The others may quote a
 #: number that the body computed, as `InvalidCost` does.
-_PUBLIC = (BudgetRefused, DPStepFailed, LedgerError, PolicyError, ReleaseError)
+_PUBLIC = (
+    BudgetRefused,
+    ContributionsError,
+    DPStepFailed,
+    LedgerError,
+    PolicyError,
+    ReleaseError,
+)
 
 #: How anyio, and so Prefect's timeouts, recognise their own cancellations.
 _SCOPE = "Cancelled via cancel scope "
