@@ -47,7 +47,7 @@ def test_a_broken_policy_is_found() -> None:
         test_a_block_can_be_read("yaml", "dataset: a\nbudget: {epsilon: -1}\n")
 
 
-_DEFINED = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
+_DEFINED = re.compile(r"^(?:async )?def (test_\w+)\(", re.MULTILINE)
 
 
 def test_every_test_that_a_document_names_exists() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from prefect import flow, task
 from prefect.settings import PREFECT_API_URL
@@ -9,7 +11,7 @@ from prefect.settings import PREFECT_API_URL
 from dpflow import Laplace, dp_flow, dp_task, release
 from dpflow.exceptions import ConfigurationError, ReleaseError
 from tests.prefect.support import charges, kinds, spent
-from tests.projects import caught, run_python
+from tests.projects import caught, start_python
 
 TENTH = Laplace(sensitivity=1, epsilon="0.1")
 
@@ -35,8 +37,11 @@ print(json.dumps([str(each) for each in report() if not isinstance(each, int)]))
 def test_the_first_tasks_of_a_process_can_draw(project, tmp_path):
     """Mapped and submitted ones, in a program that has loaded no library of numbers."""
     home = tmp_path / "prefect"
-    found = run_python(COLD, PREFECT_API_URL.value(), home, folder=tmp_path)
-    assert found == []
+    program = start_python(COLD, PREFECT_API_URL.value(), home, folder=tmp_path)
+    with program as process:
+        # A loaded machine takes its time to start Prefect.
+        output, errors = process.communicate(timeout=300)
+    assert json.loads(output) == [], errors
     assert charges(project) == kinds(project).count("settle") == 24
 
 
