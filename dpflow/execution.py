@@ -294,8 +294,9 @@ class Execution:
         if self.redact:
             datasets = ", ".join(policy.dataset for policy in self.request.policies)
             error = shown(error, step=self.request.step, dataset=datasets)
-        said = isinstance(error, ReleaseError | ContributionsError)
-        if said and _IN_FULL not in error.message:
+        if not isinstance(error, ReleaseError | ContributionsError):
+            return error
+        if _IN_FULL not in error.message:
             error.message = f"{error.message.rstrip('.')}. The step {_IN_FULL}."
             error.args = (error.message,)
         return error
