@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
@@ -31,6 +31,9 @@ LARGEST = 2**31
 _LARGEST_ROWS = 10**9
 #: Square roots are rounded up to multiples of this.
 _ROOT = 10**12
+#: The key by which rows are chosen where nothing else is said. Public: that a hash does
+#: not follow time is what it is for, and the sensitivity holds for every key.
+SEED = "dpflow"
 _EXAMPLE = '{"amount": Clip(0, 200)}'
 
 
@@ -92,12 +95,13 @@ class Contributions:
         unit: Columns that together name the privacy unit.
         max_rows: Rows that are kept of each person.
         relation: The neighbouring relation of the policy.
-        clip: How columns are clipped that are to be summed.
+        clip: How columns are clipped that are to be summed; counts need none.
         by: Columns that name a row's group.
         max_rows_per_group: Rows that are kept of a person in one group.
-        order_by: A person's first rows by these columns are kept; without, the first
-            in the frame's order.
-        seed: A person's rows are chosen by a keyed hash in place of any order.
+        order_by: A person's first rows by these columns are kept.
+        seed: Without `order_by`, a person's rows are chosen by a hash with this key,
+            the same ones at every run. None keeps the first in the frame's order: where
+            that is time, early rows are counted more often than late ones.
 
     Raises:
         ConfigurationError: If these cannot bound anything.
@@ -106,11 +110,11 @@ class Contributions:
     unit: tuple[str, ...]
     max_rows: int
     relation: Relation
-    clip: Mapping[str, Clip]
+    clip: Mapping[str, Clip] = field(default_factory=dict)
     by: tuple[str, ...] = ()
     max_rows_per_group: int | None = None
     order_by: tuple[str, ...] = ()
-    seed: str | None = None
+    seed: str | None = SEED
 
     def __post_init__(self) -> None:
         """Refuse what would bound nothing."""
@@ -134,9 +138,7 @@ class Contributions:
             raise ConfigurationError(msg)
         if self.max_rows_per_group is not None:
             _check_rows("max_rows_per_group", self.max_rows_per_group)
-        if self.order_by and self.seed is not None:
-            msg = "give order_by= or seed=, not both: each chooses a person's rows"
-            raise ConfigurationError(msg)
+        _check_choice(self.order_by, self.seed)
         both = {*self.clip} & {*self.unit, *self.by, *self.order_by}
         if not self.unit or both:
             what = (
@@ -273,7 +275,7 @@ def bound_contributions(
     by: str | Sequence[str] = (),
     max_rows_per_group: int | None = None,
     order_by: str | Sequence[str] = (),
-    seed: str | None = None,
+    seed: str | None = SEED,
 ) -> tuple[Frame, Contributions]:
     """Bound what each person contributes to a frame, and say what that bounds.
 
@@ -285,9 +287,9 @@ def bound_contributions(
         relation: The policy's neighbouring relation. Default: the running step's.
         by: Columns that name a row's group.
         max_rows_per_group: Rows that are kept of a person in one group.
-        order_by: Keep a person's first rows by these columns; default: the first in
-            the frame's order.
-        seed: Choose a person's rows by a hash with this key instead.
+        order_by: Keep a person's first rows by these columns.
+        seed: Without `order_by`, choose a person's rows by a hash with this key; None
+            keeps the first in the frame's order.
 
     Returns:
         The bounded frame, and its `Contributions`, which tell sensitivities.
@@ -350,6 +352,15 @@ def _check_rows(name: str, rows: object) -> None:
         raise ConfigurationError(msg)
     if not 1 <= rows <= _LARGEST_ROWS:
         msg = f"{name} must lie in [1, {_LARGEST_ROWS}], got {rows}"
+        raise ConfigurationError(msg)
+
+
+def _check_choice(order_by: Sequence[str], seed: object) -> None:
+    if not isinstance(seed, str | None):
+        msg = f'seed must be text, such as "2026", or None, got {seed!r:.60}'
+        raise ConfigurationError(msg)
+    if order_by and seed not in (None, SEED):
+        msg = "give order_by= or seed=, not both: each chooses a person's rows"
         raise ConfigurationError(msg)
 
 

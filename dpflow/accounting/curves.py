@@ -86,7 +86,7 @@ def approx_zcdp(cost: Cost) -> tuple[Fraction, Fraction]:
 
 
 @lru_cache(maxsize=4096)
-def _tanh_rho(epsilon: Fraction) -> Fraction:
+def pure_rho(epsilon: Fraction) -> Fraction:
     def value(mp: Any) -> Any:
         real = to_real(mp, epsilon)
         return real * mp.tanh(real / 2)
@@ -97,12 +97,12 @@ def _tanh_rho(epsilon: Fraction) -> Fraction:
 
 @approx_zcdp.register
 def _(cost: PureDP) -> tuple[Fraction, Fraction]:
-    return _tanh_rho(cost.epsilon), Fraction(0)
+    return pure_rho(cost.epsilon), Fraction(0)
 
 
 @approx_zcdp.register
 def _(cost: ApproxDP) -> tuple[Fraction, Fraction]:
-    return _tanh_rho(cost.epsilon), cost.delta
+    return pure_rho(cost.epsilon), cost.delta
 
 
 @approx_zcdp.register
@@ -154,23 +154,23 @@ def _(cost: Gaussian) -> Fraction:
 
 @gdp_mu_squared.register
 def _(cost: PureDP) -> Fraction:
-    return _pure_mu_squared(cost.epsilon)
+    return pure_mu_squared(cost.epsilon)
 
 
 @gdp_mu_squared.register
 def _(cost: ApproxDP) -> Fraction:
     if cost.delta:
         raise refuse(cost, "Gaussian DP", _HINTS["gdp"])
-    return _pure_mu_squared(cost.epsilon)
+    return pure_mu_squared(cost.epsilon)
 
 
 @gdp_mu_squared.register
 def _(cost: Laplace) -> Fraction:
-    return _pure_mu_squared(cost.sensitivity / cost.scale)
+    return pure_mu_squared(cost.sensitivity / cost.scale)
 
 
 @lru_cache(maxsize=4096)
-def _pure_mu_squared(epsilon: Fraction) -> Fraction:
+def pure_mu_squared(epsilon: Fraction) -> Fraction:
     """Solve 2 Phi(-mu/2) = 2 / (1 + e^epsilon) for mu**2."""
 
     def value(mp: Any) -> Any:

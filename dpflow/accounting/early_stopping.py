@@ -59,8 +59,8 @@ def composed_epsilon(
     Source: basic: Dwork, Lei 2009. kov: `optimal.fixed_epsilon`, every step taken as
     (epsilon, delta)-DP. gaussian: the same function for Gaussians, which is exact. pld:
     exact where `optimal` is, else `loss_distribution.grid_epsilon`, and no more than
-    basic. renyi: the best of some orders with the conversion of Canonne, Kamath, Steinke 2020 Prop. 12, legal for
-    a fixed sequence because every order's bound holds.
+    basic. renyi: the best of some orders with the conversion of Canonne, Kamath,
+    Steinke 2020 Prop. 12, legal for a fixed sequence because every order's bound holds.
 
     Assumes: the costs are fixed in advance; mechanisms and order may adapt.
 
