@@ -87,6 +87,8 @@ def approx_zcdp(cost: Cost) -> tuple[Fraction, Fraction]:
 
 @lru_cache(maxsize=4096)
 def pure_rho(epsilon: Fraction) -> Fraction:
+    """Return the rho of an (epsilon, 0)-DP step, up; for an epsilon of any size."""
+
     def value(mp: Any) -> Any:
         real = to_real(mp, epsilon)
         return real * mp.tanh(real / 2)
@@ -171,7 +173,7 @@ def _(cost: Laplace) -> Fraction:
 
 @lru_cache(maxsize=4096)
 def pure_mu_squared(epsilon: Fraction) -> Fraction:
-    """Solve 2 Phi(-mu/2) = 2 / (1 + e^epsilon) for mu**2."""
+    """Solve 2 Phi(-mu/2) = 2 / (1 + e^epsilon) for mu**2; epsilon has any size."""
 
     def value(mp: Any) -> Any:
         # 2 erfinv(tanh(epsilon/2)) sqrt(2) is the same mu, but loses all digits for
