@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types tests types-and-tests tests-prefect tests-rules tests-ledger docs slow campaign data schema clean
+.PHONY: demo test lint types tests types-and-tests tests-prefect tests-rules tests-ledger docs wheel slow campaign data schema clean
 
 # What waits for servers, disks and killed processes runs beside what computes.
 LEDGER := tests/ledger tests/crash tests/races
@@ -50,6 +50,11 @@ docs: $(VENV)/dev.installed
 
 # How much larger than at each push the hunts are; docs/campaign.md has the figures.
 SCALE ?= 20
+
+wheel: | $(BIN)/python
+	@echo "== A wheel in dist/, to install elsewhere"
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+		--wheel-dir dist .
 
 slow: $(VENV)/dev.installed
 	@echo "== Tests that make test leaves out, for they take long"

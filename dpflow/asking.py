@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
 import uuid
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
+from dpflow.accounting.costs import Cost
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
@@ -16,14 +19,20 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReleaseError,
 )
+from dpflow.ledger.alerts import alert_text
 from dpflow.ledger.codec import encode
-from dpflow.ledger.records import Granted, Request, described
+from dpflow.ledger.records import Granted, Request, cost_text, described
 from dpflow.policy import Policy
 from dpflow.policy_population import PREFIX
 from dpflow.project import Project, current_project
+from dpflow.redaction import shown_to_body
 from dpflow.step import Step, checked_text
+from dpflow.waiting import step_around
 
 logger = logging.getLogger("dpflow")
+
+#: How much of a key's digest stands for a text that is withheld.
+_DIGEST_SIGNS = 32
 
 #: The runs of the `preflight` blocks that this context is in, nearest first.
 current_runs: ContextVar[tuple[str, ...]] = ContextVar("dpflow_runs", default=())
@@ -66,11 +75,13 @@ class Place:
     Attributes:
         flows: The enclosing flows, nearest first. A release without a key of its own
             is replayed within the nearest one's run.
+        named: The flow that the step names itself (`flow=`), if it does.
         facts: Further facts for the journal, such as the task run's id.
         listener: Who is told what became of a step; it decides nothing.
     """
 
     flows: tuple[EnclosingFlow, ...] = ()
+    named: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     listener: Callable[[Notice], None] | None = None
 
@@ -97,20 +108,42 @@ class Place:
             logger.info("term %s of %r is charged first", term.term, term.dataset)
             self.tell("term-opened", request, **asdict(term))
         for alert in answer.alerts:
-            used = f"{float(alert.threshold):.0%} of the budget of {alert.account}"
-            logger.warning("%s is used, after step %r", used, request.step)
-            self.tell("alert", request, message=f"{used} is used", **asdict(alert))
+            used = alert_text(alert)
+            logger.warning("%s, after step %r", used, request.step)
+            self.tell("alert", request, message=used, **asdict(alert))
 
-    @classmethod
-    def named(cls, flow: str | None) -> Place:
-        """Return the place of a step outside Prefect, in a flow of this name.
 
-        Raises:
-            ConfigurationError: If the name is no text.
-        """
-        if flow is None:
-            return cls()
-        return cls(flows=(EnclosingFlow(name=checked_text(flow, "flow")),))
+def checked_flow(flow: object) -> str | None:
+    """Return the name of a flow, if one is given.
+
+    Raises:
+        ConfigurationError: If it is no name.
+    """
+    return None if flow is None else checked_text(flow, "flow")
+
+
+def current_place(flow: str | None = None) -> Place:
+    """Return where a call runs that knows no Prefect: within Prefect's flows, if any.
+
+    It would pass the share and the halt of the flow around it by otherwise.
+
+    Args:
+        flow: The flow that it names.
+    """
+    place = Place()
+    if _within_prefect():
+        place = import_module("dpflow.prefect.place").current_place()
+    return replace(place, named=flow)
+
+
+def _within_prefect() -> bool:
+    """Say whether Prefect runs a flow or a task around this call."""
+    # Another thread may have half of it loaded. Around a run it is whole.
+    loaded = sys.modules.get("prefect.context")
+    kinds = [
+        getattr(loaded, name, None) for name in ("FlowRunContext", "TaskRunContext")
+    ]
+    return any(kind is not None and kind.get() is not None for kind in kinds)
 
 
 def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, Request]:
@@ -119,17 +152,55 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
     Raises:
         DpflowError: If anything declared is wrong; nothing was charged.
     """
+    outer = step_around()
+    if outer is None:
+        return _asked(step, public, place)
+    try:
+        project, request = _asked(step, public, place)
+        return project, _without_texts(step, request, outer)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the body has read data)
+        told = shown_to_body(error, step=outer.step)
+    # Raised in the block above it would carry the original as its context.
+    raise told
+
+
+def _without_texts(step: Step, request: Request, outer: Request) -> Request:
+    """Take out of a request what the body around it may have made of private data.
+
+    Its step was defined outside, or is a block that is named after the one around it.
+    Which dataset it reads, and the numbers of its cost, are declared to be public.
+
+    Raises:
+        ConfigurationError: If it names a partition that is not public already, or the
+            cells of its cost may have been named in the body.
+    """
+    computed = step.inner or not isinstance(step.cost, Cost)
+    if computed and '"cells":' in cost_text(request.cost):
+        msg = "a step inside a body names the cells of its cost where it is defined"
+        raise ConfigurationError(msg)
+    written = step.written_partitions()
+    if not set(request.partitions) <= {*written, *outer.partitions}:
+        msg = "a step inside a body reads the partitions of the step around it"
+        raise ConfigurationError(msg)
+    if request.release_key is None or not step.computes_key():
+        return request
+    return replace(request, key_text=request.release_key[:_DIGEST_SIGNS])
+
+
+def _asked(
+    step: Step, public: Mapping[str, Any], place: Place
+) -> tuple[Project, Request]:
     project = current_project()
     policies = tuple(_policy(project, step, name) for name in step.datasets)
     cost = step.price(public)
     versions = [_version(step, policy) for policy in policies]
     touched = step.touched(public)
     common = [list(step.datasets), versions, step.name, *filter(None, [touched])]
-    key_text = step.key_text(public)
+    key = step.key(public)
     run = place.flows[0].run if place.flows else None
     parts: list[object] | None = None
-    if key_text is not None:
-        parts = ["named", *common, key_text]
+    if key is not None:
+        parts = ["named", *common, key.text, *filter(None, [key.fields])]
     elif run is not None and step.replays:
         what = [step.source, described(cost), _encoded(step, public)]
         parts = ["run", *common, run, *what]
@@ -147,7 +218,7 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
         preflights=runs_around(place),
         partitions=touched,
         release_key=None if parts is None else project.ledger.release_key(*parts),
-        key_text=key_text or "",
+        key_text="" if key is None else key.text,
         fresh=step.fresh,
         body={**place.facts, "versions": versions},
     )
@@ -176,6 +247,9 @@ def owner_of(project: Project) -> str:
     Raises:
         LedgerUnavailable: If it cannot take one.
     """
+    if project.ledger.database.unwritable is not None:
+        # Nothing can be reserved in its name.
+        return "reader"
     try:
         return project.ledger.owners.mine()
     except OSError as error:
@@ -214,8 +288,26 @@ def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
 
 
 def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | None:
-    """Return the nearest enclosing flow that a policy names, else the root flow."""
-    for flow in place.flows:
+    """Return the nearest enclosing flow that a policy names.
+
+    Else it is the flow that the step names, else the root flow.
+
+    Raises:
+        ConfigurationError: If the step names another flow than the one around it that
+            a policy names, whose share it would pass by.
+    """
+    around = place.flows
+    for flow in around:
         if any(flow.name in policy.flows for policy in policies):
+            if place.named not in (None, flow.name):
+                msg = (
+                    f"a step says flow={place.named!r}, but it runs in flow "
+                    f"{flow.name!r}, which a policy names: its share and its halt "
+                    "would be passed by. Leave flow= away, or call the step outside of "
+                    "that flow. The step did not run."
+                )
+                raise ConfigurationError(msg)
             return flow
-    return place.flows[-1] if place.flows else None
+    if place.named is not None:
+        return EnclosingFlow(name=place.named, run=around[0].run if around else None)
+    return around[-1] if around else None

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ContributionsError
+from dpflow.libraries import comes_from
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,6 +52,9 @@ def bounded(
         max_rows_per_group: Rows of a person in one group.
         order_by: Columns that say which rows come first.
         seed: Key of the hash that says it instead.
+
+    Raises:
+        ContributionsError: If the frame lacks a column, or one has another type.
     """
     table = _table(frame)
     _check_columns(table.columns(), (*unit, *by, *order_by, *clip))
@@ -58,7 +62,7 @@ def bounded(
     if order_by:
         order = table.order(order_by)
     elif seed is not None:
-        order = _hashed_order(table.names(unit), _ranks(people), seed)
+        order = _hashed_order(table.names(unit), people, seed)
     else:
         order = np.arange(len(people), dtype=np.int64)
     order = order[people[order] != _NOBODY]
@@ -79,28 +83,47 @@ def bounded(
 
 
 def _hashed_order(
-    names: list[Any], places: NDArray[np.int64], seed: str
+    names: list[Any], people: NDArray[np.int64], seed: str
 ) -> NDArray[np.int64]:
     """Order rows by a hash of the person and the row's place among the person's own.
 
     A row's place in the frame would tell of the people before it.
     """
     key = hashlib.sha256(seed.encode()).digest()
-    hashes = [
-        _hash(key, name, place)
-        for name, place in zip(names, places.tolist(), strict=True)
-    ]
-    return np.argsort(np.array(hashes, "<u8"), kind="stable")
+    _, first, person = np.unique(people, return_index=True, return_inverse=True)
+    hashes = [_hash(key, names[row]) for row in first.tolist()]
+    places = _ranks(people).astype(np.uint64)
+    return np.argsort(_mixed(np.array(hashes, "<u8")[person], places), kind="stable")
 
 
-def _hash(key: bytes, name: Sequence[Any], place: int) -> int:
+def _hash(key: bytes, name: Sequence[Any]) -> int:
     # One missing name turns a column of integers into floats.
     same = [
         int(part) if isinstance(part, float) and part.is_integer() else part
         for part in name
     ]
-    text = f"{same!r}/{place}".encode()
+    text = _text(same).encode(errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, key=key, digest_size=8).digest())
+
+
+def _mixed(
+    hashes: NDArray[np.uint64], places: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """Mix a person's hash with places: SplitMix64 (Steele, Lea, Flood 2014)."""
+    with np.errstate(over="ignore"):
+        mixed = hashes + (places + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        found: NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
+    return found
+
+
+def _text(name: Sequence[Any]) -> str:
+    """Return a name as text; of what has none, the types."""
+    try:
+        return repr(name)
+    except Exception:  # noqa: BLE001 - an error would tell of this person
+        return repr([type(part).__name__ for part in name])
 
 
 def _ranks(codes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -132,10 +155,13 @@ class _Table(Protocol):
         """Return the names of the columns."""
 
     def codes(self, names: Sequence[str], *, missing: bool) -> NDArray[np.int64]:
-        """Number the different values of some columns; missing ones may be nobody."""
+        """Number the different values of some columns; missing ones may be nobody.
+
+        Values are told apart as the library itself does.
+        """
 
     def names(self, names: Sequence[str]) -> list[Any]:
-        """Return the values of some columns, one for each row."""
+        """Return the values of some columns, one for each row; times as integers."""
 
     def order(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the rows in the stable order of some columns."""
@@ -158,14 +184,28 @@ class _Pandas:
 
     def codes(self, names: Sequence[str], *, missing: bool) -> NDArray[np.int64]:
         columns = [
-            self._library.factorize(self._frame[name], use_na_sentinel=missing)[0]
+            self._library.factorize(self._values(name), use_na_sentinel=missing)[0]
             for name in names
         ]
         return _combined(columns)
 
+    def _values(self, name: str) -> Any:
+        """Return a column; what has no hash names nothing, like a missing value."""
+        column = self._frame[name]
+        if column.dtype != object:
+            return column
+        values = [each if _is_hashable(each) else None for each in column]
+        return self._library.Series(values, dtype=object)
+
     def names(self, names: Sequence[str]) -> list[Any]:
-        columns = (self._frame[name].tolist() for name in names)
+        columns = (self._as_integers(self._frame[name]).tolist() for name in names)
         return list(zip(*columns, strict=True))
+
+    def _as_integers(self, column: Any) -> Any:
+        """Return times as integers: Python has not all of them, and no nanoseconds."""
+        if isinstance(column.dtype, self._library.DatetimeTZDtype):
+            column = column.dt.tz_convert(None)
+        return column.to_numpy().view("i8") if column.dtype.kind in "mM" else column
 
     def order(self, names: Sequence[str]) -> NDArray[np.int64]:
         columns = [self._frame[name] for name in names]
@@ -203,13 +243,23 @@ class _Polars:
         return list(self._frame.columns)
 
     def codes(self, names: Sequence[str], *, missing: bool) -> NDArray[np.int64]:
-        columns = [
-            _numbered(self._frame[name].to_list(), missing=missing) for name in names
-        ]
-        return _combined(columns)
+        return _combined([self._numbered(name, missing=missing) for name in names])
+
+    def _numbered(self, name: str, *, missing: bool) -> NDArray[np.int64]:
+        # Python's objects would be equal where values are not: they have no nanoseconds
+        # and take both hours that a clock repeats for one.
+        column = self._frame[name]
+        _check_nameable(name, column.dtype)
+        if column.dtype.is_float():
+            column = column.fill_nan(None)
+        ranks = column.rank("dense").fill_null(0).to_numpy().astype(np.int64)
+        found: NDArray[np.int64] = ranks - 1 if missing else ranks
+        return found
 
     def names(self, names: Sequence[str]) -> list[Any]:
-        return list(self._frame.select(names).iter_rows())
+        columns = [self._frame[name] for name in names]
+        whole = [c.to_physical() if c.dtype.is_temporal() else c for c in columns]
+        return list(zip(*(column.to_list() for column in whole), strict=True))
 
     def order(self, names: Sequence[str]) -> NDArray[np.int64]:
         for name in names:
@@ -233,48 +283,76 @@ class _Polars:
 
 def _table(frame: object) -> _Table:
     """Return the frame with what its library can do."""
-    kinds: dict[str, Callable[[Any, Any], _Table]] = {
-        "pandas": _Pandas,
-        "polars": _Polars,
-    }
-    for name, kind in kinds.items():
-        # Where it was never imported, the frame is none of its own.
-        library = sys.modules.get(name)
-        if library is not None and isinstance(frame, library.DataFrame):
-            return kind(frame, library)
+    if comes_from(frame, "pandas"):
+        import pandas as pd  # noqa: PLC0415
+
+        if isinstance(frame, pd.DataFrame):
+            return _Pandas(frame, pd)
+    if comes_from(frame, "polars"):
+        import polars as pl  # noqa: PLC0415
+
+        if isinstance(frame, pl.DataFrame):
+            return _Polars(frame, pl)
     msg = (
         f"a pandas or polars DataFrame can be bounded, not {type(frame).__name__}; "
         "collect a lazy frame first"
     )
-    raise ConfigurationError(msg)
+    raise ContributionsError(msg)
 
 
 def _check_columns(present: list[Any], wanted: Sequence[str]) -> None:
     missing = [name for name in wanted if present.count(name) != 1]
     if missing:
+        # The columns that it has may be made of data, by a pivot.
         msg = (
-            f"the frame must have each of these columns once: {missing}. It has "
-            f"{[str(name) for name in present]!s:.400}"
+            f"the frame must have each of these columns once: {missing}. Compare them "
+            "with the columns that it has"
         )
-        raise ConfigurationError(msg)
+        raise ContributionsError(msg)
 
 
 def _check_sortable(name: str, kind: str) -> None:
     """Refuse a column whose order could fail, or not, by what it holds."""
     if kind.startswith(("object", "list", "struct", "category", "categorical")):
         msg = (
-            f"order_by column {name!r} is of type {kind}; give it one type that is "
-            "ordered, such as a date, a number or a string"
+            f"order_by column {name!r} is of type {_bare(kind)}; give it one type that "
+            "is ordered, such as a date, a number or a string"
         )
-        raise ConfigurationError(msg)
+        raise ContributionsError(msg)
+
+
+def _check_nameable(name: str, kind: Any) -> None:
+    """Refuse a column that cannot name a person or a group, by its type."""
+    if kind.is_nested() or kind.is_object():
+        msg = (
+            f"column {name!r} is of type {_bare(str(kind))}, which names neither a "
+            "person nor a group; make it a number, a string or a time, or several "
+            "columns"
+        )
+        raise ContributionsError(msg)
+
+
+def _is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except Exception:  # noqa: BLE001 - an error would tell of this value
+        return False
+    return True
 
 
 def _check_numeric(name: str, kind: str) -> None:
     """Refuse a column that holds no numbers by its type, never by its content."""
     numeric = ("int", "uint", "float", "bool", "decimal", "object", "null")
     if not kind.startswith(numeric):
-        msg = f"clipped column {name!r} is of type {kind}; make it a number first"
-        raise ConfigurationError(msg)
+        msg = (
+            f"clipped column {name!r} is of type {_bare(kind)}; make it a number first"
+        )
+        raise ContributionsError(msg)
+
+
+def _bare(kind: str) -> str:
+    """Return a column's type without its parts: categories are data."""
+    return re.split(r"[\W_]", kind, maxsplit=1)[0]
 
 
 def _float(value: object) -> float:
@@ -287,20 +365,6 @@ def _float(value: object) -> float:
         return math.inf if value > 0 else -math.inf
     except (ValueError, TypeError):
         return math.nan
-
-
-def _numbered(values: list[Any], *, missing: bool) -> NDArray[np.int64]:
-    """Number different values in the order in which they come."""
-    known: dict[Any, int] = {}
-    codes = np.empty(len(values), np.int64)
-    for row, value in enumerate(values):
-        # NaN is not itself.
-        absent = value is None or value != value  # noqa: PLR0124
-        if absent and missing:
-            codes[row] = _NOBODY
-        else:
-            codes[row] = known.setdefault(None if absent else value, len(known))
-    return codes
 
 
 def _combined(columns: Sequence[Any]) -> NDArray[np.int64]:

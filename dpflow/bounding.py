@@ -11,14 +11,15 @@ the cost from it, and bound the frame inside the step.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
-from dpflow.exceptions import ConfigurationError, ReleaseError
-from dpflow.execution import current_execution
+from dpflow.exceptions import ConfigurationError, ContributionsError, ReleaseError
+from dpflow.execution import Execution, current_execution, inherited_execution
 from dpflow.rounding import Number, exact, number_text
 
 Frame = TypeVar("Frame")
@@ -31,6 +32,9 @@ LARGEST = 2**31
 _LARGEST_ROWS = 10**9
 #: Square roots are rounded up to multiples of this.
 _ROOT = 10**12
+#: The key by which rows are chosen where nothing else is said. Public: that a hash does
+#: not follow time is what it is for, and the sensitivity holds for every key.
+SEED = "dpflow"
 _EXAMPLE = '{"amount": Clip(0, 200)}'
 
 
@@ -92,12 +96,13 @@ class Contributions:
         unit: Columns that together name the privacy unit.
         max_rows: Rows that are kept of each person.
         relation: The neighbouring relation of the policy.
-        clip: How columns are clipped that are to be summed.
+        clip: How columns are clipped that are to be summed; counts need none.
         by: Columns that name a row's group.
         max_rows_per_group: Rows that are kept of a person in one group.
-        order_by: A person's first rows by these columns are kept; without, the first
-            in the frame's order.
-        seed: A person's rows are chosen by a keyed hash in place of any order.
+        order_by: A person's first rows by these columns are kept.
+        seed: Without `order_by`, a person's rows are chosen by a hash with this key,
+            the same ones at every run. None keeps the first in the frame's order: where
+            that is time, early rows are counted more often than late ones.
 
     Raises:
         ConfigurationError: If these cannot bound anything.
@@ -106,14 +111,17 @@ class Contributions:
     unit: tuple[str, ...]
     max_rows: int
     relation: Relation
-    clip: Mapping[str, Clip]
+    clip: Mapping[str, Clip] = field(default_factory=dict)
     by: tuple[str, ...] = ()
     max_rows_per_group: int | None = None
     order_by: tuple[str, ...] = ()
-    seed: str | None = None
+    seed: str | None = SEED
+    #: Whether it was made outside of a step's body, so that its names are public.
+    _declared: bool = field(default=True, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse what would bound nothing."""
+        object.__setattr__(self, "_declared", inherited_execution() is None)
         for each in ("unit", "by", "order_by"):
             names = getattr(self, each)
             if not isinstance(names, tuple):
@@ -134,9 +142,7 @@ class Contributions:
             raise ConfigurationError(msg)
         if self.max_rows_per_group is not None:
             _check_rows("max_rows_per_group", self.max_rows_per_group)
-        if self.order_by and self.seed is not None:
-            msg = "give order_by= or seed=, not both: each chooses a person's rows"
-            raise ConfigurationError(msg)
+        _check_choice(self.order_by, self.seed)
         both = {*self.clip} & {*self.unit, *self.by, *self.order_by}
         if not self.unit or both:
             what = (
@@ -201,10 +207,24 @@ class Contributions:
             integers.
 
         Raises:
-            ConfigurationError: If it is no such frame, or lacks a column, or if the
-                running step's policies say another relation.
+            ContributionsError: If it is no such frame, or lacks a column, or if the
+                running step's policies say another relation. Inside a body its text
+                has the names that were declared outside, or that the calling code
+                spells out; others may be made of data.
         """
         _relation(self.relation)
+        try:
+            return self._bounded(frame)
+        except ContributionsError as error:
+            told = error.message if self._declared or self._is_spelled_out() else None
+        msg = told or (
+            "the frame lacks a column that is to be bounded, or it has another type. "
+            "Its name is withheld: it was computed inside the body. Make Contributions "
+            "before the step, and the name is told"
+        )
+        raise ContributionsError(msg)
+
+    def _bounded(self, frame: Frame) -> Frame:
         # It imports numpy, which a declaration does not need.
         from dpflow.bounded_frames import bounded  # noqa: PLC0415
 
@@ -221,6 +241,14 @@ class Contributions:
             order_by=self.order_by,
             seed=self.seed,
         )
+
+    def _is_spelled_out(self) -> bool:
+        """Say whether all names are constants of the code that asks, and so public."""
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_globals is globals():
+            frame = frame.f_back
+        written = set() if frame is None else set(_texts(frame.f_code.co_consts))
+        return {*self.unit, *self.by, *self.order_by, *self.clip} <= written
 
     def _norm(
         self, ranges: Collection[tuple[int, int]], by: Sequence[str], norm: Norm
@@ -273,7 +301,7 @@ def bound_contributions(
     by: str | Sequence[str] = (),
     max_rows_per_group: int | None = None,
     order_by: str | Sequence[str] = (),
-    seed: str | None = None,
+    seed: str | None = SEED,
 ) -> tuple[Frame, Contributions]:
     """Bound what each person contributes to a frame, and say what that bounds.
 
@@ -285,9 +313,9 @@ def bound_contributions(
         relation: The policy's neighbouring relation. Default: the running step's.
         by: Columns that name a row's group.
         max_rows_per_group: Rows that are kept of a person in one group.
-        order_by: Keep a person's first rows by these columns; default: the first in
-            the frame's order.
-        seed: Choose a person's rows by a hash with this key instead.
+        order_by: Keep a person's first rows by these columns.
+        seed: Without `order_by`, choose a person's rows by a hash with this key; None
+            keeps the first in the frame's order.
 
     Returns:
         The bounded frame, and its `Contributions`, which tell sensitivities.
@@ -325,12 +353,16 @@ def _relation(given: Relation | None) -> Relation:
     said = _running_relations()
     if given is None and not said:
         msg = "say relation=, as the policy does: there is no running step to ask"
-        raise ConfigurationError(msg)
+        raise ContributionsError(msg)
+    if not said:
+        # A thread of a body has not been called by it, but its rows are of its data.
+        inherited = inherited_execution()
+        said = set() if inherited is None else _relations(inherited)
     # Where people may be replaced and added, being replaced changes more.
     needed: Any = "replace-one" if "replace-one" in said else "add-or-remove"
-    if given is not None and said and given != needed:
+    if given in ("add-or-remove", "replace-one") and said and given != needed:
         msg = f"relation={given!r}, but the policies of the running step say {needed}"
-        raise ConfigurationError(msg)
+        raise ContributionsError(msg)
     chosen: Relation = given or needed
     return chosen
 
@@ -338,10 +370,22 @@ def _relation(given: Relation | None) -> Relation:
 def _running_relations() -> set[str]:
     """Return the relations of the policies of the running step, if one runs."""
     try:
-        request = current_execution("bound_contributions()").request
+        return _relations(current_execution("bound_contributions()"))
     except ReleaseError:
         return set()
-    return {policy.relation for policy in request.policies}
+
+
+def _relations(execution: Execution) -> set[str]:
+    return {policy.relation for policy in execution.request.policies}
+
+
+def _texts(constants: Iterable[object]) -> Iterator[str]:
+    """Yield the texts among constants, those in tuples included."""
+    for each in constants:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, tuple):
+            yield from _texts(each)
 
 
 def _check_rows(name: str, rows: object) -> None:
@@ -350,6 +394,15 @@ def _check_rows(name: str, rows: object) -> None:
         raise ConfigurationError(msg)
     if not 1 <= rows <= _LARGEST_ROWS:
         msg = f"{name} must lie in [1, {_LARGEST_ROWS}], got {rows}"
+        raise ConfigurationError(msg)
+
+
+def _check_choice(order_by: Sequence[str], seed: object) -> None:
+    if not isinstance(seed, str | None):
+        msg = f'seed must be text, such as "2026", or None, got {seed!r:.60}'
+        raise ConfigurationError(msg)
+    if order_by and seed not in (None, SEED):
+        msg = "give order_by= or seed=, not both: each chooses a person's rows"
         raise ConfigurationError(msg)
 
 

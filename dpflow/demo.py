@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from dpflow.exceptions import (
     ConfigurationError,
     LedgerMissing,
     LedgerUnavailable,
+    how_to_install,
 )
 from dpflow.guard import spend
 from dpflow.ledger import LOCK_NAME, open_ledger
@@ -51,13 +53,15 @@ import logging, time
 logging.getLogger("dpflow").setLevel("ERROR")  # the demo has said it
 from dpflow import Gaussian, spend
 with spend(dataset="cdnow", flow="weekly-report", step={_KILLED!r},
-           cost=Gaussian(sensitivity=1, noise_multiplier=21)):
+           cost=Gaussian(sensitivity=1, noise_multiplier=21), noise="own"):
     print("running", flush=True)
     time.sleep(600)
 """
 _START_SECONDS = 120
 _QUANTILE_95 = 1.959963984540054
 _CHECKOUT = Path(__file__).resolve().parent.parent
+#: What its flow imports.
+_NEEDED = ("opendp", "pandas", "matplotlib")
 _EXAMPLES = Path(__file__).resolve().parent / "examples"
 
 
@@ -73,6 +77,7 @@ def run_demo(*, as_json: bool = False) -> int:
     Raises:
         ConfigurationError: If the examples or their data are not installed.
     """
+    _check_installed()
     console = Console(quiet=as_json)
     root = _enter_project(console)
     _open_or_make_ledger(console)
@@ -92,6 +97,19 @@ def run_demo(*, as_json: bool = False) -> int:
         sys.stdout.write(json.dumps(data) + "\n")
     forget_projects()
     return 0 if season.refusal is not None else 1
+
+
+def _check_installed() -> None:
+    """Say at once what is missing: the flow would say it in a long traceback."""
+    # Its data is in a package, or where the reader put it.
+    data = () if os.environ.get("DPFLOW_DATA") else ("lifetimes",)
+    missing = [name for name in (*_NEEDED, *data) if find_spec(name) is None]
+    if missing:
+        msg = (
+            f"the demo needs {', '.join(missing)}; {how_to_install('examples')}. "
+            "Then run `dpflow demo` again."
+        )
+        raise ConfigurationError(msg)
 
 
 def _enter_project(console: Console) -> Path:

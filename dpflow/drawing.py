@@ -63,7 +63,8 @@ def sparse_vector(
 
     who = "sparse_vector()"
     execution, cost = _claimed(who, SparseVector)
-    return _reported(execution, draw(cost, queries, thresholds))
+    with execution.drawing():
+        return _reported(execution, draw(cost, queries, thresholds))
 
 
 def interquartile_range(
@@ -93,7 +94,8 @@ def interquartile_range(
     who = "interquartile_range()"
     _check_relation(who, "replace-one")
     execution, cost = _claimed(who, ProposeTestRelease)
-    return _reported(execution, draw(cost, values, base=base, shift=shift))
+    with execution.drawing():
+        return _reported(execution, draw(cost, values, base=base, shift=shift))
 
 
 def recoverable_model(*, model: Number, test: Number) -> OutputDP:
@@ -156,7 +158,8 @@ def output_perturbation(
     _check_relation(who, "replace-one")
     recipe = Recipe.of(train, regularisation, threshold)
     execution, cost = _claimed(who, OutputDP, is_recoverable)
-    return _reported(execution, recovered_model(cost, features, labels, recipe))
+    with execution.drawing():
+        return _reported(execution, recovered_model(cost, features, labels, recipe))
 
 
 def gradient_descent(
@@ -208,7 +211,8 @@ def gradient_descent(
 
     who = "gradient_descent()"
     clip = Clip.to(norm)
-    individual = isinstance(current_execution(who).cost, IndividualBound)
+    execution = current_execution(who)
+    individual = isinstance(execution.cost, IndividualBound)
     if individual != (sigma is not None) or individual != (steps is not None):
         msg = f"{who} takes sigma= and steps= under IndividualBound, and only there"
         raise ReleaseError(msg)
@@ -220,23 +224,26 @@ def gradient_descent(
         raise ReleaseError(msg)
     if sigma is not None and steps is not None:
         _check_relation(who, "add-or-remove")
-        _, bound = _claimed(who, IndividualBound)
-        return mechanism.individual_descent(
-            bound,
-            start,
-            gradients,
-            clip=clip,
-            rate=rate,
-            sigma=sigma,
-            steps=steps,
-            sampling_rate=sampling_rate,
-        )
+        execution, bound = _claimed(who, IndividualBound)
+        with execution.drawing():
+            return mechanism.individual_descent(
+                bound,
+                start,
+                gradients,
+                clip=clip,
+                rate=rate,
+                sigma=sigma,
+                steps=steps,
+                sampling_rate=sampling_rate,
+            )
     model = 1.0 * start
     for step in iterations():
         cost = step.claim(who, step.parts[0])
         if step.number == 1 and isinstance(cost, Gaussian):
             _check_doubled(who, cost, clip.norm)
-        noisy = mechanism.noisy_gradient(cost, gradients(model.copy()), clip=clip)
+        each = gradients(model.copy())
+        with execution.drawing():
+            noisy = mechanism.noisy_gradient(cost, each, clip=clip)
         model = model - rate * noisy
         if step.may_stop and good_enough and good_enough(step, model.copy()):
             break

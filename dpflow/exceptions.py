@@ -7,6 +7,7 @@ cross process pools and Prefect's result storage), and ends with what to do next
     ├── InvalidCost             a number in a cost or budget that cannot be used
     ├── UnsupportedCost         a theorem has no price for this cost
     ├── ConfigurationError      settings missing, contradictory or unreadable
+    │   └── ContributionsError  declared bounds that do not fit the frame or the policy
     ├── PolicyError             a policy file that cannot be used
     │   ├── UnknownDataset      no policy governs this dataset
     │   ├── PolicyChanged       the file differs from what the ledger has applied
@@ -26,7 +27,20 @@ cross process pools and Prefect's result storage), and ends with what to do next
 
 from __future__ import annotations
 
+import sys
 from typing import Any, ClassVar
+
+
+def how_to_install(extra: str) -> str:
+    """Say how to install dpflow with one of its extras.
+
+    Not by its name: on the package index that name is another project's.
+    """
+    version = getattr(sys.modules["dpflow"], "__version__", "VERSION")
+    return (
+        f"in a checkout of dpflow run: pip install '.[{extra}]', or beside its wheel: "
+        f"pip install './dpflow-{version}-py3-none-any.whl[{extra}]'"
+    )
 
 
 class DpflowError(Exception):
@@ -87,6 +101,14 @@ class UnsupportedCost(DpflowError, TypeError):
 
 class ConfigurationError(DpflowError):
     """Settings that are missing, contradictory or unreadable."""
+
+
+class ContributionsError(ConfigurationError):
+    """Bounds on contributions that do not fit the frame or the policy.
+
+    Its text is made of declarations alone, so that it is shown where a step's body
+    raises it.
+    """
 
 
 class PolicyError(DpflowError):

@@ -5,13 +5,16 @@ This is the engine behind `dp_task`, `guarded` and `spend`; it knows no Prefect.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, NoReturn
 
 from dpflow.accounting.costs import Cost
@@ -19,16 +22,24 @@ from dpflow.accounting.outcomes import OutcomeCost
 from dpflow.accounting.theorem import Settling
 from dpflow.asking import Place, ask
 from dpflow.bodies import check_output
-from dpflow.exceptions import BudgetRefused, DpflowError, ReleaseError
+from dpflow.exceptions import (
+    BudgetRefused,
+    ContributionsError,
+    DpflowError,
+    ReleaseError,
+)
+from dpflow.frames import Held, suspends
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
 from dpflow.ledger.records import digest as text_digest
 from dpflow.ledger.releases import check_value
-from dpflow.mechanisms.sources import SELF_DECLARED, NoiseFor, OneDraw, undrawn
-from dpflow.project import Project, Unsettled
+from dpflow.mechanisms import noise as mechanism
+from dpflow.mechanisms.sources import OWN, SELF_DECLARED, OneDraw, drawing, stream_for
+from dpflow.project import Project
 from dpflow.redaction import shown
 from dpflow.step import CellLike, Step
-from dpflow.waiting import areserve, inside, owed, reserve
+from dpflow.unsettled import Settlement
+from dpflow.waiting import aprepare, areserve, inside, owed, prepare, reserve
 
 logger = logging.getLogger("dpflow")
 
@@ -81,23 +92,51 @@ class Execution:
             ReleaseError: If the cost names no mechanism, the value cannot carry its
                 noise, or the step released already: its charge pays for one draw.
         """
-        from dpflow.mechanisms.noise import draw  # noqa: PLC0415 (imports OpenDP)
-
-        with self._draw.lock:
+        with self._draw.lock, self.drawing():
+            self.check_may_draw("release()")
             self._check_undrawn("release()")
-            noisy = draw(self.cost, value)
+            noisy = mechanism.draw(self.cost, value)
             self._draw.take()
         return noisy
 
-    def claim_draw(self, asked_by: str, *, noise: str = "") -> None:
+    def claim_draw(self, asked_by: str) -> None:
         """Take the one draw that the cost pays for, for the mechanism `asked_by`.
 
         Raises:
-            ReleaseError: If the step has ended, or has drawn its noise already.
+            ReleaseError: If the step has ended, has drawn its noise already, or
+                declared that its body draws it.
+        """
+        with self._draw.lock:
+            self.check_may_draw(asked_by)
+            self._check_undrawn(asked_by)
+            self._draw.take()
+
+    def claim_loop(self, asked_by: str, *, noise: str) -> None:
+        """Take the one loop that the cost pays for; its sub-steps draw, or the body.
+
+        Raises:
+            ReleaseError: If the step has ended, or has run its loop already.
         """
         with self._draw.lock:
             self._check_undrawn(asked_by)
             self._draw.take(noise)
+
+    def drawing(self) -> contextlib.AbstractContextManager[None]:
+        """Draw this step's noise within a block: by OpenDP, or as its test says."""
+        return drawing(self._draw.stream)
+
+    def check_may_draw(self, asked_by: str) -> None:
+        """Refuse a draw in a step whose author said that its body draws.
+
+        Raises:
+            ReleaseError: If so.
+        """
+        if self.noise == OWN:
+            msg = (
+                f"{asked_by} draws the noise of step {self.request.step!r}, which says "
+                'noise="own": that its body draws it. Take one of the two away.'
+            )
+            raise ReleaseError(msg)
 
     def check_process(self, asked_by: str) -> None:
         """Refuse what a forked child's copy of this would do a second time.
@@ -122,7 +161,7 @@ class Execution:
                 "was posted. Call it inside the body or block."
             )
             raise ReleaseError(msg)
-        if self.noise != SELF_DECLARED:
+        if self._draw.taken:
             msg = (
                 f"step {step!r} drew noise twice (now by {asked_by}), but its cost "
                 "covers one draw. Release one vector, or make two steps of it."
@@ -176,26 +215,42 @@ class Execution:
         return f"its cell function {why}; it is charged in full"
 
     @contextmanager
-    def charged(self) -> Iterator[None]:
+    def charged(self, frame: FrameType | None) -> Iterator[None]:
         """Run the body in this block; what ends it is kept in `error`, not raised.
 
         Raised here it would carry the original, private text along as its context.
         Call `settle` after the block, or `fail` if there is an error.
+
+        Args:
+            frame: Whose calls may draw this step's noise by `release`.
         """
-        token = _current.set(self)
-        ledger, request = self.project.ledger, self.request
+        token = None if suspends(frame) else _inherited.set(self)
         try:
-            key = request.key_text
-            noise = NoiseFor(ledger.id, ledger.environment, request.step, key)
-            with noise, inside(request.reservation):
+            around = inside(self.request, withheld=self.redact, frame=frame)
+            with _running.by(frame, self), around:
                 yield
+            self._check_drawn()
         # Timeouts, cancellation and termination are no Exceptions.
         except BaseException as error:  # noqa: BLE001 (an error is an output too)
             self.error_type = type(error).__name__
             self.error = self._shown(error)
         finally:
             self.ended = True
-            _current.reset(token)
+            with suppress(ValueError):
+                if token is not None:
+                    _inherited.reset(token)
+
+    def _check_drawn(self) -> None:
+        """Refuse the output of a body without the noise that its cost declares."""
+        if self.noise != SELF_DECLARED or not mechanism.has_sampler(self.cost):
+            return
+        msg = (
+            f"step {self.request.step!r} ended without release(), so the noise of its "
+            f"{type(self.cost).__name__} was not drawn. Its value is withheld and not "
+            'kept. Return release(value), or say noise="own" where the step is '
+            "declared if its body draws that very noise by itself."
+        )
+        raise ReleaseError(msg)
 
     def fail(self) -> NoReturn:
         """Charge a body that raised in full and raise what the outside may see."""
@@ -224,10 +279,6 @@ class Execution:
                 refused = error
         no_cell = None if cell is None else self._report_cell(cell, value)
         self._post("completed", text, {"noise": self.noise})
-        if self.noise == SELF_DECLARED:
-            step = self.request.step
-            if doubt := undrawn(self.project.ledger.id, step, self.cost):
-                logger.warning("DP step %r: %s", step, doubt)
         if no_cell is not None:
             self._warn(no_cell)
         if refused is not None:
@@ -235,10 +286,15 @@ class Execution:
 
     def _shown(self, error: BaseException) -> BaseException:
         """Return what the outside may see of an error of the body."""
-        if not self.redact:
+        if self.redact:
+            datasets = ", ".join(policy.dataset for policy in self.request.policies)
+            error = shown(error, step=self.request.step, dataset=datasets)
+        if not isinstance(error, ReleaseError | ContributionsError):
             return error
-        datasets = ", ".join(policy.dataset for policy in self.request.policies)
-        return shown(error, step=self.request.step, dataset=datasets)
+        if _IN_FULL not in error.message:
+            error.message = f"{error.message.rstrip('.')}. The step {_IN_FULL}."
+            error.args = (error.message,)
+        return error
 
     def _post(self, outcome: str, text: str | None, body: Mapping[str, Any]) -> None:
         self.check_process("the settlement")
@@ -250,13 +306,14 @@ class Execution:
                 reservation, outcome=outcome, value=text, body=body, reported=reported
             )
         except BaseException as error:
-            # So that this process does not wait for itself when it asks again.
-            late = Unsettled(outcome=outcome, body=body, reported=reported)
-            project.unsettled[reservation] = late
+            # Nobody else can: who asks for its key would wait for this process to end.
+            late = Settlement(outcome=outcome, body=body, reported=reported)
+            project.unsettled.add(reservation, late)
             if not isinstance(error, DpflowError):
                 raise
             self._warn(f"it stays charged in full and unsettled: {error.message}")
         else:
+            project.unsettled.ended(reservation)
             digest = None if text is None else text_digest(text)
             self.place.tell("settled", self.request, outcome=outcome, digest=digest)
 
@@ -266,12 +323,18 @@ class Execution:
         warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
-#: The execution whose body is running in this context.
-_current: ContextVar[Execution | None] = ContextVar("dpflow_execution", default=None)
+_IN_FULL = "was charged in full"
+
+#: The executions whose bodies or blocks run, held by the frames that run them.
+_running: Held[Execution] = Held()
+
+#: The execution that this context comes from. Threads and tasks inherit it: it is for
+#: checks, and never draws.
+_inherited: ContextVar[Execution | None] = ContextVar("dpflow_execution", default=None)
 
 
 def current_execution(asked_by: str) -> Execution:
-    """Return the execution whose body is running in this context.
+    """Return the innermost execution whose body or block has made this call.
 
     Args:
         asked_by: What needs it, for the message.
@@ -279,15 +342,21 @@ def current_execution(asked_by: str) -> Execution:
     Raises:
         ReleaseError: Outside the body of a DP step.
     """
-    execution = _current.get()
-    if execution is None:
-        msg = (
-            f"{asked_by} was called outside the body of a DP step, so nothing pays for "
-            "it. Call it in a function under @dp_task or @guarded, in the same thread, "
-            "or inside spend(...)."
-        )
-        raise ReleaseError(msg)
-    return execution
+    execution = _running.nearest()
+    if execution is not None:
+        return execution
+    msg = (
+        f"{asked_by} was called outside the body of a DP step, so nothing pays for "
+        "it. Call it in a function under @dp_task or @guarded, in the same thread and "
+        "task, or inside spend(...). What a block hands on to threads, tasks or the "
+        "caller of a generator is `charge.release`, of `with spend(...) as charge`."
+    )
+    raise ReleaseError(msg)
+
+
+def inherited_execution() -> Execution | None:
+    """Return the execution that this context comes from, to check; not to draw."""
+    return _running.nearest() or _inherited.get()
 
 
 def release(value: Any) -> Any:
@@ -310,35 +379,52 @@ def release(value: Any) -> Any:
     return current_execution("release()").release(value)
 
 
-def admit(project: Project, request: Request, place: Place) -> Execution | Replayed:
+def admit(
+    project: Project, request: Request, place: Place, *, own: bool
+) -> Execution | Replayed:
     """Reserve a step's worst case, or find its release.
+
+    Args:
+        project: Where.
+        request: What is asked of the ledger.
+        place: Where the step runs.
+        own: Whether its body draws the declared noise by itself.
 
     Raises:
         BudgetRefused: If a gate does not admit the step.
         DpflowError: If the request cannot be decided; the step may not run.
     """
     try:
+        if not own:
+            prepare(project, request)
         answer = reserve(project, request)
     except BudgetRefused as refusal:
         place.tell_refusal(refusal, request)
         raise
-    return _admitted(project, request, answer, place)
+    return _admitted(project, request, answer, place, own=own)
 
 
 async def aadmit(
-    project: Project, request: Request, place: Place
+    project: Project, request: Request, place: Place, *, own: bool
 ) -> Execution | Replayed:
     """Reserve as `admit` does, without blocking the event loop."""
     try:
+        if not own:
+            await aprepare(project, request)
         answer = await areserve(project, request)
     except BudgetRefused as refusal:
         place.tell_refusal(refusal, request)
         raise
-    return _admitted(project, request, answer, place)
+    return _admitted(project, request, answer, place, own=own)
 
 
 def _admitted(
-    project: Project, request: Request, answer: Granted | Replayed, place: Place
+    project: Project,
+    request: Request,
+    answer: Granted | Replayed,
+    place: Place,
+    *,
+    own: bool,
 ) -> Execution | Replayed:
     """Turn the ledger's positive answer into an execution or a replay."""
     if isinstance(answer, Replayed):
@@ -348,7 +434,12 @@ def _admitted(
         return answer
     redact = any(policy.errors == "redact" for policy in request.policies)
     place.tell_granted(request, answer)
-    return Execution(project=project, request=request, redact=redact, place=place)
+    ledger, key = project.ledger, request.key_text
+    stream = stream_for(ledger.id, ledger.environment, request.step, key)
+    draw = OneDraw(own=own, stream=stream)
+    return Execution(
+        project=project, request=request, redact=redact, place=place, _draw=draw
+    )
 
 
 def run(
@@ -361,14 +452,16 @@ def run(
     """Run a step's body under the guard, or replay its release."""
     project, request = ask(step, step.bind(args, kwargs), place)
     with owed(project, request):
-        admitted = admit(project, request, place)
+        admitted = admit(project, request, place, own=step.noise == OWN)
         if isinstance(admitted, Replayed):
             return decode(admitted.value)
         value: Any = None
-        with admitted.charged():
+        with admitted.charged(inspect.currentframe()):
             value = body(*args, **kwargs)
             check_output(step.name, value)
         if admitted.error is not None:
+            # A traceback shows what a frame holds.
+            value = None
             admitted.fail()
         admitted.settle(value, step.cell)
         return value
@@ -387,14 +480,15 @@ async def arun(
     does, shortly: nothing can cancel it.
     """
     project, request = ask(step, step.bind(args, kwargs), place)
-    admitted = await aadmit(project, request, place)
+    admitted = await aadmit(project, request, place, own=step.noise == OWN)
     if isinstance(admitted, Replayed):
         return decode(admitted.value)
     value: Any = None
-    with admitted.charged():
+    with admitted.charged(inspect.currentframe()):
         value = await body(*args, **kwargs)
         check_output(step.name, value)
     if admitted.error is not None:
+        value = None
         admitted.fail()
     admitted.settle(value, step.cell)
     return value

@@ -10,21 +10,26 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
 from dpflow.accounting.costs import Cost
-from dpflow.asking import Place, ask
+from dpflow.asking import ask, checked_flow, current_place
 from dpflow.bodies import charging, with_parentheses
 from dpflow.exceptions import ConfigurationError
 from dpflow.execution import Execution, admit, arun, run
+from dpflow.frames import entering_frame
 from dpflow.ledger.records import Replayed
+from dpflow.mechanisms.sources import OWN
 from dpflow.step import (
     CellLike,
     CostLike,
+    NoiseLike,
     PartitionsLike,
     checked_text,
     define_step,
 )
+from dpflow.waiting import check_outside, step_around
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,14 +47,16 @@ def guarded(
     fresh: bool = False,
     version: str | None = None,
     cell: CellLike | None = None,
+    noise: NoiseLike = "release",
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Guard a function that reads private data, without Prefect.
+    """Guard a function that reads private data, without Prefect or in a flow of its.
 
     Args:
         dataset: Name of the dataset it reads, or several.
         cost: Its worst case, or a function of its public arguments.
-        flow: Name of the flow whose share and odometer are charged.
+        flow: Name of the flow whose share and odometer are charged, outside of
+            Prefect. Within a Prefect flow it is that one, as for a `dp_task`.
         private: Names of parameters that hold private data.
         release_key: Template over public parameters under which the output is kept;
             a second call with the same key replays it at no cost.
@@ -62,6 +69,9 @@ def guarded(
             returns that names the cell. The body must return its mechanism's own
             output, before any post-processing. Without an answer from it (it raises,
             or names no cell of the cost) the step is charged in full.
+        noise: "own" if the body draws the noise that its cost declares by itself;
+            `release` must not be called then. Default: a body that declares a
+            mechanism which `release` draws, and ends without it, fails.
         name: Name of the step in the journal; default: the function's.
 
     Returns:
@@ -77,6 +87,7 @@ def guarded(
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        check_outside("@guarded")
         step = define_step(
             function,
             dataset=dataset,
@@ -87,17 +98,18 @@ def guarded(
             fresh=fresh,
             version=version,
             cell=cell,
+            noise=noise,
             name=name,
         )
-        place = Place.named(flow)
+        named = checked_flow(flow)
 
         @functools.wraps(function)
         async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return await arun(step, function, args, kwargs, place)
+            return await arun(step, function, args, kwargs, current_place(named))
 
         @functools.wraps(function)
         def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return run(step, function, args, kwargs, place)
+            return run(step, function, args, kwargs, current_place(named))
 
         chosen = guard_async if inspect.iscoroutinefunction(function) else guard
         return cast("Callable[P, R]", charging(chosen))
@@ -113,15 +125,19 @@ def spend(
     step: str,
     flow: str | None = None,
     partitions: PartitionsLike | None = None,
+    noise: NoiseLike = "release",
 ) -> Iterator[Execution]:
     """Guard a block of code that reads private data.
 
     Args:
         dataset: Name of the dataset it reads, or several.
         cost: Its worst case.
-        step: Name of the step in the journal.
-        flow: Name of the flow whose share and odometer are charged.
+        step: Name of the step in the journal. A block inside the body of another step
+            is named after that one: its name could be made of private data.
+        flow: Name of the flow whose share and odometer are charged, outside of
+            Prefect. Within a Prefect flow it is that one.
         partitions: Names of the partitions that it reads.
+        noise: "own" if the block draws the noise that its cost declares by itself.
 
     Yields:
         The execution, whose `release` draws the declared noise.
@@ -142,17 +158,33 @@ def spend(
     def block() -> None:
         """Stand for the block, which has no arguments."""
 
-    name = checked_text(step, "step")
+    name, outer = checked_text(step, "step"), step_around()
+    if outer is not None:
+        # Its own name may be made of what the body around it has read.
+        name = f"{outer.step}/inner"
+        if flow not in (None, outer.flow):
+            msg = (
+                f"a block inside the body of DP step {outer.step!r} is of that step's "
+                "flow; leave flow= away"
+            )
+            raise ConfigurationError(msg)
     defined = define_step(
-        block, dataset=dataset, cost=cost, partitions=partitions, name=name
+        block,
+        dataset=dataset,
+        cost=cost,
+        partitions=partitions,
+        noise=noise,
+        name=name,
     )
-    place = Place.named(flow)
+    # No arguments tell one block from another: each is drawn anew.
+    defined = replace(defined, replays=False, inner=outer is not None)
+    place = current_place(checked_flow(flow))
     project, request = ask(defined, {}, place)
-    execution = admit(project, request, place)
+    execution = admit(project, request, place, own=noise == OWN)
     if isinstance(execution, Replayed):
         msg = "a block has no release key, so the ledger cannot have replayed it"
         raise TypeError(msg)
-    with execution.charged():
+    with execution.charged(entering_frame()):
         yield execution
     if execution.error is not None:
         execution.fail()

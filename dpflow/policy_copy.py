@@ -127,12 +127,15 @@ _POPULATION = "population/"
 TIMES = ("week", "month")
 
 
-def guarantee_in_words(pinned: Mapping[str, Any], *, adds_up: bool = True) -> str:
+def guarantee_in_words(
+    pinned: Mapping[str, Any], *, adds_up: bool = True, shortly: bool = False
+) -> str:
     """Say what a policy guarantees, and on which assumptions.
 
     Args:
         pinned: What `Policy.pinned` returned, from the file or from the ledger.
         adds_up: Whether the budgets of all terms add up to a guarantee.
+        shortly: Whether the words that all guarantees share stand above already.
     """
     dataset: str = pinned["dataset"]
     what = f"dataset {dataset!r}"
@@ -144,6 +147,11 @@ def guarantee_in_words(pinned: Mapping[str, Any], *, adds_up: bool = True) -> st
         f"{budget_text(pinned['budget'])}-differentially private, if every "
         "declared sensitivity is right and every step draws the noise it declares."
     )
+    if shortly:
+        sentence = (
+            f"Every {pinned['unit']} ({pinned['relation']}): "
+            f"{budget_text(pinned['budget'])} for {what}, in the same sense."
+        )
     lifetime = pinned.get("lifetime")
     cap = None if lifetime is None else budget_text(lifetime)
     parts = [sentence]

@@ -105,7 +105,8 @@ class Policy(Sourced):
     odometer: OdometerChoice | None = Field(
         default=None,
         title="Odometer",
-        description="The theorem that reads out what each flow has lost so far.",
+        description="The theorem that bounds, at every moment, what a flow's steps "
+        "have lost, each given all that was released before.",
         examples=[{"theorem": "renyi", "delta": "1e-6"}],
     )
     flows: Mapping[str, FlowShare] = Field(

@@ -4,11 +4,15 @@ YAML has many ways to say something else than what a reader sees: a float that l
 digits, a second key that silently wins, an alias, a `no` that is a boolean. A budget
 must not depend on any of them. So numbers keep their literal text (`1e-6` and `0.1` are
 exact decimals), only `true` and `false` are booleans, and what is left is refused.
+So are signs that show nothing: some of them end a line, and with it a comment, for YAML
+and for no editor or review (`unit: person  # note<NEL>errors: keep`), others turn the
+direction of what follows.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -37,6 +41,17 @@ _NO_NUMBER = re.compile(r"[-+]?\.inf|\.nan", re.ASCII | re.IGNORECASE)
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE = frozenset({"true", "True", "TRUE"})
 _FALSE = frozenset({"false", "False", "FALSE"})
+
+#: Unicode's kinds of signs that show nothing: controls, marks of direction and format,
+#: ends of lines and paragraphs.
+_HIDING = frozenset({"Cc", "Cf", "Zl", "Zp"})
+#: Controls have no name in Unicode's table.
+_NAMES = {
+    "\0": "NULL",
+    "\r": "CARRIAGE RETURN, without a line feed",
+    "\x1b": "ESCAPE",
+    "\x85": "NEXT LINE",
+}
 
 _TAG = "tag:yaml.org,2002:"
 _NO_ALIASES = "Write the value out where it is used; policies take no {}."
@@ -106,6 +121,7 @@ def parse_document(content: bytes, file: str) -> Document:
         line = content.count(b"\n", 0, error.start) + 1
         message = f"byte {content[error.start]:#04x} is not UTF-8."
         raise policy_error(file, line, message, "Save the file as UTF-8.") from None
+    _refuse_hiding(text, file)
     root = _compose(text, file)
     if root is None or _kind(root) == "null":
         hint = "Start with `dataset: NAME`, `unit:`, `budget:` and `filter:`."
@@ -117,6 +133,28 @@ def parse_document(content: bytes, file: str) -> Document:
     reader = _Reader(file)
     data = reader.mapping(root, ())
     return Document(file=file, data=data, lines=reader.lines)
+
+
+def _refuse_hiding(text: str, file: str) -> None:
+    """Refuse signs by which YAML may read something else than a reviewer sees.
+
+    Tabs, line feeds, CR LF and a byte order mark at the start are read alike by all.
+    """
+    # A blank for a blank: the positions stay, and so does the line.
+    plain = text.replace("\r\n", " \n")
+    for place, sign in enumerate(plain):
+        if unicodedata.category(sign) not in _HIDING or sign in "\t\n":
+            continue
+        if sign == "\ufeff" and place == 0:
+            continue
+        line = plain.count("\n", 0, place) + 1
+        name = _NAMES.get(sign) or unicodedata.name(sign, "a control character")
+        message = (
+            f"the sign U+{ord(sign):04X}, {name}, shows nothing, and may hide a field "
+            "from who reads the file."
+        )
+        hint = "Delete all behind the last sign that you see, and type the line again."
+        raise policy_error(file, line, message, hint)
 
 
 class _PolicyLoader(yaml.SafeLoader):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dpflow.config import Settings, file_stamp, settings
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import (
     Ledger,
     create_ledger,
@@ -19,18 +17,11 @@ from dpflow.ledger import (
 )
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Conditions
+from dpflow.locks import Lock
 from dpflow.policy import PolicySet, is_policy_file, load_policies
+from dpflow.unsettled import Unsettled
 
 _Signature = tuple[tuple[object, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unsettled:
-    """What a settlement would have said that the ledger did not take."""
-
-    outcome: str
-    body: Mapping[str, Any]
-    reported: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +32,13 @@ class Project:
         settings: Where things are.
         ledger: Opened, and checked against the pinned id.
         policies: As the files say now.
-        unsettled: Charges of this process whose settlement failed, by reservation.
+        unsettled: Charges of this process whose settlement failed.
     """
 
     settings: Settings
     ledger: Ledger
     policies: PolicySet
-    unsettled: dict[str, Unsettled]
+    unsettled: Unsettled
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +46,14 @@ class _Opened:
     """A ledger that stays open, and what this process owes it."""
 
     ledger: Ledger
-    unsettled: dict[str, Unsettled] = field(default_factory=dict)
+    unsettled: Unsettled
 
 
-_lock = threading.Lock()
+_lock = Lock()
+#: How long a thread waits for another that opens the ledger.
+_THREAD_SECONDS = 120.0
 _ledgers: dict[Settings, _Opened] = {}
 _policies: dict[Path, tuple[_Signature, PolicySet]] = {}
-
-
-def _after_fork_in_child() -> None:
-    """Leave the lock to the parent: its thread that may hold it is not here."""
-    global _lock  # noqa: PLW0603 (a module's state)
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def current_project() -> Project:
@@ -83,14 +67,21 @@ def current_project() -> Project:
         ConfigurationError: If the settings cannot be read.
     """
     found = settings()
-    with _lock:
+
+    def opened() -> tuple[_Opened, PolicySet]:
         policies = _load(found.policies)
-        key = found
-        opened = _ledgers.get(key)
-        if opened is None:
+        known = _ledgers.get(found)
+        if known is None:
             ledger = project_ledger(found)
-            opened = _ledgers[key] = _Opened(ledger)
-    return Project(found, opened.ledger, policies, opened.unsettled)
+            known = _ledgers[found] = _Opened(ledger, Unsettled(ledger))
+        return known, policies
+
+    try:
+        known, policies = _lock.run(opened, _THREAD_SECONDS)
+    except TimeoutError as error:
+        msg = f"the ledger is not open yet: {error.strerror}. Try again."
+        raise LedgerUnavailable(msg, waited=_THREAD_SECONDS) from None
+    return Project(found, known.ledger, policies, known.unsettled)
 
 
 def project_ledger(found: Settings, *, read_only: bool = False) -> Ledger:
@@ -141,11 +132,15 @@ def make_project_ledger(found: Settings) -> Ledger:
 
 def forget_projects() -> None:
     """Close what is open; tests use it, and programs that delete a ledger."""
-    with _lock:
+
+    def forget() -> None:
         for opened in _ledgers.values():
+            opened.unsettled.forget()
             opened.ledger.close()
         _ledgers.clear()
         _policies.clear()
+
+    _lock.run(forget, _THREAD_SECONDS)
 
 
 def _load(directory: Path) -> PolicySet:

@@ -11,16 +11,35 @@ from asyncio import CancelledError
 from contextlib import suppress
 
 from dpflow.exceptions import (
+    BudgetExhausted,
     BudgetRefused,
+    ContributionsError,
+    DpflowError,
     DPStepFailed,
     LedgerError,
     PolicyError,
     ReleaseError,
 )
 
-#: Errors of dpflow that name only types and public facts. The others may quote a
-#: number that the body computed, as `InvalidCost` does.
-_PUBLIC = (BudgetRefused, DPStepFailed, LedgerError, PolicyError, ReleaseError)
+#: Errors of dpflow that name only types and public facts, if dpflow's own code raises
+#: them in these places. The others may quote what the body computed, as `InvalidCost`
+#: does, and what the body itself raises may say anything.
+_PUBLIC = (ContributionsError, DPStepFailed, LedgerError, PolicyError, ReleaseError)
+_OUR_PLACES = (
+    "dpflow.asking",
+    "dpflow.bodies",
+    "dpflow.bounded_frames",
+    "dpflow.bounding",
+    "dpflow.drawing",
+    "dpflow.execution",
+    "dpflow.mechanisms.gradient_descent",
+    "dpflow.mechanisms.noise",
+    "dpflow.mechanisms.rows",
+    "dpflow.mechanisms.sparse_vector",
+    "dpflow.prefect.loader",
+    "dpflow.substeps",
+    "dpflow.waiting",
+)
 
 #: How anyio, and so Prefect's timeouts, recognise their own cancellations.
 _SCOPE = "Cancelled via cancel scope "
@@ -35,10 +54,19 @@ def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
         dataset: Name of its dataset.
 
     Returns:
-        A `DPStepFailed` for every `Exception` but dpflow's own public ones. What is
-        no `Exception` (a timeout, a termination) keeps its type, for that is what
-        its receivers act on, and loses its text.
+        A `DPStepFailed` for every `Exception` but dpflow's own public ones. A refusal
+        stays one, so that nobody tries it again. What is no `Exception` (a timeout, a
+        termination) keeps its type, for that is what its receivers act on, and loses
+        its text.
     """
+    if isinstance(error, BudgetRefused):
+        msg = (
+            f"a step inside the body of DP step {step!r} on dataset {dataset!r} was "
+            "refused (text withheld: it may hold private data). The step "
+            f"{step!r} itself was charged in full. Ask for steps outside of bodies: "
+            "then a refusal comes before anything is charged, and says what would fit."
+        )
+        return _refused(error)(msg, dataset=dataset, step=step)
     told = _told(error)
     if told is not None:
         return told
@@ -61,6 +89,12 @@ def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
     Returns:
         As `shown`; nothing was charged.
     """
+    if isinstance(error, BudgetRefused):
+        msg = (
+            f"a step inside private task {task!r} was refused (text withheld: it may "
+            "hold private data). Ask for steps outside of it to see what would fit."
+        )
+        return _refused(error)(msg, step=task)
     told = _told(error)
     if told is not None:
         return told
@@ -72,6 +106,35 @@ def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
     return DPStepFailed(msg, step=task, error_type=name)
 
 
+def shown_to_body(error: Exception, *, step: str) -> DpflowError:
+    """Return what a body may see of an error of a step that it asked for.
+
+    The body may raise it, log it, or be a Prefect task whose state keeps it.
+
+    Args:
+        error: What is wrong with the step inside.
+        step: Name of the step around it.
+
+    Returns:
+        An error of the same kind that tells its kind.
+    """
+    kind = type(error) if isinstance(error, DpflowError) else DPStepFailed
+    if kind.__module__ != DpflowError.__module__:
+        kind = DPStepFailed
+    name = type(error).__name__
+    msg = (
+        f"{name}: a step inside the body of DP step {step!r} was not made (text "
+        "withheld: it may hold private data). Ask for that step outside of the body to "
+        "see what is wrong."
+    )
+    return kind(msg, error_type=name)
+
+
+def _refused(error: BudgetRefused) -> type[BudgetRefused]:
+    """Return the kind of a refusal, which is what tells whether budget is gone."""
+    return BudgetExhausted if isinstance(error, BudgetExhausted) else BudgetRefused
+
+
 def _told(error: BaseException) -> BaseException | None:
     """Return an error that is told by its type, or None if that is withheld too."""
     if isinstance(error, BaseExceptionGroup) and not isinstance(error, Exception):
@@ -81,9 +144,18 @@ def _told(error: BaseException) -> BaseException | None:
     if not isinstance(error, Exception):
         _empty(error)
         return _bare(error)
-    if isinstance(error, _PUBLIC):
+    if isinstance(error, _PUBLIC) and _is_ours(error):
         return _bare(error)
     return None
+
+
+def _is_ours(error: Exception) -> bool:
+    """Say whether dpflow's own code raised an error, where it says public facts."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return any(f"{module}.".startswith(f"{place}.") for place in _OUR_PLACES)
 
 
 def _is_plain(error: BaseException) -> bool:

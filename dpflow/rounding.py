@@ -78,9 +78,12 @@ def exact(
     if (low is not None and number < low) or (high is not None and number > high):
         shown_low = "-inf" if low is None else f"{float(low):g}"
         shown_high = "inf" if high is None else f"{float(high):g}"
+        hint = "Check the unit and the number of zeros."
+        if number < 0 and low is not None and low >= 0:
+            hint = "It cannot be negative: give its size, without the sign."
         msg = (
             f"{name} must lie in [{shown_low}, {shown_high}], got {_shown(value)}. "
-            "Check the unit and the number of zeros."
+            f"{hint}"
         )
         raise InvalidCost(msg, name=name, value=_shown(value), low=low, high=high)
     return number

@@ -15,13 +15,21 @@ from typing import Any
 
 from dpflow.accounting.composed_costs import Composed, Repeated
 from dpflow.accounting.costs import Cost
-from dpflow.asking import Place, charged_flow, current_runs, owner_of, runs_around
-from dpflow.exceptions import ConfigurationError, DpflowError
-from dpflow.execution import admit
-from dpflow.ledger.records import Request
+from dpflow.asking import (
+    Place,
+    charged_flow,
+    checked_flow,
+    current_place,
+    current_runs,
+    owner_of,
+    runs_around,
+)
+from dpflow.exceptions import BudgetRefused, ConfigurationError, DpflowError
+from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.seals import last_costs, seal
 from dpflow.project import Project, current_project
 from dpflow.step import checked_text
+from dpflow.waiting import check_outside, reserve
 
 logger = logging.getLogger("dpflow")
 
@@ -89,6 +97,9 @@ def preflight(
 ) -> Iterator[None]:
     """Hold the worst case of every step in this block before the first one runs.
 
+    If all of it does not fit, nothing is held, and no step in the block draws: releases
+    that are kept are replayed, and the first step that would draw is refused.
+
     The steps under `guarded` and `spend` in the block draw from it. Its end, by an
     error or not, seals it: what no step drew is returned, and a step that comes later,
     such as one in a thread that took this context along, is refused. If the process
@@ -96,11 +107,11 @@ def preflight(
 
     Args:
         costs: One worst case for each step, by dataset.
-        flow: Name of the flow whose share and odometer are charged.
+        flow: Name of the flow whose share and odometer are charged, outside of
+            Prefect. Within a Prefect flow it is that one.
         partitions: Which parts of a divided dataset its steps read.
 
     Raises:
-        BudgetRefused: If all of it does not fit; then no step runs, nothing is charged.
         ConfigurationError: If something declared cannot work.
 
     Example:
@@ -108,18 +119,20 @@ def preflight(
         >>> with preflight(costs={"orders": [cost, cost]}):
         ...     publish(orders(), returns())
     """
+    check_outside("preflight()")
     declared = RunCosts(costs=costs, partitions=partitions or {})
     run = f"block/{uuid.uuid4().hex}"
     with sealed_at_end(run):
-        begin(declared, Place.named(flow), run)
+        begin(declared, current_place(checked_flow(flow)), run)
         yield
 
 
 def begin(declared: RunCosts, place: Place, run: str) -> None:
     """Hold a run's worst case, or find what an earlier execution of it holds.
 
+    If it does not fit, the ledger refuses every draw of the run, and nothing else.
+
     Raises:
-        BudgetRefused: If it does not fit; nothing is charged.
         DpflowError: If it cannot be decided; no step may run.
     """
     steps = [
@@ -132,10 +145,9 @@ def begin(declared: RunCosts, place: Place, run: str) -> None:
 
 
 def begin_like_last(place: Place, run: str) -> None:
-    """Hold what the last completed run of the flow cost.
+    """Hold what the last completed run of the flow cost; as `begin`.
 
     Raises:
-        BudgetRefused: If it does not fit; nothing is charged.
         DpflowError: If it cannot be decided; no step may run.
     """
     project = current_project()
@@ -201,7 +213,18 @@ def _hold(project: Project, steps: list[_Planned], place: Place, run: str) -> No
         planned=planned,
         body={**place.facts, "covers": run},
     )
-    admit(project, request, place)
+    try:
+        answer = reserve(project, request)
+    except BudgetRefused as refusal:
+        # What the run replays costs nothing, and which steps do, only they tell.
+        logger.warning(
+            "nothing is held for run %s: what is kept is replayed, no step draws. %s",
+            run,
+            refusal.message,
+        )
+        return
+    if isinstance(answer, Granted):
+        place.tell_granted(request, answer)
 
 
 def _request(project: Project, step: _Planned, place: Place) -> Request:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.outcomes import OutcomeCost
 from dpflow.bodies import check_body, name_of
 from dpflow.exceptions import ConfigurationError
+from dpflow.keys import Name, Untold, fill, has_address, template_fields
+from dpflow.mechanisms.sources import OWN
 
 #: The instance of a method is no public argument.
 HIDDEN = frozenset({"self", "cls"})
@@ -23,6 +24,8 @@ CostLike = Cost | Callable[..., Cost]
 PartitionsLike = str | Sequence[str] | Callable[..., Sequence[str]]
 #: Names the cell of a cost such as `OutputDP` that an output falls into.
 CellLike = Callable[[Any], str | int]
+#: Who draws the noise that the cost declares: `release`, or the body itself.
+NoiseLike = Literal["release", "own"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +43,13 @@ class Step:
         partitions: Which partitions the body reads, of datasets that have some.
         fresh: Whether every call draws anew, at a charge of its own.
         version: Version of the data, where the policy's does not do.
+        inner: Whether it is a block inside the body of another step.
         replays: Whether a call is told by its public arguments, so that it may be
             replayed within a flow run. Not if the body closes over variables or is a
             method: what those hold is no argument. Nor if it is a lambda: all have
             one name.
         cell: Function of the output that names the cell of the cost it falls into.
+        noise: Who draws the noise: "release", or the body's "own".
         source: Module and qualified name of the body, which tell two steps of one
             name apart within a flow run.
     """
@@ -59,8 +64,10 @@ class Step:
     fresh: bool = False
     version: str | None = None
     cell: CellLike | None = None
+    noise: NoiseLike = "release"
     source: str = ""
     replays: bool = True
+    inner: bool = False
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the public arguments by name, defaults included."""
@@ -96,12 +103,13 @@ class Step:
         if self.partitions is None:
             return ()
         if isinstance(self.partitions, str):
-            found = [self._filled("partitions", self.partitions, public)]
+            found = [self._filled("partitions", self.partitions, public).text]
         elif callable(self.partitions):
             found = self._asked("partitions", self.partitions, public)
         else:
             found = [
-                self._filled("partitions", item, public) for item in self.partitions
+                self._filled("partitions", each, public).text
+                for each in self.partitions
             ]
         names = found if isinstance(found, list | tuple) else None
         if not names or not all(isinstance(name, str) and name for name in names):
@@ -137,20 +145,42 @@ class Step:
             return dict(public)
         return {p.name: public[p.name] for p in parameters if p.name in public}
 
-    def key_text(self, public: Mapping[str, Any]) -> str | None:
+    def key(self, public: Mapping[str, Any]) -> Name | None:
         """Return the release key for these public arguments, if the step has one.
 
         Raises:
-            ConfigurationError: If the template does not fit the arguments.
+            ConfigurationError: If the template does not fit the arguments, or one of
+                them cannot be told by a text.
         """
         if self.release_key is None:
             return None
         return self._filled("release_key", self.release_key, public)
 
-    def _filled(self, keyword: str, template: str, public: Mapping[str, Any]) -> str:
+    def computes_key(self) -> bool:
+        """Say whether its release key is made of arguments."""
+        return any(template_fields(self.release_key or ""))
+
+    def written_partitions(self) -> tuple[str, ...]:
+        """Return the partitions that its definition names, whatever the arguments."""
+        if self.inner or self.partitions is None or callable(self.partitions):
+            return ()
+        names = (
+            [self.partitions] if isinstance(self.partitions, str) else self.partitions
+        )
+        return tuple(
+            fill(name, {}).text for name in names if not any(template_fields(name))
+        )
+
+    def _filled(self, keyword: str, template: str, public: Mapping[str, Any]) -> Name:
         """Fill a template with the public arguments."""
         try:
-            return template.format(**public)
+            return fill(template, public)
+        except Untold as error:
+            msg = (
+                f"{keyword} {template!r} of step {self.name!r}: {error}. The step did "
+                "not run."
+            )
+            raise ConfigurationError(msg) from error
         except Exception as error:
             msg = (
                 f"{keyword} {template!r} of step {self.name!r} does not fit its "
@@ -170,6 +200,7 @@ def define_step(
     fresh: bool = False,
     version: str | None = None,
     cell: CellLike | None = None,
+    noise: NoiseLike = "release",
     name: str | None = None,
 ) -> Step:
     """Check what the author of a step declares.
@@ -186,6 +217,7 @@ def define_step(
             replayed; the new one takes its place.
         version: Version of the data; default: the policy's.
         cell: Function of the output that names the cell of the cost it falls into.
+        noise: "own" if the body draws the noise that the cost declares by itself.
         name: Default: the function's name.
 
     Raises:
@@ -217,6 +249,7 @@ def define_step(
         fresh=checked_flag(fresh, "fresh"),
         version=_optional_text(version, "version"),
         cell=_checked_cell(title, cost, cell),
+        noise=_checked_noise(title, noise),
         source=_source(function),
         replays=_replays(function, signature),
     )
@@ -255,7 +288,14 @@ def _optional_text(value: object, name: str) -> str | None:
 
 def _checked_name(function: Callable[..., Any], name: str | None) -> str:
     check_body(function)
-    return name_of(function) if name is None else checked_text(name, "name")
+    title = name_of(function) if name is None else checked_text(name, "name")
+    if has_address(title):
+        msg = (
+            f"step {title!r} describes an object by its address, and another one gets "
+            "that later. Name the step by what it does"
+        )
+        raise ConfigurationError(msg)
+    return title
 
 
 def _replays(function: Callable[..., Any], signature: inspect.Signature) -> bool:
@@ -315,6 +355,16 @@ def _checked_cell(title: str, cost: CostLike, cell: CellLike | None) -> CellLike
     return cell
 
 
+def _checked_noise(title: str, noise: NoiseLike) -> NoiseLike:
+    if noise not in ("release", OWN):
+        msg = (
+            f'step {title!r} takes noise="release" (the default), or noise="own" if '
+            f"its body draws the noise that its cost declares by itself, got {noise!r}"
+        )
+        raise ConfigurationError(msg)
+    return noise
+
+
 def _checked_partitions(title: str, partitions: object) -> PartitionsLike | None:
     if partitions is None or callable(partitions):
         return partitions
@@ -359,11 +409,3 @@ def check_template(step: Step, keyword: str, template: str) -> None:
                 f"{', '.join(public) or 'there are none'}"
             )
             raise ConfigurationError(msg)
-
-
-def template_fields(template: str) -> Iterator[str]:
-    """Yield the fields of a template, those inside a format included."""
-    for _, field, form, _ in string.Formatter().parse(template):
-        if field is not None:
-            yield field
-            yield from template_fields(form or "")

@@ -19,6 +19,7 @@ from dpflow.accounting.costs import Cost
 from dpflow.accounting.output_costs import EarlyStopping
 from dpflow.exceptions import ReleaseError
 from dpflow.execution import Execution, current_execution
+from dpflow.mechanisms.noise import draw
 
 _TOLD_SECONDS = 1.0
 
@@ -68,9 +69,9 @@ class SubStep:
         Raises:
             ReleaseError: If the sub-step is over, or nothing in it pays for this.
         """
-        from dpflow.mechanisms.noise import draw  # noqa: PLC0415 (imports OpenDP)
-
-        return draw(self.claim("release()", cost), value)
+        paid = self.claim("release()", cost)
+        with self._execution.drawing():
+            return draw(paid, value)
 
     def test(self, value: float, *, at_least: float, cost: Cost) -> bool:
         """Test a private number against a threshold, with noise that is paid for.
@@ -106,6 +107,7 @@ class SubStep:
             ReleaseError: If the sub-step is over, or nothing in it pays for this.
         """
         self._execution.check_process(what)
+        self._execution.check_may_draw(what)
         name = f"sub-step {self.number} of step {self._execution.request.step!r}"
         if self._over or self._execution.ended:
             msg = f"{what} was called after {name} was over; call it inside the loop"
@@ -118,8 +120,14 @@ class SubStep:
                 self._unpaid.remove(cost)
                 return cost
             left = ", ".join(map(repr, self._unpaid)) or "nothing"
+        # The body may have computed its numbers.
+        kind = (
+            "a part that it does not name"
+            if cost is None
+            else f"another {type(cost).__name__}"
+        )
         msg = (
-            f"{what} in {name} draws {cost!r}, but of the declared sub-step {left} "
+            f"{what} in {name} draws {kind}, but of the declared sub-step {left} "
             "is left. Declare every draw, as in EarlyStopping(Composed(Gaussian("
             "...), Laplace(...)), ...), and say cost= which one this is."
         )
@@ -162,7 +170,7 @@ def iterations() -> Iterator[SubStep]:
         )
         raise ReleaseError(msg)
     # One loop is paid for, also where threads of the body race for it.
-    execution.claim_draw("iterations()", noise=_NOISE)
+    execution.claim_loop("iterations()", noise=_NOISE)
     return _counted(execution, cost)
 
 

@@ -9,19 +9,24 @@ from typing import Any
 
 from dpflow.accounting.theorem import COUNTS
 from dpflow.ledger.account import partition_of
-from dpflow.ledger.lifetime import Budgets
-from dpflow.ledger.records import AccountView, OpenReservation, TermView
-from dpflow.policy import Policy
+from dpflow.ledger.decision.lifetime import Budgets
+from dpflow.ledger.records import (
+    AccountView,
+    OpenReservation,
+    TermView,
+    UnusualSteps,
+)
 from dpflow.policy_copy import budget_text, guarantee_in_words
 from dpflow.rounding import number_from_text, number_text, short_down, short_up
+from dpflow.shares import reach_of_shares
+
+#: What the shares of the flows leave over is not worth a word above this.
+_NEARLY_ALL = 0.99
 
 
-def guarantee_line(policy: Policy) -> str:
-    """Return the guarantee of a policy in one sentence, with its assumptions."""
-    return policy.guarantee_sentence()
-
-
-def term_guarantee(copy: Mapping[str, Any], terms: Sequence[TermView] = ()) -> str:
+def term_guarantee(
+    copy: Mapping[str, Any], terms: Sequence[TermView] = (), *, shortly: bool = False
+) -> str:
     """Return the guarantee of a dataset's newest term, with its assumptions.
 
     A tightened term is bound for certain by the budget that it was opened with only.
@@ -29,13 +34,13 @@ def term_guarantee(copy: Mapping[str, Any], terms: Sequence[TermView] = ()) -> s
     Args:
         copy: What `Policy.pinned` or `Policy.declared` returned.
         terms: The dataset's terms, oldest first; none if it has none yet.
+        shortly: Whether the words that all guarantees share stand above already.
     """
     # What a divided dataset was opened with is the cap of all its parts together.
     whole = terms and not terms[-1].divided
     budget = terms[-1].opened if whole else copy["budget"]
-    return guarantee_in_words(
-        {**copy, "budget": budget}, adds_up=_lifetime_holds(copy, terms)
-    )
+    held = _lifetime_holds(copy, terms)
+    return guarantee_in_words({**copy, "budget": budget}, adds_up=held, shortly=shortly)
 
 
 def _lifetime_holds(copy: Mapping[str, Any], terms: Sequence[TermView]) -> bool:
@@ -69,23 +74,30 @@ def sum_of_shares(copy: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def shares_in_words(copy: Mapping[str, Any]) -> str:
-    """Say what the shares of the flows add up to, beside the budget; "" if none.
+    """Say how much of the budget the shares of the flows can use; "" if none has one.
 
     A share is a limit, not a reserve: what all flows use together ends at the budget.
+
+    Args:
+        copy: What `Policy.pinned` returned.
     """
-    total = sum_of_shares(copy)
-    if total is None:
+    reach = reach_of_shares(copy)
+    if reach is None:
         return ""
-    budget = copy["budget"]
-    fits = all(
-        number_from_text(total[name]) <= number_from_text(budget[name])
-        for name in total
+    text = (
+        f"The flows' shares can use {percent_text(reach)} of the budget "
+        f"{budget_text(copy['budget'])}"
     )
-    then = "" if fits else ": the budget may be gone before a flow has used its share"
-    return (
-        f"The flows' shares add up to {budget_text(total)} beside the budget "
-        f"{budget_text(budget)}{then}."
-    )
+    if reach > 1:
+        return f"{text}: it may be gone before a flow has used its share."
+    flows = copy["flows"].values()
+    whole = all(share.get("epsilon") is not None for share in flows)
+    if reach < _NEARLY_ALL and whole and copy["other_flows"] == "refuse":
+        return (
+            f"{text}, and no flow can use the rest: epsilons of shares do not add up, "
+            "so raise them until this says 100%."
+        )
+    return f"{text}."
 
 
 def terms_in_words(terms: Sequence[TermView]) -> str:
@@ -123,6 +135,21 @@ def terms_in_words(terms: Sequence[TermView]) -> str:
     return " ".join(parts)
 
 
+def tightened_in_words(terms: Sequence[TermView]) -> str:
+    """Say why a tightened term's guarantee is larger than its limit; "" if it is not.
+
+    Args:
+        terms: The dataset's terms, oldest first.
+    """
+    view = terms[-1] if terms else None
+    if view is None or view.divided or view.opened == view.budget:
+        return ""
+    return (
+        f"The guarantee stays {budget_text(view.opened)}, because the term was opened "
+        f"with it; from now on steps are admitted up to {budget_text(view.budget)}."
+    )
+
+
 def _term_text(view: TermView) -> str:
     budget = view.budget if view.divided else view.opened
     text = f"{view.number} {budget_text(budget)} for {view.unit} ({view.relation})"
@@ -135,6 +162,24 @@ def _term_text(view: TermView) -> str:
     if view.overdrawn:
         text += ", overdrawn"
     return text if view.frozen is None else f"{text}, frozen"
+
+
+def unusual_text(found: UnusualSteps) -> str:
+    """Say which steps did not go as most do; "" if all did.
+
+    Args:
+        found: What `dpflow.ledger.views.unusual_steps` returned.
+    """
+    counted = {
+        "drew their own noise": found.own_noise,
+        "failed": found.failed,
+        "were forfeited": found.forfeited,
+    }
+    parts = [f"{count:,} {what}" for what, count in counted.items() if count]
+    if not parts:
+        return ""
+    which = "newest steps" if found.older else "steps so far"
+    return f"Of the {which}, {', '.join(parts)}."
 
 
 def amount_text(component: str, text: str | None, *, up: bool = True) -> str:
@@ -220,10 +265,7 @@ def _part(view: AccountView) -> str:
 
 
 def _fullness(view: AccountView) -> float:
-    if view.used_fraction is not None:
-        return view.used_fraction
-    halt = float(number_from_text(view.halt_at)) if view.halt_at else 0.0
-    return (view.reading or 0.0) / halt if halt else 0.0
+    return view.used_fraction or 0.0
 
 
 def percent_text(fraction: float | None) -> str:
@@ -254,6 +296,8 @@ def reading_text(view: AccountView) -> str:
     """Write an odometer's reading with its delta, and where it halts the flow."""
     if view.reading is None:
         return "-"
+    if not view.charged:
+        return "epsilon 0"
     halt = ""
     if view.halt_at is not None:
         halt = f", halts at {short_down(number_from_text(view.halt_at))}"

@@ -1,6 +1,8 @@
-"""Asking the ledger for a step until it answers.
+"""Asking the ledger for a step until it answers, and whose bodies ask.
 
 Another execution may be making the same release: it is waited for, and then replayed.
+A step that the body of another one asks for is made by code that has read private data:
+what it says of itself, and what it is told, may be that data.
 """
 
 from __future__ import annotations
@@ -10,30 +12,115 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
+from types import FrameType
 
-from dpflow.exceptions import DpflowError, LedgerUnavailable, ReleaseError
+from dpflow.exceptions import (
+    ConfigurationError,
+    DpflowError,
+    LedgerUnavailable,
+    ReleaseError,
+)
+from dpflow.frames import Held, suspends
 from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
-from dpflow.project import Project, Unsettled
+from dpflow.mechanisms import noise as mechanism
+from dpflow.mechanisms.sources import is_replaced
+from dpflow.project import Project
+from dpflow.redaction import shown_to_body
+from dpflow.unsettled import Settlement
 
 logger = logging.getLogger("dpflow")
 
 _CLAIM_SECONDS = 3600.0
 _POLL_SECONDS = 0.1
 
-#: The charges whose bodies run around this context, outermost first.
-_around: ContextVar[tuple[str, ...]] = ContextVar("dpflow_around", default=())
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """A body that runs.
+
+    Attributes:
+        request: What its step asked of the ledger.
+        withheld: Whether the texts that it makes are withheld.
+        home: The thread and the task that run it.
+    """
+
+    request: Request
+    withheld: bool
+    home: tuple[threading.Thread, object]
+
+
+#: The bodies that run, held by the frames that run them.
+_running: Held[_Body] = Held()
+#: Those that this context comes from, outermost first: threads and tasks that a body
+#: starts inherit it. In the body's own, its frame tells.
+_inherited: ContextVar[tuple[_Body, ...]] = ContextVar("dpflow_around", default=())
 
 
 @contextmanager
-def inside(reservation: str) -> Iterator[None]:
-    """Know, within this block, that the body of this charge runs around it."""
-    token = _around.set((*_around.get(), reservation))
+def inside(
+    request: Request, *, withheld: bool, frame: FrameType | None
+) -> Iterator[None]:
+    """Know, within this block, that the body of this step runs around it.
+
+    Args:
+        request: What its step asked of the ledger.
+        withheld: Whether the texts that it makes are withheld.
+        frame: That which runs it.
+    """
+    body = _Body(request, withheld, _home())
+    with _running.by(frame, body):
+        if suspends(frame):
+            yield
+            return
+        token = _inherited.set((*_inherited.get(), body))
+        try:
+            yield
+        finally:
+            with suppress(ValueError):
+                _inherited.reset(token)
+
+
+def _home() -> tuple[threading.Thread, object]:
     try:
-        yield
-    finally:
-        _around.reset(token)
+        task: object = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.current_thread(), task
+
+
+def _bodies_around() -> Iterator[_Body]:
+    """Yield the bodies that this call comes from, innermost first."""
+    yield from _running.around()
+    here = _home()
+    yield from (body for body in reversed(_inherited.get()) if body.home != here)
+
+
+def step_around() -> Request | None:
+    """Return what the nearest step around asked, if texts made here are withheld."""
+    withheld = (body.request for body in _bodies_around() if body.withheld)
+    return next(withheld, None)
+
+
+def check_outside(what: str) -> None:
+    """Refuse what is to be declared where no private data has been read.
+
+    Args:
+        what: The declaration, for the message.
+
+    Raises:
+        ConfigurationError: Within the body of a step whose texts are withheld.
+    """
+    outer = step_around()
+    if outer is not None:
+        msg = (
+            f"{what} was called inside the body of DP step {outer.step!r}, where names "
+            "could be made of private data, and the ledger and Prefect would show "
+            "them. Define it outside, such as at the top of a module, and call it there"
+        )
+        raise ConfigurationError(msg)
 
 
 @contextmanager
@@ -44,14 +131,53 @@ def owed(project: Project, request: Request) -> Iterator[None]:
     output is stored. The charge stays, and nobody would settle it: the next to ask
     settles it in full, instead of waiting for this process to end.
     """
+    unsettled = project.unsettled
     try:
+        unsettled.begin(request.reservation)
         yield
-    except Exception:
-        raise
     except BaseException as stopped:
-        late = Unsettled(outcome="failed", body={"error_type": type(stopped).__name__})
-        project.unsettled.setdefault(request.reservation, late)
+        # A refusal is no charge, and what a body raised was posted.
+        told = isinstance(stopped, DpflowError)
+        if unsettled.is_running(request.reservation) and not told:
+            _owe(project, request, stopped)
         raise
+    finally:
+        unsettled.ended(request.reservation)
+
+
+def _owe(project: Project, request: Request, error: BaseException) -> None:
+    """Have a charge settled in full that nobody else would settle, if it was made."""
+    facts = {"error_type": type(error).__name__}
+    late = Settlement(outcome="failed", body=facts)
+    project.unsettled.add(request.reservation, late)
+
+
+def prepare(project: Project, request: Request) -> None:
+    """Have what `release` needs, so that no charged body fails for the lack of it.
+
+    A release that is kept is replayed without: to load it takes long.
+
+    Raises:
+        ReleaseError: If it is not installed, or cannot draw what the cost declares.
+    """
+    ledger = project.ledger
+    if not mechanism.has_sampler(request.cost):
+        return
+    mechanism.sampler_for(request.cost)
+    if is_replaced(ledger.id, ledger.environment):
+        return
+    if mechanism.is_imported() or isinstance(
+        ledger.would_answer(request), Granted | Busy
+    ):
+        mechanism.load()
+
+
+async def aprepare(project: Project, request: Request) -> None:
+    """Have what `release` needs as `prepare` does, without blocking the event loop."""
+    if mechanism.is_imported() or not mechanism.has_sampler(request.cost):
+        prepare(project, request)
+    else:
+        await asyncio.to_thread(prepare, project, request)
 
 
 def reserve(project: Project, request: Request) -> Granted | Replayed:
@@ -62,8 +188,9 @@ def reserve(project: Project, request: Request) -> Granted | Replayed:
         DpflowError: If the request cannot be decided; the step may not run.
     """
     since = time.monotonic()
-    while isinstance(answer := project.ledger.reserve(request), Busy):
-        if not _settled_late(project, answer):
+    project.unsettled.soon()
+    while isinstance(answer := _answer(project, request), Busy):
+        if not project.unsettled.settle(answer.reservation):
             _check_patience(request, answer, since)
             time.sleep(_POLL_SECONDS)
     return _told(request, answer)
@@ -72,11 +199,32 @@ def reserve(project: Project, request: Request) -> Granted | Replayed:
 async def areserve(project: Project, request: Request) -> Granted | Replayed:
     """Reserve as `reserve` does, without blocking the event loop."""
     since = time.monotonic()
+    project.unsettled.soon()
     while isinstance(answer := await _asked(project, request), Busy):
-        if not await asyncio.to_thread(_settled_late, project, answer):
+        late = project.unsettled.settle
+        if not await asyncio.to_thread(late, answer.reservation):
             _check_patience(request, answer, since)
             await asyncio.sleep(_POLL_SECONDS)
     return _told(request, answer)
+
+
+def _answer(project: Project, request: Request) -> Answer:
+    """Ask the ledger once; a charge whose answer is lost is settled later.
+
+    A body is told the kind of an error only: it raises what it gets.
+    """
+    outer = step_around()
+    try:
+        return project.ledger.reserve(request)
+    except Exception as error:
+        # Who waited for a lock in vain has sent nothing.
+        if isinstance(error, LedgerUnavailable) and "waited" not in error.details:
+            _owe(project, request, error)
+        if outer is None:
+            raise
+        told = shown_to_body(error, step=outer.step)
+    # Raised in the block above it would carry the original as its context.
+    raise told
 
 
 def _told(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
@@ -112,7 +260,7 @@ class _Question:
 
     def put(self) -> Answer:
         """Ask; nobody runs the body for an asker that has left."""
-        answer = self._project.ledger.reserve(self._request)
+        answer = _answer(self._project, self._request)
         with self._lock:
             self._answer = answer
             left = self._left
@@ -137,28 +285,11 @@ class _Question:
         except DpflowError as error:
             step = self._request.step
             logger.warning("DP step %r stays charged: %s", step, error.message)
-
-
-def _settled_late(project: Project, answer: Busy) -> bool:
-    """Settle a charge of this process whose settlement failed, and free its key.
-
-    Its body has ended, so to wait for it would be to wait until this process ends.
-    """
-    told = project.unsettled.get(answer.reservation)
-    if told is None:
-        return False
-    project.ledger.settle(
-        answer.reservation,
-        outcome=told.outcome,
-        body=told.body,
-        reported=told.reported,
-    )
-    project.unsettled.pop(answer.reservation, None)
-    return True
+            _owe(self._project, self._request, error)
 
 
 def _check_patience(request: Request, answer: Busy, since: float) -> None:
-    if answer.reservation in _around.get():
+    if answer.reservation in {body.request.reservation for body in _bodies_around()}:
         msg = (
             f"step {request.step!r} was called inside the body that is making the same "
             "release, and would wait for itself. Call a plain function there, or name "

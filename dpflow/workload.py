@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from dpflow.accounting import FILTERS, Filter, Odometer, make_filter, make_odometer
@@ -19,6 +21,8 @@ from dpflow.rounding import number_from_text, number_text, short_up
 NO_END = 10**12
 #: Budgets between which a theorem's need is searched, and how closely.
 _LEAST, _MOST, _CLOSE = Fraction(1, 10**6), Fraction(10**4), Fraction(1005, 1000)
+#: A share of a budget from which on it is called used up, and how often it is searched.
+_FULL, _ALMOST, _TRIES = 0.99, 0.995, 20
 _NO_SUM = "it keeps a tally for each person, so a list of steps does not say what fits"
 
 
@@ -280,6 +284,77 @@ def _least_epsilon(
 def _rough(number: Fraction) -> Fraction:
     """Shorten a number between two others that are half a percent apart."""
     return Fraction(f"{float(number):.5g}")
+
+
+@lru_cache(maxsize=512)
+def epsilon_used(rule: Filter, used: Tally) -> Fraction | None:
+    """Return the least epsilon of which a budget would have admitted so much.
+
+    It is the theorem's own reading of a tally, as if that budget had been set in
+    advance: the same theorem, delta and constants. It is no bound of its own at a time
+    that outputs chose; what is guaranteed is the budget of the rule.
+
+    Args:
+        rule: The filter.
+        used: What is settled and held under it.
+
+    Returns:
+        An epsilon that was tried and admits it, within about a percent of the least;
+        zero for nothing, and None if no budget is known that admits it.
+    """
+    if not any(used.amounts):
+        return Fraction(0)
+    # By its name, for to import a theorem takes long.
+    if rule.theorem == "plan":
+        if not rule.admits(used):
+            return None
+        known: Fraction = rule.spent(used)  # type: ignore[attr-defined]
+        return known
+    if rule.theorem == "portfolio":
+        # Any member may admit, with its own part of delta.
+        covering: list[tuple[Filter, Tally]] = rule.covering(used)  # type: ignore[attr-defined]
+        each = [epsilon_used(member, own) for member, own in covering]
+        return min((e for e in each if e is not None), default=None)
+    constants = {k: v for k, v in rule.parameters().items() if k != "epsilon"}
+
+    def share(epsilon: Fraction) -> float:
+        try:
+            return make_filter(**constants, epsilon=epsilon).used_fraction(used)
+        except InvalidCost:
+            return float("inf")
+
+    high, of_high = rule.epsilon, share(rule.epsilon)
+    while of_high > 1:
+        if high > _MOST:
+            return None
+        high, of_high = 2 * high, share(2 * high)
+    return _least_share(share, high, of_high)
+
+
+def _least_share(
+    share: Callable[[Fraction], float], high: Fraction, of_high: float
+) -> Fraction:
+    """Search the least epsilon of which a tally uses at most all.
+
+    The share falls about as a power of epsilon, which a line through logarithms finds.
+    """
+    low, of_low = Fraction(0), float("inf")
+    power = 2.0
+    for _ in range(_TRIES):
+        if of_high > _FULL or (low and high / low < _CLOSE):
+            break
+        if math.isfinite(of_low):
+            power = math.log(of_low / of_high) / math.log(high / low)
+        guess = high * Fraction((of_high / _ALMOST) ** (1 / power))
+        # What lies next to a budget that was tried tells nothing new.
+        guess = _rough(guess if guess > low * _CLOSE else (low + high) / 2)
+        of_guess = share(guess)
+        if of_guess <= 1:
+            power = math.log(of_guess / of_high) / math.log(high / guess)
+            high, of_high = guess, of_guess
+        else:
+            low, of_low = guess, of_guess
+    return high
 
 
 # A plan, which is made for its steps

@@ -1,7 +1,7 @@
 # ---
 # title: Noise that follows progress, and a stop at a goal
 # description: Softmax regression on MNIST; each round's noise is chosen from the last.
-# dependencies: dpflow[examples]
+# dependencies: the extra `examples` of dpflow
 # run: python flows/adaptive_noise.py [--quick]
 # ---
 """Choose the noise of the next round from the progress of the last ones.

@@ -56,7 +56,7 @@ _WEEK = timedelta(days=7)
 SECONDS_PER_WEEK = _WEEK.total_seconds()
 # A Monday; from it the weeks of the study are counted when they come round again.
 _FIRST_MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
-_INSTALL = "Install the data with: pip install 'dpflow[examples]'"
+_INSTALL = "Install the data with: pip install lifetimes==0.11.3"
 
 
 def weeks() -> list[str]:

@@ -1,7 +1,7 @@
 # ---
 # title: A budget for every person: training that outlives the worst case
 # description: Private gradient descent on Adult under an individual filter.
-# dependencies: dpflow[examples]
+# dependencies: the extra `examples` of dpflow
 # run: python flows/individual_training.py [--quick] [--table adult|mnist]
 # ---
 """Train longer on the same budget, because few people cost the worst case.

@@ -1,7 +1,7 @@
 # ---
 # title: A model that is of no use gives its budget back
 # description: Noisy logistic regression that must pass a noisy test, on Adult.
-# dependencies: dpflow[examples]
+# dependencies: the extra `examples` of dpflow
 # run: python flows/recover_budget.py
 # ---
 """Train with little budget, and get most of it back if the model turns out useless.

@@ -1,7 +1,7 @@
 # ---
 # title: Which weeks were busy, and how busy: cells that give budget back
 # description: Sparse vector on 79 weeks, then the saved budget for the weeks it found.
-# dependencies: dpflow[examples]
+# dependencies: the extra `examples` of dpflow
 # run: python flows/sparse_report.py
 # ---
 """Find the busy weeks of a shop, then count their customers with what that saved.

@@ -1,7 +1,7 @@
 # ---
 # title: Train until the model is good, and spend the rest on a report
 # description: Private gradient descent with early stopping on a test that is paid for.
-# dependencies: dpflow[examples]
+# dependencies: the extra `examples` of dpflow
 # run: python flows/train_until_good.py
 # ---
 """Stop training when a private test says so; what that saved pays for a report.

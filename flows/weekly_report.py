@@ -1,7 +1,7 @@
 # ---
 # title: A weekly private report that halts when its budget is gone
 # description: Active customers, revenue and basket sizes of an online shop, each week.
-# dependencies: dpflow[examples]
+# dependencies: the extra `examples` of dpflow
 # run: python -m flows.weekly_report
 # ---
 """A weekly report over real purchases, released with differential privacy.

@@ -29,6 +29,7 @@ OTHER_PROCESSES = {
     "test_a_forfeited_claim_is_free",
     "test_the_hash_chain_is_what_it_says",
     "test_spent_reserved_and_forfeited_are_told_apart",
+    "test_steps_that_went_otherwise_are_counted",
     "test_used_fraction_includes_everything",
     "test_open_reservations_say_who_lives",
     "test_a_crash_before_the_seal_leaves_the_rest_held",

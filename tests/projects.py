@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dpflow import Laplace
+from dpflow import Laplace, PureDP
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
 from dpflow.ledger import create_ledger, pin_ledger
 from dpflow.ledger.records import AccountView, Entry
@@ -33,8 +33,10 @@ budget: {epsilon: 1}
 filter: basic
 """
 
-#: A tenth of that budget, with a mechanism of its own.
-TENTH = Laplace(sensitivity=1, epsilon="0.1")
+#: A tenth of that budget, for bodies that stand for mechanisms of their own.
+TENTH = PureDP(epsilon="0.1")
+#: The same, drawn by `release`.
+NOISY = Laplace(sensitivity=1, epsilon="0.1")
 
 
 def make_project(folder: Path, monkeypatch: pytest.MonkeyPatch, *policies: str) -> Path:

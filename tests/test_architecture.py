@@ -18,9 +18,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: the top of a file, inside a function or for types only.
 ROOMS = [
     "exceptions",
+    "locks",
     "rounding",
+    "libraries",
+    "frames",
     "accounting",
     "workload",
+    "shares",
     "policy_yaml",
     "policy_types",
     "policy_fields",
@@ -35,8 +39,10 @@ ROOMS = [
     "individual",
     "mechanisms",
     "ledger",
+    "unsettled",
     "project",
     "bodies",
+    "keys",
     "step",
     "redaction",
     "waiting",
@@ -50,6 +56,7 @@ ROOMS = [
     "runs",
     "summary",
     "forecast",
+    "overview",
     "plots",
     "report",
     "serve",
@@ -95,6 +102,7 @@ LOADERS = {
     "dpflow.accounting.adapters",  # an optional library
     "dpflow.accounting.costs",  # more mechanisms
     "dpflow.accounting.loss_distribution",  # an optional library
+    "dpflow.asking",  # Prefect, if it runs a flow or a task around a step
     "dpflow.config",  # Prefect, if one of its blocks holds the ledger's URL
     "dpflow.ledger.witness_places",  # Prefect, if its artifacts hold the witness
     "dpflow.policy_fields",
@@ -255,6 +263,64 @@ def test_accounting_is_pure():
 def test_an_impurity_would_be_found(source):
     """The test above can fail."""
     assert impurities("dpflow.accounting.bad", source)
+
+
+#: What an auditor runs alone: the meaning of a journal.
+READING = {f"dpflow.ledger.{name}" for name in ("rows", "entry", "journal")}
+#: What decides, and the rest of the ledger that it may use.
+DECIDING = {"dpflow.ledger.model", "dpflow.ledger.decision"}
+DECIDED_WITH = {
+    f"dpflow.ledger.{name}"
+    for name in ("approval", "grants", "memo", "records", "refusal")
+}
+
+
+def impure_decisions(module: str, source: str) -> list[str]:
+    """Return what a decision must not have: anything that is not in its arguments."""
+    found = impurities(module, source)
+    allowed = READING | DECIDED_WITH | DECIDING
+    for name in imports(source):
+        parts = name.split(".")
+        if parts[:2] == ["dpflow", "ledger"] and ".".join(parts[:3]) not in allowed:
+            found.append(f"{module} imports {name}")
+        if parts[:2] in (["dpflow", "config"], ["dpflow", "project"]):
+            found.append(f"{module} imports {name}")
+    return found
+
+
+def test_decisions_do_no_input_or_output():
+    """No clock, database, environment or chance: what they need comes with them."""
+    found = {
+        module: source
+        for module, source in sources().items()
+        if ".".join(module.split(".")[:3]) in DECIDING
+    }
+    assert len(found) > 7
+    assert [each for m, s in found.items() for each in impure_decisions(m, s)] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "from datetime import datetime",
+        "from dpflow.ledger.sqlite import SqliteDatabase",
+        "def f():\n    import uuid",
+        "from dpflow.config import settings",
+    ],
+)
+def test_an_impure_decision_would_be_found(source):
+    """The test above can fail."""
+    assert impure_decisions("dpflow.ledger.decision.bad", source)
+
+
+def test_the_meaning_of_a_journal_needs_the_standard_library_only():
+    """An auditor reads it without dpflow and what dpflow needs."""
+    known = {"__future__", "collections.abc", "hashlib", "json", "json.encoder"}
+    known |= {"operator", "typing"}
+    for module, source in sources().items():
+        if module in READING:
+            assert set(imports(source)) - known <= READING
 
 
 def test_prefect_is_imported_in_its_room_only():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import warnings
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -25,14 +27,28 @@ from dpflow import (
     release,
     spend,
 )
-from dpflow.exceptions import ConfigurationError, InvalidCost
-from tests.projects import POLICY, ROOT, TENTH, make_project, run_python
+from dpflow.exceptions import (
+    ConfigurationError,
+    ContributionsError,
+    DPStepFailed,
+    InvalidCost,
+)
+from tests.projects import (
+    POLICY,
+    ROOT,
+    TENTH,
+    caught,
+    chain,
+    make_project,
+    run_python,
+    spent,
+)
 
 RELATIONS = ("add-or-remove", "replace-one")
 AMOUNTS = [-9.0, -2.0, 0.0, 1.0, 2.5, 3.0, 50.0, float("nan"), float("inf")]
 GROUPS = ["x", "y", "z"]
 #: How a person's rows are chosen; all are to be sound.
-CHOICES = [{}, {"order_by": ("at",)}, {"seed": "s"}, {"order_by": ("at", "group")}]
+CHOICES = [{"seed": None}, {"order_by": ("at",)}, {}, {"order_by": ("at", "group")}]
 LIBRARIES = {"pandas": pd.DataFrame, "polars": pl.DataFrame}
 
 
@@ -378,7 +394,7 @@ def test_rows_keep_their_order_and_their_columns(library):
         ("b", "y", 0.0, 1),
         ("b", "z", -1.0, 2),
     ]
-    first = limits("add-or-remove").bound(table(rows, library))
+    first = limits("add-or-remove", seed=None).bound(table(rows, library))
     assert first["at"].to_list() == [3, 1, 1]
     early = limits("add-or-remove", order_by=("at",)).bound(table(rows, library))
     assert early["at"].to_list() == [1, 1, 2]
@@ -402,7 +418,7 @@ def test_a_unit_of_two_columns_is_a_pair():
     """A user and a week together, for the unit user-week."""
     frame = pd.DataFrame({"user": [1, 1, 1, 2], "week": [1, 1, 2, 1]})
     bound, _ = bound_contributions(
-        frame, unit=("user", "week"), max_rows=1, relation="add-or-remove"
+        frame, unit=("user", "week"), max_rows=1, relation="add-or-remove", seed=None
     )
     assert bound.index.tolist() == [0, 2, 3]
 
@@ -484,6 +500,7 @@ def test_outside_a_step_the_relation_is_said():
         ({"rows": 1.5}, "whole number"),
         ({"per_group": -1}, "max_rows_per_group must lie in"),
         ({"order_by": ("at",), "seed": "s"}, "not both"),
+        ({"seed": 7}, "seed must be text"),
         ({"order_by": ("amount",)}, "columns of their own"),
         ({"relation": "substitute"}, "add-or-remove or replace-one"),
     ],
@@ -532,6 +549,85 @@ def test_a_frame_that_cannot_be_bounded_is_refused(frame, message):
     """By its schema, which is public; no value is quoted."""
     with pytest.raises(ConfigurationError, match=message):
         limits("add-or-remove").bound(frame)
+
+
+@pytest.mark.parametrize("errors", ["redact", "keep"])
+def test_a_typo_inside_a_body_is_told(tmp_path, monkeypatch, errors):
+    """Names of columns that were declared, or are spelled out, are public."""
+    make_project(tmp_path, monkeypatch, f"{POLICY}errors: {errors}\n")
+    frame = pd.DataFrame({"person": ["ann"], "amount": [1.0]})
+    declared = Contributions(
+        unit=("tailnumber",), max_rows=1, relation="add-or-remove", clip={}
+    )
+
+    def spelled():
+        return bound_contributions(frame, unit=("tailnumber",), max_rows=1)
+
+    def told_relation():
+        return bound_contributions(
+            frame, unit="person", max_rows=1, relation="replace-one"
+        )
+
+    for body, text in (
+        (lambda: declared.bound(frame), "tailnumber"),
+        (spelled, "tailnumber"),
+        (told_relation, "the policies of the running step say add-or-remove"),
+    ):
+        step = guarded(dataset="shop", cost=TENTH, name="count")(body)
+        with pytest.raises(ContributionsError, match=text) as found:
+            step()
+        assert str(found.value).count("charged in full") == 1
+    assert spent() == "0.3"
+
+
+def test_a_name_that_is_made_of_data_is_withheld(tmp_path, monkeypatch):
+    """So are the frame's own columns, the categories of a type, and other errors."""
+    make_project(tmp_path, monkeypatch)
+    secret = "canary-" + "662607"
+    words = pl.Series([secret], dtype=pl.Enum([secret]))
+    frame = pl.DataFrame({"person": ["ann"], "kind": words, secret: [1]})
+
+    def bound(**names):
+        given = {"unit": "person", "max_rows": 1, **names}
+        return lambda: bound_contributions(frame, **given)
+
+    for body in (
+        bound(unit=secret * 3),
+        bound(unit="absent"),
+        bound(clip={"kind": Clip(0, 1)}),
+        bound(order_by=(secret * 2,)),
+        bound(max_rows=secret),
+        bound(relation=secret),
+        bound(clip={secret: secret}),
+    ):
+        step = guarded(dataset="shop", cost=TENTH, name="count")(body)
+        error = caught(step)
+        assert isinstance(error, ContributionsError | DPStepFailed)
+        assert secret not in repr(list(chain(error)))
+    declared = Contributions(
+        unit=("person",),
+        max_rows=1,
+        relation="add-or-remove",
+        clip={"kind": Clip(0, 1)},
+    )
+    with pytest.raises(ContributionsError, match="'kind' is of type enum;"):
+        guarded(dataset="shop", cost=TENTH)(lambda: declared.bound(frame))()
+
+
+def test_a_thread_of_a_body_is_asked_for_its_relation(tmp_path, monkeypatch):
+    """It inherits the step, and what it bounds is of the step's data."""
+    make_project(tmp_path, monkeypatch)
+    frame = pd.DataFrame({"person": ["ann"]})
+    wrong = partial(
+        bound_contributions, frame, unit="person", max_rows=1, relation="replace-one"
+    )
+
+    @guarded(dataset="shop", cost=TENTH)
+    async def count():
+        return await asyncio.to_thread(wrong)
+
+    with pytest.raises(ContributionsError, match="say add-or-remove"):
+        asyncio.run(count())
 
 
 def test_an_order_that_could_fail_by_a_value_is_refused():

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+import dpflow
+from dpflow.exceptions import how_to_install
 from dpflow.policy import parse_policy
 
 ROOT = Path(__file__).parent.parent
@@ -47,7 +51,7 @@ def test_a_broken_policy_is_found() -> None:
         test_a_block_can_be_read("yaml", "dataset: a\nbudget: {epsilon: -1}\n")
 
 
-_DEFINED = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
+_DEFINED = re.compile(r"^(?:async )?def (test_\w+)\(", re.MULTILINE)
 
 
 def test_every_test_that_a_document_names_exists() -> None:
@@ -64,3 +68,62 @@ def test_every_test_that_a_document_names_exists() -> None:
     assert "test_that_nobody_wrote" not in defined
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
     assert all("`test_" in row for row in rows)
+
+
+#: A requirement with an extra, or an installer that is given the bare name.
+_BY_NAME = re.compile(
+    r"\bdpflow\[\w|\b(?:pip3?|pipx|uv)\s[^\n`]*?(?<![\w./-])dpflow\b(?![\w./-])"
+)
+
+
+def _said() -> Iterator[tuple[str, str]]:
+    """Yield everything that people read, by its path."""
+    for folder in ("docs", "flows", "dpflow"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in {".md", ".py", ".html", ".yml", ".yaml", ".sql"}:
+                yield str(path.relative_to(ROOT)), path.read_text("utf-8")
+    for name in ("README.md", "CONTRIBUTING.md", "Makefile", "prefect.yaml"):
+        yield name, (ROOT / name).read_text("utf-8")
+
+
+def test_nobody_is_told_to_install_dpflow_by_its_name() -> None:
+    """On the package index it is another project's: a wheel or a checkout is named."""
+    texts = dict(_said())
+    assert {"README.md", "docs/quickstart.md", "dpflow/exceptions.py"} <= texts.keys()
+    found = {name: hits for name in texts if (hits := _BY_NAME.findall(texts[name]))}
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "pip install dpflow",
+        "pip install 'dpflow[opendp]'",
+        "      - run: pip install dpflow\n",
+        "pip install --quiet dpflow",
+        "uv add dpflow",
+        "dependencies: dpflow[examples]",
+    ],
+)
+def test_an_install_by_name_is_found(told: str) -> None:
+    """The check can fail, and takes a wheel or a checkout for none."""
+    assert _BY_NAME.search(told)
+    assert not _BY_NAME.search("pip install './dpflow-0.1.0-py3-none-any.whl[pld]'")
+    assert not _BY_NAME.search("pip install ./wheels/dpflow-0.1.0-py3-none-any.whl")
+
+
+def test_what_an_error_tells_to_install_is_what_a_wheel_is_called() -> None:
+    """The sentence names an extra that there is, and the version of this one."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    told = how_to_install("opendp")
+    assert f"dpflow-{dpflow.__version__}-py3-none-any.whl[opendp]" in told
+    assert "'.[opendp]'" in told
+    asked = {
+        extra
+        for _, text in _said()
+        for extra in re.findall(r"how_to_install\(.(\w+).\)", text)
+    }
+    assert len(asked) >= 4
+    assert asked <= extras.keys()

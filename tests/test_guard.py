@@ -21,6 +21,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.views import open_reservations
 from dpflow.project import current_project
 from tests.projects import (
+    NOISY,
     POLICY,
     TENTH,
     account,
@@ -59,7 +60,7 @@ def test_a_guarded_call_is_reserved_run_and_settled(shop):
 async def test_an_async_function_is_guarded_the_same_way(shop):
     """Awaiting charges once, and `release` finds its step behind an await."""
 
-    @guarded(dataset="shop", cost=TENTH)
+    @guarded(dataset="shop", cost=NOISY)
     async def count(week):
         await asyncio.sleep(0)
         return release(float(week))
@@ -159,9 +160,9 @@ def test_a_flow_that_is_no_name_is_refused_when_defined(flow):
 
 def test_nested_steps_pay_each_for_itself(shop):
     """The noise of an inner step is not the outer one's, before and after it."""
-    inner = guarded(dataset="shop", cost=TENTH, name="inner")(lambda: release(1.0))
+    inner = guarded(dataset="shop", cost=NOISY, name="inner")(lambda: release(1.0))
 
-    @guarded(dataset="shop", cost=TENTH)
+    @guarded(dataset="shop", cost=NOISY)
     def outer():
         inner()
         return release(2.0)
@@ -178,7 +179,7 @@ def test_a_release_key_replays_its_value_at_no_cost(shop):
     """A second call under the same key returns the kept value without running."""
     ran = []
 
-    @guarded(dataset="shop", cost=TENTH, release_key="count/{week}")
+    @guarded(dataset="shop", cost=NOISY, release_key="count/{week}")
     def count(week, comment=""):
         ran.append(week)
         return release(week)
@@ -302,7 +303,7 @@ def test_a_warning_that_is_an_error_comes_after_the_charge_was_posted(shop):
 
 def test_a_block_is_charged_and_draws_its_noise(shop):
     """`spend` reserves before the block and settles after it."""
-    with spend(dataset="shop", cost=TENTH, step="count", flow="report") as charge:
+    with spend(dataset="shop", cost=NOISY, step="count", flow="report") as charge:
         assert kinds() == ["reserve"]
         value = charge.release(100)
     assert isinstance(value, int)
@@ -314,7 +315,7 @@ def test_a_block_is_charged_and_draws_its_noise(shop):
 
 def test_release_finds_the_block_it_is_called_in(shop):
     """The plain `release` works in a block too."""
-    with spend(dataset="shop", cost=TENTH, step="count") as charge:
+    with spend(dataset="shop", cost=NOISY, step="count") as charge:
         release(1.0)
         assert charge.noise == "opendp"
     with pytest.raises(ReleaseError, match="outside the body"):

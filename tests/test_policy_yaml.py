@@ -19,7 +19,7 @@ from dpflow.policy import (
     load_policy,
     parse_policy,
 )
-from tests.policy_examples import SHORT, edited, refused
+from tests.policy_examples import EXAMPLE, SHORT, edited, refused
 
 # Exactness
 
@@ -94,7 +94,8 @@ REFUSED_TEXTS = [
     (edited("customer", "'", SHORT), 6, "not YAML: while scanning", "quotes"),
     (edited("unit:", "\tunit:", SHORT), 2, "not YAML: while scanning", "indentation"),
     (edited("customer", "a: b: c", SHORT), 2, "not YAML: mapping values", "colons"),
-    (edited("customer", "a\x01b", SHORT), 2, "character U+0001", "Delete it"),
+    (edited("customer", "a\x01b", SHORT), 2, "sign U+0001", "Delete all"),
+    (edited("customer", "a\ufffeb", SHORT), 2, "character U+FFFE", "Delete it"),
     (edited("customer", r'"\U99999999"', SHORT), 2, "names no character", "itself"),
     (edited("customer", r'"\ud800"', SHORT), 2, "names no character", "itself"),
     (edited("customer", "\ud800", SHORT), 2, "byte 0xed is not UTF-8", "as UTF-8"),
@@ -186,3 +187,75 @@ def test_folders_are_no_policy_files(tmp_path: Path) -> None:
         load_policies(tmp_path)
     assert (str(folder), None) == (caught.value.file, caught.value.line)
     assert "path of a YAML file" in caught.value.hint
+
+
+# Signs that hide what a file says
+
+#: Each hides something from an editor or a review; its name is part of the answer.
+HIDING = [
+    ("\x85", "U+0085, NEXT LINE"),
+    ("\u2028", "U+2028, LINE SEPARATOR"),
+    ("\u2029", "U+2029, PARAGRAPH SEPARATOR"),
+    ("\r", "U+000D, CARRIAGE RETURN, without a line feed"),
+    ("\x0b", "U+000B, a control character"),
+    ("\x0c", "U+000C, a control character"),
+    ("\x00", "U+0000, NULL"),
+    ("\x1b", "U+001B, ESCAPE"),
+    ("\x7f", "U+007F, a control character"),
+    ("\x9b", "U+009B, a control character"),
+    ("\u202a", "U+202A, LEFT-TO-RIGHT EMBEDDING"),
+    ("\u202e", "U+202E, RIGHT-TO-LEFT OVERRIDE"),
+    ("\u2066", "U+2066, LEFT-TO-RIGHT ISOLATE"),
+    ("\u2069", "U+2069, POP DIRECTIONAL ISOLATE"),
+    ("\u200b", "U+200B, ZERO WIDTH SPACE"),
+    ("\u200f", "U+200F, RIGHT-TO-LEFT MARK"),
+    ("\ufeff", "U+FEFF, ZERO WIDTH NO-BREAK SPACE"),
+    ("\U000e0041", "U+E0041, TAG LATIN CAPITAL LETTER A"),
+]
+
+
+@pytest.mark.parametrize(("sign", "named"), HIDING)
+def test_signs_that_hide_a_field_are_refused(sign: str, named: str) -> None:
+    """A sign that editors show otherwise than YAML reads it is named, with its line."""
+    hidden = f"customer  # each one{sign}errors: keep  # {sign}"
+    error = refused(edited("customer", hidden, SHORT))
+    assert error.line == 2
+    assert named in str(error)
+    assert "type the line again" in error.hint
+
+
+def test_a_hidden_field_would_have_been_read() -> None:
+    """The control: for YAML such a sign ends the comment, and the field counts."""
+    for sign in ("\x85", "\u2028", "\u2029", "\r"):
+        hidden = f"customer  # each{sign}errors: keep  # {sign}"
+        text = edited("customer", hidden, SHORT)
+        assert yaml.safe_load(text)["errors"] == "keep"
+        assert "errors" not in [line.partition(":")[0] for line in text.split("\n")]
+
+
+def test_a_hidden_field_is_refused_wherever_policies_are_read(tmp_path: Path) -> None:
+    """A file, a folder of them, and a text that git or a form handed over."""
+    text = edited("customer", "customer  # each\rerrors: keep  # \r", SHORT)
+    path = tmp_path / "cdnow.yaml"
+    path.write_bytes(text.encode())
+    for read in (
+        lambda: load_policy(path),
+        lambda: load_policies(tmp_path),
+        lambda: parse_policy(text),
+    ):
+        with pytest.raises(PolicyError, match=r":2: .*U\+000D, CARRIAGE RETURN"):
+            read()
+
+
+def test_files_of_windows_editors_are_read(tmp_path: Path) -> None:
+    """CR LF ends a line for everyone, and a mark at the beginning shows nowhere."""
+    path = tmp_path / "cdnow.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + EXAMPLE.replace("\n", "\r\n").encode())
+    assert load_policy(path) == parse_policy(EXAMPLE)
+
+
+def test_tabs_and_letters_of_all_scripts_stay_legal() -> None:
+    """Only signs that show nothing are refused."""
+    written = "K\u00e4ufer  #\t\u6bcf \u0639\u0645\u064a\u0644 \U0001f600"
+    text = edited("customer", written, SHORT)
+    assert parse_policy(text).unit == "K\u00e4ufer"

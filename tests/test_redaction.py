@@ -239,8 +239,8 @@ def test_the_original_error_is_not_kept_alive(shop):
     assert error.error_type == "CarefullyNamedError"
 
 
-def test_dpflow_errors_pass_without_what_is_behind_them(shop):
-    """A refused inner step keeps its numbers and loses the body's own error."""
+def test_a_refusal_passes_without_what_is_behind_it(shop):
+    """A refused inner step stays a refusal and loses the body's own error."""
     inner = guarded(dataset="shop", cost=PureDP(epsilon=5), name="inner")(lambda: 1)
 
     @guarded(dataset="shop", cost=TENTH)
@@ -252,7 +252,7 @@ def test_dpflow_errors_pass_without_what_is_behind_them(shop):
 
     error = caught(outer)
     assert type(error) is BudgetRefused
-    assert error.step == "inner"
+    assert error.step == "outer"
     assert CANARY not in told(error)
 
 

@@ -25,6 +25,8 @@ from dpflow.rounding import (
     DELTA_LOW,
     EPSILON_HIGH,
     EPSILON_LOW,
+    SCALE_HIGH,
+    SCALE_LOW,
     UNITS,
     bound_above,
     bound_below,
@@ -223,6 +225,13 @@ def test_an_epsilon_outside_its_limits_is_refused_with_the_limits(value):
     ) as it:
         exact_epsilon(value)
     assert (it.value.low, it.value.high) == (EPSILON_LOW, EPSILON_HIGH)
+
+
+def test_a_negative_number_is_told_its_sign_not_its_zeros():
+    """A sensitivity of -1 has no zeros to count; one of 1e20 has."""
+    for value, hint in [(-1, "cannot be negative"), ("1e20", "number of zeros")]:
+        with pytest.raises(InvalidCost, match=rf"sensitivity must lie in .*{hint}"):
+            exact(value, name="sensitivity", low=SCALE_LOW, high=SCALE_HIGH)
 
 
 @pytest.mark.parametrize("value", [-1, "-1e-30", 1, 1.0, 2, "1e-36", 5e-324, "1e-400"])

@@ -13,7 +13,6 @@ from dpflow import (
     RunCosts,
     guarded,
     preflight,
-    release,
     spend,
 )
 from dpflow.exceptions import ConfigurationError, UnknownDataset
@@ -42,7 +41,7 @@ def shop(tmp_path, monkeypatch):
 @guarded(dataset="shop", cost=TENTH)
 def count() -> float:
     """Stand for a step."""
-    return release(100)
+    return 100.0
 
 
 def test_a_block_holds_its_steps_and_returns_the_rest(shop):
@@ -69,17 +68,49 @@ def test_an_error_ends_it_as_well(shop):
     assert (held(), spent()) == ("0", "0.1")
 
 
-def test_a_block_that_does_not_fit_does_not_run(shop):
-    """It says what was asked, what is left and what would fit."""
+def test_a_block_that_does_not_fit_draws_nothing(shop):
+    """Its first draw says what was asked for all, what is left and what would fit."""
     ran = []
-    with (
-        pytest.raises(BudgetRefused, match="Repeated\\(Laplace") as caught,
-        preflight(costs={"shop": [TENTH] * 11}),
-    ):
+
+    @guarded(dataset="shop", cost=TENTH)
+    def cheap() -> None:
         ran.append(1)
-    assert caught.value.asked["epsilon"] == "1.1"
+
+    with preflight(costs={"shop": [TENTH] * 11}):
+        for _ in range(2):
+            with pytest.raises(BudgetRefused, match="Repeated\\(PureDP") as caught:
+                cheap()
+            assert caught.value.asked["epsilon"] == "1.1"
     assert ran == []
-    assert kinds() == ["refuse"]
+    assert kinds() == ["refuse"] * 3
+    assert (held(), spent()) == ("0", "0")
+
+
+def test_a_block_that_does_not_fit_replays_what_is_kept(shop):
+    """What was published once is there when the budget is gone."""
+
+    @guarded(dataset="shop", cost=TENTH, release_key="week/{week}")
+    def weekly(week: int) -> float:
+        return 100.0 * week
+
+    def report(week: int) -> list[float]:
+        with preflight(costs={"shop": [TENTH] * 6}):
+            return [weekly(10 * week + part) for part in range(6)]
+
+    published = report(1)
+    with pytest.raises(BudgetRefused, match="draws nothing"):
+        report(2)
+    assert report(1) == published
+    assert (held(), spent()) == ("0", "0.6")
+
+
+def test_a_late_thread_of_a_block_that_did_not_fit_draws_nothing(shop):
+    """The ledger remembers of its run that it holds nothing."""
+    with preflight(costs={"shop": [TENTH] * 11}):
+        context = contextvars.copy_context()
+    with pytest.raises(BudgetRefused, match="draws nothing"):
+        context.run(count)
+    assert count() is not None
 
 
 def test_a_thread_that_took_the_context_along_comes_too_late(shop):
@@ -116,8 +147,8 @@ def test_a_seal_that_fails_is_told_and_the_rest_stays_held(shop, caplog):
 
 KILLED = """
 import sys
-from dpflow import Laplace, preflight, guarded
-cost = Laplace(sensitivity=1, epsilon="0.1")
+from dpflow import PureDP, preflight, guarded
+cost = PureDP(epsilon="0.1")
 
 @guarded(dataset="shop", cost=cost)
 def count():

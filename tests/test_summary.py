@@ -18,7 +18,6 @@ from dpflow.summary import (
     account_lines,
     account_title,
     amounts_text,
-    guarantee_line,
     percent_text,
     reading_text,
     telling,
@@ -65,9 +64,11 @@ def test_shares_are_percentages(share, text):
     assert percent_text(share) == text
 
 
-def reading(value, halt="2.5"):
+def reading(value, halt="2.5", *, charged=True):
     """Return the part of a view that a reading is made of."""
-    return SimpleNamespace(reading=value, delta="0.000001", halt_at=halt)
+    return SimpleNamespace(
+        reading=value, delta="0.000001", halt_at=halt, charged=charged
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,7 @@ def reading(value, halt="2.5"):
         (reading(1.00001), "epsilon 1.001 at delta 1e-6, halts at 2.5"),
         (reading(0.0), "epsilon 0 at delta 1e-6, halts at 2.5"),
         (reading(float("inf")), "epsilon infinity at delta 1e-6, halts at 2.5"),
+        (reading(1.5, charged=False), "epsilon 0"),
         (reading(1.5, "2.99999"), "epsilon 1.5 at delta 1e-6, halts at 2.999"),
     ],
 )
@@ -113,7 +115,8 @@ def test_the_accounts_of_a_project_become_a_table(tmp_path, monkeypatch):
     assert table["spent"][:2] == ["epsilon 0.1"] * 2
     assert table["reserved"] == table["forfeited"] == ["0"] * 3
     assert table["left"][0].startswith("epsilon 0.9")
-    assert table["used"] == ["10.0%", "20.0%", "-"]
+    assert table["used"][:2] == ["10.0%", "20.0%"]
+    assert 0 < float(table["used"][2].rstrip("%")) < 10
     assert table["reading"][:2] == ["-", "-"]
     assert table["reading"][2].endswith("at delta 1e-6, halts at 2.5")
 
@@ -133,15 +136,6 @@ def test_no_name_is_markup_in_the_table(tmp_path, monkeypatch):
     bare = re.sub(r"\\.", "", lines[0])
     assert bare.count("|") == account_lines(views)[0].count("|")
     assert not set("<[]\x1b\n") & set(bare)
-
-
-def test_the_guarantee_is_the_policys_own_sentence(tmp_path, monkeypatch):
-    """It names epsilon, delta, unit, dataset and what is trusted."""
-    make_project(tmp_path, monkeypatch, ODOMETER)
-    text = guarantee_line(current_project().policies.policy_for("shop"))
-    for part in ("customer", "add-or-remove", "'shop'", "epsilon = 1", "1e-06"):
-        assert part in text
-    assert "if every declared sensitivity is right" in text
 
 
 def view(name, *, used=0.0, kind="partition"):

@@ -37,20 +37,20 @@ from dpflow.mechanisms.noise import integer_laplace
 from dpflow.mechanisms.sources import (
     TEST_ENVIRONMENT,
     TEST_NOISE,
-    NoiseFor,
     Seeds,
-    drawn_by,
+    drawing,
     random_bytes,
     replace_noise,
     restore_noise,
+    stream_for,
 )
 from dpflow.policy import parse_policy
 from dpflow.project import current_project
 from dpflow.testing import dpflow_ledger, ledger_for_tests  # noqa: F401 (a fixture)
 from tests.projects import (
+    NOISY,
     POLICY,
     ROOT,
-    TENTH,
     journal,
     make_project,
     outcome,
@@ -152,7 +152,7 @@ def test_noise_in_whole_steps_is_seeded_too(ledger):
 
     assert busy() == (False, True)
     assert ledger.charges()[0].noise == TEST_NOISE
-    with NoiseFor(ledger.ledger.id, TEST_ENVIRONMENT, "steps", ""):
+    with drawing(stream_for(ledger.ledger.id, TEST_ENVIRONMENT, "steps", "")):
         drawn = integer_laplace(Fraction(10), 2000)
     assert all(isinstance(number, int) for number in drawn)
     assert abs(statistics.stdev(drawn) - 14.1) < 1.5
@@ -162,16 +162,16 @@ def test_random_bytes_are_seeded_in_a_step_of_the_test_only(ledger):
     """Who is sampled is drawn at the seam as well."""
     place = (ledger.ledger.id, TEST_ENVIRONMENT, "sampled", "")
     ledger.seed(5)
-    with NoiseFor(*place):
+    with drawing(stream_for(*place)):
         first = random_bytes(8)
     ledger.seed(5)
-    with NoiseFor(*place):
+    with drawing(stream_for(*place)):
         assert random_bytes(8) == first
     assert random_bytes(8) != random_bytes(8)
-    with NoiseFor(*place):
+    with drawing(stream_for(*place)):
         first_sample = poisson_sample(Fraction(1, 2), 64).tolist()
     ledger.seed(5)
-    with NoiseFor(*place), NoiseFor(*place):
+    with drawing(stream_for(*place)), drawing(stream_for(*place)):
         assert poisson_sample(Fraction(1, 2), 64).tolist() == first_sample
     assert poisson_sample(Fraction(1, 2), 64).tolist() != first_sample
 
@@ -192,7 +192,7 @@ def test_a_real_ledger_refuses_replaced_noise(tmp_path, monkeypatch):
     ledger = current_project().ledger
     with pytest.raises(ConfigurationError, match="cannot be replaced"):
         replace_noise(ledger.id, ledger.environment, Seeds(silent=True))
-    guarded(dataset="shop", cost=TENTH)(lambda: release(1.0))()
+    guarded(dataset="shop", cost=NOISY)(lambda: release(1.0))()
     assert outcome()["noise"] == "opendp"
 
 
@@ -203,9 +203,8 @@ def test_a_lie_about_the_environment_helps_nobody(tmp_path, monkeypatch, environ
     ledger = current_project().ledger
     replace_noise(ledger.id, TEST_ENVIRONMENT, Seeds(silent=True))
     try:
-        with NoiseFor(ledger.id, environment, "step", ""):
-            assert drawn_by() == "opendp"
-        drawn = guarded(dataset="shop", cost=TENTH)(lambda: release(1.0))()
+        assert stream_for(ledger.id, environment, "step", "") is None
+        drawn = guarded(dataset="shop", cost=NOISY)(lambda: release(1.0))()
         assert outcome()["noise"] == "opendp"
         assert drawn != 1.0
     finally:
@@ -218,7 +217,7 @@ def test_noise_is_opendps_again_after_the_test(tmp_path, monkeypatch):
         ledger.use(VISITS)
         average()
     make_project(tmp_path, monkeypatch)
-    guarded(dataset="shop", cost=TENTH)(lambda: release(1.0))()
+    guarded(dataset="shop", cost=NOISY)(lambda: release(1.0))()
     assert outcome()["noise"] == "opendp"
 
 
@@ -242,7 +241,7 @@ def test_only_the_exhausted_dataset_refuses(ledger):
     """Others have a budget of their own."""
     ledger.use(VISITS, POLICY)
     ledger.exhaust("visits")
-    guarded(dataset="shop", cost=TENTH, name="other")(lambda: release(1.0))()
+    guarded(dataset="shop", cost=NOISY, name="other")(lambda: release(1.0))()
     with pytest.raises(BudgetExhausted):
         average()
 
@@ -319,7 +318,7 @@ def test_charges_and_releases_tell_what_happened(ledger):
 
 def test_a_charge_whose_body_runs_is_open(ledger):
     """The body itself may look."""
-    with spend(dataset="visits", cost=GAUSSIAN, step="look"):
+    with spend(dataset="visits", cost=GAUSSIAN, step="look", noise="own"):
         (charge,) = ledger.charges()
         assert (charge.state, charge.noise) == ("open", None)
 
@@ -358,7 +357,7 @@ def test_a_policy_with_officers_is_applied(ledger, tmp_path, monkeypatch):
     """A test has no officer to ask; the journal says who stood in."""
     policy = POLICY + "officers: [ann]\n"
     ledger.use(policy)
-    guarded(dataset="shop", cost=TENTH, name="count")(lambda: release(1.0))()
+    guarded(dataset="shop", cost=NOISY, name="count")(lambda: release(1.0))()
     assert ledger.spent("shop")["epsilon"] == "0.1"
 
 
@@ -366,7 +365,7 @@ def test_a_projects_policy_with_officers_is_applied(tmp_path, monkeypatch):
     """Without `use` as well."""
     make_project(tmp_path, monkeypatch, POLICY + "officers: [ann]\n")
     with ledger_for_tests() as ledger:
-        guarded(dataset="shop", cost=TENTH, name="count")(lambda: release(1.0))()
+        guarded(dataset="shop", cost=NOISY, name="count")(lambda: release(1.0))()
         assert ledger.spent("shop")["epsilon"] == "0.1"
 
 
@@ -374,15 +373,15 @@ def test_the_projects_own_policies_are_the_default(tmp_path, monkeypatch):
     """A pipeline is tested under the budget that it will meet."""
     make_project(tmp_path, monkeypatch)
     with ledger_for_tests() as ledger:
-        guarded(dataset="shop", cost=TENTH, name="count")(lambda: release(1.0))()
+        guarded(dataset="shop", cost=NOISY, name="count")(lambda: release(1.0))()
         assert ledger.spent("shop") == {"epsilon": "0.1", "delta": "0"}
 
 
 def test_a_preflight_is_no_execution(ledger):
     """Its steps are, and each is told once, however the run ends."""
     ledger.use(POLICY)
-    step = guarded(dataset="shop", cost=TENTH, name="count")(lambda: release(1.0))
-    with preflight(costs={"shop": [TENTH] * 3}):
+    step = guarded(dataset="shop", cost=NOISY, name="count")(lambda: release(1.0))
+    with preflight(costs={"shop": [NOISY] * 3}):
         step()
         (charge,) = ledger.charges()
         assert (charge.step, charge.state) == ("count", "settled")
@@ -397,7 +396,7 @@ def test_a_preflight_is_no_execution(ledger):
 def test_the_projects_ledger_is_left_alone(tmp_path, monkeypatch):
     """Steps in the test charge the test's ledger; no row of the real one changes."""
     make_project(tmp_path, monkeypatch)
-    step = guarded(dataset="shop", cost=TENTH, name="count")(lambda: release(1.0))
+    step = guarded(dataset="shop", cost=NOISY, name="count")(lambda: release(1.0))
     step()
     real = current_project().ledger.id
     before = rows(tmp_path)

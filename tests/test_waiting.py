@@ -19,6 +19,7 @@ from dpflow.ledger import create_ledger
 from dpflow.ledger.views import open_reservations
 from dpflow.project import current_project
 from tests.projects import (
+    NOISY,
     TENTH,
     account,
     bring_ledger_back,
@@ -80,7 +81,7 @@ def test_threads_on_one_key_make_one_charge_and_get_one_value(shop):
     """The second waits while the first runs, and then replays."""
     ran = []
 
-    @guarded(dataset="shop", cost=TENTH, release_key="x")
+    @guarded(dataset="shop", cost=NOISY, release_key="x")
     def count():
         ran.append(1)
         time.sleep(0.2)
@@ -97,7 +98,7 @@ async def test_awaiting_one_key_twice_makes_one_charge(shop):
     """Waiting for a live claim does not block the loop that the claimant runs on."""
     ran = []
 
-    @guarded(dataset="shop", cost=TENTH, release_key="x")
+    @guarded(dataset="shop", cost=NOISY, release_key="x")
     async def count():
         ran.append(1)
         await asyncio.sleep(0.1)

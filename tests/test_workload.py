@@ -9,17 +9,20 @@ import pytest
 from dpflow.accounting import FILTERS, make_filter, make_odometer
 from dpflow.accounting.costs import Gaussian, PureDP
 from dpflow.accounting.output_costs import EarlyStopping
+from dpflow.exceptions import InvalidCost
 from dpflow.workload import (
     NO_END,
     Fit,
     Step,
     count_admitted,
+    epsilon_used,
     fit_of,
     fits,
     merged,
     reading_of,
     rounds_admitted,
     steps_admitted,
+    times,
 )
 
 EPSILON, DELTA = Fraction(1), Fraction(1, 10**6)
@@ -139,3 +142,48 @@ def test_equal_steps_in_a_row_become_one():
     told = [Step(TENTH), Step(TENTH, 2), Step(GAUSSIAN), Step(TENTH)]
     assert merged(told) == (Step(TENTH, 3), Step(GAUSSIAN), Step(TENTH))
     assert Fit(theorem="x").problem == ""
+
+
+@pytest.mark.parametrize("theorem", ADAPTIVE)
+@pytest.mark.parametrize("count", [1, 7, 40, 400])
+def test_the_epsilon_that_was_used_admits_it_and_little_less_does_not(theorem, count):
+    """A smaller budget of the same constants refuses; of a portfolio, each member's."""
+    rule = make_filter(theorem, epsilon=EPSILON, delta=DELTA)
+    # Enough for the gaussian member of a portfolio, which covers no pure step well.
+    cost = GAUSSIAN if theorem in ("gaussian", "concentrated", "portfolio") else TENTH
+    used = times(rule.price(cost), count)
+    found = epsilon_used(rule, used)
+    assert found is not None
+    parts = rule.covering(used) if theorem == "portfolio" else [(rule, used)]
+
+    def admits(epsilon):
+        known = [{**m.parameters(), "epsilon": epsilon} for m, _ in parts]
+        return any(
+            _admits(constants, own)
+            for constants, (_, own) in zip(known, parts, strict=True)
+        )
+
+    assert admits(found)
+    assert not admits(found * Fraction(98, 100))
+    assert (found <= EPSILON) == rule.admits(used)
+
+
+def _admits(constants, own):
+    try:
+        return make_filter(**constants).admits(own)
+    except InvalidCost:
+        return False
+
+
+def test_nothing_used_no_epsilon():
+    """Before the first charge."""
+    rule = make_filter("gaussian", epsilon=EPSILON, delta=DELTA)
+    assert epsilon_used(rule, rule.zero()) == 0
+
+
+def test_a_plan_used_what_its_last_stop_says():
+    """A plan has a reading of its own."""
+    steps = [{"cost": PureDP(epsilon="0.1"), "times": 10}]
+    plan = make_filter("plan", epsilon=1, delta=0, steps=steps, stops=[5, 10])
+    assert epsilon_used(plan, times(plan.price(TENTH), 5)) == Fraction(1, 2)
+    assert epsilon_used(plan, times(plan.price(TENTH), 11)) is None

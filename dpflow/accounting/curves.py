@@ -86,7 +86,9 @@ def approx_zcdp(cost: Cost) -> tuple[Fraction, Fraction]:
 
 
 @lru_cache(maxsize=4096)
-def _tanh_rho(epsilon: Fraction) -> Fraction:
+def pure_rho(epsilon: Fraction) -> Fraction:
+    """Return the rho of an (epsilon, 0)-DP step, up; for an epsilon of any size."""
+
     def value(mp: Any) -> Any:
         real = to_real(mp, epsilon)
         return real * mp.tanh(real / 2)
@@ -97,12 +99,12 @@ def _tanh_rho(epsilon: Fraction) -> Fraction:
 
 @approx_zcdp.register
 def _(cost: PureDP) -> tuple[Fraction, Fraction]:
-    return _tanh_rho(cost.epsilon), Fraction(0)
+    return pure_rho(cost.epsilon), Fraction(0)
 
 
 @approx_zcdp.register
 def _(cost: ApproxDP) -> tuple[Fraction, Fraction]:
-    return _tanh_rho(cost.epsilon), cost.delta
+    return pure_rho(cost.epsilon), cost.delta
 
 
 @approx_zcdp.register
@@ -154,24 +156,24 @@ def _(cost: Gaussian) -> Fraction:
 
 @gdp_mu_squared.register
 def _(cost: PureDP) -> Fraction:
-    return _pure_mu_squared(cost.epsilon)
+    return pure_mu_squared(cost.epsilon)
 
 
 @gdp_mu_squared.register
 def _(cost: ApproxDP) -> Fraction:
     if cost.delta:
         raise refuse(cost, "Gaussian DP", _HINTS["gdp"])
-    return _pure_mu_squared(cost.epsilon)
+    return pure_mu_squared(cost.epsilon)
 
 
 @gdp_mu_squared.register
 def _(cost: Laplace) -> Fraction:
-    return _pure_mu_squared(cost.sensitivity / cost.scale)
+    return pure_mu_squared(cost.sensitivity / cost.scale)
 
 
 @lru_cache(maxsize=4096)
-def _pure_mu_squared(epsilon: Fraction) -> Fraction:
-    """Solve 2 Phi(-mu/2) = 2 / (1 + e^epsilon) for mu**2."""
+def pure_mu_squared(epsilon: Fraction) -> Fraction:
+    """Solve 2 Phi(-mu/2) = 2 / (1 + e^epsilon) for mu**2; epsilon has any size."""
 
     def value(mp: Any) -> Any:
         # 2 erfinv(tanh(epsilon/2)) sqrt(2) is the same mu, but loses all digits for

@@ -58,9 +58,9 @@ def composed_epsilon(
 
     Source: basic: Dwork, Lei 2009. kov: `optimal.fixed_epsilon`, every step taken as
     (epsilon, delta)-DP. gaussian: the same function for Gaussians, which is exact. pld:
-    exact where `optimal` is, else `loss_distribution.grid_epsilon`. renyi: the best of
-    some orders with the conversion of Canonne, Kamath, Steinke 2020 Prop. 12, legal for
-    a fixed sequence because every order's bound holds.
+    exact where `optimal` is, else `loss_distribution.grid_epsilon`, and no more than
+    basic. renyi: the best of some orders with the conversion of Canonne, Kamath,
+    Steinke 2020 Prop. 12, legal for a fixed sequence because every order's bound holds.
 
     Assumes: the costs are fixed in advance; mechanisms and order may adapt.
 
@@ -129,7 +129,12 @@ def _pld(parts: Parts, delta: Fraction) -> Fraction:
     plain = tuple((cost, n) for cost, n in parts if not needs_grid(cost))
     if len(plain) == len(parts) and FixedSequence.of(parts).is_small:
         return fixed_epsilon(parts, delta)
-    return grid_epsilon(parts, delta)
+    found = grid_epsilon(parts, delta)
+    try:
+        # What a grid adds must not refuse a few pure steps whose sum is the budget.
+        return min(found, _basic(parts, delta))
+    except (UnsupportedCost, InvalidCost):
+        return found
 
 
 def _pld_closely(parts: Parts, delta: Fraction, found: Fraction) -> Fraction:

@@ -3,8 +3,8 @@
 For mechanisms whose losses are neither few nor Gaussian: Laplace, sampled and discrete
 noise, exponential mechanisms. Everything that `optimal` composes exactly is collapsed
 first; see `loss_grid` for how the rest is rounded outward. Curves of sampled and
-discrete noise are those of Google's dp-accounting, an optional dependency: `pip install
-'dpflow[pld]'`.
+discrete noise are those of Google's dp-accounting, an optional dependency: the
+extra `pld`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dpflow.accounting.optimal import (
     falling_root,
     without_substeps,
 )
-from dpflow.exceptions import ConfigurationError, InvalidCost
+from dpflow.exceptions import ConfigurationError, InvalidCost, how_to_install
 from dpflow.rounding import float_down, float_up, short_up
 
 _RELATIVE, _ACCURACY = 1e-5, 3e-6  # of epsilon or of log delta, lost to the grid
@@ -121,8 +121,8 @@ def _dp_accounting() -> Any:
         return import_module("dp_accounting.pld.privacy_loss_mechanism")
     except ImportError as error:
         msg = (
-            "composing sampled Gaussians optimally needs dp-accounting: "
-            "pip install 'dpflow[pld]', or use the accountant renyi."
+            "composing sampled Gaussians optimally needs dp-accounting; "
+            f"{how_to_install('pld')}. Or use the accountant renyi."
         )
         raise ConfigurationError(msg) from error
 

@@ -12,6 +12,8 @@ What cannot be avoided is bounded and added:
 * grid points are multiples of a power of two, hence exact;
 * mass that wraps around the transform only adds; mass above its window is added by
   Chernoff's bound;
+* exponents are added up before they are taken, and raised where they would underflow:
+  no factor is capped;
 * the transform's error in the 2-norm is added through the Cauchy-Schwarz inequality.
 """
 
@@ -39,10 +41,11 @@ UNIT = 2.0**-53
 RAISE = 2.0**-40
 
 _MOST_POINTS = 2**22
-_BLOCKS = 4096
+_BLOCKS, _SINGLE = 4096, 512
 _SIGMAS, _NEGLIGIBLE = 12.0, 30.0
-_LARGEST_LOG = 800.0
-_TILT_LOW, _TILT_STEP, _TILT_HIGH = -320, 1 / 32, 1280  # tilts are 2^(notch / 32)
+_LARGEST_LOG, _LEAST_WEIGHT = 800.0, -700.0
+_TILT_LOW, _TILT_STEP = -320, 1 / 32  # tilts are 2^(notch / 32)
+_STEEPEST = 30.0  # in logs, from one point to the next: all is then at the largest
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def response_masses(epsilon: Fraction, count: int, step: float, tiny: float) -> 
     logs = ways - lows * eps - count * math.log1p(math.exp(-eps))
     size = float(gammaln(count + 1)) + count * (eps + 1)
     weights = np.exp(logs) * (1 + 1e-12 + 32 * UNIT * size)
-    losses = (count - 2 * lows) * float_up(epsilon)
+    losses = np.nextafter((count - 2 * lows) * float_up(epsilon), np.inf)
     kept = weights > tiny / (count + 1)
     weights, losses, rare = weights[kept], losses[kept], weights[~kept]
     below = np.floor(losses / step).astype(np.int64)
@@ -165,18 +168,26 @@ class Composition:
             group.count * float(losses[-1])
             for group, losses in zip(groups, self._losses, strict=True)
         )
+        self._steepest = math.floor(math.log2(_STEEPEST / step) / _TILT_STEP)
         self._moments: dict[int, tuple[float, float]] = {}
         self._cumulants: dict[float, float] = {}
         self._transformed: dict[tuple[int, int, int], _Transformed] = {}
 
     def cumulant(self, tilt: float) -> float:
-        """Return the log of the moment generating function."""
-        return sum(
+        """Return the log of the moment generating function, rounded up.
+
+        By so much that it also covers the rounding of the tilted masses, and of the
+        tilt times any loss of the sum.
+        """
+        value = sum(
             group.count * _log_sum(logs + tilt * losses)
             for group, logs, losses in zip(
                 self.groups, self._logs, self._losses, strict=True
             )
         )
+        largest = max(float(np.abs(x).max()) for x in self._losses)
+        runs = sum(group.count for group in self.groups)
+        return value + 64 * UNIT * (runs * (tilt * largest + _LARGEST_LOG))
 
     def best_tilt(self, epsilon: float) -> float:
         """Return roughly the tilt that brings the mean to epsilon."""
@@ -187,7 +198,7 @@ class Composition:
         return _SIGMAS * self._moment(self._best(epsilon))[1]
 
     def _best(self, epsilon: float) -> int:
-        low, high = _TILT_LOW, _TILT_HIGH
+        low, high = _TILT_LOW, self._steepest
         while high - low > 1:
             middle = (low + high) // 2
             below = self._moment(middle)[0] < epsilon
@@ -235,13 +246,17 @@ class Composition:
         if epsilon >= self.top:
             return self.infinite
         notch = self._best(epsilon)
-        tilt, found = _tilt(notch), self._transform(notch, epsilon)
-        excess = (np.arange(len(found.density)) + found.base) * self.step - epsilon
-        excess = np.maximum(excess, 0.0)
-        weights = -np.expm1(-excess) * np.exp(-tilt * excess)
-        size = float(weights @ found.density)
+        found = self._transform(notch, epsilon)
+        losses = (np.arange(len(found.density)) + found.base) * self.step
+        density, losses = found.density[losses > epsilon], losses[losses > epsilon]
+        # What undoes the tilt may be huge or tiny, and so may each of its factors.
+        exponents = found.cumulant - _tilt(notch) * losses
+        peak = float(exponents[0])
+        weights = np.exp(np.maximum(exponents - peak, _LEAST_WEIGHT))
+        weights *= -np.expm1(epsilon - losses)
+        size = float(weights @ density)
         size += float(np.linalg.norm(weights)) * found.error
-        main = math.exp(min(found.cumulant - tilt * epsilon, 700.0)) * size
+        main = math.exp(min(peak + math.log(size), 0.0))
         return min((self.infinite + main + found.above) * (1 + 1e-9), 1.0)
 
     def _transform(self, notch: int, epsilon: float) -> _Transformed:
@@ -255,15 +270,11 @@ class Composition:
         if key not in self._transformed:
             self._transformed.clear()
             density, error = self._convolved(tilt, points, bottom)
-            largest = max(float(np.abs(x).max()) for x in self._losses)
-            runs = sum(group.count for group in self.groups)
-            cumulant = self.cumulant(tilt)
-            cumulant += 64 * UNIT * (runs * (tilt * largest + _LARGEST_LOG))
             last = (bottom + points - 1) * self.step
             exponent = min(self.cumulant(chernoff) - chernoff * last, 0.0)
             above = 0.0 if last >= self.top else math.exp(exponent) * (1 + 1e-6)
             self._transformed[key] = _Transformed(
-                density, bottom, error, cumulant, above
+                density, bottom, error, self.cumulant(tilt), above
             )
         return self._transformed[key]
 
@@ -320,9 +331,13 @@ def _log_sum(values: Array) -> float:
 
 
 def _coarsened(masses: Array, losses: NDArray[Any]) -> tuple[Array, Array]:
-    """Return log masses and mean losses of a few thousand blocks."""
-    block = -(-len(masses) // _BLOCKS)
-    starts = np.arange(0, len(masses), block)
+    """Return log masses and mean losses of a few thousand blocks.
+
+    The largest losses are blocks of their own: next to them few masses decide.
+    """
+    rest = max(len(masses) - _SINGLE, 0)
+    block = max(-(-rest // _BLOCKS), 1)
+    starts = np.append(np.arange(0, rest, block), np.arange(rest, len(masses)))
     sums = np.add.reduceat(masses, starts)
     means = np.add.reduceat(masses * losses, starts)
     kept = sums > 0

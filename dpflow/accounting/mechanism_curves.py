@@ -10,12 +10,14 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from dpflow.accounting.costs import Gaussian, PureDP
+from dpflow.accounting.costs import Gaussian
 from dpflow.accounting.curves import (
     _renyi,
     approx_dp,
     approx_zcdp,
     gdp_mu_squared,
+    pure_mu_squared,
+    pure_rho,
     refuse,
 )
 from dpflow.accounting.mechanism_costs import (
@@ -26,7 +28,7 @@ from dpflow.accounting.mechanism_costs import (
     RandomizedResponse,
 )
 from dpflow.accounting.sampled_fractional import fractional_log_moment
-from dpflow.rounding import EPSILON_LOW, bound_above, to_real
+from dpflow.rounding import bound_above, to_real
 
 #: Sums of a sampled Gaussian's terms stop at this share of what they have.
 _NEGLIGIBLE = 1e-70
@@ -57,20 +59,16 @@ def _(cost: ExponentialMechanism) -> tuple[Fraction, Fraction]:
     return cost.epsilon, Fraction(0)
 
 
-def _pure(cost: DiscreteLaplace | RandomizedResponse) -> PureDP:
-    return PureDP(epsilon=approx_dp(cost)[0])
-
-
 @approx_zcdp.register
 def _(cost: DiscreteLaplace) -> tuple[Fraction, Fraction]:
     """As (epsilon, 0)-DP, which is exact at sensitivity 1."""
-    return approx_zcdp(_pure(cost))
+    return pure_rho(cost.sensitivity / cost.scale), Fraction(0)
 
 
 @approx_zcdp.register
 def _(cost: RandomizedResponse) -> tuple[Fraction, Fraction]:
     """As (epsilon, 0)-DP, which is exact with two categories."""
-    return approx_zcdp(_pure(cost))
+    return pure_rho(cost.epsilon), Fraction(0)
 
 
 @approx_zcdp.register
@@ -94,13 +92,13 @@ def _(cost: PoissonSampledGaussian) -> tuple[Fraction, Fraction]:
 @gdp_mu_squared.register
 def _(cost: DiscreteLaplace) -> Fraction:
     """As (epsilon, 0)-DP."""
-    return gdp_mu_squared(_pure(cost))
+    return pure_mu_squared(cost.sensitivity / cost.scale)
 
 
 @gdp_mu_squared.register
 def _(cost: RandomizedResponse) -> Fraction:
     """As (epsilon, 0)-DP, which is exact with two categories."""
-    return gdp_mu_squared(_pure(cost))
+    return pure_mu_squared(cost.epsilon)
 
 
 @gdp_mu_squared.register
@@ -114,7 +112,7 @@ def _(cost: ExponentialMechanism) -> Fraction:
     convex right of zero, so mu is largest where p = 1 - q: at the randomized response
     of eta / 2.
     """
-    return gdp_mu_squared(PureDP(epsilon=max(cost.epsilon / 2, EPSILON_LOW)))
+    return pure_mu_squared(cost.epsilon / 2)
 
 
 @gdp_mu_squared.register

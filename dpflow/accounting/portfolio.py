@@ -128,12 +128,16 @@ class PortfolioFilter(Filter):
 
     def used_fraction(self, tally: Tally) -> float:
         """Return the smallest share used of any member that covers all steps."""
-        shares = (
-            member.used_fraction(self._part(i, tally))
+        shares = (member.used_fraction(own) for member, own in self.covering(tally))
+        return min(shares, default=float("inf"))
+
+    def covering(self, tally: Tally) -> list[tuple[Filter, Tally]]:
+        """Return the members that cover all steps, each with its own tally."""
+        return [
+            (member, self._part(i, tally))
             for i, member in enumerate(self.members)
             if self._uncovered_by(i, tally) == 0
-        )
-        return min(shares, default=float("inf"))
+        ]
 
     def _part(self, index: int, tally: Tally) -> Tally:
         start, end = self._cuts[index]

@@ -257,11 +257,14 @@ def share_used(amount: int, threshold: int) -> float:
 
 
 class Odometer(Rule):
-    """A rule that reads out a running upper bound on the loss.
+    """A rule that reads out a running upper bound on the loss of the steps it counts.
 
-    The bound holds at every stopping time, with probability at least 1 - delta. The
-    last component of the tally counts the steps that the theorem does not cover: one
-    of them makes the reading undefined for ever.
+    That is the sum of their losses, each given everything that was released before, by
+    counted steps or others; not the loss of their outputs taken alone
+    (docs/derivations/time-uniform.md#odometer-of-one-flow). The bound holds at every
+    stopping time, with probability at least 1 - delta. The last component of the tally
+    counts the steps that the theorem does not cover: one of them makes the reading
+    undefined for ever.
 
     Attributes:
         delta: Probability with which the bound may fail, exact.

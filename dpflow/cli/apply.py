@@ -118,7 +118,7 @@ def apply(
     )
     applied: list[tuple[Policy, Applied]] = []
     errors: list[DpflowError] = []
-    with project_ledger() as (found, ledger):
+    with project_ledger(writes=True) as (found, ledger):
         policies = load_policies(found.policies)
         principal = str(ledger.conditions.facts["who"])
         for policy in _wanted(policies, dataset):
@@ -132,8 +132,8 @@ def apply(
     if as_json:
         _say_applied(applied, errors)
     else:
-        for policy, result in applied:
-            _print_applied(policy, result)
+        for number, (policy, result) in enumerate(applied):
+            _print_applied(policy, result, shortly=number > 0)
     for each in errors:
         fail(each.message)
     if errors:
@@ -213,10 +213,10 @@ def _changes_table(changes: tuple[Change, ...]) -> Table:
     return table
 
 
-def _print_applied(policy: Policy, result: Applied) -> None:
+def _print_applied(policy: Policy, result: Applied, *, shortly: bool) -> None:
     from rich.text import Text
 
-    from dpflow.summary import term_guarantee, terms_in_words
+    from dpflow.summary import term_guarantee, terms_in_words, tightened_in_words
 
     done = {
         "nothing": f"the ledger has this copy already (term {result.term})",
@@ -237,8 +237,10 @@ def _print_applied(policy: Policy, result: Applied) -> None:
                 style="yellow",
             )
         )
-    sentence = term_guarantee(policy.declared(), result.terms)
-    say(plain(sentence), plain(terms_in_words(result.terms)), "")
+    say(plain(term_guarantee(policy.declared(), result.terms, shortly=shortly)))
+    if kept := tightened_in_words(result.terms):
+        say(plain(kept))
+    say(plain(terms_in_words(result.terms)), "")
 
 
 # JSON

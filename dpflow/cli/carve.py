@@ -55,7 +55,7 @@ def carve(
         msg = f"there is a file at {out} already, and none is overwritten"
         raise ConfigurationError(msg)
     cost = ApproxDP(epsilon=epsilon, delta=delta)
-    with project_ledger(quiet=True) as (found, ledger):
+    with project_ledger(quiet=True, writes=True) as (found, ledger):
         policies = load_policies(found.policies)
         policy = policies.policy_for(dataset)
         grant, charges = charge(

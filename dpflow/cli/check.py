@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dpflow.accounting.costs import Cost, Gaussian, PureDP
-from dpflow.cli.capacity import is_priced, steps_that_fit
+from dpflow.cli.capacity import FlowGates, flow_gates, is_priced, steps_that_fit
 from dpflow.cli.output import finite, short_path
 from dpflow.cli.source import Standing, gates, project_ledger, standings, view_of
 from dpflow.cli.tables import GateRow, threshold_text
@@ -25,7 +26,7 @@ from dpflow.forecast.workload_file import step_from_text, workload_of_runs
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
 from dpflow.ledger.account import Account
-from dpflow.ledger.records import TermView
+from dpflow.ledger.records import TermView, UnusualSteps
 from dpflow.ledger.runs import dataset_runs
 from dpflow.policy import (
     NO_FOLDER_HINT,
@@ -34,6 +35,7 @@ from dpflow.policy import (
     load_policies,
     load_policy,
 )
+from dpflow.policy_population import PREFIX
 from dpflow.policy_yaml import policy_error
 from dpflow.summary import account_title, term_guarantee
 from dpflow.workload import Workload, merged
@@ -77,6 +79,7 @@ class Comparison:
         terms: The dataset's terms so far.
         pinned: The copy, with the numbers that govern.
         workload: One run of each flow that has charged something.
+        unusual: How many steps drew their own noise, failed or were forfeited.
     """
 
     term: int | None
@@ -86,6 +89,7 @@ class Comparison:
     officers: tuple[str, ...] = ()
     terms: tuple[TermView, ...] = ()
     workload: Workload = ()
+    unusual: UnusualSteps = field(default_factory=UnusualSteps)
 
     @property
     def refused(self) -> bool:
@@ -192,6 +196,7 @@ def compare(policies: Mapping[str, Policy]) -> dict[str, Comparison] | None:
                     standings(ledger, known, name)[-1],
                     ledger_views.terms(ledger, name),
                     _history(ledger, name),
+                    ledger_views.unusual_steps(ledger, name),
                 )
                 for name, policy in policies.items()
             }
@@ -213,7 +218,11 @@ def _history(ledger: Ledger, dataset: str) -> Workload:
 
 
 def _comparison(
-    policy: Policy, standing: Standing, terms: list[TermView], workload: Workload
+    policy: Policy,
+    standing: Standing,
+    terms: list[TermView],
+    workload: Workload,
+    unusual: UnusualSteps,
 ) -> Comparison:
     return Comparison(
         term=standing.term,
@@ -223,6 +232,7 @@ def _comparison(
         officers=policy.officers,
         terms=tuple(terms),
         workload=workload,
+        unusual=unusual,
     )
 
 
@@ -240,12 +250,14 @@ class Judgement:
     Attributes:
         workload: The steps that were taken into account.
         origin: Where they are from, in words.
+        flows: Which gate ends each flow that has two of its own.
     """
 
     warnings: tuple[Advice, ...]
     workload: Workload
     origin: str
     suggestion: Suggestion | None
+    flows: tuple[FlowGates, ...] = ()
 
 
 def judgement(
@@ -272,12 +284,29 @@ def judgement(
         workload, origin = merged(step_from_text(text) for text in costs), "--cost"
     elif not workload and comparison is not None:
         workload, origin = comparison.workload, "the journal: one run of each flow"
+    steps = dict.fromkeys(step.cost for step in workload)
+    kinds = tuple(steps) or tuple(cost for _, cost in _STEPS)
     return Judgement(
+        flows=tuple(flow_gates(gates(governing(policy, comparison)), kinds)),
         warnings=tuple(advice(policy, people=people, workload=workload, terms=terms)),
         workload=workload,
         origin=origin if workload else "",
         suggestion=suggestion(policy, workload),
     )
+
+
+def strictly(policy: Policy, judged: Judgement) -> Judgement:
+    """Add what only a strict check calls weak: a policy that names no source."""
+    if policy.source is not None or policy.dataset.startswith(PREFIX):
+        return judged
+    unsourced = Advice(
+        "no-source",
+        "It names no `source`: a ledger that is made anew forgets what was spent, and "
+        "nothing notices.",
+        "Name the data behind it, such as `source: warehouse.sales`: the first "
+        "ledger that charges it governs it.",
+    )
+    return dataclasses.replace(judged, warnings=(*judged.warnings, unsourced))
 
 
 def governing(policy: Policy, comparison: Comparison | None) -> Mapping[str, Any]:

@@ -137,19 +137,22 @@ def _print(found: Comparison) -> None:
     from rich.text import Text
 
     from dpflow.cli.comparison import leftovers_table, odometers_table, verdict
-    from dpflow.cli.theorem_tables import compare_table, say_notes
+    from dpflow.cli.theorem_tables import compare_table, say_left_out, telling
     from dpflow.workload import length
 
     steps = length(found.workload)
     counted = f"{steps} step{'' if steps == 1 else 's'}"
     title = (plain(found.dataset or "A workload"), "bold cyan")
     say(Text.assemble(title, f"  {counted} {found.where}, at {found.budget_text}"))
-    table = compare_table(found.fits, steps=steps, current=found.theorem)
+    fits = telling(found.fits, current=found.theorem)
+    table = compare_table(fits, steps=steps, current=found.theorem)
     say("", "Filters, each with the whole budget to itself:", "", table)
-    say_notes(fit.problem for fit in found.fits)
+    say_left_out(found.fits, fits)
     say("", "Odometers, tuned for the budget's epsilon, after all steps:", "")
-    say(odometers_table(found.readings))
-    say_notes(each.problem for each in found.readings)
+    readings = telling(found.readings)
+    say(odometers_table(readings))
+    say_left_out(found.readings, readings)
     for each in found.stopping:
-        say("", Text(verdict(each), style="bold"), "", leftovers_table(each.ways))
-        say_notes(way.problem for way in each.ways)
+        ways = telling(each.ways)
+        say("", Text(verdict(each), style="bold"), "", leftovers_table(ways))
+        say_left_out(each.ways, ways)

@@ -153,7 +153,7 @@ def _as_json(found: Answer) -> dict[str, Any]:
 def _print(found: Answer) -> None:
     from rich.text import Text
 
-    from dpflow.cli.theorem_tables import runs_table, say_notes
+    from dpflow.cli.theorem_tables import runs_table, say_left_out, telling
     from dpflow.cli.what_if import noise_table
 
     outlook = found.outlook
@@ -169,8 +169,9 @@ def _print(found: Answer) -> None:
     say("", "With other noise:", "", noise_table(found))
     whole = "whole budget of one partition" if found.divided else "whole budget"
     say("", f"Under other theorems, with the {whole} to themselves:", "")
-    say(runs_table(found.fits, current=found.theorem))
-    say_notes(fit.problem for fit in found.fits)
+    shown = telling(found.fits, current=found.theorem)
+    say(runs_table(shown, current=found.theorem))
+    say_left_out(found.fits, shown)
 
 
 def _headline(found: Answer) -> str:
@@ -179,10 +180,13 @@ def _headline(found: Answer) -> str:
     if left is None:
         return "There is no end to the runs that fit: nothing here limits them."
     runs = "No run fits" if left == 0 else f"{left} run{'' if left == 1 else 's'} fit"
-    text = f"{runs}. The {plain(outlook.limited_by or 'gate')} refuses the next one"
+    gate = plain(outlook.limited_by or "gate")
+    # A clause that tells of the gate ends by a comma, too.
+    text = f"{runs}. The {gate}{',' if ',' in gate else ''} refuses the next one"
     if outlook.every is not None and outlook.exhausted_on is not None:
         given = outlook.source == "given"
-        how = "" if given else f", as its {outlook.source} tell"
+        verb = "says" if outlook.source == "schedule" else "tell"
+        how = "" if given else f", as its {outlook.source} {verb}"
         every = outlook.every.text.removeprefix("1 ")
         text += f", on {outlook.exhausted_on} at one every {every}{how}"
     return f"{text}."

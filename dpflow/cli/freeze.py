@@ -47,7 +47,7 @@ def _change(kind: str, dataset: str, because: str, *, as_json: bool) -> None:
     if not because.strip():
         msg = "say why; the journal keeps it"
         raise typer.BadParameter(msg, param_hint="--because")
-    with project_ledger() as (found, ledger):
+    with project_ledger(writes=True) as (found, ledger):
         policies, _ = policies_and_problem(found.policies)
         known = known_datasets(ledger, policies)
         if dataset not in known:

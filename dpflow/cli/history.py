@@ -30,12 +30,22 @@ def history(
             help="Show what each charge posted to shares and odometers, too.",
         ),
     ] = False,
+    decided: Annotated[
+        bool,
+        typer.Option(
+            "--decisions",
+            help="Show only what people decided: who, and why; no charges.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the journal, newest entry first.
 
-    Example: `dpflow history sales --limit 50`
+    Decisions are terms, tightenings, freezes, and what was charged by hand.
+
+    Example: `dpflow history sales --decisions`
     """
+    from dpflow.cli.decisions import decision_json, decisions
     from dpflow.cli.journal import journal, journal_json
     from dpflow.cli.source import (
         known_datasets,
@@ -45,9 +55,15 @@ def history(
         unknown_dataset,
     )
 
+    if decided and all_accounts:
+        msg = "each decision is told once; leave out --all-accounts or --decisions"
+        raise typer.BadParameter(msg)
     with project_ledger() as (found, ledger):
         # One more than asked for tells whether there are more.
-        items = journal(ledger, dataset, limit=limit + 1, all_accounts=all_accounts)
+        if decided:
+            items = decisions(ledger, dataset, limit=limit + 1)
+        else:
+            items = journal(ledger, dataset, limit=limit + 1, all_accounts=all_accounts)
         facts = ledger_facts(ledger)
         policies, _ = policies_and_problem(found.policies)
         if not items and dataset is not None:
@@ -55,9 +71,12 @@ def history(
             if dataset not in known:
                 raise unknown_dataset(dataset, known)
     if as_json:
-        entries = [journal_json(item) for item in items[:limit]]
+        told = decision_json if decided else journal_json
+        entries = [told(item) for item in items[:limit]]
         more = len(items) > limit
         say_json({"ledger": facts, "entries": entries, "more": more})
+    elif decided:
+        _print_decisions(items, limit)
     elif not items:
         say(_empty(dataset, any_policy=bool(policies)))
     else:
@@ -74,6 +93,16 @@ def _empty(dataset: str | None, *, any_policy: bool) -> str:
     return f"The journal{of} is empty. {then}"
 
 
+def _print_decisions(items: list[JournalEntry], limit: int) -> None:
+    from dpflow.cli.decisions import decisions_table
+
+    if not items:
+        say("No decision is journaled yet; the first charge opens a term.")
+        return
+    say(decisions_table(items[:limit]))
+    _say_more(items, limit)
+
+
 def _print(items: list[JournalEntry], limit: int, *, all_accounts: bool) -> None:
     from dpflow.cli.journal import journal_line
     from dpflow.cli.tables import history_table, messages
@@ -88,5 +117,9 @@ def _print(items: list[JournalEntry], limit: int, *, all_accounts: bool) -> None
     say(history_table(lines, settled=all_accounts, dates_apart=is_terminal()))
     for number, text in enumerate(messages(lines), start=1):
         say("", f"({number}) {plain(text)}")
+    _say_more(items, limit)
+
+
+def _say_more(items: list[JournalEntry], limit: int) -> None:
     if len(items) > limit:
         say("", f"These are the newest {limit}; --limit {4 * limit} shows more.")

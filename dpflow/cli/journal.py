@@ -155,9 +155,9 @@ def _outcome(item: JournalEntry) -> tuple[str, bool]:
     """Say in a few words what came of an entry, and whether that is bad news."""
     body, kind = item.entry.body, item.entry.kind
     if kind == "open":
-        return _opened(item), False
+        return _with_name(_opened(item), body), False
     if kind == "reserve":
-        return item.fate, item.fate == "forfeited"
+        return _with_name(item.fate, body), item.fate == "forfeited"
     if kind == "refuse":
         return str(body.get("refusal")).removeprefix("Budget").lower(), True
     if kind == "draw":
@@ -172,6 +172,13 @@ def _outcome(item: JournalEntry) -> tuple[str, bool]:
     return _decided(body), raised
 
 
+def _with_name(text: str, body: Mapping[str, Any]) -> str:
+    """Say who did it, unless the text does."""
+    who = body.get("who")
+    name = f"by {who}" if who and f"({who})" not in text else ""
+    return "; ".join(filter(None, (text, name)))
+
+
 def _decided(body: Mapping[str, Any]) -> str:
     """Say why something was done and, where a person did it, who."""
     because, who = body.get("because"), body.get("who")
@@ -180,15 +187,18 @@ def _decided(body: Mapping[str, Any]) -> str:
     return str(body.get("reason") or because or "")
 
 
-def _opened(item: JournalEntry) -> str:
+def opened_with(item: JournalEntry) -> str:
     """Say with which rule an account was opened; it may be tighter now."""
     account, rule = item.account, item.entry.body.get("rule", {})
     limits = {
         "epsilon": rule.get("epsilon", account.epsilon or "0"),
         "delta": rule.get("delta", account.delta),
     }
-    opened = f"{account.theorem}: {amounts_text(limits)}"
-    body = item.entry.body
+    return f"{account.theorem}: {amounts_text(limits)}"
+
+
+def _opened(item: JournalEntry) -> str:
+    opened, body = opened_with(item), item.entry.body
     by_hand = body.get("because") not in (None, *BY_ITSELF)
     return f"{opened}; {_decided(body)}" if by_hand else opened
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.losses import comparison_json, say_comparison
+from dpflow.cli.losses import comparison_json, say_comparison, say_lost_releases
 from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
 from dpflow.exceptions import ConfigurationError
 
@@ -66,8 +66,12 @@ def verify(
     from dpflow.config import ledger_key
 
     key = ledger_key()
-    with project_ledger(quiet=True) as (_, ledger):
-        report = _verified(ledger, key=key, full=full or key is None, sign=sign)
+    signs = sign and key is not None
+    with project_ledger(quiet=True, writes=signs) as (_, ledger):
+        if signs and (why := ledger.database.unwritable):
+            warn(f"the heads are not signed: {why.message}")
+            signs = False
+        report = _verified(ledger, key=key, full=full or key is None, sign=signs)
         facts = ledger_facts(ledger)
     if as_json:
         say_json({"ledger": facts, **_report_json(report)})
@@ -96,7 +100,8 @@ def checkpoint(*, as_json: AsJson = False) -> None:
             "can write the ledger cannot read it."
         )
         raise ConfigurationError(msg)
-    with project_ledger(quiet=True) as (_, ledger), _progress() as tell:
+    opened = project_ledger(quiet=True, writes=True)
+    with opened as (_, ledger), _progress() as tell:
         report = recompute(ledger, key=key, sign_new=True, progress=tell)
         facts = ledger_facts(ledger)
     if as_json:
@@ -128,7 +133,7 @@ def trust(
     from dpflow.ledger.reconcile import trust as begin
     from dpflow.ledger.watch import heads
 
-    with project_ledger(quiet=True) as (_, ledger):
+    with project_ledger(quiet=True, writes=yes) as (_, ledger):
         witness = ledger.watch.witness
         if witness is not None and witness.exists():
             msg = (
@@ -180,7 +185,7 @@ def reconcile(
     from dpflow.ledger.reconcile import compare
     from dpflow.ledger.reconcile import reconcile as repair
 
-    with project_ledger(quiet=True) as (found, ledger):
+    with project_ledger(quiet=True, writes=because is not None) as (found, ledger):
         if because is None:
             comparison = compare(ledger)
         else:
@@ -196,6 +201,7 @@ def reconcile(
         say_json({"ledger": facts, "repaired": repaired, **data})
     else:
         say_comparison(comparison, repaired=repaired)
+        say_lost_releases(comparison.releases, whole=comparison.tells_all)
     if not comparison.agrees and not repaired:
         raise typer.Exit(1)
 

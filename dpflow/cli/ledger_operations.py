@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from dpflow.cli.ledger_audit import Because
-from dpflow.cli.losses import comparison_json, say_comparison
+from dpflow.cli.losses import comparison_json, say_comparison, say_lost_releases
 from dpflow.cli.output import AsJson, plain, say, say_json, short_path, warn
 from dpflow.exceptions import ConfigurationError
 
@@ -123,12 +124,15 @@ def restore(
     if as_json:
         kept = None if aside is None else str(aside)
         data = comparison_json(again) | {"repaired": not again.agrees}
+        data["lost_releases"] = [asdict(each) for each in restored.lost]
+        data["lost_releases_are_all"] = restored.all_lost_told
         say_json({"restored": str(place), "replaced_file": kept, **data})
         return
     say(f"Put the backup {plain(str(path))} at {plain(short_path(place))}.")
     if aside is not None:
         say(f"The file that was there is {plain(short_path(aside))} now.")
     say_comparison(again, repaired=True)
+    say_lost_releases(restored.lost, whole=restored.all_lost_told, aside=aside)
 
 
 def export(
@@ -219,7 +223,7 @@ def close_reservation(
     """
     from dpflow.cli.source import ledger_facts, project_ledger
 
-    with project_ledger() as (_, ledger):
+    with project_ledger(writes=True) as (_, ledger):
         ledger.forfeit(reservation, because=because)
         facts = ledger_facts(ledger)
     if as_json:
@@ -247,7 +251,7 @@ def amend(
     from dpflow.ledger.operations import amend as charge
 
     read = cost_from_text(cost)
-    with project_ledger(quiet=True) as (_, ledger):
+    with project_ledger(quiet=True, writes=True) as (_, ledger):
         charges = charge(ledger, reservation, read, because=because)
     _say_charges(charges, read, {"reservation": reservation}, as_json=as_json)
 
@@ -280,7 +284,7 @@ def import_prior(
     from dpflow.policy import load_policies
 
     read, proof = cost_from_text(cost), _sha256(evidence)
-    with project_ledger(quiet=True) as (found, ledger):
+    with project_ledger(quiet=True, writes=True) as (found, ledger):
         policies = load_policies(found.policies)
         policy = policies.policy_for(dataset)
         if policy.partition is not None and not partition:

@@ -4,12 +4,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dpflow.cli.output import plain, say
 
 if TYPE_CHECKING:
-    from dpflow.ledger.lost import LostDecisions
+    from pathlib import Path
+
+    from dpflow.ledger.lost import LostDecisions, LostRelease
     from dpflow.ledger.reconcile import Comparison, Loss
     from dpflow.ledger.witness_lines import Line
 
@@ -23,6 +27,8 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "witnessed": comparison.lines,
         "older_than_a_repair": comparison.older,
         "checkpoints_missing": comparison.unsigned,
+        "lost_releases": [asdict(each) for each in comparison.releases],
+        "lost_releases_are_all": comparison.tells_all,
         "losses": [_loss_json(loss) for loss in comparison.losses],
         "lost_decisions": [_lost_json(each) for each in comparison.lost],
     }
@@ -69,6 +75,53 @@ def say_comparison(comparison: Comparison, *, repaired: bool) -> None:
         "Bring the right ledger back if there is one. If not, charge it again with",
         '`dpflow ledger reconcile --because "..."`; nothing is ever given back.',
     )
+
+
+def say_lost_releases(
+    lost: Sequence[LostRelease], *, whole: bool, aside: Path | None = None
+) -> None:
+    """Say which outputs are lost, and what happens when they are asked for again.
+
+    Args:
+        lost: The outputs.
+        whole: Whether these are all.
+        aside: A file that still has them.
+    """
+    if not lost and whole:
+        return
+    told = _counted(lost) if lost else "Releases may be lost that nothing tells of"
+    say("", f"{told}. A run that asks for one again draws again: another value, and")
+    say("another charge.")
+    if lost and not whole:
+        say("Nothing tells of all; there may be more.")
+    for each in lost[:_SHOWN]:
+        say(f"  {plain(_release_text(each))}")
+    if len(lost) > _SHOWN:
+        say(f"  and {len(lost) - _SHOWN} more; --json lists them")
+    if aside is not None and any(each.id for each in lost):
+        place = f"DPFLOW_LEDGER_URL=sqlite:///{plain(str(aside))}"
+        say("The file that was replaced still has them:")
+        say(f"  {place} dpflow releases show KEY")
+
+
+def _counted(lost: Sequence[LostRelease]) -> str:
+    known, unknown = sum(bool(e.id) for e in lost), sum(not e.id for e in lost)
+    told = []
+    if known:
+        told.append(f"{known} {'release is' if known == 1 else 'releases are'} lost")
+    if unknown:
+        of = "charge" if unknown == 1 else "charges"
+        told.append(f"what was kept under {unknown} {of} is lost, if anything was")
+    text = ", and ".join(told)
+    return text[0].upper() + text[1:]
+
+
+def _release_text(lost: LostRelease) -> str:
+    if lost.id is None:
+        run = f" of run {lost.run}" if lost.run else ""
+        return f"dataset {lost.dataset}: reservation {lost.reservation}{run}"
+    name = lost.key or f"(within a flow run; id {lost.id})"
+    return f"dataset {lost.dataset}: {name} of step {lost.step}, digest {lost.digest}"
 
 
 def _lost_lines(lost: LostDecisions, *, repaired: bool) -> list[str]:

@@ -47,7 +47,8 @@ def check(
         typer.Option("--people", min=1, help="About how many privacy units there are."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Let warnings fail the check, too.")
+        bool,
+        typer.Option("--strict", help="Let warnings fail the check, and no source."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -59,7 +60,7 @@ def check(
 
     Example: `dpflow policy check --people 20000 --strict`
     """
-    from dpflow.cli.check import check_files, compare, judgement
+    from dpflow.cli.check import check_files, compare, judgement, strictly
     from dpflow.config import settings
     from dpflow.exceptions import DpflowError
 
@@ -80,6 +81,8 @@ def check(
         )
         for name, policy in policies.items()
     }
+    if strict:
+        judged = {name: strictly(policies[name], each) for name, each in judged.items()}
     weak = strict and any(each.warnings for each in judged.values())
     if as_json:
         _print_json(found, comparisons, errors, judged, weak=weak)
@@ -144,13 +147,15 @@ def _print(
 def _print_comparison(comparison: Comparison) -> None:
     from rich.text import Text
 
-    from dpflow.summary import terms_in_words
+    from dpflow.summary import terms_in_words, unusual_text
 
     style = "yellow" if comparison.differences else ""
     style = "bold red" if comparison.refused else style
     say(Text(plain(comparison.text), style=style))
     if comparison.terms:
         say(plain(terms_in_words(comparison.terms)))
+    if told := unusual_text(comparison.unusual):
+        say(Text(told, style="yellow"))
     say("")
 
 
@@ -159,12 +164,14 @@ def _print_judgement(judged: Judgement) -> None:
 
     from dpflow.forecast.advice import steps_text
 
+    for flow in judged.flows:
+        say(plain(f"Gates of {flow.text}"))
     for each in judged.warnings:
         say(Text.assemble(("weak: ", "bold yellow"), plain(each.line)))
     if judged.suggestion is not None:
         steps = plain(steps_text(judged.workload))
         say(f"Workload ({judged.origin}): {steps}. {judged.suggestion.text}")
-    if judged.warnings or judged.suggestion is not None:
+    if judged.flows or judged.warnings or judged.suggestion is not None:
         say("")
 
 
@@ -196,6 +203,7 @@ def _policy_json(
 ) -> dict[str, Any]:
     from dpflow.cli.check import gates_json, governing, guarantee
     from dpflow.cli.status import term_json
+    from dpflow.shares import reach_of_shares
 
     policy = each.policy
     if policy is None:
@@ -208,12 +216,14 @@ def _policy_json(
             "differences": list(comparison.differences),
             "refused": comparison.refused,
             "terms": [term_json(view) for view in comparison.terms],
+            "own_noise": comparison.unusual.own_noise,
         }
     return {
         "file": short_path(each.path),
         "dataset": policy.dataset,
         "guarantee": guarantee(policy, comparison),
         "gates": gates_json(governing(policy, comparison)),
+        "shares_reach": reach_of_shares(governing(policy, comparison)),
         "ledger": ledger,
     }
 
@@ -224,6 +234,7 @@ def _judgement_json(judged: Judgement) -> dict[str, Any]:
     better = judged.suggestion
     return {
         "warnings": [asdict(each) for each in judged.warnings],
+        "flow_gates": [each.as_json() for each in judged.flows],
         "workload": [
             {"cost": repr(step.cost), "times": step.times} for step in judged.workload
         ],

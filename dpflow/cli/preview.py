@@ -22,8 +22,14 @@ class FailOn(StrEnum):
 def preview(
     *,
     base: Annotated[
-        str, typer.Option("--base", metavar="REV", help="What it is merged into.")
-    ] = "main",
+        str | None,
+        typer.Option(
+            "--base",
+            metavar="REV",
+            help="What it is merged into. Default: the remote's branch, or main, or "
+            "master.",
+        ),
+    ] = None,
     head: Annotated[
         str | None,
         typer.Option("--head", metavar="REV", help="Default: the working tree."),

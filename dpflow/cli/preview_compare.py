@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 from dpflow.cli.preview_git import Version, versions
 from dpflow.cli.preview_policies import PolicyDelta, compare_policies, read_policies
 from dpflow.cli.preview_scan import Source, scan
-from dpflow.cli.preview_steps import Budgets, StepDelta, compare_steps
+from dpflow.cli.preview_steps import (
+    Budgets,
+    StepDelta,
+    compare_steps,
+    newly_own,
+    newly_undrawn,
+)
 from dpflow.cli.source import gates, project_ledger
 from dpflow.config import Settings
 from dpflow.exceptions import DpflowError, InvalidCost
@@ -58,6 +64,12 @@ class Preview:
             for each in self.steps
             if each.status == "unguarded"
         ]
+        for each in self.steps:
+            if newly_undrawn(each.before, each.after):
+                more = "" if each.before is None else " any more"
+                found.append(f"step {each.name} draws no noise{more}")
+            elif newly_own(each.before, each.after):
+                found.append(f"step {each.name} draws its own noise from now on")
         if self.lock in ("changed", "removed"):
             found.append(
                 f"the pinned ledger is {self.lock}: another one would forget what was "
@@ -66,12 +78,13 @@ class Preview:
         return found
 
 
-def preview(found: Settings, *, base: str, head: str | None) -> Preview:
+def preview(found: Settings, *, base: str | None, head: str | None) -> Preview:
     """Compare two versions of a project; nothing of it is run, and nothing written.
 
     Args:
         found: The project's settings, of the working tree.
-        base: A branch or commit that the change is to be merged into.
+        base: A branch or commit that the change is to be merged into. Default: the
+            remote's branch, or main, or master.
         head: The change; None is the working tree.
 
     Raises:

@@ -12,6 +12,8 @@ from pathlib import Path
 from dpflow.exceptions import ConfigurationError
 
 _SECONDS = 120
+#: What repositories without a remote call the branch that changes are merged into.
+_USUAL = ("main", "master")
 #: A blob's line is `<id> <type> <size>`; others say that there is none.
 _PARTS = 3
 
@@ -34,26 +36,28 @@ class Version:
 
 
 def versions(
-    policies: Path, *, base: str, head: str | None, root: Path
+    policies: Path, *, base: str | None, head: str | None, root: Path
 ) -> tuple[Version, Version]:
     """Return the version that a change began from, and the changed one.
 
     Args:
         policies: The folder of the policies.
         base: A branch or commit. The change began where it branched off from there.
+            None is the branch that the remote begins with, or main, or master.
         head: A branch or commit; None is the working tree, untracked files included.
         root: The project's root.
 
     Raises:
         ConfigurationError: If git is missing, or does not know what was named.
     """
-    top = Path(_git(root, "rev-parse", "--show-toplevel").decode().strip())
+    top = _top(root)
     try:
         place = policies.resolve().relative_to(top.resolve()).as_posix()
     except ValueError:
         msg = f"the policies in {policies} are not in the repository {top}"
         raise ConfigurationError(msg) from None
     changed = None if head is None else _commit(top, head)
+    base = _usual_base(top) if base is None else base
     begun = _commit(top, base)
     common = _git_or_none(top, "merge-base", begun, changed or "HEAD")
     if common is not None:
@@ -64,8 +68,34 @@ def versions(
     return before, _of_commit(top, changed, place, f"{head} ({changed[:8]})")
 
 
-def _commit(top: Path, name: str) -> str:
-    found = _git_or_none(
+def _top(root: Path) -> Path:
+    """Return the folder of the repository that a project is in."""
+    found = _git_or_none(root, "rev-parse", "--show-toplevel")
+    if found is None:
+        msg = (
+            f"`dpflow preview` compares with git, and {root} is in no git repository "
+            "with files: run `git init` and commit, or go to where the project is."
+        )
+        raise ConfigurationError(msg)
+    return Path(found.decode().strip())
+
+
+def _usual_base(top: Path) -> str:
+    """Return the branch that changes are merged into, as far as git tells."""
+    head = _git_or_none(top, "rev-parse", "--abbrev-ref", "origin/HEAD")
+    remote = "" if head is None else head.decode().strip()
+    for name in (remote, *_USUAL):
+        if name and _known(top, name) is not None:
+            return name
+    msg = (
+        "git knows no branch to compare with: neither the remote's, nor "
+        f"{' or '.join(_USUAL)}. Name one with --base (and fetch it first)."
+    )
+    raise ConfigurationError(msg)
+
+
+def _known(top: Path, name: str) -> bytes | None:
+    return _git_or_none(
         top,
         "rev-parse",
         "--verify",
@@ -73,6 +103,10 @@ def _commit(top: Path, name: str) -> str:
         "--end-of-options",
         f"{name}^{{commit}}",
     )
+
+
+def _commit(top: Path, name: str) -> str:
+    found = _known(top, name)
     if found is None:
         msg = (
             f"git knows no commit {name[:80]!r}. Fetch it first (a shallow clone in CI "

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 
 from dpflow.accounting.cost_text import cost_from_text
 from dpflow.accounting.costs import Cost, cost_kind
+from dpflow.cli.preview_draws import drawn_by_release, draws
 from dpflow.exceptions import InvalidCost
 
 _DECORATORS = ("dp_task", "guarded")
 _FLOWS = ("dp_flow", "flow")
 _WORDS = (*_DECORATORS, "flow", "spend")
 _DEPTH = 8
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _PACKAGE = "dpflow"
 #: What makes an expression depend on more than what is written.
 _DYNAMIC = (
@@ -47,6 +49,9 @@ class FoundStep:
         problem: Why a written cost cannot be read.
         release_key: The template; None if there is none or it is computed.
         flows: Flows that call it, as far as the source tells.
+        own: Whether it says that its body draws the noise itself.
+        undrawn: Whether `release` would draw its cost, and its body is seen to draw
+            nothing.
     """
 
     name: str
@@ -59,6 +64,8 @@ class FoundStep:
     problem: str | None = None
     release_key: str | None = None
     flows: tuple[str, ...] = ()
+    own: bool = False
+    undrawn: bool = False
 
 
 @dataclass(slots=True)
@@ -116,6 +123,10 @@ class _Module:
         self._foreign = _foreign(tree)
         self._constants = _constants(tree)
         self._decorators: set[int] = set()
+        self._bodies = dict(_blocks(tree))
+        self._defined: dict[str, ast.AST] = {
+            node.name: node for node in ast.walk(tree) if isinstance(node, _FUNCTION)
+        }
 
     def read(self) -> None:
         """Add what the file holds."""
@@ -134,7 +145,7 @@ class _Module:
             if call is not None and called in _DECORATORS:
                 guarded = True
                 self._decorators.add(id(call))
-                self._add(call, node.name, node.name)
+                self._add(call, node.name, node.name, node)
             elif called in _FLOWS:
                 words = _keywords(call) if call else {}
                 named = self._literal(words.get("name"))
@@ -148,7 +159,8 @@ class _Module:
         called = self._named(node.func)
         if called == "spend":
             step = self._literal(_keywords(node).get("step"))
-            self._add(node, step or "computed at run time", "")
+            block = self._bodies.get(id(node))
+            self._add(node, step or "computed at run time", "", block)
         elif called is None and isinstance(node.func, ast.Call):
             # A decorator that is called by hand.
             inner = node.func
@@ -156,13 +168,17 @@ class _Module:
                 self._decorators.add(id(inner))
                 body = node.args[0] if node.args else None
                 name = body.id if isinstance(body, ast.Name) else "lambda"
-                self._add(inner, name, name)
+                seen = body if isinstance(body, ast.Lambda) else self._defined.get(name)
+                self._add(inner, name, name, seen)
         elif called in _DECORATORS:
             # A decorator that is kept in a variable.
             self._add(node, "computed at run time", "")
 
-    def _add(self, call: ast.Call, name: str, function: str) -> None:
+    def _add(
+        self, call: ast.Call, name: str, function: str, body: ast.AST | None = None
+    ) -> None:
         words = _keywords(call)
+        own = self._literal(words.get("noise")) == "own"
         cost, text, problem = self._cost(words.get("cost"))
         flow = self._literal(words.get("flow"))
         self._source.steps.append(
@@ -177,8 +193,17 @@ class _Module:
                 problem=problem,
                 release_key=self._literal(words.get("release_key")),
                 flows=(flow,) if flow else (),
+                own=own,
+                undrawn=not own and self._lacks_draw(words.get("cost"), body),
             )
         )
+
+    def _lacks_draw(self, cost: ast.expr | None, body: ast.AST | None) -> bool:
+        """Say whether a body that is seen lacks the draw of a cost that is known."""
+        if cost is None or body is None:
+            return False
+        declared = drawn_by_release(self._resolved(cost), self._foreign)
+        return declared and not draws(body, self._defined, self._aliases)
 
     def _cost(self, node: ast.expr | None) -> tuple[Cost | None, str, str | None]:
         if node is None:
@@ -287,6 +312,14 @@ class _Names(ast.NodeTransformer):
         found: ast.expr = self.visit(copy.deepcopy(known))
         self._depth -= 1
         return found
+
+
+def _blocks(tree: ast.Module) -> Iterator[tuple[int, ast.AST]]:
+    """Yield each `with` block by the call that it enters."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With | ast.AsyncWith):
+            for item in node.items:
+                yield id(item.context_expr), node
 
 
 def _keywords(call: ast.Call) -> dict[str, ast.expr]:

@@ -146,6 +146,9 @@ def _status(
             return "unguarded", [note]
         return "removed", []
     notes = list(_changes(was, is_))
+    if newly_undrawn(was, is_) or newly_own(was, is_):
+        # What that is to a reader, the warnings and the headline say.
+        return "changed", notes
     return ("changed" if notes else "same"), notes
 
 
@@ -168,6 +171,16 @@ def _changes(was: FoundStep, is_: FoundStep) -> Iterator[str]:
         )
 
 
+def newly_undrawn(was: FoundStep | None, is_: FoundStep | None) -> bool:
+    """Say whether a change brings in a body that does not draw its cost's noise."""
+    return is_ is not None and is_.undrawn and not (was is not None and was.undrawn)
+
+
+def newly_own(was: FoundStep | None, is_: FoundStep | None) -> bool:
+    """Say whether a change lets a body draw noise that `release` drew until now."""
+    return was is not None and is_ is not None and is_.own and not was.own
+
+
 def _names(datasets: tuple[str, ...]) -> str:
     return ", ".join(datasets) or AT_RUN_TIME
 
@@ -187,6 +200,11 @@ def _warnings(step: FoundStep, policies: Mapping[str, Policy]) -> list[str]:
     found = [f"its cost cannot be read: {step.problem}"] if step.problem else []
     if not step.problem and step.cost is None:
         found.append(f"its cost is {AT_RUN_TIME}")
+    if step.undrawn:
+        found.append(
+            "no draw is seen in its body: call release(value), or say noise='own' if "
+            "the body draws the noise that the cost declares"
+        )
     for dataset in step.datasets:
         policy = policies.get(dataset)
         if policy is None:

@@ -82,7 +82,7 @@ def _remarks(found: Preview) -> Iterator[str]:
     same = sum(not step.shown for step in found.steps)
     yield from found.problems
     if same:
-        yield f"{same} steps are as they were"
+        yield "1 step is as it was" if same == 1 else f"{same} steps are as they were"
     if not found.steps:
         yield "no steps were found: a step is a function under @dp_task or @guarded"
     if found.ledger is not None:

@@ -14,6 +14,9 @@ from dpflow.cli.output import AsJson, plain, say, say_json
 from dpflow.cli.status import DatasetArgument
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from dpflow.accounting.costs import Cost
     from dpflow.ledger.releases import Release
 
 app = typer.Typer(
@@ -30,7 +33,9 @@ NameArgument = Annotated[
 
 @app.command("list")
 def list_releases(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
-    """List the releases, newest first; values are not shown.
+    """List what was published, with which error; newest first, without the values.
+
+    The error is half of the 95 % interval of the noise that the cost declares.
 
     Example: `dpflow releases list sales`
     """
@@ -82,7 +87,7 @@ def forget(name: NameArgument, *, as_json: AsJson = False) -> None:
     from dpflow.cli.source import project_ledger
     from dpflow.ledger.releases import forget_release
 
-    with project_ledger() as (_, ledger):
+    with project_ledger(writes=True) as (_, ledger):
         found = forget_release(ledger, name)
     if as_json:
         say_json(_data(found))
@@ -94,14 +99,67 @@ def forget(name: NameArgument, *, as_json: AsJson = False) -> None:
 
 
 def _data(found: Release) -> dict[str, Any]:
-    return asdict(found)
+    from dpflow.rounding import float_up
+
+    error = _half_width(found)
+    return {**asdict(found), "half_width": None if error is None else float_up(error)}
+
+
+def _cost(found: Release) -> Cost | None:
+    """Return its cost; None if a later dpflow wrote one that this one does not know."""
+    from dpflow.accounting.costs import cost_from_description
+    from dpflow.exceptions import InvalidCost
+
+    try:
+        return cost_from_description(found.cost)
+    except InvalidCost:
+        return None
+
+
+def _half_width(found: Release) -> Fraction | None:
+    from dpflow.forecast.noise import half_width
+
+    cost = _cost(found)
+    return None if cost is None else half_width(cost)
 
 
 def _print(found: list[Release]) -> None:
     from dpflow.cli.tables import cell, new_table
+    from dpflow.ledger.spending import OWN_NOISE
+    from dpflow.rounding import short_up
 
-    table = new_table("id", "key", "dataset", "step", "state", "at")
+    when, error = "when (UTC)", "+-"
+    datasets = len({item.dataset for item in found}) > 1
+    states = {item.state for item in found} != {"settled"}
+    own = False
+    table = new_table(
+        when,
+        "release",
+        *(["dataset"] if datasets else []),
+        "step, flow",
+        error,
+        "cost",
+        "who",
+        *(["state"] if states else []),
+        numbers=(when, error),
+    )
+    table.columns[0].justify = "left"
     for item in found:
-        facts = (item.id, item.key, item.dataset, item.step, item.state, item.at[:16])
-        table.add_row(*(cell(fact) for fact in facts))
+        cost, width, drew = _cost(item), _half_width(item), item.noise in OWN_NOISE
+        own |= drew and width is not None
+        said = "-" if width is None else f"{short_up(width, 3)}{'*' if drew else ''}"
+        facts = (
+            item.at[:16].replace("T", " "),
+            item.key or item.id,
+            *([item.dataset] if datasets else []),
+            f"{item.step}, {item.flow}" if item.flow else item.step,
+            said,
+            item.cost.get("mechanism", "-") if cost is None else repr(cost),
+            item.who or "-",
+            *([item.state] if states else []),
+        )
+        table.add_row(*map(cell, facts))
     say(table)
+    say("", "+-: 95 % of the releases are so near to the true number, by their cost.")
+    if own:
+        say("*: drawn by the step itself; that it is the declared noise is its word.")

@@ -118,4 +118,8 @@ def _summary(made: Report) -> str:
         state = f"{made.stamp.entries:,} entries verified"
     else:
         state = "the ledger is bad"
-    return f"{known} datasets, {refused} refusals, {state}"
+    return f"{_counted(known, 'dataset')}, {_counted(refused, 'refusal')}, {state}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -46,7 +46,7 @@ def resume(
         told = "`prefect deployment ls` lists them"
         msg = f"write it as FLOW/DEPLOYMENT, got {deployment[:60]!r}; {told}"
         raise typer.BadParameter(msg)
-    with project_ledger() as (found, ledger):
+    with project_ledger(writes=True) as (found, ledger):
         policies, _ = policies_and_problem(found.policies)
         refusal = _last_refusal(ledger, flow)
         answer = None if refusal is None else _asked_again(ledger, policies, refusal)
@@ -71,7 +71,10 @@ def _last_refusal(ledger: Ledger, flow: str) -> RefusalView | None:
     from dpflow.ledger.views import refusals
 
     found = [item for item in refusals(ledger) if item.body.get("flow") == flow]
-    return found[0] if found else None
+    # A step that was refused with its run would fit alone: the run has to.
+    run = found[0].body.get("refused_with") if found else None
+    whole = [item for item in found if run and item.body.get("covers") == run]
+    return next(iter(whole or found), None)
 
 
 def _asked_again(

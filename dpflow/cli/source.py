@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.terms import Term, all_terms, may_be_replaced, newest_term
 from dpflow.ledger.verify import first_problem
+from dpflow.overview import ENDED
 from dpflow.policy import Policy, PolicySet, load_policies
 from dpflow.policy_population import PREFIX
 from dpflow.policy_types import did_you_mean
@@ -68,10 +69,13 @@ class Standing:
 
 
 @contextmanager
-def project_ledger(*, quiet: bool = False) -> Iterator[tuple[Settings, Ledger]]:
-    """Open the project's ledger for one command.
+def project_ledger(
+    *, quiet: bool = False, writes: bool = False
+) -> Iterator[tuple[Settings, Ledger]]:
+    """Open the project's ledger for one command, which only shows it.
 
     Args:
+        writes: The command writes.
         quiet: Leave a ledger that forgot charges to the command; else it is warned of.
 
     Raises:
@@ -79,7 +83,7 @@ def project_ledger(*, quiet: bool = False) -> Iterator[tuple[Settings, Ledger]]:
         ConfigurationError: If the settings cannot be read.
     """
     found = settings()
-    ledger = open_project(found)
+    ledger = open_project(found, read_only=not writes)
     try:
         if not quiet:
             _warn_of_rollback(ledger)
@@ -258,9 +262,10 @@ def view_of(gate: Account, *, state: str) -> AccountView:
         reserved=rule.named(zero),
         forfeited=rule.named(zero),
         left=box,
-        used_fraction=rule.used_fraction(zero) if isinstance(rule, Filter) else None,
+        used_fraction=gate.used_share(zero),
         reading=rule.read(zero) if isinstance(rule, Odometer) else None,
         halt_at=None if gate.halt is None else number_text(gate.halt),
+        charged=False,
     )
 
 
@@ -283,7 +288,11 @@ def _announced(
 def _earlier_terms(views: list[AccountView], term: int | None) -> Iterator[Standing]:
     """Yield the terms before this one in which anything was charged."""
     for number in sorted({view.term for view in views} - {term}):
-        accounts = tuple(view for view in views if view.term == number)
+        accounts = tuple(
+            replace(view, state=ENDED if view.state == "open" else view.state)
+            for view in views
+            if view.term == number
+        )
         standing = Standing(
             dataset=views[0].dataset, term=number, pinned=None, accounts=accounts
         )

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import keyword
 import re
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 from dpflow.accounting.cost_text import cost_from_text
 from dpflow.cli.output import short_path
 from dpflow.config import Settings, settings
-from dpflow.exceptions import ConfigurationError, LedgerMissing
+from dpflow.exceptions import ConfigurationError, LedgerMissing, how_to_install
 from dpflow.forecast import loads_of, runs_left
 from dpflow.ledger import (
     LOCK_NAME,
@@ -94,7 +95,7 @@ def make_project(wishes: Wishes) -> Made:
             pinned, or the flow has no usable name. Then nothing was made.
     """
     found = settings()
-    wishes = _with_defaults(wishes)
+    wishes = _with_defaults(_of_project(found, wishes))
     if wishes.theorem not in FILTERS:
         msg = f"a first flow can use the filters {', '.join(FILTERS)}; got "
         raise ConfigurationError(msg + repr(wishes.theorem)[:60])
@@ -133,6 +134,33 @@ def make_project(wishes: Wishes) -> Made:
         ),
         warnings=tuple(_warnings(found, kept, flow_file if there is None else None)),
     )
+
+
+def _of_project(found: Settings, wishes: Wishes) -> Wishes:
+    """Take the dataset and the flow that the project has, where none was named.
+
+    Raises:
+        ConfigurationError: If it has several datasets.
+    """
+    known = _policies(found)
+    if wishes.dataset is None and len(known) > 1:
+        msg = (
+            f"this project has policies for {', '.join(sorted(known))}: say with "
+            "--dataset which one a flow is made for, or name a new one. `dpflow ledger "
+            "init` makes a ledger and nothing else."
+        )
+        raise ConfigurationError(msg)
+    dataset = wishes.dataset or next(iter(known), None)
+    if dataset is None or dataset not in known:
+        return wishes
+    flow = wishes.flow or next(iter(known[dataset].flows), None)
+    return replace(wishes, dataset=dataset, flow=flow)
+
+
+def _policies(found: Settings) -> PolicySet:
+    if not found.policies.is_dir():
+        return PolicySet({}, {}, found.policies)
+    return load_policies(found.policies)
 
 
 def _with_defaults(wishes: Wishes) -> Wishes:
@@ -196,9 +224,7 @@ def _ledger_missing(found: Settings) -> bool:
 
 def _policy_there(found: Settings, dataset: str) -> Path | None:
     """Return the file that governs the dataset already, if one does."""
-    if not found.policies.is_dir():
-        return None
-    known: PolicySet = load_policies(found.policies)
+    known = _policies(found)
     return known.source(dataset) if dataset in known else None
 
 
@@ -255,7 +281,7 @@ def _warnings(
     if ignored in kept and ".dpflow" not in ignored.read_text("utf-8", "replace"):
         yield f"add the line .dpflow/ to {short_path(ignored)}: a ledger is no source"
     if importlib.util.find_spec("opendp") is None:
-        yield "the flow draws its noise with OpenDP: pip install 'dpflow[opendp]'"
+        yield f"the flow draws its noise with OpenDP; {how_to_install('opendp')}"
 
 
 # What is written
@@ -265,6 +291,7 @@ def _policy_text(wishes: Wishes) -> str:
     people = "" if wishes.people is None else f"people: {wishes.people}\n"
     return _POLICY.format(
         dataset=_scalar(wishes.dataset),
+        source=_scalar(f"{wishes.dataset}-{secrets.token_hex(4)}"),
         unit=_scalar(wishes.unit),
         people=people,
         epsilon=_number(wishes.epsilon),
@@ -330,10 +357,13 @@ _ROOT = """\
 # The project's root: dpflow looks here for policies/ and .dpflow/.
 [tool.dpflow]
 """
-_IGNORED = ".dpflow/\n__pycache__/\n"
+_IGNORED = ".dpflow/\n__pycache__/\nvenv/\n.venv/\n"
 _POLICY = """\
 # yaml-language-server: $schema=policy.schema.json
 dataset: {dataset}
+# The data behind it, by a name of its own. The first ledger that charges it governs
+# it: one that is made anew, and forgot what was spent, is refused.
+source: {source}
 
 # Whom the guarantee protects: nobody can tell whether any one of them is in the data.
 unit: {unit}

@@ -1,9 +1,10 @@
-"""`dpflow status`: budget, spent, reserved, forfeited, left, and runs left."""
+"""`dpflow status`: does it run, what is gone, what is left, and for how long."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from dpflow.forecast import Outlook
     from dpflow.ledger import Ledger
     from dpflow.ledger.records import AccountView, TermView
+    from dpflow.overview import Overview
+    from dpflow.policy import PolicySet
 
 #: A divided dataset has some accounts for each of its parts.
 _MOST_ACCOUNTS = 24
@@ -26,8 +29,16 @@ DatasetArgument = Annotated[
 ]
 
 
-def status(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
-    """Show what each dataset and flow has spent, what is left, and for how long.
+def status(
+    dataset: DatasetArgument = None,
+    *,
+    details: Annotated[
+        bool,
+        typer.Option("--details", help="Show every account, and what limits each run."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show whether each dataset and flow runs, what is gone, and for how long it lasts.
 
     Runs left are counted against every gate, for runs like the dearest of a flow's
     last five completed ones.
@@ -41,29 +52,55 @@ def status(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
         standings,
     )
     from dpflow.forecast import flow_outlooks, outlooks
-    from dpflow.ledger import views
 
     with project_ledger() as (found, ledger):
         policies, problem = policies_and_problem(found.policies)
         shown = standings(ledger, policies, dataset)
         ahead = outlooks(ledger, dataset)
+        known = [_known(ledger, policies, standing, ahead) for standing in shown]
         warnings = ([problem] if problem else []) + _changes(policies, shown)
         if as_json:
-            datasets = [
-                _standing_json(standing, views.terms(ledger, standing.dataset), ahead)
-                for standing in shown
-            ]
-            known = {
+            data = {
                 "ledger": ledger_facts(ledger),
-                "datasets": datasets,
+                "datasets": [_known_json(each) for each in known],
                 "flows": [each.as_json() for each in flow_outlooks(ahead)],
                 "warnings": warnings,
             }
-            say_json(known)
+            say_json(data)
             return
-        _print(found, ledger, shown, ahead)
+        _print(found, ledger, known, ahead, details=details)
     for text in warnings:
         warn(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """All that is shown of a dataset in one term."""
+
+    standing: Standing
+    overview: Overview
+    terms: list[TermView]
+    ahead: list[Outlook]
+
+
+def _known(
+    ledger: Ledger, policies: PolicySet, standing: Standing, ahead: list[Outlook]
+) -> _Known:
+    from dpflow.ledger import views
+    from dpflow.overview import overview, pauses
+
+    own = _own(standing, ahead)
+    name = standing.dataset
+    found = overview(
+        ledger,
+        name,
+        standing.accounts,
+        standing.pinned,
+        own,
+        paused=pauses(policies.get(name)),
+    )
+    terms = views.terms(ledger, name)
+    return _Known(standing=standing, overview=found, terms=terms, ahead=own)
 
 
 def _changes(policies: Any, shown: list[Standing]) -> list[str]:
@@ -83,14 +120,17 @@ def _changes(policies: Any, shown: list[Standing]) -> list[str]:
     return found
 
 
-def _standing_json(
-    standing: Standing, terms: list[TermView], ahead: list[Outlook]
-) -> dict[str, Any]:
+def _known_json(known: _Known) -> dict[str, Any]:
     from dpflow.summary import sum_of_shares, term_guarantee
 
+    standing, terms, found = known.standing, known.terms, known.overview
     pinned = standing.pinned
     return {
         "dataset": standing.dataset,
+        "state": found.state.as_json(),
+        "spent": [each.as_json() for each in found.spent],
+        "by_flow": [each.as_json() for each in found.flows],
+        "unusual_steps": asdict(found.unusual),
         "unit": pinned and pinned["unit"],
         "relation": pinned and pinned["relation"],
         "guarantee": pinned and term_guarantee(pinned, terms),
@@ -99,7 +139,7 @@ def _standing_json(
         "terms": [term_json(view) for view in terms],
         "frozen": _frozen_json(terms) if pinned else None,
         "accounts": [account_json(view) for view in standing.accounts],
-        "outlooks": [each.as_json() for each in _own(standing, ahead)],
+        "outlooks": [each.as_json() for each in known.ahead],
     }
 
 
@@ -140,7 +180,7 @@ def account_json(view: AccountView) -> dict[str, Any]:
     odometer = None
     if view.reading is not None:
         odometer = {
-            "epsilon": finite(view.reading),
+            "epsilon": finite(view.reading) if view.charged else 0.0,
             "delta": view.delta,
             "halt_at_epsilon": view.halt_at,
         }
@@ -163,26 +203,33 @@ def account_json(view: AccountView) -> dict[str, Any]:
 
 
 def _print(
-    found: Settings, ledger: Ledger, shown: list[Standing], ahead: list[Outlook]
+    found: Settings,
+    ledger: Ledger,
+    known: list[_Known],
+    ahead: list[Outlook],
+    *,
+    details: bool,
 ) -> None:
     from rich.text import Text
 
-    from dpflow.ledger import views
-
     place = plain(short_path(ledger.place))
     say(Text.assemble(("Ledger ", "bold"), place, f"  id {ledger.id}"))
-    for standing in shown:
+    for each in known:
         say("")
-        _print_standing(standing, views.terms(ledger, standing.dataset))
-        _print_outlooks(_own(standing, ahead))
+        _print_overview(each)
+        if details:
+            _print_details(each)
     _print_flows(ahead)
-    if not shown:
+    if not known:
         say("", *_no_policies(found))
-    elif all(standing.untouched for standing in shown):
+    elif all(each.standing.untouched for each in known):
         pins = " A policy that is not pinned yet is pinned by the first step or, where "
         pins += "it names officers, by one of them with `dpflow policy apply`."
         none = "Nothing was charged yet. Run a flow whose steps are under @dp_task."
-        say("", none + (pins if any(each.term is None for each in shown) else ""))
+        unpinned = any(each.standing.term is None for each in known)
+        say("", none + (pins if unpinned else ""))
+    if known:
+        _print_meaning(known, details=details)
 
 
 def _no_policies(found: Settings) -> list[str]:
@@ -200,36 +247,53 @@ def _no_policies(found: Settings) -> list[str]:
     ]
 
 
-def _print_standing(standing: Standing, terms: list[TermView]) -> None:
+def _print_overview(known: _Known) -> None:
+    """Say whether a dataset and its flows run, and what is gone."""
     from rich.text import Text
 
-    from dpflow.cli.tables import accounts_table, odometers_table
+    from dpflow.cli.tables import STATE_STYLES, flows_table
     from dpflow.ledger.refusal import frozen_text
     from dpflow.summary import (
+        percent_text,
         shares_in_words,
-        telling,
-        term_guarantee,
         terms_in_words,
+        unusual_text,
     )
 
-    facts = ["not pinned yet" if standing.term is None else f"term {standing.term}"]
-    if standing.pinned is None:
-        facts = [f"earlier term {standing.term}"]
-    else:
-        facts = [standing.pinned["unit"], standing.pinned["relation"], *facts]
+    standing, found, terms = known.standing, known.overview, known.terms
     title = (plain(standing.dataset), "bold cyan")
-    say(Text.assemble(title, f"  {plain(', '.join(facts))}"))
+    state = (plain(found.state.text), STATE_STYLES.get(found.state.word, ""))
+    since = f" since {found.state.since[:16].replace('T', ' ')}"
+    where = "not pinned yet" if standing.term is None else f"term {standing.term}"
     if standing.pinned is not None:
-        say(plain(term_guarantee(standing.pinned, terms)))
-        shares = shares_in_words(standing.pinned)
-        if shares:
-            say(plain(shares))
+        where = f"{standing.pinned['unit']}, {standing.pinned['relation']}, {where}"
+    told = since if found.state.since else ""
+    say(Text.assemble(title, "  ", state, f"{told}  ({plain(where)})"))
+    for spent in found.spent:
+        used = f"{percent_text(spent.fraction)} of the budget is used"
+        say(Text.assemble((plain(spent.text), "bold"), f"; {used}"))
+    if standing.pinned is not None:
+        if unusual_text(found.unusual):
+            say(Text(unusual_text(found.unusual), style="yellow"))
+        if shares_in_words(standing.pinned):
+            say(plain(shares_in_words(standing.pinned)))
         if len(terms) > 1 or any(view.opened != view.budget for view in terms):
             say(plain(terms_in_words(terms)))
         if terms and terms[-1].frozen is not None:
             told = plain(frozen_text(terms[-1].frozen)).capitalize()
             thaw = f"`dpflow thaw {standing.dataset}` ends it."
             say(Text(f"{told}. Every step is refused; {thaw}", style="bold cyan"))
+    if found.flows:
+        say("", flows_table(found.flows))
+
+
+def _print_details(known: _Known) -> None:
+    from dpflow.cli.tables import accounts_table, odometers_table
+    from dpflow.summary import telling, term_guarantee
+
+    standing = known.standing
+    if standing.pinned is not None:
+        say("", plain(term_guarantee(standing.pinned, known.terms)))
     shown = telling(standing.accounts, _MOST_ACCOUNTS)
     filters = [view for view in shown if view.reading is None]
     odometers = [view for view in shown if view.reading is not None]
@@ -240,6 +304,31 @@ def _print_standing(standing: Standing, terms: list[TermView]) -> None:
     if len(shown) < len(standing.accounts):
         more = f"{len(standing.accounts) - len(shown):,} more accounts of its parts"
         say("", f"{more}: --json shows all; here are the fullest and the newest.")
+    _print_outlooks(known.ahead)
+
+
+def _print_meaning(known: list[_Known], *, details: bool) -> None:
+    """Say once what the numbers above mean, and what is guaranteed."""
+    from dpflow.summary import term_guarantee
+
+    spent = [each for one in known for each in one.overview.spent]
+    if any(each.used for each in spent):
+        say(
+            "",
+            "Epsilon: the least budget, at that delta, that would have admitted what "
+            "was charged so far. Guaranteed is the whole budget. Lost at most: the "
+            "least bound that holds for a flow.",
+        )
+    if any(not each.complete for one in known for each in one.ahead):
+        say("* no run was completed yet, so the last one stands for the next ones")
+    if details:
+        return
+    newest = [each for each in known if each.standing.pinned is not None]
+    if len(newest) == 1 and newest[0].standing.pinned is not None:
+        say("", plain(term_guarantee(newest[0].standing.pinned, newest[0].terms)))
+    more = "`dpflow status --details` shows every account"
+    more += "." if len(newest) == 1 else " and what is guaranteed."
+    say("", more)
 
 
 def _print_outlooks(ahead: list[Outlook]) -> None:
@@ -249,8 +338,6 @@ def _print_outlooks(ahead: list[Outlook]) -> None:
     from dpflow.ledger.runs import RECENT
 
     say("", outlooks_table(ahead))
-    if any(not each.complete for each in ahead):
-        say("* no run was completed yet, so the last one stands for the next ones")
     if any(each.older for each in ahead):
         say(f"Only runs among the newest {RECENT:,} entries of the journal are known.")
 

@@ -14,6 +14,7 @@ from dpflow.cli.output import plain
 from dpflow.forecast import Outlook
 from dpflow.ledger.account import partition_of
 from dpflow.ledger.records import AccountView
+from dpflow.overview import FlowOverview
 from dpflow.rounding import number_from_text, reading_up, short_down, short_up
 from dpflow.summary import (
     account_title,
@@ -42,7 +43,14 @@ _KIND_STYLES = {
     "freeze": "bold cyan",
     "thaw": "bold",
 }
-_STATE_STYLES = {"open": "green", "frozen": "bold cyan", "overdrawn": "bold red"}
+STATE_STYLES = {
+    "open": "green",
+    "running": "green",
+    "halted": "bold red",
+    "paused": "bold yellow",
+    "frozen": "bold cyan",
+    "overdrawn": "bold red",
+}
 
 
 def new_table(*columns: str, numbers: Iterable[str] = ()) -> Table:
@@ -70,6 +78,22 @@ def cell(value: object, style: str = "") -> Text:
     return Text(plain(str(value)).replace("\n", " "), style=style)
 
 
+def flows_table(flows: Sequence[FlowOverview]) -> Table:
+    """Show whether each flow runs, what it has lost at most, and how far it goes."""
+    numbers = ("lost at most", "runs left", "refused from")
+    table = new_table("flow", "state", *numbers, numbers=numbers)
+    for each in flows:
+        ahead = each.outlook
+        table.add_row(
+            cell(each.flow or "(no flow)"),
+            cell(each.state.short(each.flow), STATE_STYLES.get(each.state.word, "")),
+            cell("no bound" if each.lost is None else each.lost.text),
+            cell("-") if ahead is None else runs_cell(ahead),
+            cell("-" if ahead is None else ahead.exhausted_on or "-"),
+        )
+    return table
+
+
 def accounts_table(views: Sequence[AccountView]) -> Table:
     """Show what filters have spent, one row for each component of a tally."""
     numbers = ("budget", "spent", "reserved", "forfeited", "left", "used")
@@ -88,7 +112,7 @@ def accounts_table(views: Sequence[AccountView]) -> Table:
                 _amount(name, view.forfeited[name], "magenta"),
                 cell(amount_text(name, (view.left or {}).get(name), up=False)),
                 _share(view.used_fraction) if first else cell(""),
-                cell(view.state, _STATE_STYLES.get(view.state, "")) if first else "",
+                cell(view.state, STATE_STYLES.get(view.state, "")) if first else "",
             )
     return table
 
@@ -117,7 +141,7 @@ def odometers_table(views: Sequence[AccountView]) -> Table:
             reading_cell(view),
             cell(short_up(number_from_text(view.delta))),
             cell("never" if view.halt_at is None else f"{float(view.halt_at):g}"),
-            cell(view.state, _STATE_STYLES.get(view.state, "")),
+            cell(view.state, STATE_STYLES.get(view.state, "")),
         )
     return table
 
@@ -127,6 +151,9 @@ def reading_cell(view: AccountView) -> Text:
     reading = view.reading
     if reading is None:
         return cell("-")
+    if not view.charged:
+        # What it reads while it idles is no loss.
+        return cell("0")
     if reading == float("inf"):
         uncovered = sum(int(a.get("uncovered", "0")) for a in _charged(view))
         return cell(f"undefined ({uncovered} uncovered)", "yellow")

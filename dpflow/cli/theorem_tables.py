@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
 
 from dpflow.cli.output import plain, say
 from dpflow.cli.tables import cell, new_table
+from dpflow.forecast.stopping import Leftover
 from dpflow.rounding import float_up, short_up
-from dpflow.workload import Fit
+from dpflow.workload import Fit, Reading
+
+R = TypeVar("R", Fit, Reading, Leftover)
 
 _NO_ADAPTING = "only if steps and their number are fixed in advance"
 
@@ -67,10 +70,27 @@ def no_price(problem: str, problems: Iterable[str]) -> Text:
     return cell(f"no price ({notes(problems).index(problem) + 1})", "dim")
 
 
-def say_notes(problems: Iterable[str]) -> None:
-    """Say the reasons below their table."""
-    for number, problem in enumerate(notes(problems), 1):
+def telling(rows: Sequence[R], *, current: str = "") -> list[R]:
+    """Return the rows with a price, and that of the policy's own theorem.
+
+    If none has a price, all are returned, for then the reasons are what there is.
+    """
+    priced = [row for row in rows if not row.problem]
+    if not priced:
+        return list(rows)
+    return [row for row in rows if not row.problem or row.theorem == current]
+
+
+def say_left_out(rows: Sequence[R], shown: Sequence[R]) -> None:
+    """Say below a table why rows in it have no price, and which are not in it."""
+    for number, problem in enumerate(notes(row.problem for row in shown), 1):
         say(Text(f"({number}) {plain(problem)}", style="dim"))
+    names = sorted({row.theorem for row in rows} - {row.theorem for row in shown})
+    if names:
+        some = "theorem" if len(names) == 1 else "theorems"
+        listed = ", ".join(names)
+        text = f"{len(names)} {some} without a price for it: {listed}. --json says why."
+        say(Text(text, style="dim"))
 
 
 def _remark(fit: Fit, current: str, fits: Sequence[Fit]) -> Text:

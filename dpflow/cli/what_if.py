@@ -9,7 +9,6 @@ from fractions import Fraction
 
 from rich.table import Table
 
-from dpflow.accounting.costs import Cost
 from dpflow.cli.output import short_path
 from dpflow.cli.source import (
     policies_and_problem,
@@ -34,8 +33,8 @@ from dpflow.forecast import (
     runs_left,
 )
 from dpflow.forecast.gates import Pinned, population_of, refused_flow
-from dpflow.forecast.noise import FACTORS, noise_of, scaled_workload
-from dpflow.forecast.outlook import example_run, history_schedule
+from dpflow.forecast.noise import FACTORS, half_width, scaled_workload
+from dpflow.forecast.outlook import example_run, flow_schedule
 from dpflow.forecast.workload_file import step_from_text, workload_of_run
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.account import Account
@@ -120,6 +119,7 @@ def answer(question: Question) -> Answer:
         UnsupportedCost: If a gate has no price for a step.
     """
     start = _start(question)
+    _check_flow(question, start.pinned)
     question = replace(question, flow=question.flow or _only_flow(start.pinned))
     example = start.example
     if example is None:
@@ -271,6 +271,18 @@ def _example(ledger: Ledger, runs: DatasetRuns, flow: str) -> FlowRun:
     return example_run(ledger, runs, flow)
 
 
+def _check_flow(question: Question, pinned: Pinned) -> None:
+    """Refuse a flow that the policy keeps out, unless it ran before that."""
+    flow = question.flow
+    if flow in (None, question.like) or not refused_flow(pinned, flow):
+        return
+    msg = (
+        f"the policy of {pinned['dataset']!r} does not let the flow {flow!r} in. "
+        f"{did_you_mean(str(flow), pinned['flows'])}"
+    )
+    raise ConfigurationError(msg)
+
+
 def _only_flow(pinned: Pinned) -> str | None:
     """Return the flow that must be meant, where only named flows are let in."""
     flows = sorted(pinned["flows"])
@@ -298,14 +310,20 @@ def _loads(start: _Start, flow: str | None, workload: Workload) -> list[Load]:
 def _schedule(question: Question, start: _Start) -> Schedule | None:
     today = datetime.now(UTC).date()
     runs = [] if start.runs is None else start.runs.of_flow(question.flow)
-    told = history_schedule(runs, today) if runs else None
+    told = flow_schedule(runs, today)
     if question.every is not None:
         every = Every.parse(question.every)
         first = question.start or (told.first if told else today)
         return Schedule(every, first, "given")
-    if told is not None and question.start is not None:
-        return replace(told, first=question.start)
-    return told
+    if question.start is None:
+        return told
+    if told is None:
+        msg = (
+            f"how often {question.flow} runs is not known, so --from needs --every "
+            "INTERVAL, such as `week`"
+        )
+        raise ConfigurationError(msg)
+    return replace(told, first=question.start)
 
 
 def _rows(
@@ -323,13 +341,8 @@ def _rows(
         ends = None
         if schedule is not None and left is not None:
             ends = schedule.every.after(schedule.first, left)
-        widths = tuple(_width(step.cost) for step in other)
+        widths = tuple(half_width(step.cost) for step in other)
         yield NoiseRow(factor=factor, runs_left=left, ends=ends, widths=widths)
-
-
-def _width(cost: Cost) -> Fraction | None:
-    noise = noise_of(cost)
-    return None if noise is None else noise.half_width
 
 
 def noise_table(found: Answer) -> Table:

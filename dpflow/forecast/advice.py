@@ -11,7 +11,7 @@ from dpflow.accounting.plan import PlanFilter
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.gates import loads_of
 from dpflow.forecast.loads import runs_left
-from dpflow.ledger.lifetime import Budgets
+from dpflow.ledger.decision.lifetime import Budgets
 from dpflow.ledger.records import TermView
 from dpflow.policy import Budget, Policy
 from dpflow.policy_copy import budget_text, declared_budget, readable_text

@@ -6,13 +6,16 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import pairwise
 from typing import Literal
 
 from dpflow.exceptions import ConfigurationError
 
-Source = Literal["release keys", "run times", "given"]
+Source = Literal["release keys", "schedule", "given"]
+
+#: Of fewer dates nobody knows whether they are a schedule.
+FEWEST_KEYS = 5
 
 _DAY = 86_400
 _UNITS = {
@@ -104,40 +107,45 @@ class Schedule:
     source: Source
 
 
-def schedule_of(
-    runs: Sequence[tuple[datetime, Sequence[str]]], today: date
-) -> Schedule | None:
+def schedule_of(runs: Sequence[tuple[datetime, Sequence[str]]]) -> Schedule | None:
     """Derive the schedule from the runs so far; None if they do not tell.
 
-    The dates in release keys say which period a run reports on, however late it ran;
-    where keys have no dates, the times at which runs began are used.
+    The dates in release keys say which period a run reports on, however late it ran.
+    They tell if the last five at least were run in their order, most of them at one
+    distance. The times at which runs began tell nothing: a backfill, a day of trials
+    and a late rerun look like any schedule.
 
     Args:
         runs: When each run began, and its release keys; oldest first.
-        today: A next run is never before it, unless keys tell the dates.
     """
-    named = sorted({day for _, keys in runs for day in _dates(keys)[:1]})
-    if len(named) > 1:
-        every = _usual(named, monthly=_all_months(runs))
-        following = every.after(named[-1], 1)
-        return Schedule(every, following, "release keys") if following else None
-    if len(runs) < 2:  # noqa: PLR2004 (an interval has two ends)
+    days = _rising([day for _, keys in runs for day in _dates(keys)[:1]])
+    if len(days) < FEWEST_KEYS:
         return None
-    starts = sorted(at for at, _ in runs)
-    gaps = [(b - a).total_seconds() for a, b in pairwise(starts)]
-    every = Every(seconds=max(round(statistics.median(gaps)), 1))
-    following = every.after(starts[-1].astimezone(UTC).date(), 1)
-    if following is None:
+    monthly = _all_months(runs)
+    gaps = [_gap(*pair, monthly=monthly) for pair in pairwise(days)]
+    usual = statistics.median_low(gaps)
+    if 2 * gaps.count(usual) <= len(gaps):
         return None
-    return Schedule(every, max(following, today), "run times")
+    every = Every(months=usual) if monthly else Every(seconds=_DAY * usual)
+    following = every.after(days[-1], 1)
+    return Schedule(every, following, "release keys") if following else None
 
 
-def _usual(days: Sequence[date], *, monthly: bool) -> Every:
+def _rising(days: Sequence[date]) -> list[date]:
+    """Return the newest days that were run in their order; an equal one is the same."""
+    found: list[date] = []
+    for day in reversed(days):
+        if found and day > found[-1]:
+            break
+        if not found or day < found[-1]:
+            found.append(day)
+    return found[::-1]
+
+
+def _gap(one: date, other: date, *, monthly: bool) -> int:
     if monthly:
-        gaps = [12 * (b.year - a.year) + b.month - a.month for a, b in pairwise(days)]
-        return Every(months=statistics.median_low(gaps))
-    spans = [(b - a).days for a, b in pairwise(days)]
-    return Every(seconds=_DAY * statistics.median_low(spans))
+        return 12 * (other.year - one.year) + other.month - one.month
+    return (other - one).days
 
 
 def _all_months(runs: Sequence[tuple[datetime, Sequence[str]]]) -> bool:

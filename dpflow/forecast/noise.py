@@ -64,6 +64,12 @@ def noise_of(cost: Cost) -> Noise | None:
     return None if step is None else noise_of(step[0])
 
 
+def half_width(cost: Cost) -> Fraction | None:
+    """Return within what 95 of 100 releases are; None where a cost does not tell."""
+    noise = noise_of(cost)
+    return None if noise is None else noise.half_width
+
+
 def _normal() -> Fraction:
     return bound_above(lambda mp: mp.sqrt(2) * mp.erfinv(1 - to_real(mp, _OUTSIDE)))
 

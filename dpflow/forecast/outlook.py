@@ -8,12 +8,16 @@ completed ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from dpflow.accounting.theorem import Filter, Odometer
+from dpflow.config import settings
+from dpflow.exceptions import ConfigurationError
 from dpflow.forecast.cadence import Every, Schedule, schedule_of
+from dpflow.forecast.deployment import deployed_schedule
 from dpflow.forecast.gates import refused_flow
 from dpflow.forecast.loads import Load, empty_account, runs_left
 from dpflow.ledger import Ledger
@@ -49,7 +53,7 @@ class Outlook:
         per_run: What one run costs, in words.
         limited_by: The gate that refuses first, in words; None if none ever does.
         every: How often the flow runs; None if that is not known.
-        source: Where that is known from: "release keys", "run times" or "given".
+        source: Where that is known from: "release keys", "schedule" or "given".
         exhausted_on: The day of the first run that is refused; None if not known.
         account: Id of the account that `used` and `ahead` are of, or "".
         used: The share of its budget that is used now.
@@ -97,8 +101,10 @@ class Outlook:
     @property
     def ends_text(self) -> str:
         """The day of the first refusal, and whose calendar it is in."""
-        keys = " (by its release keys)" if self.source == "release keys" else ""
-        return f"{self.exhausted_on or '-'}{keys if self.exhausted_on else ''}"
+        if self.exhausted_on is None:
+            return "-"
+        known = self.source and self.source != "given"
+        return f"{self.exhausted_on}{f' (by its {self.source})' if known else ''}"
 
     @property
     def sentence(self) -> str:
@@ -187,7 +193,7 @@ def _of_dataset(ledger: Ledger, runs: DatasetRuns, today: date) -> Iterator[Outl
             dataset=runs.dataset,
             flow=flow,
             steps=len(like.steps),
-            schedule=_schedule(runs.of_flow(flow), today, like),
+            schedule=flow_schedule(runs.of_flow(flow), today),
             closed=refused_flow(runs.term.pinned, flow),
             like=like,
             older=runs.older,
@@ -276,21 +282,26 @@ def _count(loads: Sequence[Load]) -> float:
     return float("inf") if left is None else left
 
 
-def history_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
-    """Return when a flow runs, as its runs so far tell."""
+def flow_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
+    """Return when a flow runs next, as its deployment says, or its runs so far tell.
+
+    Args:
+        runs: Its runs, oldest first.
+        today: No run of a deployment is before it.
+    """
+    newest = runs[-1] if runs else None
+    if newest is not None and newest.flow and newest.deployment:
+        after = datetime.fromisoformat(newest.at).date() + timedelta(days=1)
+        with suppress(ConfigurationError):
+            root, since = settings().root, max(today, after)
+            found = deployed_schedule(root, newest.flow, since=since)
+            if found is not None:
+                return found
     told = [
         (datetime.fromisoformat(run.at), [step.key for step in run.steps if step.key])
         for run in runs
     ]
-    return schedule_of(told, today)
-
-
-def _schedule(own: Sequence[FlowRun], today: date, like: FlowRun) -> Schedule | None:
-    """Return when a flow runs; the seconds between a script's steps do not tell."""
-    found = history_schedule(own, today)
-    if found is not None and like.run is None and found.source == "run times":
-        return None
-    return found
+    return schedule_of(told)
 
 
 def loads_of_run(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> list[Load]:

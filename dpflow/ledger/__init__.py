@@ -9,7 +9,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerUnavailable,
+    how_to_install,
+)
 from dpflow.ledger.account import now
 from dpflow.ledger.database import (
     MIN_WRITER,
@@ -237,8 +242,8 @@ def _postgres() -> type[PostgresDatabase]:
         from dpflow.ledger.postgres import PostgresDatabase  # noqa: PLC0415
     except ImportError as error:
         msg = (
-            "a ledger on PostgreSQL needs the driver psycopg 3: "
-            f"pip install 'dpflow[postgres]' ({error})"
+            "a ledger on PostgreSQL needs the driver psycopg 3; "
+            f"{how_to_install('postgres')} ({error})"
         )
         raise ConfigurationError(msg) from error
     return PostgresDatabase

@@ -25,7 +25,7 @@ from dpflow.ledger.chain import entry_hash
 from dpflow.ledger.checkpoints import sign_opening
 from dpflow.ledger.database import Row, Session
 from dpflow.ledger.records import canonical
-from dpflow.rounding import number_from_text
+from dpflow.rounding import float_up, number_from_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +81,34 @@ class Account:
         # inf is no fraction; an undefined reading is above every halt.
         return reading != float("inf") and Fraction(reading) <= self.halt
 
+    def used_share(self, used: Tally) -> float | None:
+        """Return which share of what the gate allows a tally uses, rounded up.
+
+        Of an odometer it is how far the reading has gone from where it idles to where
+        it halts. None if the gate refuses nothing.
+        """
+        if isinstance(self.rule, Filter):
+            return self.rule.used_fraction(used)
+        if self.halt is None or not isinstance(self.rule, Odometer):
+            return None
+        reading, idle = self.rule.read(used), idle_reading(self.rule)
+        # An undefined reading is above every halt.
+        if reading == float("inf") or Fraction(idle) >= self.halt:
+            return float("inf")
+        gone = Fraction(reading) - Fraction(idle)
+        return float_up(max(gone, Fraction(0)) / (self.halt - Fraction(idle)))
+
     def left(self) -> Tally | None:
         """Return what the threshold has left, or None if the theorem has no box."""
         if not isinstance(self.rule, Filter) or self.rule.limit is None:
             return None
         return remainder(self.rule.limit, self.settled + self.held)
+
+
+@lru_cache(maxsize=512)
+def idle_reading(rule: Odometer) -> float:
+    """Return what an odometer reads before any charge."""
+    return rule.read(rule.zero())
 
 
 def partition_of(account_id: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from traceback import clear_frames
 from typing import TypeVar
 
 from dpflow.exceptions import LedgerUnavailable
@@ -22,8 +23,16 @@ def surely(send: Callable[[bool], T]) -> T:
             nothing was sent because it was busy: waiting twice as long helps nobody.
     """
     try:
-        return send(False)
-    except LedgerUnavailable as error:
-        if "waited" in error.details:
-            raise
-        return send(True)
+        try:
+            return send(False)
+        except LedgerUnavailable as error:
+            if "waited" in error.details:
+                raise
+            return send(True)
+    except Exception:
+        raise
+    except BaseException as stopped:
+        # An interrupt may have kept a transaction from its end: it ends when nothing
+        # refers to it, and who keeps the interrupt would keep it as well.
+        clear_frames(stopped.__traceback__)
+        raise

@@ -8,12 +8,13 @@ from functools import lru_cache
 
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter
-from dpflow.ledger.account import Account, now
+from dpflow.exceptions import InvalidCost
+from dpflow.ledger.account import Account, now, partition_of
 from dpflow.ledger.database import Session
-from dpflow.ledger.records import Alert, TermOpened
+from dpflow.ledger.records import Alert, AlertView, TermOpened
 from dpflow.ledger.terms import Term
 from dpflow.policy import Policy
-from dpflow.rounding import number_text
+from dpflow.rounding import number_from_text, number_text
 
 #: Kinds of accounts that have the budget of a policy.
 _KINDS = ("dataset", "partition", "population")
@@ -34,11 +35,15 @@ def new_alerts(
     """
     rule = account.rule
     used = account.settled + account.held + asked
-    if account.kind not in _KINDS or not isinstance(rule, Filter) or not policy.alerts:
+    if not policy.alerts:
         return []
-    if rule.admits(_enlarged(used, _exactly(policy.alerts[0]))):
+    if isinstance(rule, Filter) and rule.admits(
+        _enlarged(used, _exactly(policy.alerts[0]))
+    ):
         return []
-    reached = rule.used_fraction(used)
+    reached = account.used_share(used)
+    if reached is None:
+        return []
     found = []
     for threshold in map(Fraction, policy.alerts):
         if reached < threshold:
@@ -49,11 +54,33 @@ def new_alerts(
                 Alert(
                     dataset=account.dataset,
                     account=account.id,
+                    gate=account.kind,
+                    name=account.name,
                     threshold=text,
                     used_fraction=reached,
                 )
             )
     return found
+
+
+def alert_text(alert: Alert | AlertView) -> str:
+    """Say which gate has used how much, in words."""
+    percent = _percent(alert.threshold)
+    part = partition_of(alert.account)
+    where = f"{alert.name} on {alert.dataset}{f' in {part}' if part else ''}"
+    if alert.gate == "odometer":
+        return f"the odometer of {where} has gone {percent} of the way to its halt"
+    if alert.gate == "flow":
+        return f"{percent} of the share of {where} is used"
+    return f"{percent} of the budget of {alert.account} is used"
+
+
+def _percent(threshold: str) -> str:
+    try:
+        return f"{float(100 * number_from_text(threshold)):g}%"
+    except InvalidCost:
+        # An edited ledger can hold anything; a page shows it as it is.
+        return threshold
 
 
 def new_terms(

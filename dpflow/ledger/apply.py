@@ -26,9 +26,10 @@ from dpflow.exceptions import (
 from dpflow.ledger.account import Account, read_account, rule_from_text
 from dpflow.ledger.approval import Approval, check_approval
 from dpflow.ledger.database import Session
+from dpflow.ledger.decision.lifetime import Budgets, check_lifetime, check_raise
 from dpflow.ledger.grants import Grant
 from dpflow.ledger.kernel import Ledger
-from dpflow.ledger.lifetime import Budgets, check_lifetime, check_raise, term_views
+from dpflow.ledger.lifetime import term_views
 from dpflow.ledger.marks import change_gate
 from dpflow.ledger.records import TermView, canonical, digest
 from dpflow.ledger.sources import check_alone, check_covers, grant_of

@@ -9,11 +9,13 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpflow.exceptions import PolicyNotApplied
-from dpflow.ledger.terms import Term
 from dpflow.policy import Policy
+
+if TYPE_CHECKING:
+    from dpflow.ledger.terms import Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,14 @@ class Approval:
         """Return what the journal keeps."""
         return {"who": self.principal, "authors": list(self.authors)}
 
+    def check(self, policy: Policy, officers: tuple[str, ...]) -> None:
+        """Refuse an application that the officers do not carry.
+
+        Raises:
+            PolicyNotApplied: If officers are named, and this is none or the author.
+        """
+        _check(self, policy, officers)
+
 
 def check_approval(policy: Policy, term: Term | None, approval: Approval) -> None:
     """Refuse an application that the officers of the governing copy do not carry.
@@ -39,7 +49,10 @@ def check_approval(policy: Policy, term: Term | None, approval: Approval) -> Non
     Raises:
         PolicyNotApplied: If officers are named, and this is none or the author.
     """
-    officers = (term.officers if term else ()) or policy.officers
+    approval.check(policy, (term.officers if term else ()) or policy.officers)
+
+
+def _check(approval: Approval, policy: Policy, officers: tuple[str, ...]) -> None:
     if not officers:
         return
     check_officer(officers, policy.dataset, approval.principal, "apply its policy")

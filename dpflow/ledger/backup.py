@@ -2,7 +2,9 @@
 
 Copying the file by hand loses what is still in its log. A restored copy lacks what was
 charged after it was made: that is charged again, as far as the witness and the file
-that it replaces tell of it.
+that it replaces tell of it. Where there is no witness, it is charged before the copy
+takes the ledger's place, in one go: a restore that dies must not leave a ledger that
+forgot something.
 """
 
 from __future__ import annotations
@@ -24,10 +26,13 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger.kernel import Ledger
+from dpflow.ledger.lost import LostRelease, kept_releases
 from dpflow.ledger.owner import Owners
+from dpflow.ledger.readonly import ReadOnlyDatabase
 from dpflow.ledger.reconcile import Comparison, newest_lines, reconcile
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.sqlite import SqliteDatabase
+from dpflow.ledger.sqlite_files import check_left
 from dpflow.ledger.verify import Report, verify
 from dpflow.ledger.witness_base import WitnessAt
 from dpflow.ledger.witness_lines import Line, sync_folder
@@ -44,10 +49,29 @@ class Restored:
     Attributes:
         aside: Where the file is that was replaced; None if there was none.
         charged_again: What the copy lacked.
+        lost: Outputs that the copy does not keep.
+        all_lost_told: Whether these are all, as far as file and witness tell.
     """
 
     aside: Path | None
     charged_again: Comparison
+    lost: tuple[LostRelease, ...]
+    all_lost_told: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Replaced:
+    """What the file that is to be replaced knows.
+
+    Attributes:
+        lines: Of its accounts, as `reconcile` takes them.
+        releases: What it keeps.
+        reservations: All that it ever granted.
+    """
+
+    lines: tuple[Line, ...]
+    releases: tuple[LostRelease, ...]
+    reservations: frozenset[str]
 
 
 def backup(ledger: Ledger, target: Path) -> Report:
@@ -62,21 +86,19 @@ def backup(ledger: Ledger, target: Path) -> Report:
         LedgerCorrupt: If the copy is not a whole ledger; it is removed.
         LedgerUnavailable: If it cannot be written.
     """
-    _file_of(ledger)
+    database = _file_of(ledger)
     target = target.absolute()
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         if target.exists():
             msg = f"there is a file at {target} already; a backup never overwrites one"
             raise ConfigurationError(msg)
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        try:
-            _copy(ledger, part)
+        with _removed(part):
+            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            _copy(database, part)
             report = _verified(part, ledger.id)
             os.link(part, target)
             sync_folder(target.parent)
-        finally:
-            part.unlink(missing_ok=True)
     except OSError as error:
         msg = f"cannot write the backup {target}: {error.strerror or error}"
         raise LedgerUnavailable(msg, ledger=ledger.place) from error
@@ -116,48 +138,56 @@ def restore(
         LedgerUnavailable: If the ledger is in use, or cannot be written.
     """
     path = path.absolute()
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part, copy = (path.with_name(f"{path.name}.{end}") for end in ("new", "old"))
+
+    def charged_again(place: Path, witness: WitnessAt | None) -> Comparison:
+        ledger = _opened(place, witness, conditions)
+        try:
+            others = () if replaced is None else replaced.lines
+            return reconcile(ledger, policies, because=because, others=others)
+        finally:
+            ledger.close()
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _copy_file(source, part)
-        _verified(part, ledger_id)
-        others = _charged_in(path, ledger_id)
-        if witness is not None:
-            witness(ledger_id).all_lines()
-        elif others is None and not accept_loss:
-            raise _nothing_tells(path)
-        with _held(path):
-            aside = _move_aside(path)
-            part.rename(path)
-            sync_folder(path.parent)
+        with _held(path), _removed(part, copy):
+            _copy_file(source, part)
+            _verified(part, ledger_id)
+            replaced = _replaced(path, copy, ledger_id)
+            if witness is not None:
+                witness(ledger_id).all_lines()
+            elif replaced is None and not accept_loss:
+                raise _nothing_tells(path)
+            else:
+                found = charged_again(part, None)
+                _fold(part)
+            aside = _put_in_place(part, path)
     except OSError as error:
         msg = f"cannot restore {source} to {path}: {error.strerror or error}"
         raise LedgerUnavailable(msg, ledger=str(path)) from error
-    finally:
-        part.unlink(missing_ok=True)
-    ledger = _opened(path, witness, conditions)
-    try:
-        found = reconcile(ledger, policies, because=because, others=others or ())
-    finally:
-        ledger.close()
-    return Restored(aside=aside, charged_again=found)
+    if witness is not None:
+        # It refuses every step until this is done.
+        found = charged_again(path, witness)
+    lost = _lost_releases(path, found, replaced)
+    told = replaced is not None or (witness is not None and found.tells_all)
+    return Restored(aside=aside, charged_again=found, lost=lost, all_lost_told=told)
 
 
-def _file_of(ledger: Ledger) -> Path:
-    if not isinstance(ledger.database, SqliteDatabase):
+def _file_of(ledger: Ledger) -> SqliteDatabase:
+    database = ledger.database
+    if isinstance(database, ReadOnlyDatabase):
+        database = database.database
+    if not isinstance(database, SqliteDatabase):
         msg = (
             f"the ledger {ledger.place} is in no file; back it up with its database's "
             "own tools"
         )
         raise ConfigurationError(msg)
-    return ledger.database.path
+    return database
 
 
-def _copy(ledger: Ledger, target: Path) -> None:
+def _copy(database: SqliteDatabase, target: Path) -> None:
     """Copy through SQLite, under the ledger's lock, into one file without a log."""
-    database = ledger.database
-    if not isinstance(database, SqliteDatabase):
-        return
     with closing(sqlite3.connect(target)) as copy:
         with database.read() as session:
             session.copy_to(copy)
@@ -165,13 +195,16 @@ def _copy(ledger: Ledger, target: Path) -> None:
     _sync_file(target)
 
 
-def _copy_file(source: Path, target: Path) -> None:
-    """Copy a backup; through SQLite, so that a log beside it is not lost."""
+def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
+    """Copy a backup; through SQLite, so that a log beside it is not lost.
+
+    Opened for writing, its log is folded in where nobody else has it open.
+    """
     if not source.is_file():
         msg = f"there is no backup at {source}"
         raise ConfigurationError(msg)
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    uri = f"{source.absolute().as_uri()}?mode=ro"
+    uri = f"{source.absolute().as_uri()}?mode={mode}"
     try:
         with (
             closing(sqlite3.connect(uri, uri=True)) as opened,
@@ -186,51 +219,98 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def _verified(path: Path, ledger_id: str) -> Report:
-    """Verify a copy and leave nothing beside it."""
+    """Verify a copy and fold its log in."""
     with closing(sqlite3.connect(path)) as copy:
         (answer,) = copy.execute("PRAGMA integrity_check").fetchone()
+    if answer != "ok":
+        msg = f"the copy is damaged: {answer}"
+        raise LedgerCorrupt(msg, ledger=str(path))
+    ledger = _opened(path, None)
     try:
-        if answer != "ok":
-            msg = f"the copy is damaged: {answer}"
+        if ledger.id != ledger_id:
+            msg = f"{path} holds ledger {ledger.id}, not {ledger_id}"
             raise LedgerCorrupt(msg, ledger=str(path))
-        ledger = _opened(path, None)
-        try:
-            if ledger.id != ledger_id:
-                msg = f"{path} holds ledger {ledger.id}, not {ledger_id}"
-                raise LedgerCorrupt(msg, ledger=str(path))
-            report = verify(ledger)
-        finally:
-            ledger.close()
-        if report.bad:
-            first = report.bad[0]
-            where = f"entry {first.entry} of account {first.account!r}: "
-            where = where if first.account else ""
-            msg = f"the copy does not verify. {where}{first.problem}"
-            raise LedgerCorrupt(msg, ledger=str(path))
-        with closing(sqlite3.connect(path)) as copy:
-            copy.execute("PRAGMA journal_mode = DELETE")
-        _sync_file(path)
+        report = verify(ledger)
     finally:
-        for name in ("-wal", "-shm", ".lock"):
-            path.with_name(f"{path.name}{name}").unlink(missing_ok=True)
+        ledger.close()
+    if report.bad:
+        first = report.bad[0]
+        where = f"entry {first.entry} of account {first.account!r}: "
+        where = where if first.account else ""
+        msg = f"the copy does not verify. {where}{first.problem}"
+        raise LedgerCorrupt(msg, ledger=str(path))
+    _fold(path)
     return report
 
 
-def _charged_in(path: Path, ledger_id: str) -> list[Line] | None:
-    """Return what the file that is to be replaced says of its accounts.
+def _fold(path: Path) -> None:
+    """Make a copy one durable file, without a log."""
+    with closing(sqlite3.connect(path)) as copy:
+        (mode,) = copy.execute("PRAGMA journal_mode = DELETE").fetchone()
+    if mode != "delete":
+        msg = f"the log of {path} cannot be folded in; it is in use"
+        raise LedgerUnavailable(msg, ledger=str(path))
+    _sync_file(path)
+
+
+@contextmanager
+def _removed(*copies: Path) -> Iterator[None]:
+    """Leave nothing of some copies, nor what an earlier process that died left."""
+
+    def remove() -> None:
+        for copy in copies:
+            for end in (*_PARTS, "-journal", ".lock"):
+                copy.with_name(f"{copy.name}{end}").unlink(missing_ok=True)
+
+    remove()
+    try:
+        yield
+    finally:
+        remove()
+
+
+def _replaced(path: Path, copy: Path, ledger_id: str) -> _Replaced | None:
+    """Return what the file that is to be replaced knows, read from a copy of it.
 
     None if it is not there or damaged; then the witness alone is asked.
     """
     if not path.exists():
         return None
     with suppress(LedgerError):
-        ledger = _opened(path, None)
+        check_left(path, str(path))
+        _copy_file(path, copy, mode="rw")
+        _verified(copy, ledger_id)
+        ledger = _opened(copy, None)
         try:
-            if ledger.id == ledger_id and verify(ledger).fine:
-                return newest_lines(ledger)
+            lines = tuple(newest_lines(ledger))
+            with ledger.database.read() as session:
+                rows = session.rows("reservation_ids")
+                return _Replaced(
+                    lines=lines,
+                    releases=kept_releases(session),
+                    reservations=frozenset(row["id"] for row in rows),
+                )
         finally:
             ledger.close()
     return None
+
+
+def _lost_releases(
+    path: Path, found: Comparison, replaced: _Replaced | None
+) -> tuple[LostRelease, ...]:
+    """Return what the replaced file kept, or may have kept, and the ledger does not."""
+    told = found.releases
+    if replaced is None:
+        return told
+    ledger = _opened(path, None)
+    try:
+        with ledger.database.read() as session:
+            kept = {(each.id, each.digest) for each in kept_releases(session)}
+    finally:
+        ledger.close()
+    lost = (e for e in replaced.releases if (e.id, e.digest) not in kept)
+    unknown = (e for e in told if e.reservation not in replaced.reservations)
+    return (*lost, *unknown)
 
 
 def _nothing_tells(path: Path) -> LedgerUnwitnessed:
@@ -273,18 +353,28 @@ def _held(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _move_aside(path: Path) -> Path | None:
-    """Move a ledger file with its log; first the file, which is nothing without it."""
+def _put_in_place(part: Path, path: Path) -> Path | None:
+    """Put a file in the ledger's place and keep the old one beside it.
+
+    At every moment there is the old ledger, the new one or none, which refuses every
+    step. A log would be played into the new file, so none is there any more by then.
+    """
     number = 1
-    while any(_aside(path, number, part).exists() for part in _PARTS):
+    while any(_aside(path, number, end).exists() for end in _PARTS):
         number += 1
-    moved = None
-    for part in _PARTS:
-        old = path.with_name(f"{path.name}{part}")
-        if old.exists():
-            old.rename(_aside(path, number, part))
-            moved = _aside(path, number, "")
-    return moved
+    aside = _aside(path, number, "") if path.exists() else None
+    logs = [end for end in _PARTS[1:] if path.with_name(f"{path.name}{end}").exists()]
+    if aside is not None and logs:
+        path.rename(aside)
+    elif aside is not None:
+        os.link(path, aside)
+    for end in logs:
+        path.with_name(f"{path.name}{end}").rename(_aside(path, number, end))
+    if logs:
+        sync_folder(path.parent)
+    part.replace(path)
+    sync_folder(path.parent)
+    return aside
 
 
 def _aside(path: Path, number: int, part: str) -> Path:

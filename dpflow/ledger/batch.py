@@ -19,6 +19,7 @@ _ASIDE = frozenset(
         "read_granted",
         "newest_term",
         "halting_accounts",
+        "refusals_of_run",
         "open_reservation",
         "append_entry",
         "note_granted",

@@ -1,16 +1,16 @@
 """Which part of the codec stores what libraries made and what users declared.
 
-Each part loads when a value needs it: a value of a library's exists only if the
-library is imported.
+Each part loads when a value needs it, and with it the library that made the value.
 """
 
 # ruff: noqa: PLC0415 (the parts import their libraries, and `codec` itself)
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
+
+from dpflow.libraries import comes_from
 
 
 def pack(packer: Any, value: object) -> dict[str, Any] | None:
@@ -18,11 +18,11 @@ def pack(packer: Any, value: object) -> dict[str, Any] | None:
     from dpflow.ledger import codec_declared
 
     tree = codec_declared.pack(packer, value)
-    if tree is None and "numpy" in sys.modules:
+    if tree is None and (comes_from(value, "numpy") or comes_from(value, "pandas")):
         from dpflow.ledger import codec_frames
 
         tree = codec_frames.pack(packer, value)
-    if tree is None and "polars" in sys.modules:
+    if tree is None and comes_from(value, "polars"):
         from dpflow.ledger import codec_polars
 
         tree = codec_polars.pack(packer, value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +23,7 @@ from dpflow.ledger.codec import (
     to_base64,
     unstorable,
 )
+from dpflow.libraries import comes_from
 
 _Array = np.ndarray[Any, Any]
 _Node = dict[str, Any]
@@ -40,15 +40,16 @@ def pack(packer: Packer, value: object) -> _Node | None:
         return _pack_array(packer, value)
     if isinstance(value, np.generic):
         return _pack_scalar(packer, value)
-    pandas = sys.modules.get("pandas")
-    if pandas is None:
+    if not comes_from(value, "pandas"):
         return None
-    if value is pandas.NaT or value is pandas.NA:
-        return {TYPE_KEY: "pandas.NaT" if value is pandas.NaT else "pandas.NA"}
+    import pandas as pd  # noqa: PLC0415
+
+    if value is pd.NaT or value is pd.NA:
+        return {TYPE_KEY: "pandas.NaT" if value is pd.NaT else "pandas.NA"}
     handler = {
-        pandas.Series: _pack_series,
-        pandas.DataFrame: _pack_frame,
-        pandas.Timestamp: _pack_timestamp,
+        pd.Series: _pack_series,
+        pd.DataFrame: _pack_frame,
+        pd.Timestamp: _pack_timestamp,
     }.get(type(value))
     return None if handler is None else handler(packer, value)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from dpflow.ledger.codec import TYPE_KEY, Packer, Unpack, member, unstorable
+from dpflow.libraries import comes_from
 
 _Node = dict[str, Any]
 
@@ -18,12 +18,13 @@ _CLOCKS = {"Date": "Int32", "Datetime": "Int64", "Duration": "Int64", "Time": "I
 
 def pack(packer: Packer, value: Any) -> _Node | None:
     """Return the tree of a frame or series of polars, or None for any other value."""
-    polars: Any = sys.modules.get("polars")
-    if polars is None:
+    if not comes_from(value, "polars"):
         return None
-    if type(value) is polars.Series:
+    import polars as pl  # noqa: PLC0415
+
+    if type(value) is pl.Series:
         return {TYPE_KEY: "polars.Series", **_pack_series(packer, value)}
-    if type(value) is polars.DataFrame:
+    if type(value) is pl.DataFrame:
         columns = [_pack_series(packer, column) for column in value]
         return {TYPE_KEY: "polars.DataFrame", "columns": columns}
     return None

@@ -10,6 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Protocol
 
+from dpflow.exceptions import LedgerUnavailable
+
 #: Version of the newest migration, and the oldest code that may write after it.
 SCHEMA_VERSION = 7
 MIN_WRITER = 6
@@ -65,6 +67,10 @@ class Database(Protocol):
     place: str
     #: Which folder of migrations it takes.
     dialect: str
+
+    @property
+    def unwritable(self) -> LedgerUnavailable | None:
+        """Why this process can only read it; None if it can write."""
 
     def write(self) -> AbstractContextManager[Session]:
         """Run a block in one transaction.

@@ -48,7 +48,12 @@ from dpflow.ledger.records import (
     canonical,
     cost_text,
 )
-from dpflow.ledger.refusal import Refusal, refusal_error
+from dpflow.ledger.refusal import (
+    Refusal,
+    journaled,
+    refusal_error,
+    refused_with_run,
+)
 from dpflow.ledger.terms import Term, frozen_by
 from dpflow.ledger.writer import writer
 
@@ -95,7 +100,7 @@ def decide(
     if before is not None:
         return before
     case = _case(session, request, conditions)
-    refusal = _refused(session, case)
+    refusal = _refused_with_run(session, case) or _refused(session, case)
     if refusal is not None:
         return refusal
     _hold(session, case)
@@ -176,6 +181,19 @@ def check_holds(cost: Cost, dataset: str, relation: str) -> None:
         raise UnsupportedCost(msg, mechanism=cost.mechanism)
 
 
+def _refused_with_run(session: Session, case: _Case) -> BudgetRefused | None:
+    """Refuse a draw in a run whose preflight was refused, whatever it asks for."""
+    told = None if case.cover is None else case.cover.refused
+    if told is None:
+        return None
+    error = refused_with_run(case.request, told)
+    # Of the account that refused the run, if the step is charged to it.
+    account, amount = min(case.pairs, key=lambda pair: pair[0].id != told["account"])
+    body = {**case.body, **journaled(error)}
+    _journal_refusal(session, case.request, account, amount, body)
+    return error
+
+
 def _refused(session: Session, case: _Case) -> BudgetRefused | None:
     request, pairs = case.request, case.pairs
     closed = [
@@ -220,7 +238,7 @@ def _refused(session: Session, case: _Case) -> BudgetRefused | None:
     granted = _granted(session, account, request.step)
     exhausted = not never and granted is not None and amount.fits_within(granted)
     error = refusal_error(refusal, BudgetExhausted if exhausted else BudgetRefused)
-    body = {**case.body, **refusal.told(error)}
+    body = {**case.body, **journaled(error)}
     _journal_refusal(session, request, account, amount, body)
     for other, other_amount in refusing[1:]:
         # An odometer halts the flow run even where another gate refused first; a
@@ -249,7 +267,8 @@ def _journal_refusal(
         body=body,
         writer=writer(),
     )
-    for run in dict.fromkeys((*request.enclosing_runs, request.flow_run)):
+    runs = (*request.enclosing_runs, request.flow_run, request.covers)
+    for run in dict.fromkeys(runs):
         if run is not None:
             charged = int(run == request.flow_run)
             place = {"account": refused.id, "seq": refused.seq}

@@ -22,6 +22,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.account import append, held_for
 from dpflow.ledger.again import surely
+from dpflow.ledger.answered import released
 from dpflow.ledger.batch import Batch
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import Readable
@@ -126,12 +127,36 @@ class Ledger:
 
     def reserve_many(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
         """Decide several requests one after another in one transaction."""
+        if self.database.unwritable is not None:
+            return self._kept(requests)
         answers, lines = self._reserve_surely(requests)
         if self.database.dialect != "sqlite":
             # A file is at hand, and its questions are no trips.
             self._hints.note(requests, answers)
         self._tell(answers, lines)
         return answers
+
+    def _kept(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
+        """Answer with kept releases where nothing can be charged, else why not."""
+        with self.database.read() as session, Readable(self.place):
+            epoch = self._check_identity(session)
+            if not self._tail_checked:
+                check_tail(session, self.place)
+            self.watch.check(session, epoch)
+            self._tail_checked = True
+            return [self._kept_or_error(session, request) for request in requests]
+
+    def _kept_or_error(
+        self, session: Session, request: Request
+    ) -> Answer | DpflowError:
+        try:
+            found = released(session, request, self.owners)
+        except ReservationConflict as error:
+            return error
+        if found is not None:
+            return found
+        again = f"the ledger {self.place} can be written again; start the step again"
+        return self.database.unwritable or LedgerUnavailable(again, ledger=self.place)
 
     def _reserve_surely(self, requests: Sequence[Request]) -> _Decided:
         # The outcome of a failed commit is unknown. The ids were made before sending,
@@ -190,6 +215,7 @@ class Ledger:
                 if not self._tail_checked:
                     check_tail(session, self.place)
                 self.watch.check(session, epoch)
+                self.watch.compact()
                 self._tail_checked = True
             yield session
 

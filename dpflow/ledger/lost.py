@@ -1,7 +1,9 @@
-"""Decisions that a ledger forgot: freezes, tightened policies and new terms.
+"""What a ledger forgot besides charges: decisions, and outputs that it had kept.
 
-Their entries charge nothing, so no usage tells of them. Until someone decides anew, the
-dataset is frozen: that is the strictest of what may have been decided.
+Freezes, tightened policies and new terms charge nothing, so no usage tells of them.
+Until someone decides anew, the dataset is frozen: that is the strictest of what may
+have been decided. An output that was kept is drawn again when it is asked for again,
+with other noise and at a charge of its own.
 """
 
 from __future__ import annotations
@@ -35,6 +37,67 @@ class LostDecisions:
         lost = ["a freeze was lost, or a tightened policy"] if self.gates else []
         lost += [f"term {number} was lost" for number in self.terms]
         return f"repaired: {', and '.join(lost)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostRelease:
+    """An output that a ledger kept, or may have kept, and does not keep any more.
+
+    Attributes:
+        reservation: The charge that it was made under.
+        dataset: What it was made of; several are parted by commas.
+        run: The flow run, if only the witness tells of it.
+        id: The start of its keyed digest; None where only the witness tells of it,
+            which knows the charge and not what came of it.
+        key: Its release key for people; empty for a replay within one flow run.
+        step: Name of the step.
+        digest: sha256 of the encoded value.
+        at: When it was claimed.
+    """
+
+    reservation: str
+    dataset: str
+    run: str | None = None
+    id: str | None = None
+    key: str | None = None
+    step: str | None = None
+    digest: str | None = None
+    at: str | None = None
+
+
+def kept_releases(session: Session) -> tuple[LostRelease, ...]:
+    """Return what would be lost with a ledger: all that it can replay."""
+    names = [
+        row["release_key"]
+        for row in session.rows("list_releases")
+        if row["size"] is not None and row["state"] == "settled"
+    ]
+    rows = [session.rows("read_release", release_key=name)[0] for name in names]
+    return tuple(
+        LostRelease(
+            reservation=row["reservation"],
+            dataset=row["dataset"],
+            id=row["release_key"][:12],
+            key=row["key_text"],
+            step=row["step"],
+            digest=row["digest"],
+            at=row["at"],
+        )
+        for row in rows
+    )
+
+
+def perhaps_lost(gone: Sequence[Line]) -> tuple[LostRelease, ...]:
+    """Return what may have been kept of the charges that a ledger lacks."""
+    runs = {line.reservation: line.run for line in gone if line.reservation}
+    datasets: dict[str, dict[str, None]] = {name: {} for name in runs}
+    for line in gone:
+        if line.reservation:
+            datasets[line.reservation][dataset_of(line.account)] = None
+    return tuple(
+        LostRelease(reservation=name, dataset=",".join(datasets[name]), run=run)
+        for name, run in runs.items()
+    )
 
 
 def lost_decisions(

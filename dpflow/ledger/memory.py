@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +22,10 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.database import migrations
 from dpflow.ledger.sqlite_session import SqliteSession
+from dpflow.locks import Line, Turn
 
+#: How long a transaction waits for those of other threads.
+_LOCK_SECONDS = 30.0
 #: What the URL of such a ledger begins with; a name follows.
 MEMORY = "memory://"
 
@@ -33,7 +35,7 @@ class _Memory:
     """One ledger: every object that names it shares a connection, in turns."""
 
     connection: sqlite3.Connection
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    line: Line = field(default_factory=Line)
     pid: int = field(default_factory=os.getpid)
 
 
@@ -50,6 +52,7 @@ class MemoryDatabase:
     """
 
     dialect = "sqlite"
+    unwritable = None
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -93,19 +96,39 @@ class MemoryDatabase:
     @contextmanager
     def write(self) -> Iterator[SqliteSession]:
         """Run a block in one transaction that no other thread overlaps."""
-        memory = self._memory()
-        with memory.lock:
+        memory, turn = self._memory(), Turn()
+        try:
             try:
-                memory.connection.execute("BEGIN IMMEDIATE")
+                self._begin(memory, turn)
                 yield SqliteSession(memory.connection)
                 memory.connection.execute("COMMIT")
             except sqlite3.Error as error:
-                self._roll_back(memory)
                 msg = f"the ledger {self.place} is damaged or inconsistent: {error}"
                 raise LedgerCorrupt(msg, ledger=self.place) from error
-            except BaseException:
-                self._roll_back(memory)
-                raise
+            finally:
+                self._end(memory, turn)
+        finally:
+            # An interrupt may have come before the line above.
+            self._end(memory, turn)
+
+    def _begin(self, memory: _Memory, turn: Turn) -> None:
+        if not memory.line.take(turn, _LOCK_SECONDS):
+            who = memory.line.first_name()
+            msg = (
+                f"another thread of this process, {who}, is in a transaction of the "
+                f"ledger {self.place}; waited {_LOCK_SECONDS:g} s. The step did not "
+                "run; try again."
+            )
+            raise LedgerUnavailable(msg, ledger=self.place, waited=_LOCK_SECONDS)
+        # What an interrupt may have left of the turn before.
+        self._roll_back(memory)
+        memory.connection.execute("BEGIN IMMEDIATE")
+
+    def _end(self, memory: _Memory, turn: Turn) -> None:
+        """Let go of all that a turn holds; a second time, of nothing more."""
+        if memory.line.is_first(turn):
+            self._roll_back(memory)
+        memory.line.leave(turn)
 
     @contextmanager
     def read(self) -> Iterator[SqliteSession]:

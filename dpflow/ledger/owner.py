@@ -12,13 +12,17 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import threading
 import uuid
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+from dpflow.exceptions import LedgerUnavailable
+from dpflow.locks import Lock
+
+#: How long a thread may take to take or give up a name.
+_THREAD_SECONDS = 60.0
 _PATTERN = re.compile(r"[0-9a-f]{32}")
 #: At most so many files are looked at when a process takes its name.
 _SWEEP = 1000
@@ -49,8 +53,7 @@ class _Here:
 
     def forget(self) -> None:
         self.names: set[str] = set()
-        # Another thread may have held the lock at a fork, for ever in the child.
-        self.lock = threading.RLock()
+        self.lock = Lock()
 
 
 _here = _Here()
@@ -74,20 +77,39 @@ class Owners:
         Raises:
             OSError: If the file cannot be made; the caller may not reserve then.
         """
-        with _here.lock:
-            # In a forked child, the name that this object knows is its parent's.
-            if self._mine is None or self._mine[0] not in _here.names:
-                self._mine = self._take()
-            return self._mine[0]
+        return _here.lock.run(self._known, _THREAD_SECONDS)
+
+    def _known(self) -> str:
+        # In a forked child, the name that this object knows is its parent's.
+        if self._mine is None or self._mine[0] not in _here.names:
+            self._mine = self._take()
+        return self._mine[0]
 
     def alive(self, owner: str) -> bool:
-        """Say whether the process behind an owner name still runs."""
+        """Say whether the process behind an owner name still runs.
+
+        Raises:
+            LedgerUnavailable: If the system does not say.
+        """
+        try:
+            return self._is_locked(owner)
+        except OSError as error:
+            place = self._folder
+            msg = (
+                "cannot tell whether the process that holds a charge lives: a lock in "
+                f"{place} was answered by {error.strerror!r}. The step did not run; "
+                "try again when that file system gives locks."
+            )
+            raise LedgerUnavailable(msg, ledger=str(place)) from error
+
+    def _is_locked(self, owner: str) -> bool:
         if owner in _here.names:
             return True
         if not _PATTERN.fullmatch(owner):
             return False
         try:
-            descriptor = os.open(self._folder / owner, os.O_RDWR | os.O_CLOEXEC)
+            # Who may only look can tell as well.
+            descriptor = os.open(self._folder / owner, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         except OSError:
@@ -96,7 +118,8 @@ class Owners:
         try:
             # Shared, so that two who ask about the same dead owner both hear so.
             fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
+        except (BlockingIOError, PermissionError):
+            # Systems differ in how they say that another process holds it.
             return True
         finally:
             os.close(descriptor)
@@ -109,11 +132,17 @@ class Owners:
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
         born = self._folder / f"{name}.new"
         descriptor = os.open(born, flags, 0o600)
-        # A record lock (not flock): children of a fork do not inherit it.
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
-        # Under its name it was never seen without the lock, as if its owner were dead.
-        born.rename(self._folder / name)
+        try:
+            # A record lock (not flock): children of a fork do not inherit it.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
+            # Under its name it was never seen without the lock, as if its owner were
+            # dead.
+            born.rename(self._folder / name)
+        except OSError:
+            os.close(descriptor)
+            born.unlink(missing_ok=True)
+            raise
         _here.names.add(name)
         return name, descriptor
 
@@ -125,14 +154,16 @@ class Owners:
         """
         with suppress(OSError), os.scandir(self._folder) as files:
             for file in islice(files, _SWEEP):
-                if _PATTERN.fullmatch(file.name) and not self.alive(file.name):
+                if _PATTERN.fullmatch(file.name) and not self._is_locked(file.name):
                     (self._folder / file.name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Give up this process's name; its open reservations become forfeited."""
-        with _here.lock:
-            mine, self._mine = self._mine, None
-            if mine is not None and mine[0] in _here.names:
-                _here.names.remove(mine[0])
-                os.close(mine[1])
-                (self._folder / mine[0]).unlink(missing_ok=True)
+        _here.lock.run(self._give_up, _THREAD_SECONDS)
+
+    def _give_up(self) -> None:
+        mine, self._mine = self._mine, None
+        if mine is not None and mine[0] in _here.names:
+            _here.names.remove(mine[0])
+            os.close(mine[1])
+            (self._folder / mine[0]).unlink(missing_ok=True)

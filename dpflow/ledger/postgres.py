@@ -44,6 +44,8 @@ class PostgresDatabase:
     """
 
     dialect = "postgres"
+    #: The server knows which roles may write, and says so.
+    unwritable = None
 
     def __init__(
         self,

@@ -5,6 +5,9 @@ it into a reservation of its own, in one transaction: `draw` from the preflight,
 `reserve` for the step. So what is held never falls in between, and passes no gate a
 second time. A `seal` ends the preflight and returns what was not drawn; from then on
 there is nothing to draw (docs/derivations/ledger.md#preflight).
+
+A run whose preflight was refused may begin all the same: releases that are kept are
+replayed, and every draw is refused with its preflight.
 """
 
 from __future__ import annotations
@@ -39,14 +42,18 @@ class Cover:
         ended: Whether it was sealed or closed, or the ledger was repaired since: the
             run is over for the ledger.
         drawn: Whether it has the step's worst case left, on every account.
+        refused: What the journal says of the preflight's refusal, if it was refused.
     """
 
     preflight: str
     ended: bool
     drawn: bool
+    refused: Mapping[str, Any] | None = None
 
     def told(self) -> dict[str, Any]:
         """Return what the journal keeps with the step's reservation."""
+        if self.refused is not None:
+            return {"refused_with": self.refused["covers"]}
         return {"preflight": self.preflight, "drawn": self.drawn}
 
 
@@ -54,12 +61,21 @@ def announce_runs(session: Session, request: Request) -> None:
     """Say that the preflights of a request's runs will be read."""
     for run in _runs(request):
         session.soon("preflight_of_run", run=run)
+    for run in request.preflights:
+        session.soon("refusals_of_run", run=run)
 
 
 def cover_of(
     session: Session, request: Request, pairs: Sequence[tuple[Account, Tally]]
 ) -> Cover | None:
-    """Return what the nearest run's preflight says about a step; None without one."""
+    """Return what the nearest run's preflight says about a step; None without one.
+
+    A preflight that was refused, of any run around it, says that it draws nothing.
+    """
+    for run in request.preflights:
+        refused = _refused(session, run)
+        if refused is not None:
+            return Cover(preflight="", ended=False, drawn=False, refused=refused)
     for run in request.preflights:
         for row in session.rows("preflight_of_run", run=run):
             ended = row["state"] != "open"
@@ -69,6 +85,29 @@ def cover_of(
                 if any(amount.amounts)
             )
             return Cover(preflight=row["id"], ended=ended, drawn=drawn)
+    return None
+
+
+def _refused(session: Session, run: str) -> Mapping[str, Any] | None:
+    """Return what the journal says of a run's preflight, if it was refused last."""
+    newest = session.rows("preflight_of_run", run=run)
+    if newest and newest[0]["state"] == "open":
+        return None
+    for row in reversed(session.rows("refusals_of_run", run=run)):
+        body: dict[str, Any] = json.loads(row["body"])
+        if body.get("covers") != run:
+            continue
+        # Another execution of the run may have held it since, and sealed it.
+        held_since = newest and any(
+            made["seq"] > row["seq"]
+            for made in session.rows(
+                "reserved_amount",
+                account=row["account"],
+                reservation=newest[0]["id"],
+            )
+        )
+        place = {"account": row["account"], "dataset": row["dataset"]}
+        return None if held_since else {**body, **place}
     return None
 
 

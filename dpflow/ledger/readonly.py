@@ -23,14 +23,14 @@ class ReadOnlyDatabase:
     """
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self.database = database
         self.place = database.place
         self.dialect = database.dialect
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """Run a block that reads one consistent state."""
-        with self._database.read() as session:
+        with self.database.read() as session:
             if not isinstance(session, SqliteSession):
                 yield session
                 return
@@ -47,7 +47,7 @@ class ReadOnlyDatabase:
         Raises:
             LedgerUnavailable: Always.
         """
-        raise self._refusal()
+        raise self.unwritable
 
     def migrate(self, scripts: Iterable[str]) -> None:  # noqa: ARG002
         """Refuse.
@@ -55,12 +55,14 @@ class ReadOnlyDatabase:
         Raises:
             LedgerUnavailable: Always.
         """
-        raise self._refusal()
+        raise self.unwritable
 
     def close(self) -> None:
         """Close what is open; a later call opens it again."""
-        self._database.close()
+        self.database.close()
 
-    def _refusal(self) -> LedgerUnavailable:
+    @property
+    def unwritable(self) -> LedgerUnavailable:
+        """Why nothing is written, whatever this process may do."""
         msg = f"the ledger {self.place} was opened for reading only; nothing is charged"
         return LedgerUnavailable(msg, ledger=self.place)

@@ -27,6 +27,7 @@ _ASKED_AGAIN = frozenset(
         "read_granted",
         "halting_accounts",
         "preflight_of_run",
+        "refusals_of_run",
     }
 )
 #: What its own charge tells a connection, and its settlement asks.
@@ -38,7 +39,10 @@ _OF_A_CHARGE = ("read_reservation", "reserved_amount")
 _SPOILS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "open_term": (("newest_term", ("dataset",)),),
     "note_granted": (("read_granted", ("account", "step")),),
-    "note_refused": (("halting_accounts", ("run",)),),
+    "note_refused": (
+        ("halting_accounts", ("run",)),
+        ("refusals_of_run", ("run",)),
+    ),
     # It stays true, but a charge that has ended is not asked about again.
     "append_entry": (("reserved_amount", ("account", "reservation")),),
     "close_reservation": (("read_reservation", ("id",)),),

@@ -27,11 +27,13 @@ from dpflow.ledger.identity import check_epoch, epoch_of
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.lost import (
     LostDecisions,
+    LostRelease,
     dataset_of,
     freeze_again,
     lost_decisions,
     nothing_used,
     number_of,
+    perhaps_lost,
 )
 from dpflow.ledger.terms import (
     Term,
@@ -95,6 +97,16 @@ class Comparison:
     def agrees(self) -> bool:
         """Whether the ledger holds all that was witnessed."""
         return not (self.losses or self.older or self.unsigned)
+
+    @property
+    def releases(self) -> tuple[LostRelease, ...]:
+        """What was perhaps kept under the charges that are missing."""
+        return perhaps_lost([e for loss in self.losses for e in loss.missing])
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether each missing charge is told, not only the newest of an account."""
+        return all(e.asked != HEAD for loss in self.losses for e in loss.missing)
 
 
 def compare(ledger: Ledger) -> Comparison:

@@ -192,10 +192,19 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """A threshold of a policy that an account has reached for the first time."""
+    """A threshold of a policy that an account has reached for the first time.
+
+    Attributes:
+        gate: The account's kind: "dataset", "partition", "population", "flow" for a
+            share, or "odometer".
+        name: Of the flow or partition, or "".
+        used_fraction: As of `AccountView`.
+    """
 
     dataset: str
     account: str
+    gate: str
+    name: str
     threshold: str
     used_fraction: float
 
@@ -266,9 +275,13 @@ class AccountView:
         reserved: Held by executions that still run.
         forfeited: Charged in full because nobody knows what the step did.
         left: Budget minus all of it, or None.
-        used_fraction: Share of the filter's threshold, everything included.
+        used_fraction: Share of the filter's threshold, everything included; of an
+            odometer, how far its reading has gone from where it idles to its halt.
         reading: The odometer's bound on the loss, everything included.
         halt_at: The reading at which the odometer refuses.
+        charged: Whether a step may have read data under it, at whatever cost.
+        opened: A filter's epsilon and delta when the account was opened. A tightened
+            account is bound for certain by those only.
     """
 
     id: str
@@ -289,6 +302,8 @@ class AccountView:
     used_fraction: float | None
     reading: float | None
     halt_at: str | None
+    charged: bool = True
+    opened: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,22 +325,64 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalView:
-    """One refusal: the gate, and what the journal keeps of it in `body`."""
+    """One refused step: the gate, and what the journal keeps of it in `body`.
+
+    Attributes:
+        account: The first account that did not admit it.
+        term: The term of that account.
+        position: The entry's place among those of all accounts.
+    """
 
     dataset: str
     account: str
     run: str | None
     body: Mapping[str, Any]
     at: str
+    term: int = 0
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halt:
+    """A flow's newest exhausted budget, after which no step of it was granted.
+
+    Attributes:
+        current: Whether the gate that refused is still in its newest term. If not, a
+            new term has answered it, and the flow has not run since.
+    """
+
+    flow: str | None
+    refusal: RefusalView
+    current: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertView:
     """A threshold that an account has reached, and when it first did."""
 
+    dataset: str
     account: str
+    gate: str
+    name: str
     threshold: str
     at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnusualSteps:
+    """How many charges of a dataset's newest term did not go as most do.
+
+    Attributes:
+        own_noise: Steps that settled and drew their noise themselves.
+        failed: Steps whose body ended by an exception; each is charged in full.
+        forfeited: Charges that nobody will settle, or that an operator closed.
+        older: Whether the journal has older entries, which were not read.
+    """
+
+    own_noise: int = 0
+    failed: int = 0
+    forfeited: int = 0
+    older: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import COUNTS, Filter, Odometer
-from dpflow.exceptions import BudgetRefused
-from dpflow.ledger.account import Account
+from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.records import Request
 from dpflow.rounding import (
     number_from_text,
@@ -19,6 +18,11 @@ from dpflow.rounding import (
     short_down,
     short_up,
 )
+
+if TYPE_CHECKING:
+    from dpflow.ledger.account import Account
+
+_JOURNALED = ("gate", "theorem", "asked", "left", "fits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +50,14 @@ class Refusal:
     factor: Fraction | None
     ended: bool = False
 
-    def told(self, error: BudgetRefused) -> dict[str, Any]:
-        """Return what the journal keeps of the refusal."""
-        names = ("gate", "theorem", "asked", "left", "fits")
-        return {
-            "refusal": type(error).__name__,
-            "message": error.message,
-            **{name: error.details[name] for name in names},
-        }
+
+def journaled(error: BudgetRefused) -> dict[str, Any]:
+    """Return what the journal keeps of a refusal."""
+    return {
+        "refusal": type(error).__name__,
+        "message": error.message,
+        **{name: error.details[name] for name in _JOURNALED},
+    }
 
 
 def refusal_error(refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
@@ -61,8 +65,10 @@ def refusal_error(refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
     account, request = refusal.account, refusal.request
     fits = _fits(refusal)
     flow = f" of flow {request.flow!r}" if request.flow else ""
-    # A freeze refuses by itself, whatever the gate would say.
+    # A freeze refuses by itself, whatever the gate would say, and so does the list.
     by = "" if account.state == "frozen" else f" by {_gate(account)}"
+    if refusal.closed:
+        by = f" by the list of flows in the policy of {_dataset(account)}"
     message = (
         f"step {request.step!r}{flow} was refused{by}: "
         f"{_reason(refusal)} {fits} Nothing was charged for it."
@@ -75,10 +81,32 @@ def refusal_error(refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
         step=request.step,
         gate=account.kind,
         theorem=account.rule.theorem,
-        asked=account.rule.named(refusal.asked),
+        asked=_asked(account, refusal.asked),
         left=_left(account),
         fits=fits,
         cost=request.cost.describe(),
+    )
+
+
+def refused_with_run(request: Request, run: Mapping[str, Any]) -> BudgetRefused:
+    """Build the error of a step whose run holds nothing, for it did not fit.
+
+    Args:
+        request: The step, which would draw.
+        run: What the journal says of the refusal of its run's preflight.
+    """
+    exhausted = run["refusal"] == BudgetExhausted.__name__
+    kind = BudgetExhausted if exhausted else BudgetRefused
+    return kind(
+        f"step {request.step!r} draws nothing, for the preflight of its run was "
+        f"refused: {run['message']}",
+        dataset=run["dataset"],
+        flow=request.flow,
+        flow_run=request.flow_run,
+        step=request.step,
+        cost=request.cost.describe(),
+        refused_with=run["covers"],
+        **{name: run[name] for name in _JOURNALED},
     )
 
 
@@ -108,10 +136,9 @@ def _reason(refusal: Refusal) -> str:
     if refusal.frozen:
         return f"{_dataset(account)} is {frozen_text(refusal.frozen)}."
     if refusal.closed:
-        named, flow = "its policy names the flows that may use it, and ", request.flow
-        if flow is None:
-            return f"{named}this step is in no flow."
-        return f"{named}{flow!r} is not one of them."
+        if request.flow is None:
+            return "this step is in no flow."
+        return f"{request.flow!r} is not one of them."
     if refusal.halted:
         return "it has halted this flow run already."
     if account.state != "open":
@@ -143,6 +170,16 @@ def _left(account: Account) -> dict[str, str] | None:
         return _odometer_left(account)
     left = account.left()
     return None if left is None else account.rule.named(left)
+
+
+def _asked(account: Account, amount: Tally) -> dict[str, str]:
+    """Return what a step asked of an account; of a halt, how far its reading rises."""
+    rule, before = account.rule, account.settled + account.held
+    if account.halt is not None and isinstance(rule, Odometer):
+        reading, reached = rule.read(before), rule.read(before + amount)
+        if reached != float("inf"):
+            return {"epsilon": number_text(Fraction(reached) - Fraction(reading))}
+    return rule.named(amount)
 
 
 def _odometer_left(account: Account) -> dict[str, str] | None:

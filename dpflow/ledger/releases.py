@@ -27,6 +27,9 @@ class Release:
             "unreplayable" if its value could not be stored; "forgotten".
         digest: sha256 of the encoded value.
         size: Characters of the encoded value.
+        flow: The flow that it was made for, if there was one.
+        who: Who made it, as far as the ledger was told.
+        noise: Who drew its noise, as the journal says; None until it is settled.
     """
 
     id: str
@@ -38,6 +41,9 @@ class Release:
     digest: str | None
     size: int | None
     at: str
+    flow: str | None
+    who: str | None
+    noise: str | None
 
 
 def releases(ledger: Ledger, dataset: str | None = None) -> list[Release]:
@@ -109,7 +115,8 @@ def _found(ledger: Ledger, name: str) -> Row:
             row for row in rows if row["release_key"].startswith(name)
         ]
         if len(named) == 1:
-            return session.rows("read_release", release_key=named[0]["release_key"])[0]
+            key = named[0]["release_key"]
+            return {**named[0], **session.rows("read_release", release_key=key)[0]}
     if not named:
         msg = f"there is no release {name!r}; `dpflow releases list` shows them all"
         raise ReleaseError(msg)
@@ -119,6 +126,7 @@ def _found(ledger: Ledger, name: str) -> Row:
 
 
 def _release(row: Row) -> Release:
+    charge, settled = (json.loads(row[name] or "{}") for name in ("charge", "settled"))
     return Release(
         id=row["release_key"][:12],
         key=row["key_text"],
@@ -129,6 +137,9 @@ def _release(row: Row) -> Release:
         digest=row["digest"],
         size=row["size"],
         at=row["at"],
+        flow=charge.get("flow"),
+        who=charge.get("who"),
+        noise=settled.get("noise"),
     )
 
 

@@ -80,6 +80,7 @@ class FlowRun:
         steps: The steps that were charged, in order.
         complete: Whether all its steps settled, and none failed or was refused.
         preflights: Reservations that held the run, or its rest, before its steps.
+        deployment: Id of the deployment that it is a run of, or None.
     """
 
     flow: str | None
@@ -88,6 +89,7 @@ class FlowRun:
     steps: tuple[RunStep, ...]
     complete: bool
     preflights: tuple[str, ...] = ()
+    deployment: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +184,7 @@ class _Facts:
     id: str | None
     at: str
     whole: bool
+    deployment: str | None = None
     steps: dict[str, RunStep] = field(default_factory=dict)
     #: Whether each of its preflights was sealed.
     preflights: dict[str, bool] = field(default_factory=dict)
@@ -194,6 +197,7 @@ class _Facts:
             at=self.at,
             steps=steps,
             preflights=tuple(self.preflights),
+            deployment=self.deployment,
             complete=(
                 self.whole
                 and all(self.preflights.values())
@@ -216,7 +220,13 @@ def _facts(rows: Iterable[Row], sure: int) -> Iterable[_Facts]:
             body = json.loads(row["body"])
             if key not in found:
                 whole = row["seq"] > sure
-                found[key] = _Facts(body.get("flow"), row["run"], row["at"], whole)
+                found[key] = _Facts(
+                    flow=body.get("flow"),
+                    id=row["run"],
+                    at=row["at"],
+                    whole=whole,
+                    deployment=body.get("deployment"),
+                )
             if body.get("covers") is None:
                 found[key].steps[reservation] = _step(reservation, body)
             else:

@@ -1,4 +1,8 @@
-"""Who spent a budget: the charges of an account, added up by flow, step or week."""
+"""Who spent a budget: the charges of an account, added up by flow, step or week.
+
+And which of them did not go as most do: the body drew its own noise, failed, or was
+never settled.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Any
 
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter
-from dpflow.ledger.account import Account, account_from_row
+from dpflow.ledger.account import Account, account_from_row, read_account
 from dpflow.ledger.database import Database, Row
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.pages import entries
@@ -20,6 +24,9 @@ _POSTED = ("settle", "forfeit", "amend", "prior", "repair")
 #: Entries that give back what is held.
 _RETURNED = ("void", "seal")
 _HAVE_BUDGETS = ("dataset", "partition", "population")
+#: What the journal says of a step that called nothing of dpflow to draw its noise.
+OWN_NOISE = ("own", "self-declared")
+_FORFEITED = "was forfeited"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +61,22 @@ GROUPS: Mapping[str, Callable[[Row, Mapping[str, Any]], str]] = {
 }
 
 
-def spending(ledger: Ledger, dataset: str, by: tuple[str, ...]) -> list[Spending]:
-    """Return what used the budgets of a dataset's newest term, the largest first.
+def spending(
+    ledger: Ledger, dataset: str, by: tuple[str, ...], *, term: int | None = None
+) -> list[Spending]:
+    """Return what used the budgets of one term of a dataset, the largest first.
 
     Args:
         ledger: The ledger to read.
         dataset: The dataset.
         by: Names of `GROUPS`.
+        term: Number of the term. Default: the newest.
     """
     found: list[Spending] = []
     with ledger.database.read() as session:
         rows = session.rows("list_accounts", dataset=dataset)
-    term = max((row["term"] for row in rows), default=0)
+    if term is None:
+        term = max((row["term"] for row in rows), default=0)
     for row in rows:
         if row["term"] == term and row["kind"] in _HAVE_BUDGETS:
             found += _of_account(ledger.database, account_from_row(row), by)
@@ -138,3 +149,89 @@ def _without(preflight: Mapping[str, Any], draw: Row) -> Mapping[str, Any]:
 def _week(at: str) -> str:
     year, week, _ = datetime.fromisoformat(at).isocalendar()
     return f"{year}-W{week:02}"
+
+
+# Unusual steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unusual:
+    """Charges of one step that went the same unusual way.
+
+    Attributes:
+        what: "drew its own noise", "failed: TYPE" or "was forfeited".
+        times: How many there are.
+        first: When the oldest was posted or, if it never was, reserved; a label.
+        last: When the newest was.
+    """
+
+    what: str
+    step: str
+    flow: str | None
+    times: int
+    first: str
+    last: str
+
+
+def unusual(ledger: Ledger, dataset: str, term: int) -> list[Unusual]:
+    """Return the steps that did not go as most do, the newest first.
+
+    Every charge of a dataset posts to its own account, so that one is read.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: A dataset or population.
+        term: Number of one of its terms.
+    """
+    with ledger.database.read() as session:
+        account = read_account(session, f"{dataset}#{term}")
+        waiting = session.rows("open_reservations")
+    if account is None:
+        return []
+    found: dict[tuple[str, str, str | None], list[str]] = {}
+    for row in entries(ledger.database, account.id, account.seq):
+        body = json.loads(row["body"])
+        what = _unusual(row["kind"], body)
+        if what:
+            _note(found, what, body.get("step"), body.get("flow"), row["at"])
+    for row in waiting:
+        mine = account.id in json.loads(row["accounts"])
+        if mine and not ledger.owners.alive(row["owner"]):
+            flow = json.loads(row["body"]).get("flow")
+            _note(found, _FORFEITED, row["step"], flow, row["at"])
+    return sorted(
+        (
+            Unusual(
+                what=what,
+                step=step,
+                flow=flow,
+                times=len(times),
+                first=min(times),
+                last=max(times),
+            )
+            for (what, step, flow), times in found.items()
+        ),
+        key=lambda each: each.last,
+        reverse=True,
+    )
+
+
+def _unusual(kind: str, body: Mapping[str, Any]) -> str:
+    """Say what was unusual about a charge's end; "" if nothing was."""
+    if kind == "forfeit":
+        return _FORFEITED
+    if kind != "settle":
+        return ""
+    if body.get("outcome") == "failed":
+        return f"failed: {body.get('error_type') or 'error'}"
+    return "drew its own noise" if body.get("noise") in OWN_NOISE else ""
+
+
+def _note(
+    found: dict[tuple[str, str, str | None], list[str]],
+    what: str,
+    step: str | None,
+    flow: str | None,
+    at: str,
+) -> None:
+    found.setdefault((what, str(step or "-"), flow), []).append(at)

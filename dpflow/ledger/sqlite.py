@@ -8,7 +8,6 @@ both read back, and one file lock around every transaction.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import sqlite3
 import threading
@@ -36,11 +35,12 @@ from dpflow.ledger.sqlite_files import (
     real_path,
     set_durable,
 )
+from dpflow.ledger.sqlite_reading import SqliteReader, may_write, not_writable
 from dpflow.ledger.sqlite_session import SqliteSession
+from dpflow.locks import FileLock, Line, Turn
 
 _LOCK_SECONDS = 30.0
 _FORK_SECONDS = 5.0
-_SLEEP_SECONDS = (0.0002, 0.002)
 
 
 class SqliteDatabase:
@@ -59,18 +59,16 @@ class SqliteDatabase:
         # The working directory may change while the ledger is in use.
         self.path = Path(path).absolute()
         self.place = str(path)
-        self._lock_path = real_path(self.path, ".lock")
         self._wal_path = real_path(self.path, "-wal")
         self._lock_seconds = lock_seconds
-        self._thread_lock = threading.RLock()
-        self._holder = ""
+        self._line = Line()
+        self._file_lock = FileLock(real_path(self.path, ".lock"))
+        self._reader = SqliteReader(self.path, self.place, lock_seconds)
         self._connection: sqlite3.Connection | None = None
         self._recall = Recall()
-        self._lock_file: int | None = None
         self._identity: FileId | None = None
         self._wal: FileId | None = None
-        self._in_turn = False
-        self._forking: set[int] = set()
+        self._forking: dict[int, Turn] = {}
         self._pid = os.getpid()
         _databases.add(self)
 
@@ -112,88 +110,133 @@ class SqliteDatabase:
         Raises:
             LedgerCorrupt: If a row would refer to one that is not there.
         """
-        with self._turn(self._lock_seconds):
-            try:
-                # A table that others refer to is replaced; outside a transaction only.
-                self._open().execute("PRAGMA foreign_keys = OFF")
-                with self.write() as session:
-                    for script in scripts:
-                        session.run(script)
-                    session.check_references()
-            finally:
-                self._drop()
+        # A table that others refer to is replaced; outside a transaction only.
+        foreign = "PRAGMA foreign_keys = OFF"
+        with self._transaction("BEGIN IMMEDIATE", before=foreign) as session:
+            for script in scripts:
+                session.run(script)
+            session.check_references()
+
+    @property
+    def unwritable(self) -> LedgerUnavailable | None:
+        """Why this process may only read the file; None if it may write it."""
+        if self._connection is not None or may_write(self.path):
+            return None
+        return not_writable(self.path, self.place)
 
     def write(self) -> AbstractContextManager[SqliteSession]:
-        """Run a block in one immediate transaction under the ledger's lock."""
+        """Run a block in one immediate transaction under the ledger's lock.
+
+        Raises:
+            LedgerUnavailable: If this process may only read the file, among others.
+        """
+        if (why := self.unwritable) is not None:
+            raise why
         return self._transaction("BEGIN IMMEDIATE")
 
     def read(self) -> AbstractContextManager[SqliteSession]:
-        """Run a block that reads one consistent state."""
-        return self._transaction("BEGIN")
+        """Run a block that reads one consistent state; the right to read will do."""
+        return self._reading() if self.unwritable else self._transaction("BEGIN")
 
     def close(self) -> None:
-        """Close the connection and the lock; a later call opens them again."""
-        with self._thread_lock:
-            self._close_connection(self._lock_seconds)
-            self._close_lock()
-            self._identity = None
+        """Close the connection; a later call opens it again.
+
+        Raises:
+            LedgerUnavailable: If another thread was in a transaction for too long.
+        """
+        self._reader.close()
+        self._after_unseen_fork()
+        turn = Turn()
+        try:
+            try:
+                if not self._line.take(turn, self._lock_seconds):
+                    raise self._busy(within=True)
+                self._close_connection(self._lock_seconds)
+            finally:
+                self._end(turn)
+        finally:
+            self._end(turn)
+        self._identity = None
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[SqliteSession]:
-        with self._turn(self._lock_seconds):
+    def _transaction(self, begin: str, *, before: str = "") -> Iterator[SqliteSession]:
+        """Run a block in one transaction, after a statement outside of it, if any."""
+        turn, whole, since = Turn(), False, time.monotonic()
+        try:
             try:
-                connection = self._open()
-                connection.execute(begin)
+                connection = self._begun(turn, before, begin)
                 yield SqliteSession(connection, self._recall)
                 connection.execute("COMMIT")
                 # What went into a file that is not there any more is no commit.
                 self._check_same_files()
+                whole = not before
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 # The driver cannot decode messages that quote damaged text.
-                self._drop()
-                raise self._translated(error) from error
+                raise self._translated(error, time.monotonic() - since) from error
             except OSError as error:
-                self._drop()
                 raise self._unavailable(self.path, error) from error
-            except BaseException:
-                # After any error the connection may still be inside a transaction.
-                self._drop()
-                raise
+            finally:
+                self._end(turn, whole=whole)
+        finally:
+            # An interrupt may have come before the line above.
+            self._end(turn, whole=whole)
 
     @contextmanager
-    def _turn(self, seconds: float) -> Iterator[None]:
-        """Hold the ledger against other threads and other processes."""
-        if self._pid != os.getpid():
-            # A fork that Python did not make, and so did not tell of.
-            self._after_fork_in_child()
-        deadline = time.monotonic() + seconds
-        thread_lock = self._thread_lock
-        if not thread_lock.acquire(timeout=seconds):
-            raise self._busy(within=True)
-        self._holder = threading.current_thread().name
+    def _reading(self) -> Iterator[SqliteSession]:
+        since = time.monotonic()
         try:
-            try:
-                self._lock(deadline)
-            except OSError as error:
-                raise self._unavailable(self.path, error) from error
-            outer, self._in_turn = self._in_turn, True
-            try:
-                yield
-            finally:
-                self._in_turn = outer
-                if not outer and self._lock_file is not None:
-                    fcntl.flock(self._lock_file, fcntl.LOCK_UN)
-        finally:
-            thread_lock.release()
+            with self._reader.opened() as connection:
+                yield SqliteSession(connection)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._translated(error, time.monotonic() - since) from error
+        except OSError as error:
+            raise self._unavailable(self.path, error) from error
+
+    def _begun(self, turn: Turn, before: str, begin: str) -> sqlite3.Connection:
+        """Keep other threads and processes away and begin a transaction."""
+        self._after_unseen_fork()
+        until = time.monotonic() + self._lock_seconds
+        if not self._line.take(turn, self._lock_seconds):
+            raise self._busy(within=True)
+        if self._file_lock.is_held:
+            # An interrupt kept the turn before from its end.
+            self._drop()
+            self._file_lock.free()
+        self._lock(until)
+        connection = self._open()
+        for statement in filter(None, (before, begin)):
+            connection.execute(statement)
+        return connection
+
+    def _end(self, turn: Turn, *, whole: bool = False) -> None:
+        """Let go of all that a turn holds; a second time, of nothing more.
+
+        Args:
+            turn: The turn; nothing happens if it has not come or has ended.
+            whole: Whether its transaction was committed. After anything else the
+                connection may still be inside of one.
+        """
+        if self._line.is_first(turn):
+            if self._file_lock.is_held and not whole:
+                self._drop()
+            self._file_lock.free()
+        self._line.leave(turn)
+
+    def _lock(self, until: float) -> None:
+        """Keep other processes away."""
+        # Also so that no lock is made where a ledger was.
+        self._check_present()
+        if self._file_lock.take(until) is None:
+            raise self._busy(within=False)
 
     def _open(self) -> sqlite3.Connection:
         if self._identity is None:
-            self._check_present()
             self._identity = file_id(self.path)
         self._check_usable()
         self._check_same_files()
         if self._connection is None:
-            self._connection, self._recall = self._connect(), Recall()
+            self._recall = Recall()
+            self._connection = self._connect()
             self._wal = file_id(self._wal_path)
         return self._connection
 
@@ -207,6 +250,8 @@ class SqliteDatabase:
 
     def _check_present(self) -> None:
         if not self.path.is_file():
+            if self._identity is not None:
+                raise self._removed()
             msg = (
                 f"there is no ledger at {self.path}. Work in the project's folder; "
                 "for a new project, make it with `dpflow init`, or with `dpflow ledger "
@@ -215,9 +260,15 @@ class SqliteDatabase:
             )
             raise LedgerMissing(msg, ledger=self.place)
 
+    def _removed(self) -> LedgerMissing:
+        msg = f"the ledger {self.path} was removed while in use; restore it"
+        return LedgerMissing(msg, ledger=self.place)
+
     def _connect(self) -> sqlite3.Connection:
         check_before_opening(self.path, self.place)
-        connection = sqlite3.connect(
+        self._wal = None
+        # Known before it is used, so that whatever happens now closes it.
+        self._connection = connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode=rw",
             uri=True,
             isolation_level=None,
@@ -225,19 +276,14 @@ class SqliteDatabase:
             timeout=5,
         )
         connection.row_factory = sqlite3.Row
-        try:
-            set_durable(connection, self.path)
-        except BaseException:
-            connection.close()
-            raise
+        set_durable(connection, self.path)
         return connection
 
     def _check_same_files(self) -> None:
         """Refuse to write into files that are no longer at their paths."""
         found = file_id(self.path)
         if found is None:
-            msg = f"the ledger {self.path} was removed while in use; restore it"
-            raise LedgerMissing(msg, ledger=self.place)
+            raise self._removed()
         if found != self._identity:
             msg = f"the ledger {self.path} was replaced while in use; restart the run"
             raise LedgerCorrupt(msg, ledger=self.place)
@@ -245,36 +291,12 @@ class SqliteDatabase:
             self._drop()
             self._check_usable()
 
-    def _lock(self, deadline: float) -> None:
-        sleep = _SLEEP_SECONDS[0]
-        while True:
-            if self._lock_file is None:
-                self._check_present()
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-                self._lock_file = os.open(self._lock_path, flags, 0o600)
-            try:
-                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise self._busy(within=False) from None
-                time.sleep(sleep)
-                sleep = min(2 * sleep, _SLEEP_SECONDS[1])
-            else:
-                if file_id(self._lock_path) == file_id(self._lock_file):
-                    return
-                # Someone removed the lock file: other processes lock a new one.
-                self._close_lock()
-
-    def _close_lock(self) -> None:
-        lock_file, self._lock_file = self._lock_file, None
-        if lock_file is not None:
-            os.close(lock_file)
-
     def _busy(self, *, within: bool) -> LedgerUnavailable:
         kind = "thread of this process" if within else "process"
-        name = self._holder if within else holder_of(self._lock_path)
+        lock = self._file_lock.path
+        name = self._line.first_name() if within else holder_of(lock)
         who = f"another {kind}, {name}," if name else f"another {kind}"
-        then = "" if name else f", or find it with `fuser {self._lock_path}`"
+        then = "" if name else f", or find it with `fuser {lock}`"
         msg = (
             f"{who} holds the lock of the ledger {self.path}; waited "
             f"{self._lock_seconds:g} s. The step did not run; try again{then}."
@@ -283,9 +305,14 @@ class SqliteDatabase:
         return LedgerUnavailable(msg, ledger=self.place, waited=waited, holder=name)
 
     def _drop(self) -> None:
-        if self._connection is None:
+        """Close the connection, while the lock is held: closing may checkpoint."""
+        connection = self._connection
+        if connection is None:
             return
-        if self._wal != file_id(self._wal_path):
+        with suppress(sqlite3.Error):
+            # Closing does not, as long as an error's traceback refers to a cursor.
+            connection.rollback()
+        if not self._has_its_log():
             # A process that reads the file by itself, say to copy it, loses SQLite's
             # locks on it; then the next to close it takes the -wal file away.
             self._abandon(
@@ -293,20 +320,23 @@ class SqliteDatabase:
                 "process opened and closed the ledger's file without SQLite"
             )
             return
-        # Closing may checkpoint, so it happens while the lock is still held.
-        connection, self._connection = self._connection, None
-        with suppress(sqlite3.Error):
-            # Closing does not, as long as an error's traceback refers to a cursor.
-            connection.rollback()
         with suppress(sqlite3.Error):
             connection.close()
+        self._connection = None
+
+    def _has_its_log(self) -> bool:
+        """Say whether the -wal file is the one that was opened, if that is known."""
+        try:
+            return self._wal in (None, file_id(self._wal_path))
+        except OSError:
+            return False
 
     def _close_connection(self, seconds: float) -> None:
         """Close the connection under the lock, or without it after so many seconds."""
         if self._connection is not None:
-            with suppress(LedgerUnavailable, LedgerMissing), self._turn(seconds):
-                self._drop()
-        self._drop()
+            with suppress(OSError):
+                self._file_lock.take(time.monotonic() + seconds)
+            self._drop()
 
     def _abandon(self, reason: str) -> None:
         """Give up the file in this process, and the connection without closing it.
@@ -324,29 +354,43 @@ class SqliteDatabase:
     # So no connection is open while this process forks.
 
     def _before_fork(self) -> None:
-        if self._thread_lock.acquire(timeout=_FORK_SECONDS):
-            self._forking.add(threading.get_ident())
-            if not self._in_turn:
-                self._close_connection(_FORK_SECONDS)
+        if self._line.is_of_this_thread():
+            # It forks inside a transaction.
+            return
+        turn = self._forking[threading.get_ident()] = Turn()
+        if self._line.take(turn, _FORK_SECONDS):
+            self._close_connection(_FORK_SECONDS)
+            self._file_lock.free()
 
     def _after_fork_in_parent(self) -> None:
-        if threading.get_ident() in self._forking:
-            self._forking.remove(threading.get_ident())
-            self._thread_lock.release()
+        turn = self._forking.get(threading.get_ident())
+        if turn is not None:
+            self._end(turn)
+            self._forking.pop(threading.get_ident(), None)
 
     def _after_fork_in_child(self) -> None:
         if self._connection is not None:
             # A thread of the parent was inside a transaction for long.
             self._abandon("its parent was using it when it forked; try `spawn`")
         # An inherited descriptor keeps the lock held after the parent's death.
-        self._close_lock()
-        # Another thread may have held it in the parent, for ever in this child.
-        self._thread_lock = threading.RLock()
-        self._in_turn, self._pid = False, os.getpid()
+        self._file_lock.leave_to_parent()
+        # The threads that stood in line are the parent's.
+        self._line, self._pid = Line(), os.getpid()
         self._forking.clear()
 
-    def _translated(self, error: Exception) -> DpflowError:
+    def _after_unseen_fork(self) -> None:
+        if self._pid != os.getpid():
+            # A fork that Python did not make, and so did not tell of.
+            self._after_fork_in_child()
+
+    def _translated(self, error: Exception, waited: float) -> DpflowError:
         text = str(error)
+        if (
+            waited > 1
+            and isinstance(error, sqlite3.OperationalError)
+            and "lock" in text
+        ):
+            return self._no_locks(text, waited)
         unusable = isinstance(error, sqlite3.OperationalError) or "readonly" in text
         if unusable and not text.startswith("no such table"):
             msg = (
@@ -360,9 +404,26 @@ class SqliteDatabase:
         )
         return LedgerCorrupt(msg, ledger=self.place)
 
+    def _no_locks(self, text: str, waited: float) -> LedgerUnavailable:
+        """Say what keeps SQLite from its own locks while this process has dpflow's."""
+        msg = (
+            f"the ledger {self.path} cannot be used: {text}; waited {waited:.0f} s. "
+            "Another program than dpflow has locked it, or the system gives no locks "
+            "there (ENOLCK). The step did not run; end that program "
+            f"(`fuser {self.path}` names it) or put the ledger on a local file system, "
+            "and try again."
+        )
+        return LedgerUnavailable(msg, ledger=self.place, waited=waited)
+
     @staticmethod
     def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
-        msg = f"the ledger {path} cannot be used: {error.strerror or error}"
+        todo = "See to its file system (space, rights, locks), and try again."
+        if isinstance(error, PermissionError):
+            todo = (
+                "Ask who owns it for the right to read it and what lies beside it, or "
+                "to write that and its folder if steps are to be charged."
+            )
+        msg = f"the ledger {path} cannot be used: {error.strerror or error}. {todo}"
         return LedgerUnavailable(msg, ledger=str(path))
 
 

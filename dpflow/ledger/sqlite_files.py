@@ -55,6 +55,18 @@ def check_before_making(path: Path) -> None:
 
 
 def check_before_opening(path: Path, place: str) -> None:
+    """Check what SQLite would not, before it opens a file for writing.
+
+    Raises:
+        LedgerCorrupt: As `check_left`.
+        LedgerUnavailable: As `check_left`, or if too little space is left.
+        OSError: If the file cannot be looked at.
+    """
+    check_left(path, place)
+    _check_space(path, place)
+
+
+def check_left(path: Path, place: str) -> None:
     """Check what SQLite would not: it takes what it finds, and deletes what is left.
 
     Args:
@@ -63,7 +75,7 @@ def check_before_opening(path: Path, place: str) -> None:
 
     Raises:
         LedgerCorrupt: If the file or its log was taken away.
-        LedgerUnavailable: If no ledger may lie there, or too little space is left.
+        LedgerUnavailable: If no ledger may lie there.
         OSError: If the file cannot be looked at.
     """
     check_place(real_path(path), place)
@@ -83,7 +95,6 @@ def check_before_opening(path: Path, place: str) -> None:
             "newest charges. Restore the ledger's file."
         )
         raise LedgerCorrupt(msg, ledger=place)
-    _check_space(path, place)
 
 
 def _check_space(path: Path, place: str) -> None:

@@ -138,19 +138,41 @@ WHERE (CAST(:dataset AS TEXT) IS NULL OR account.dataset = :dataset)
   AND (CAST(:account_kind AS TEXT) IS NULL OR account.kind = :account_kind)
 ORDER BY entry_order.position DESC LIMIT :limit;
 
+-- name: decisions
+SELECT entry.account, entry.seq, entry.kind, entry.reservation, entry.amount,
+       entry.settled_after, entry.held_after, entry.run, entry.body, entry.at,
+       entry.writer, entry.hash
+FROM entry
+JOIN account ON account.id = entry.account
+JOIN entry_order
+    ON entry_order.account = entry.account AND entry_order.seq = entry.seq
+WHERE (CAST(:dataset AS TEXT) IS NULL OR account.dataset = :dataset)
+  AND (entry.kind IN ('tighten', 'freeze', 'thaw', 'forfeit', 'amend', 'prior', 'repair')
+       OR (entry.kind = 'open' AND account.kind IN ('dataset', 'population')))
+ORDER BY entry_order.position DESC;
+
 -- name: refusals
-SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset
+SELECT entry.account, entry.seq, entry.reservation, entry.run, entry.body, entry.at,
+       entry_order.position, account.dataset, account.term
 FROM entry JOIN account ON account.id = entry.account
 JOIN entry_order
     ON entry_order.account = entry.account AND entry_order.seq = entry.seq
 WHERE entry.kind = 'refuse' ORDER BY entry_order.position DESC LIMIT :limit;
+
+-- name: reserved_since
+SELECT entry.body, entry_order.position
+FROM entry_order
+JOIN entry ON entry.account = entry_order.account AND entry.seq = entry_order.seq
+WHERE entry_order.position > :above AND entry.account = :account
+  AND entry.kind = 'reserve'
+ORDER BY entry_order.position LIMIT :limit;
 
 -- name: note_refused
 INSERT INTO refused (run, account, seq, charged)
 VALUES (:run, :account, :seq, :charged);
 
 -- name: refusals_of_run
-SELECT entry.account, entry.body, account.dataset
+SELECT entry.account, entry.seq, entry.body, account.dataset
 FROM refused
 JOIN entry ON entry.account = refused.account AND entry.seq = refused.seq
 JOIN account ON account.id = entry.account
@@ -215,9 +237,13 @@ INSERT INTO granted (account, step, amount) VALUES (:account, :step, :amount)
 ON CONFLICT (account, step) DO UPDATE SET amount = excluded.amount;
 
 -- name: list_releases
-SELECT release_key, key_text, dataset, step, cost, state, digest, at,
-       length(value) AS size
-FROM release ORDER BY at DESC, release_key;
+SELECT r.release_key, r.key_text, r.dataset, r.step, r.cost, r.state, r.digest, r.at,
+       length(r.value) AS size, charge.body AS charge,
+       (SELECT min(e.body) FROM entry e
+        WHERE e.reservation = r.reservation AND e.kind = 'settle'
+          AND e.kind IN ('settle', 'void', 'forfeit', 'seal')) AS settled
+FROM release r LEFT JOIN reservation charge ON charge.id = r.reservation
+ORDER BY r.at DESC, r.release_key;
 
 -- name: forget_release
 UPDATE release SET value = NULL
@@ -229,7 +255,8 @@ INSERT INTO alert (account, threshold, at) VALUES (:account, :threshold, :at)
 ON CONFLICT (account, threshold) DO NOTHING;
 
 -- name: alerts_of_dataset
-SELECT alert.account, alert.threshold, alert.at, account.dataset
+SELECT alert.account, alert.threshold, alert.at, account.dataset, account.kind,
+       account.name
 FROM alert JOIN account ON account.id = alert.account
 WHERE account.dataset = :dataset AND alert.threshold <> 'opened'
 ORDER BY alert.at DESC, alert.account, alert.threshold DESC;
@@ -256,6 +283,9 @@ WHERE release_key = :release_key AND reservation = :reservation;
 -- name: drop_claim
 DELETE FROM release
 WHERE release_key = :release_key AND reservation = :reservation AND state = 'claimed';
+
+-- name: reservation_ids
+SELECT id FROM reservation;
 
 -- name: any_reservation
 SELECT id FROM reservation LIMIT 1;

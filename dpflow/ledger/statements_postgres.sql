@@ -129,12 +129,19 @@ WHERE (CAST(:dataset AS TEXT) IS NULL OR account.dataset = :dataset)
 ORDER BY entry.position DESC LIMIT :limit;
 
 -- name: refusals
-SELECT entry.account, entry.seq, entry.run, entry.body, entry.at, account.dataset
+SELECT entry.account, entry.seq, entry.reservation, entry.run, entry.body, entry.at,
+       entry.position, account.dataset, account.term
 FROM entry JOIN account ON account.id = entry.account
 WHERE entry.kind = 'refuse' ORDER BY entry.position DESC LIMIT :limit;
 
+-- name: reserved_since
+SELECT entry.body, entry.position
+FROM entry
+WHERE entry.position > :above AND entry.account = :account AND entry.kind = 'reserve'
+ORDER BY entry.position LIMIT :limit;
+
 -- name: refusals_of_run
-SELECT entry.account, entry.body, account.dataset
+SELECT entry.account, entry.seq, entry.body, account.dataset
 FROM refused
 JOIN entry ON entry.account = refused.account AND entry.seq = refused.seq
 JOIN account ON account.id = entry.account

@@ -321,10 +321,11 @@ def is_charged(session: Session, term: Term) -> bool:
     accounts = [account_from_row(row) for row in rows]
     if any((a.settled, a.held) != (a.rule.zero(),) * 2 for a in accounts):
         return True
-    return any(_has_charges(session, account.id) for account in accounts)
+    return any(has_charges(session, account.id) for account in accounts)
 
 
-def _has_charges(session: Session, account: str) -> bool:
+def has_charges(session: Session, account: str) -> bool:
+    """Say whether a step may have read data under an account, at whatever cost."""
     rows = session.rows("entries_by_kind", account=account)
     counts = {row["kind"]: int(row["entries"]) for row in rows}
     # No body runs under a preflight; its steps have reservations of their own.

@@ -51,7 +51,17 @@ class Watch:
         self._compare(session, unseen.lines)
         witness.accept(unseen)
         self.check_accounts(session, witness.latest)
-        witness.compact()
+
+    def compact(self) -> None:
+        """Let the witness drop lines that are not needed; all were just compared.
+
+        Only who may write does: to look must not need the right to.
+
+        Raises:
+            LedgerUnavailable: If it cannot be written.
+        """
+        if self.witness is not None:
+            self.witness.compact()
 
     def problem(self, session: Session, epoch: int) -> str | None:
         """Say why no step would run, for those who only look at the ledger."""
@@ -148,9 +158,9 @@ class Watch:
             f"the ledger {self.place} lacks {len(entries)} {what} that its witness "
             f"{witness.place} has seen: the first is {kind} {first.seq} of account "
             f"{first.account.removeprefix(WITNESSED)!r}, and the ledger {held}. A "
-            "backup was restored, its "
-            "-wal was lost, or it is a copy. Bring the right ledger back; if there is "
-            "none, `dpflow ledger reconcile` shows what is missing and makes it good. "
+            "backup was restored, its -wal was lost, it is a copy, or a copy of it is "
+            "in use. Stop that, and bring the right ledger back; if none has it all, "
+            "`dpflow ledger reconcile` shows what is missing and makes it good. "
             "No step runs until then."
         )
         details = {"account": first.account, "seq": first.seq}

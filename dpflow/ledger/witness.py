@@ -10,14 +10,13 @@ ignored. Any other line that does not fit its checksum is damage, and fails clos
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable
 from dpflow.ledger.witness_base import Seen, Unseen, WitnessBase
@@ -31,7 +30,12 @@ from dpflow.ledger.witness_lines import (
     sync_folder,
     write,
 )
+from dpflow.locks import FileLock
 
+T = TypeVar("T")
+
+#: How long another process may write.
+_LOCK_SECONDS = 30.0
 #: Beyond this the file is rewritten with fewer lines.
 _LARGE = 2**20
 #: How many lines a rewritten file keeps, besides the newest of each account.
@@ -74,18 +78,16 @@ class Witness(WitnessBase):
         except OSError as error:
             raise self._unavailable(error, "read") from error
 
-    def unseen(self) -> Unseen:
-        """Read what was appended since `accept`."""
-        with self._mine():
-            try:
-                now = self._stat()
-                if now is None:
-                    raise self._missing()
-                if now == self._end.signature:
-                    return Unseen((), self._end)
-                return self._read(now)
-            except OSError as error:
-                raise self._unavailable(error, "read") from error
+    def _unseen(self) -> Unseen:
+        try:
+            now = self._stat()
+            if now is None:
+                raise self._missing()
+            if now == self._end.signature:
+                return Unseen((), self._end)
+            return self._read(now)
+        except OSError as error:
+            raise self._unavailable(error, "read") from error
 
     def _read(self, now: Signature) -> Unseen:
         """Read what is new; all of it if it is not the file that was read before."""
@@ -107,26 +109,25 @@ class Witness(WitnessBase):
 
     # Writing
 
-    def append(self, lines: Sequence[Line]) -> None:
-        """Append lines, durably."""
+    def _append(self, lines: Sequence[Line]) -> None:
         text = "".join(line.to_text(self.ledger) for line in lines).encode()
-        with self._mine():
-            try:
-                with self._locked() as descriptor:
-                    end = cut_torn(descriptor)
-                    write(descriptor, text)
-                    sync(descriptor)
-                    self._note_own(descriptor, end, lines)
-            except OSError as error:
-                raise self._unavailable(error, "write") from error
+
+        def add(descriptor: int) -> None:
+            end = cut_torn(descriptor)
+            write(descriptor, text)
+            sync(descriptor)
+            self._note_own(descriptor, end, lines)
+
+        self._locked(add)
 
     def _note_own(self, descriptor: int, end: int, lines: Sequence[Line]) -> None:
         """Remember own lines, which were just committed, unless others came before."""
         seen, now = self._seen, signature(os.fstat(descriptor))
         if self._end.offset == end and self._end.signature[:2] == now[:2]:
-            seen.end = _End(now, now[2])
+            # The end comes last: an interrupt makes lines be read again, not missed.
             seen.note(lines)
             seen.latest = tuple(line.account for line in lines)
+            seen.end = _End(now, now[2])
 
     def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
         """Begin the file; an old one is kept beside it."""
@@ -139,36 +140,36 @@ class Witness(WitnessBase):
             if not anew:
                 msg = f"there is a witness at {self.path} already"
                 raise ConfigurationError(msg)
-            with self._locked():
-                self._keep_old()
-                self._rewrite(header, lines)
         except OSError as error:
             raise self._unavailable(error, "write") from error
 
+        def replace(_: int) -> None:
+            self._keep_old()
+            self._rewrite(header, lines)
+
+        self._locked(replace)
+
     def compact(self) -> None:
         """Rewrite a large file with fewer lines; all were compared with the ledger."""
-        with self._mine():
-            if self._end.offset < self._large:
-                return
-            try:
-                with self._locked():
-                    if self.unseen().lines:
-                        return
-                    every = self._read_all()
-                    newest = set(self._seen.newest.values())
-                    older = [
-                        line
-                        for line in every[:-_KEPT]
-                        # No later line tells what was decided before it.
-                        if line in newest or line.decides
-                    ]
-                    header = Header(ledger=self.ledger, epoch=self.epoch, whole=False)
-                    self._rewrite(header, [*dict.fromkeys(older), *every[-_KEPT:]])
-            except OSError as error:
-                raise self._unavailable(error, "write") from error
-            fresh = self.unseen()
-            self.accept(fresh)
-            self._large = max(_LARGE, 2 * fresh.end.offset)
+        if self._end.offset >= self._large:
+            self._alone(lambda: self._locked(self._compact), "write")
+
+    def _compact(self, _: int) -> None:
+        if self._unseen().lines:
+            return
+        every = self._read_all()
+        newest = set(self._seen.newest.values())
+        older = [
+            line
+            for line in every[:-_KEPT]
+            # No later line tells what was decided before it.
+            if line in newest or line.decides
+        ]
+        header = Header(ledger=self.ledger, epoch=self.epoch, whole=False)
+        self._rewrite(header, [*dict.fromkeys(older), *every[-_KEPT:]])
+        fresh = self._unseen()
+        self._accept(fresh)
+        self._large = max(_LARGE, 2 * fresh.end.offset)
 
     def claim(self, source: str) -> str:
         """Say which ledger governs a data source, by a file that is made once."""
@@ -222,22 +223,15 @@ class Witness(WitnessBase):
             number += 1
         os.link(self.path, kept)
 
-    @contextmanager
-    def _locked(self) -> Iterator[int]:
-        """Open the file for appending and keep other writers away."""
-        while True:
-            try:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-            except FileNotFoundError:
-                raise self._missing() from None
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                found = self._stat()
-                if found and found[:2] == signature(os.fstat(descriptor))[:2]:
-                    yield descriptor
-                    return
-            finally:
-                os.close(descriptor)
+    def _locked(self, work: Callable[[int], T]) -> T:
+        """Do some work with the file open for appending, and other writers away."""
+        lock = FileLock(self.path, os.O_RDWR | os.O_APPEND)
+        try:
+            return lock.run(work, _LOCK_SECONDS)
+        except FileNotFoundError:
+            raise self._missing() from None
+        except OSError as error:
+            raise self._unavailable(error, "write") from error
 
     def _stat(self) -> Signature | None:
         try:

@@ -8,16 +8,19 @@ with the ledger is remembered, so that it is read once.
 
 from __future__ import annotations
 
-import os
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable, LedgerUnwitnessed
 from dpflow.ledger.witness_lines import Header, Line
+from dpflow.locks import Lock
+
+T = TypeVar("T")
+
+#: How long a thread waits for the others of its process.
+_THREAD_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class WitnessBase(ABC):
         self.place = place
         self.ledger = ledger
         self._seen = Seen()
-        self._lock, self._pid = threading.RLock(), os.getpid()
+        self._lock = Lock()
 
     @property
     def epoch(self) -> int:
@@ -97,7 +100,6 @@ class WitnessBase(ABC):
             LedgerUnavailable: If the place does not answer.
         """
 
-    @abstractmethod
     def unseen(self) -> Unseen:
         """Read what was appended since `accept`.
 
@@ -106,8 +108,12 @@ class WitnessBase(ABC):
             LedgerCorrupt: If it is damaged or another ledger's.
             LedgerUnavailable: If it cannot be read.
         """
+        return self._alone(self._unseen, "read")
 
     @abstractmethod
+    def _unseen(self) -> Unseen:
+        """Do what `unseen` says, while no other thread is here."""
+
     def append(self, lines: Sequence[Line]) -> None:
         """Append lines, durably.
 
@@ -115,6 +121,11 @@ class WitnessBase(ABC):
             LedgerUnwitnessed: If it was never begun, or is gone.
             LedgerUnavailable: If they cannot be written; no step may start then.
         """
+        self._alone(lambda: self._append(lines), "write")
+
+    @abstractmethod
+    def _append(self, lines: Sequence[Line]) -> None:
+        """Do what `append` says, while no other thread is here."""
 
     @abstractmethod
     def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
@@ -147,24 +158,28 @@ class WitnessBase(ABC):
 
     def accept(self, unseen: Unseen) -> None:
         """Remember that these lines are in the ledger."""
-        with self._mine():
-            self._seen.end = unseen.end
-            self._seen.note(unseen.lines)
+        self._alone(lambda: self._accept(unseen), "read")
+
+    def _accept(self, unseen: Unseen) -> None:
+        # An interrupt between the two makes them be read again, and never missed.
+        self._seen.note(unseen.lines)
+        self._seen.end = unseen.end
 
     def all_lines(self) -> tuple[Line, ...]:
         """Read everything; raises as `unseen`."""
-        with self._mine():
-            self._seen = Seen()
-            return self.unseen().lines
 
-    @contextmanager
-    def _mine(self) -> Iterator[None]:
-        """Keep other threads of this process away."""
-        if self._pid != os.getpid():
-            # Another thread may have held it at the fork, for ever in this child.
-            self._lock, self._pid = threading.RLock(), os.getpid()
-        with self._lock:
-            yield
+        def read() -> tuple[Line, ...]:
+            self._seen = Seen()
+            return self._unseen().lines
+
+        return self._alone(read, "read")
+
+    def _alone(self, work: Callable[[], T], verb: str) -> T:
+        """Do some work while no other thread of this process is here."""
+        try:
+            return self._lock.run(work, _THREAD_SECONDS)
+        except TimeoutError as error:
+            raise self._unusable(error.strerror or str(error), verb) from None
 
     def _header_of(self, text: str) -> Header:
         header = Header.from_text(text)
@@ -203,8 +218,8 @@ class WitnessBase(ABC):
     def _unusable(self, reason: str, verb: str) -> LedgerUnavailable:
         told = reason.rstrip(".?")
         msg = (
-            f"cannot {verb} the witness {self.place}: {told}. The step did not run. "
-            "DPFLOW_WITNESS names another place for it."
+            f"cannot {verb} the witness {self.place}: {told}. The step did not run; "
+            "try again. DPFLOW_WITNESS names another place for it."
         )
         return LedgerUnavailable(msg, witness=self.place)
 

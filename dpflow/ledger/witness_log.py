@@ -73,35 +73,31 @@ class LogWitness(WitnessBase):
 
     def exists(self) -> bool:
         """Say whether it was begun."""
-        with self._mine():
-            return self._newest_header() is not None
+        return self._alone(self._newest_header, "read") is not None
 
-    def unseen(self) -> Unseen:
-        """Read what was appended since `accept`."""
-        with self._mine():
-            header = self._newest_header()
-            if header is None:
-                raise self._missing()
-            if header != self._seen.header:
-                self._seen = Seen(header=header)
-            try:
-                texts, end = self._log.read(self.ledger, header.epoch, self._seen.end)
-            except LogError as error:
-                raise self._unusable(str(error), "read") from error
-            return Unseen(tuple(map(self._parsed, texts)), end)
+    def _unseen(self) -> Unseen:
+        header = self._newest_header()
+        if header is None:
+            raise self._missing()
+        if header != self._seen.header:
+            self._seen = Seen(header=header)
+        try:
+            texts, end = self._log.read(self.ledger, header.epoch, self._seen.end)
+        except LogError as error:
+            raise self._unusable(str(error), "read") from error
+        return Unseen(tuple(map(self._parsed, texts)), end)
 
-    def append(self, lines: Sequence[Line]) -> None:
-        """Append lines, durably, to the newest epoch: it may have begun just now."""
-        with self._mine():
-            header = self._newest_header()
-            if header is None:
-                raise self._missing()
-            try:
-                told = self._log.append(self.ledger, header.epoch, self._texts(lines))
-            except LogError as error:
-                raise self._unusable(str(error), "write") from error
-            if not told:
-                raise self._missing()
+    def _append(self, lines: Sequence[Line]) -> None:
+        # To the newest epoch: it may have begun just now.
+        header = self._newest_header()
+        if header is None:
+            raise self._missing()
+        try:
+            told = self._log.append(self.ledger, header.epoch, self._texts(lines))
+        except LogError as error:
+            raise self._unusable(str(error), "write") from error
+        if not told:
+            raise self._missing()
 
     def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
         """Begin an epoch with what the ledger holds now."""
@@ -110,10 +106,10 @@ class LogWitness(WitnessBase):
         header = Header(ledger=self.ledger, epoch=epoch, whole=True)
         texts = self._texts(lines)
         try:
-            with self._mine():
-                begun = self._log.begin(
-                    self.ledger, epoch, header.to_text()[:-1], texts
-                )
+            text = header.to_text()[:-1]
+            begun = self._alone(
+                lambda: self._log.begin(self.ledger, epoch, text, texts), "write"
+            )
         except LogError as error:
             raise self._unusable(str(error), "write") from error
         if not begun:
@@ -126,8 +122,7 @@ class LogWitness(WitnessBase):
         """Say which ledger governs a data source; this one, if none did yet."""
         try:
             # Not within another thread's transaction, which may be rolled back.
-            with self._mine():
-                return self._log.claim(source, self.ledger)
+            return self._alone(lambda: self._log.claim(source, self.ledger), "write")
         except LogError as error:
             raise self._unusable(str(error), "write") from error
 

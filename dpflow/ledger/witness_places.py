@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from dpflow.config import NO_WITNESS, PREFECT_WITNESS, WITNESS_VARIABLE
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, how_to_install
 from dpflow.ledger.memory import MEMORY
 from dpflow.ledger.witness import Witness
 from dpflow.ledger.witness_base import WitnessAt
@@ -71,8 +71,8 @@ def _postgres_log(url: str, ledger_url: str | None) -> Log:
         from dpflow.ledger.witness_postgres import PostgresLog  # noqa: PLC0415
     except ImportError as error:
         msg = (
-            "a witness on PostgreSQL needs the driver psycopg 3: "
-            f"pip install 'dpflow[postgres]' ({error})"
+            "a witness on PostgreSQL needs the driver psycopg 3; "
+            f"{how_to_install('postgres')} ({error})"
         )
         raise ConfigurationError(msg) from error
     return PostgresLog(url, ledger_url)

@@ -22,7 +22,9 @@ from functools import lru_cache, singledispatch
 from typing import TYPE_CHECKING, Any
 
 from dpflow.accounting.costs import Cost, Gaussian, Laplace
-from dpflow.exceptions import ReleaseError
+from dpflow.accounting.mechanism_costs import DiscreteGaussian, DiscreteLaplace
+from dpflow.exceptions import ReleaseError, how_to_install
+from dpflow.libraries import comes_from
 from dpflow.mechanisms.sources import replaced_stream
 from dpflow.rounding import float_up
 
@@ -58,7 +60,8 @@ def draw(cost: Cost, value: Any) -> Any:
     start such sums at 0.0.)
 
     Args:
-        cost: What the step declared, a `Gaussian` or a `Laplace`.
+        cost: What the step declared: a `Gaussian` or a `Laplace`, or for whole
+            numbers `DiscreteGaussian` or `DiscreteLaplace`.
         value: An int, a float, a list of them, a numpy array of ints or floats, or a
             pandas Series of ints or floats.
 
@@ -119,6 +122,37 @@ def _(cost: Gaussian) -> Sampler:
     return _continuous("gaussian", cost.sigma)
 
 
+@sampler_for.register
+def _(cost: DiscreteLaplace) -> Sampler:
+    return _whole("steps", cost.scale)
+
+
+@sampler_for.register
+def _(cost: DiscreteGaussian) -> Sampler:
+    return _whole("gaussian steps", cost.sigma)
+
+
+def has_sampler(cost: Cost) -> bool:
+    """Say whether `release` would draw the noise of a cost."""
+    return sampler_for.dispatch(type(cost)) is not sampler_for.dispatch(object)
+
+
+def is_imported() -> bool:
+    """Say whether this process has begun to load what draws the noise."""
+    return sys.modules.get("opendp.prelude") is not None
+
+
+def load() -> None:
+    """Load what draws the noise, so that nothing is left to fail in a charged body.
+
+    Python's own lock keeps other threads from seeing it loaded by half.
+
+    Raises:
+        ReleaseError: If it is not installed.
+    """
+    _opendp()
+
+
 def integer_laplace(scale: Fraction, count: int) -> list[int]:
     """Draw integers k with probabilities proportional to exp(-abs(k) / scale).
 
@@ -129,6 +163,12 @@ def integer_laplace(scale: Fraction, count: int) -> list[int]:
     Raises:
         ReleaseError: If the scale is out of range, or OpenDP is missing or fails.
     """
+    noise: list[int] = _noisy("steps", _steps(scale), [0] * count)
+    return noise
+
+
+def _steps(scale: Fraction) -> float:
+    """Return the scale of integer noise as a float, rounded up."""
     rounded = float_up(scale)
     if not 0 < rounded <= LARGEST_STEPS:
         msg = (
@@ -136,8 +176,27 @@ def integer_laplace(scale: Fraction, count: int) -> list[int]:
             f"{LARGEST_STEPS}. Declare a larger epsilon or fewer answers."
         )
         raise ReleaseError(msg, mechanism="discrete laplace")
-    noise: list[int] = _noisy("steps", rounded, [0] * count)
-    return noise
+    return rounded
+
+
+def _whole(mechanism: str, scale: Fraction) -> Sampler:
+    """Return a sampler of integer noise for integers.
+
+    Its prices fall with the scale, so that rounding the scale up is safe.
+    """
+    rounded = _steps(scale)
+
+    def sample(numbers: Sequence[int] | Sequence[float]) -> list[float]:
+        if not all(isinstance(number, int) for number in numbers):
+            msg = (
+                "release() adds discrete noise to whole numbers only, got floats. "
+                "Count in whole steps (cents, not dollars), or declare Laplace or "
+                "Gaussian."
+            )
+            raise ReleaseError(msg)
+        return _noisy(mechanism, rounded, list(numbers))
+
+    return sample
 
 
 def _continuous(mechanism: str, scale: Fraction) -> Sampler:
@@ -202,9 +261,11 @@ def _make_measurement(mechanism: str, scale: float) -> Any:
     """
     dp = _opendp()
     dp.enable_features("contrib")
+    whole = dp.vector_domain(dp.atom_domain(T="i64"))
     if mechanism == "steps":
-        whole = dp.vector_domain(dp.atom_domain(T="i64"))
         return dp.m.make_laplace(whole, dp.l1_distance(T="i64"), scale=scale)
+    if mechanism == "gaussian steps":
+        return dp.m.make_gaussian(whole, dp.l2_distance(T="i64"), scale=scale)
     domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
     if mechanism == "laplace":
         return dp.m.make_laplace(domain, dp.l1_distance(T=float), scale=scale)
@@ -215,13 +276,13 @@ _measurements = _Measurements()
 
 
 def _opendp() -> Any:
-    # Imported at the first draw: it loads a library of 275 MB.
+    # Not with this module: it loads a library of 275 MB.
     try:
         import opendp.prelude as dp  # noqa: PLC0415
     except ImportError:
         msg = (
-            "release() draws noise through OpenDP, which is not installed: "
-            "pip install 'dpflow[opendp]'"
+            "release() draws noise through OpenDP, which is not installed; "
+            f"{how_to_install('opendp')}"
         )
         raise ReleaseError(msg) from None
     return dp
@@ -231,11 +292,16 @@ def _take_apart(value: Any) -> _Parts:
     """Return the numbers in a value, and how to put noisy ones in their place."""
     if isinstance(value, list):
         return _take_list(value)
-    numpy, pandas = sys.modules.get("numpy"), sys.modules.get("pandas")
-    if pandas is not None and type(value) is pandas.Series:
-        return _take_series(value)
-    if numpy is not None and type(value) is numpy.ndarray:
-        return _take_array(value, value)
+    if comes_from(value, "pandas"):
+        import pandas as pd  # noqa: PLC0415
+
+        if type(value) is pd.Series:
+            return _take_series(value)
+    if comes_from(value, "numpy"):
+        import numpy as np  # noqa: PLC0415
+
+        if type(value) is np.ndarray:
+            return _take_array(value, value)
     number = plain_number(value)
     if number is None:
         what = f"only {_ACCEPTED} can be released"
@@ -254,10 +320,13 @@ def plain_number(value: object) -> int | float | None:
         return int(value)
     if isinstance(value, float):
         return float(value)
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not isinstance(value, numpy.generic):
+    if not comes_from(value, "numpy"):
         return None
-    if isinstance(value, numpy.timedelta64) or not _fits_float(value.dtype):
+    import numpy as np  # noqa: PLC0415
+
+    if not isinstance(value, np.generic) or isinstance(value, np.timedelta64):
+        return None
+    if not _fits_float(value.dtype):
         return None
     plain: int | float = value.item()
     return plain

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Sequence
-from contextvars import ContextVar, Token
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
-from types import TracebackType
 
-from dpflow.accounting.costs import Cost, Gaussian, Laplace
 from dpflow.exceptions import ConfigurationError
 
 #: The environment that ledgers of tests are made for.
@@ -24,8 +23,11 @@ TEST_ENVIRONMENT = "dpflow-test"
 #: What the journal says of a step whose noise a test replaced.
 TEST_NOISE = "TEST NOISE, NOT PRIVATE"
 OPENDP = "opendp"
-#: What the journal says of a step that called nothing of dpflow to draw its noise.
+#: What the journal says of a step that called nothing of dpflow to draw its noise; its
+#: cost declares a guarantee of the body's own mechanism.
 SELF_DECLARED = "self-declared"
+#: What it says of a step whose author declared `noise="own"`.
+OWN = "own"
 
 
 class Stream:
@@ -53,8 +55,9 @@ class Stream:
     def _noise(self, mechanism: str, scale: float) -> float:
         if self._silent:
             return 0
-        if mechanism == "gaussian":
-            return self._random.gauss(0, scale)
+        if mechanism.startswith("gaussian"):
+            noise = self._random.gauss(0, scale)
+            return round(noise) if mechanism.endswith("steps") else noise
         # Both are differences of two exponentials; steps round each one down.
         first, second = (self._random.expovariate(1) * scale for _ in range(2))
         return int(first) - int(second) if mechanism == "steps" else first - second
@@ -115,8 +118,10 @@ def restore_noise(ledger: str) -> None:
     _seeds.pop(ledger, None)
 
 
-class NoiseFor:
-    """The source of noise while the body of a step runs, as a context manager.
+def stream_for(
+    ledger: str, environment: str | None, step: str, key: str
+) -> Stream | None:
+    """Return what draws in the body of a step in place of OpenDP, if a test says so.
 
     Args:
         ledger: Id of the ledger that governs the step.
@@ -124,36 +129,28 @@ class NoiseFor:
         step: Name of the step.
         key: Its release key for people.
     """
+    seeds = _seeds.get(ledger) if environment == TEST_ENVIRONMENT else None
+    return None if seeds is None else seeds.stream(step, key)
 
-    def __init__(
-        self, ledger: str, environment: str | None, step: str, key: str
-    ) -> None:
-        seeds = _seeds.get(ledger) if environment == TEST_ENVIRONMENT else None
-        self._chosen = None if seeds is None else seeds.stream(step, key)
-        self._token: Token[Stream | None] | None = None
 
-    def __enter__(self) -> None:
-        # Also where it is None: a body may run a step of another ledger.
-        self._token = _stream.set(self._chosen)
+def is_replaced(ledger: str, environment: str | None) -> bool:
+    """Say whether a test has replaced the noise of a ledger's steps."""
+    return environment == TEST_ENVIRONMENT and ledger in _seeds
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._token is not None:
-            _stream.reset(self._token)
+
+@contextmanager
+def drawing(stream: Stream | None) -> Iterator[None]:
+    """Draw from a stream within this block; from OpenDP if it is None."""
+    token = _stream.set(stream)
+    try:
+        yield
+    finally:
+        _stream.reset(token)
 
 
 def replaced_stream() -> Stream | None:
     """Return the stream that replaces OpenDP in this context; None if nothing does."""
     return _stream.get()
-
-
-def drawn_by() -> str:
-    """Return who draws in this context, for the journal."""
-    return OPENDP if _stream.get() is None else TEST_NOISE
 
 
 def random_bytes(count: int) -> bytes:
@@ -163,48 +160,29 @@ def random_bytes(count: int) -> bytes:
 
 
 class OneDraw:
-    """Who took the one draw that an execution's cost pays for, once it is taken.
+    """The one draw that an execution's cost pays for, and who draws.
 
     Copies of an execution share it, and so do threads of its body, by the lock.
-    """
-
-    __slots__ = ("by", "lock")
-
-    def __init__(self) -> None:
-        self.by = SELF_DECLARED
-        self.lock = threading.Lock()
-
-    def take(self, by: str = "") -> None:
-        """Say who draws; default: whoever draws in this context. Hold the lock."""
-        self.by = by or drawn_by()
-
-
-_doubted: set[tuple[str, str]] = set()
-_doubting = threading.Lock()
-
-
-def undrawn(ledger: str, step: str, cost: Cost) -> str | None:
-    """Say what to fear of a step that did not call `release`, or None if nothing.
-
-    A mechanism that is dpflow's to draw was declared and not drawn: most likely
-    `release` was forgotten, and the exact output is out. Other costs declare a
-    guarantee of the body's own mechanism. It is said once for each step and process.
 
     Args:
-        ledger: Id of the ledger that governs the step.
-        step: Name of the step.
-        cost: What it declared.
+        own: Whether the body draws its own noise.
+        stream: What draws in place of OpenDP.
+
+    Attributes:
+        by: Who drew, for the journal.
+        taken: Whether something of dpflow's took the draw.
     """
-    if not isinstance(cost, (Gaussian, Laplace)):
-        return None
-    with _doubting:
-        if (ledger, step) in _doubted:
-            return None
-        _doubted.add((ledger, step))
-    return (
-        f"it ended without release(), so dpflow drew no noise, and {cost!r} is charged "
-        "as declared. If the body added no such noise itself, its exact output is out: "
-        "return release(value). If it did, declare that mechanism's guarantee, such "
-        "as ZCDP, GaussianDP or PureDP, and this warning ends. (It is given once for "
-        "each step and process.)"
-    )
+
+    __slots__ = ("by", "lock", "stream", "taken")
+
+    def __init__(self, *, own: bool = False, stream: Stream | None = None) -> None:
+        self.by = OWN if own else SELF_DECLARED
+        self.taken = False
+        self.lock = threading.Lock()
+        self.stream = stream
+
+    def take(self, by: str = "") -> None:
+        """Say who draws; default: OpenDP or the test's stream. Hold the lock."""
+        self.taken = True
+        if self.by != OWN:
+            self.by = by or (OPENDP if self.stream is None else TEST_NOISE)

@@ -2,8 +2,9 @@
 
 Everything after the queries are evaluated is arithmetic of integers. A query is rounded
 down to a grid of `GRID` steps per sensitivity, which moves neighbours apart by at most
-one step more; the noise is OpenDP's discrete Laplace in whole steps; the comparison is
-exact. So no rounding of floats, in noise or comparison, tells datasets apart.
+one step more, and sums of floats by another; the noise is OpenDP's discrete Laplace in
+whole steps; the comparison is exact. So no rounding of floats, in noise or comparison,
+tells datasets apart.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.mechanisms.noise import integer_laplace, plain_number
 
-#: Steps of the grid per sensitivity. One step is what rounding may add to it.
+#: Steps of the grid per sensitivity.
 GRID = 2**20
+
+#: Steps that are added to it: one for rounding down, and one for sums of floats, of
+#: which two that are a sensitivity and part of a step apart may be two steps more.
+ADDED = 2
 
 #: Steps beyond which a query or a threshold is as good as infinite.
 FARTHEST = 2**61
@@ -83,8 +88,7 @@ def answers(
 ) -> Drawn[tuple[bool, ...]]:
     """Answer with this noise on this grid; as `sparse_vector`, which says which."""
     levels = [_steps(cost, level, grid) for level in _levels(queries, thresholds)]
-    # A step more than the sensitivity, for the rounding of queries to the grid.
-    widened = Fraction(grid + 1, 1) / cost.sensitivity
+    widened = Fraction(grid + ADDED, 1) / cost.sensitivity
     shift = noise(cost.threshold_scale * widened)
     given: list[bool] = []
     positives = 0

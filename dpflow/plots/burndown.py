@@ -13,7 +13,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import Line, budget_line, outlooks
 from dpflow.ledger import Ledger
 from dpflow.ledger.records import AccountView, Usage
-from dpflow.ledger.views import account_usage, accounts
+from dpflow.ledger.views import account_usage, accounts, refusals
 from dpflow.plots import style
 from dpflow.plots.ahead import Forecast, foretold, over_charges, over_dates
 from dpflow.project import current_project
@@ -34,8 +34,10 @@ class BurnDown:
 
     Attributes:
         budget: Its budget and theorem, for the title.
-        lines: Title and points of each account that has a budget.
+        lines: Title and points of each gate: accounts that have a budget, and
+            odometers that halt.
         omitted: Further accounts that are not drawn.
+        refused: How many steps its gates refused, in the newest term.
         alerts: Shares of the budget at which the policy alerts.
         forecast: When which share is used, if somebody foresees it.
         line: The same as the ledger's runs foretell it.
@@ -45,6 +47,7 @@ class BurnDown:
     budget: str
     lines: tuple[tuple[str, tuple[Usage, ...]], ...]
     omitted: int = 0
+    refused: int = 0
     alerts: tuple[Fraction, ...] = ()
     forecast: Forecast = ()
     line: Line | None = None
@@ -82,6 +85,9 @@ class BurnDown:
             budget=_budget(shown[0][0]),
             lines=tuple((_title(view, shown), tuple(pts)) for view, pts in shown),
             omitted=len(used) - len(shown),
+            refused=sum(
+                each.term == newest for each in refusals(ledger, dataset=dataset)
+            ),
             alerts=tuple(Fraction(alert) for alert in alerts),
             forecast=tuple(forecast),
             # It goes on from the first account's newest point only.
@@ -111,8 +117,7 @@ class BurnDown:
             f"Burn-down of {self.dataset} ({self.budget}): {done}",
             *(f"{name}: {_left(pts[-1])} left" for name, pts in self.lines),
         ]
-        refused = sum(point.kind == "refuse" for point in points)
-        parts.append(f"{refused} refusals")
+        parts.append(f"{self.refused} refusal{'' if self.refused == 1 else 's'}")
         if self.alerts:
             marks = ", ".join(f"{_WHOLE * float(a):g} %" for a in self.alerts)
             parts.append(f"alerts at {marks} used")
@@ -133,9 +138,10 @@ def burn_down(
     over: Literal["charges", "dates"] | None = None,
     forecast: Forecast | None = None,
 ) -> Figure:
-    """Draw what is left of a dataset's budget: one falling line for each account.
+    """Draw what is left of a dataset's gates: one falling line for each.
 
-    The dotted lines are the policy's alerts, crosses mark refusals. Only settled and
+    An odometer's line is what is left of its way from where it idles to its halt. The
+    dotted lines are the policy's alerts, crosses mark refusals. Only settled and
     reserved charges are drawn: no private value, and no released one.
 
     Args:
@@ -190,7 +196,7 @@ def draw_burn_down(
     if crosses:
         mark = {"marker": "x", "linestyle": "", "color": style.REFUSED}
         handles += axes.plot(*zip(*crosses, strict=True), markersize=8, **mark)
-        labels.append(f"{len(crosses)} refused")
+        labels.append(f"{data.refused} refused")
     if over == "dates":
         _date_ticks(axes)
     else:
@@ -303,7 +309,9 @@ def _charge_ticks(axes: Any, data: BurnDown, place: Any, end: Any) -> None:
             key = style.label(point.release_key.rsplit("/", 1)[-1], 18)
             names.setdefault(key, place(point))
     if names:
-        shown = [[*names.items()][n] for n in style.thinned(len(names), _MOST_LABELS)]
+        # A forecast leaves them so much less room.
+        room = max(2, math.floor(_MOST_LABELS * max(names.values()) / max(end, 1)))
+        shown = [[*names.items()][n] for n in style.thinned(len(names), room)]
         axes.set_xticks(
             [number for _, number in shown],
             [name for name, _ in shown],
@@ -343,7 +351,7 @@ def _left(point: Usage) -> str:
 
 
 def _order(view: AccountView) -> tuple[int, str]:
-    kinds = ("population", "dataset", "flow", "partition")
+    kinds = ("population", "dataset", "flow", "partition", "odometer")
     return kinds.index(view.kind) if view.kind in kinds else len(kinds), view.name
 
 
@@ -354,7 +362,9 @@ def _last(each: tuple[AccountView, list[Usage]]) -> str:
 def _title(view: AccountView, shown: Sequence[tuple[AccountView, object]]) -> str:
     """Return an account's title, with its epsilon where there are several."""
     title = account_title(view)
-    if len({each.epsilon for each, _ in shown}) == 1:
+    if view.halt_at is not None:
+        return f"{title}, halts at {style.number(Fraction(view.halt_at))}"
+    if len({each.epsilon for each, _ in shown if each.epsilon is not None}) == 1:
         return title
     return f"{title}, epsilon {style.number(Fraction(view.epsilon or 0))}"
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, how_to_install
 from dpflow.summary import printable
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def new_figure(size: tuple[float, float] = SIZE) -> Figure:
         # The class itself: no window system, no global state of pyplot.
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
-        msg = "figures need matplotlib: pip install 'dpflow[plots]'"
+        msg = f"figures need matplotlib; {how_to_install('plots')}"
         raise ConfigurationError(msg) from None
     return Figure(figsize=size, layout="constrained", facecolor="white")
 

@@ -14,11 +14,13 @@ from prefect.context import FlowRunContext
 from dpflow.asking import Notice
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.forecast import outlooks
+from dpflow.ledger.alerts import alert_text
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.views import accounts, alerts
+from dpflow.ledger.terms import newest_term
+from dpflow.ledger.views import accounts, alerts, terms
 from dpflow.prefect.reach import ask_briefly, tell_progress
 from dpflow.project import Project
-from dpflow.summary import account_lines, guarantee_line, in_markdown, telling
+from dpflow.summary import account_lines, in_markdown, telling, term_guarantee
 
 logger = logging.getLogger("dpflow")
 
@@ -65,9 +67,7 @@ def _publish(
     views = [view for view in views if view.term == newest]
     key = artifact_key(dataset)
     lines = [f"# Privacy budget of `{dataset}`, term {newest}", ""]
-    policy = project.policies.get(dataset)
-    if policy is not None:
-        lines += [guarantee_line(policy), ""]
+    lines += [_guarantee(project, dataset), ""]
     if refusal is not None:
         lines += [f"**{type(refusal).__name__}.** {in_markdown(refusal.message)}", ""]
     lines += account_lines(telling(views, _MOST_ACCOUNTS))
@@ -91,6 +91,14 @@ def _publish(
             )
 
 
+def _guarantee(project: Project, dataset: str) -> str:
+    """Return what the ledger defends; the file may promise more."""
+    ledger = project.ledger
+    with ledger.database.read() as session:
+        term = newest_term(session, dataset)
+    return "" if term is None else term_guarantee(term.pinned, terms(ledger, dataset))
+
+
 def _create(make: Callable[..., object], **facts: Any) -> None:
     ask_briefly(_making(make, **facts))
 
@@ -104,9 +112,7 @@ def _alerts(project: Project, dataset: str, views: list[AccountView]) -> list[st
     """Name the thresholds that the accounts of this term have reached, newest first."""
     accounts_of_term = {view.id for view in views}
     said = [
-        f"- {float(each.threshold):.0%} of the budget of "
-        f"`{in_markdown(each.account)}` was reached at "
-        f"{each.at[:19].replace('T', ' ')}"
+        f"- {in_markdown(alert_text(each))}, since {each.at[:19].replace('T', ' ')}"
         for each in alerts(project.ledger, dataset)
         if each.account in accounts_of_term
     ]

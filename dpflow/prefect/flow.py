@@ -74,8 +74,9 @@ def dp_flow(
         preflight: The worst case of every step, by dataset, as
             `{"cdnow": [Gaussian(sensitivity=1, sigma=20)] * 3}`; a function of the
             flow's parameters that returns that; or "last", for what the last completed
-            run cost. All of it is held before the first step runs, or the flow ends
-            `BudgetExhausted` without one. What no step drew is returned at its end.
+            run cost. All of it is held before the first step runs. If it does not fit,
+            releases that are kept are replayed, and the first step that would draw ends
+            the flow `BudgetExhausted`. What no step drew is returned at its end.
         **flow_options: Every option of `prefect.flow`.
 
     Returns:
@@ -258,7 +259,8 @@ def _ended(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any
     if isinstance(found, BudgetExhausted) and policy is not None:
         if policy.on_exhausted.schedule == "pause":
             _pause_schedule()
-        if policy.on_exhausted.flow == "skip" and not run.stopped:
+        halted = run.stopped or found.details.get("refused_with") is not None
+        if policy.on_exhausted.flow == "skip" and not halted:
             # The refused step is told in its own state, in events and the artifact.
             return value
     return refused_state(found)

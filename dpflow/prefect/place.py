@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -31,14 +32,25 @@ def called_by_engine(function: Callable[..., Any]) -> bool:
 
 
 def _listen(notice: Notice) -> None:
-    # Only events are sent later. Prefect reads the assets when the task ends, progress
-    # is of its moment, and the warning is for the log of the run.
+    # Only events are sent later. Progress is of its moment, and the warning is for the
+    # log of the run.
     if notice.kind == "progress":
         publish_progress(notice)
     else:
-        describe_assets(notice)
         send(notice)
         warn_if_unnamed(notice)
+
+
+def _listen_for_task(notice: Notice) -> None:
+    # Prefect reads the assets when the task ends.
+    if notice.kind != "progress":
+        describe_assets(notice)
+    _listen(notice)
+
+
+def task_place() -> Place:
+    """Return where a step runs that is a task: its notices describe its assets."""
+    return replace(current_place(), listener=_listen_for_task)
 
 
 def current_place() -> Place:

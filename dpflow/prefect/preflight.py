@@ -41,8 +41,10 @@ class Preflight:
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Hold the run's worst case, before its first step.
 
+        If it does not fit, nothing is held: the run replays what is kept, and its first
+        draw is refused.
+
         Raises:
-            BudgetRefused: If it does not fit; nothing is charged.
             DpflowError: If it cannot be decided; no step may run.
         """
         run = _run_id()

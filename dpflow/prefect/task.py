@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from prefect.assets import Asset
 from prefect.cache_policies import NO_CACHE
+from prefect.context import TaskRunContext
 from prefect.tasks import MaterializingTask, TaskOptions
 from typing_extensions import Unpack
 
 from dpflow.bodies import charging, with_parentheses
-from dpflow.exceptions import BudgetRefused
+from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.execution import arun, run
 from dpflow.prefect.futures import note_future
-from dpflow.prefect.place import called_by_engine, current_place
+from dpflow.prefect.place import called_by_engine, task_place
 from dpflow.prefect.privacy import (
     check_flow_parameters,
+    check_inside,
     check_known,
     check_options,
     checked_call,
@@ -37,12 +39,14 @@ from dpflow.prefect.states import Told, refusal_in, refused_state, value_of
 from dpflow.step import (
     CellLike,
     CostLike,
+    NoiseLike,
     PartitionsLike,
     Step,
     checked_flag,
     checked_text,
     define_step,
 )
+from dpflow.waiting import check_outside
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,6 +80,8 @@ class DPTask(MaterializingTask[P, R]):
             self, *args: Any, return_state: bool = False, **kwargs: Any
         ) -> Any:
             """Return the value or raise the refusal, unless `return_state` is set."""
+            check_inside(self.step, self)
+            _refuse_cover(self)
             checked_call(self, args, kwargs)
             result = super().__call__(*args, return_state=return_state, **kwargs)
             if return_state:
@@ -86,12 +92,14 @@ class DPTask(MaterializingTask[P, R]):
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """Submit the task to the flow's task runner."""
+            check_inside(self.step, self, submitted=True)
             # Other processes would see copies of the arguments.
             check_flow_parameters(self.step, checked_call(self, args, kwargs))
             return note_future(super().submit(*args, **kwargs))
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """Submit one task for each item."""
+            check_inside(self.step, self, submitted=True)
             check_flow_parameters(self.step, checked_call(self, args, kwargs))
             futures = checked_map(super().map, args, kwargs)
             for future in futures:
@@ -107,6 +115,8 @@ class DPTask(MaterializingTask[P, R]):
             # Prefect builds a plain Task here; only its class and the step are lost.
             fresh = checked_flag(options.pop("fresh", self.step.fresh), "fresh")
             check_known(self.step, options)
+            if options or assets is not None:
+                check_outside("with_options()")
             version = self.step.version
             if options.get("version") is not None:
                 version = checked_text(options["version"], "version")
@@ -125,9 +135,28 @@ class DPTask(MaterializingTask[P, R]):
             self, args: tuple[Any, ...] = (), kwargs: Any = None, **options: Any
         ) -> Any:
             """Ask a task worker to run the task, unless an argument is private."""
+            check_outside(".delay()")
             refuse_background(self.step)
             checked_call(self, args or (), kwargs or {})
             return super().apply_async(args, kwargs, **options)
+
+
+def _refuse_cover(task: DPTask[..., Any]) -> None:
+    """Refuse to run as the body of another task: Prefect would keep the arguments.
+
+    Prefect tells nobody when a task is made of this one; its run is where it shows.
+
+    Raises:
+        ConfigurationError: If a task was made of this one, and runs it.
+    """
+    outer = TaskRunContext.get()
+    if outer is not None and outer.task.fn is task:
+        msg = (
+            f"@task stands over the DP step {task.step.name!r}: take it away, for "
+            "@dp_task makes a task and takes the options of @task. The step did not "
+            "run."
+        )
+        raise ConfigurationError(msg)
 
 
 def _value(result: Any) -> Any:
@@ -151,6 +180,7 @@ def dp_task(
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
     cell: CellLike | None = None,
+    noise: NoiseLike = "release",
     assets: Sequence[str | Asset] = (),
     **task_options: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], DPTask[P, R]]:
@@ -177,6 +207,9 @@ def dp_task(
             returns that names the cell. The body must return its mechanism's own
             output, before any post-processing. Without an answer from it (it raises,
             or names no cell of the cost) the step is charged in full.
+        noise: "own" if the body draws the noise that its cost declares by itself;
+            `release` must not be called then. Default: a body that declares a
+            mechanism which `release` draws, and ends without it, fails.
         assets: Keys of the Prefect assets that each release materialises, such as
             "dpflow://cdnow/weekly-revenue", with its cost and guarantee as metadata.
         **task_options: Every option of `prefect.task`. Retries default to 0: every
@@ -203,6 +236,7 @@ def dp_task(
     task_options.setdefault("log_prints", False)
 
     def decorate(function: Callable[P, R]) -> DPTask[P, R]:
+        check_outside("@dp_task")
         step = define_step(
             function,
             dataset=dataset,
@@ -213,6 +247,7 @@ def dp_task(
             fresh=fresh,
             version=task_options.get("version"),
             cell=cell,
+            noise=noise,
             name=task_options.get("name"),
         )
         task: DPTask[P, R] = DPTask(
@@ -251,7 +286,7 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
         _check_private(step, args, kwargs)
-        told = Told(current_place())
+        told = Told(task_place())
         try:
             value = run(step, body, args, kwargs, told.place)
         except BudgetRefused as refusal:
@@ -263,7 +298,7 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
         _check_private(step, args, kwargs)
-        told = Told(current_place())
+        told = Told(task_place())
         try:
             value = await arun(step, body_async, args, kwargs, told.place)
         except BudgetRefused as refusal:

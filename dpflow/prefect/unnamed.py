@@ -17,7 +17,8 @@ from dpflow.asking import Notice
 
 WHAT_TO_DO = (
     'Name what is released once, as release_key="count/{week}"; or say fresh=True, '
-    "where every run is meant to draw and to pay."
+    "where every run is meant to draw and to pay. A spend() block has no key: make a "
+    "@guarded function of it."
 )
 
 _lock = threading.Lock()

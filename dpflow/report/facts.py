@@ -20,9 +20,10 @@ from dpflow.ledger.records import (
 )
 from dpflow.ledger.refusal import frozen_text
 from dpflow.ledger.releases import Release, releases
+from dpflow.overview import Overview, overview, pauses
 from dpflow.plots.burndown import BurnDown
 from dpflow.plots.by_flow import Composition
-from dpflow.policy import PolicySet
+from dpflow.policy import Policy, PolicySet
 from dpflow.report.stamp import Stamp
 from dpflow.rounding import number_from_text, number_text, short_up
 from dpflow.summary import term_guarantee, terms_in_words
@@ -59,18 +60,20 @@ class Section:
     """One dataset in one term.
 
     Attributes:
+        overview: Whether it runs, and what is gone.
         headline: The guarantee as people would say it; "" if there is no short way.
         guarantee: The guarantee with its assumptions.
         history: Which terms there were, if that is worth telling.
         frozen: Who froze the dataset and why, or "".
         thresholds: The alerts that the policy asks for, as shares.
-        refusals: The newest ones.
+        refusals: The newest ones of this term.
         refused: How many there are, of the newest thousand of the ledger.
         outlooks: How many more runs each flow has.
     """
 
     dataset: str
     term: int | None
+    overview: Overview
     unit: str
     relation: str
     headline: str
@@ -151,30 +154,25 @@ def collect(
         stamp: What a verification found.
     """
     standings = list(standings)
-    kinds = {view.id: view.kind for each in standings for view in each.accounts}
-    refused: dict[str, list[RefusalView]] = {}
+    known = {view.id for each in standings for view in each.accounts}
+    refused: dict[tuple[str, int | None], list[RefusalView]] = {}
     for refusal in views.refusals(ledger):
-        # An odometer that halts the run journals another gate's refusal, too.
-        gate = refusal.body.get("gate")
-        if gate in (None, kinds.get(refusal.account, gate)):
-            refused.setdefault(refusal.dataset, []).append(refusal)
+        refused.setdefault((refusal.dataset, refusal.term), []).append(refusal)
     ahead = outlooks(ledger, dataset)
     sections: list[Section] = []
     for standing in standings:
         policy = policies.get(standing.dataset)
-        alerts = () if policy is None else policy.alerts
-        thresholds = tuple(number_text(Fraction(alert)) for alert in alerts)
         own = [each for each in ahead if each.dataset == standing.dataset]
-        of_dataset = refused.get(standing.dataset, [])
-        sections.append(_section(ledger, standing, thresholds, of_dataset, own))
+        of_term = refused.get((standing.dataset, standing.term), [])
+        sections.append(_section(ledger, standing, policy, of_term, own))
     kept = releases(ledger, dataset)
     reservations = [
         each
         for each in views.open_reservations(ledger)
-        if dataset is None or kinds.keys() & set(each.accounts)
+        if dataset is None or known & set(each.accounts)
     ]
     if stamp is not None and dataset is not None:
-        heads = tuple(head for head in stamp.heads if head.account in kinds)
+        heads = tuple(head for head in stamp.heads if head.account in known)
         stamp = replace(stamp, heads=heads)
     return Report(
         ledger=ledger.id,
@@ -194,7 +192,7 @@ def collect(
 def _section(
     ledger: Ledger,
     standing: Standing,
-    thresholds: Sequence[str],
+    policy: Policy | None,
     refused: Sequence[RefusalView],
     ahead: Sequence[Outlook],
 ) -> Section:
@@ -203,11 +201,21 @@ def _section(
     newest = pinned is not None
     terms = views.terms(ledger, dataset) if newest else []
     freeze = terms[-1].frozen if terms else None
-    shares = [number_from_text(text) for text in thresholds]
+    alerts = () if policy is None else policy.alerts
+    shares = [Fraction(alert) for alert in alerts]
+    found = overview(
+        ledger,
+        dataset,
+        standing.accounts,
+        pinned,
+        ahead if newest else (),
+        paused=pauses(policy),
+    )
     told = len(terms) > 1 or any(view.opened != view.budget for view in terms)
     return Section(
         dataset=dataset,
         term=standing.term,
+        overview=found,
         unit="" if pinned is None else str(pinned["unit"]),
         relation="" if pinned is None else str(pinned["relation"]),
         headline="" if pinned is None else headline(pinned, terms),
@@ -216,7 +224,7 @@ def _section(
         frozen="" if freeze is None else frozen_text(freeze),
         differences=standing.differences,
         accounts=standing.accounts,
-        thresholds=tuple(thresholds) if newest else (),
+        thresholds=tuple(map(number_text, shares)) if newest else (),
         alerts=tuple(views.alerts(ledger, dataset)) if newest else (),
         refusals=tuple(refused[:_MOST_REFUSALS]) if newest else (),
         refused=len(refused) if newest else 0,
@@ -272,6 +280,8 @@ def _data(value: Any) -> Any:
             for name, part in parts.items()
             if not isinstance(part, BurnDown | Composition)
         }
+    if isinstance(value, Fraction):
+        return number_text(value)
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, Mapping):

@@ -18,8 +18,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from dpflow.accounting.costs import cost_from_description
-from dpflow.exceptions import ConfigurationError, DpflowError
-from dpflow.ledger.records import AccountView, RefusalView
+from dpflow.exceptions import ConfigurationError, DpflowError, how_to_install
+from dpflow.ledger.alerts import alert_text
+from dpflow.ledger.records import AccountView, RefusalView, canonical
 from dpflow.plots import (
     BurnDown,
     Composition,
@@ -40,13 +41,14 @@ from dpflow.summary import (
     reading_text,
     shown_components,
     telling,
+    unusual_text,
 )
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _FOLDER = "templates"
-_MOST_REFUSALS, _MOST_ACCOUNTS = 20, 60
+_MOST_REFUSALS, _MOST_ACCOUNTS, _MOST_RELEASES = 20, 60, 10
 _drawing = threading.Lock()
 
 
@@ -83,7 +85,13 @@ def render(report: Report, *, live: Live | None = None) -> str:
     sections = [_section(section) for section in report.sections]
     drawn = all(each["drawn"] for each in sections)
     page = _environment().get_template("report.html")
-    facts = {"report": report, "sections": sections, "drawn": drawn}
+    facts = {
+        "report": report,
+        "sections": sections,
+        "drawn": drawn,
+        "kept": report.releases[:_MOST_RELEASES],
+        "install_plots": how_to_install("plots"),
+    }
     return page.render(**facts, **_frame(live))
 
 
@@ -107,7 +115,6 @@ def _frame(live: Live | None) -> dict[str, Any]:
 
 def _section(section: Section) -> dict[str, Any]:
     pictures, drawn = _pictures(section)
-    used = [v.used_fraction for v in section.filters if v.used_fraction is not None]
     filters = telling(section.filters, _MOST_ACCOUNTS)
     odometers = telling(section.odometers, _MOST_ACCOUNTS)
     return {
@@ -116,11 +123,18 @@ def _section(section: Section) -> dict[str, Any]:
         "rows": [row for view in filters for row in _rows(view)],
         "odometers": odometers,
         "hidden": len(section.accounts) - len(filters) - len(odometers),
-        "used": max(used, default=None),
+        "used": _used(section),
+        "unusual": unusual_text(section.overview.unusual),
         "refusals": _alike(section.refusals)[:_MOST_REFUSALS],
         "pictures": pictures,
         "drawn": drawn,
     }
+
+
+def _used(section: Section) -> float | None:
+    """Return the largest share used of a gate that everything in its part passes."""
+    shares = [each.fraction for each in section.overview.spent]
+    return max((share for share in shares if share is not None), default=None)
 
 
 def anchor(dataset: str, term: int | None) -> str:
@@ -151,16 +165,16 @@ def _rows(view: AccountView) -> list[dict[str, Any]]:
 
 
 def _alike(refusals: Sequence[RefusalView]) -> list[dict[str, Any]]:
-    """Gather refusals that say the same one after another, newest first."""
+    """Gather refusals that say the same; the newest are first."""
     names = ("step", "flow", "gate", "theorem", "asked", "left", "fits")
-    found: list[dict[str, Any]] = []
+    found: dict[str, dict[str, Any]] = {}
     for each in refusals:
         said = {name: each.body.get(name) for name in names}
-        if found and found[-1]["said"] == said:
-            found[-1] |= {"times": found[-1]["times"] + 1, "first": each.at}
-        else:
-            found.append({"said": said, "times": 1, "first": each.at, "last": each.at})
-    return found
+        same = found.setdefault(
+            canonical(said), {"said": said, "times": 0, "last": each.at}
+        )
+        same["times"] += 1
+    return list(found.values())
 
 
 def _promise(view: AccountView) -> str:
@@ -217,12 +231,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
+        alert=alert_text,
         amounts=amounts_text,
         cost=_cost_text,
         held_step=held_step,
         left=lambda amounts: amounts_text(amounts, up=False),
         moment=_moment,
         percent=percent_text,
+        sentence=lambda text: f"{text[:1].upper()}{text[1:]}",
+        short=lambda text: short_up(number_from_text(text)),
         reading=reading_text,
         title_of=account_title,
         anchor=anchor,

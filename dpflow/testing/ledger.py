@@ -305,12 +305,13 @@ def _texts(source: str | Path | Policy) -> list[str]:
     if path.is_dir():
         load_policies(path)
         return [
-            each.read_text("utf-8")
+            each.read_bytes().decode()
             for each in sorted(path.glob("*.y*ml"))
             if not each.name.startswith(".")
         ]
     try:
-        return [path.read_text("utf-8")]
+        # As bytes: Python would make a line's end of a lone CR, which policies refuse.
+        return [path.read_bytes().decode()]
     except OSError as error:
         msg = (
             f"use() takes policies, paths of policy files and YAML texts of more than "

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.conversions import gaussian_delta
 from dpflow.accounting.costs import (
     Gaussian,
@@ -388,3 +389,26 @@ def test_numbers_that_make_no_mechanism(make):
     """Refused when the cost is made, with the number in the message."""
     with pytest.raises(InvalidCost):
         make()
+
+
+FILTERS = ["basic", "rogers", "whitehouse", "gaussian", "concentrated", "portfolio"]
+ODOMETERS = {"basic": {}, "rogers": {"beta": 1}, "mixture": {"rho": 1}}
+ODOMETERS |= {"linear": {"target": 1}, "stitched": {"v0": 1}, "renyi": {"order": 8}}
+
+
+@pytest.mark.parametrize("scale", ["1e-6", "1e-5", "9e-5", "1e-4"])
+def test_discrete_laplace_has_a_price_where_laplace_has(scale: str) -> None:
+    """Under every rule; an epsilon above 10,000 is a price like any other."""
+    made = [make_filter(name, epsilon=1, delta="1e-6") for name in FILTERS]
+    made += [
+        make_odometer(name, delta="1e-6", **options)
+        for name, options in ODOMETERS.items()
+    ]
+    for rule in made:
+        smooth = rule.price(Laplace(sensitivity=10**6, scale=10**6 * Fraction(scale)))
+        whole = rule.price(
+            DiscreteLaplace(sensitivity=10**6, scale=10**6 * Fraction(scale))
+        )
+        for one, other in zip(smooth.amounts, whole.amounts, strict=True):
+            assert one <= other * (1 + Fraction(1, 10**3))
+            assert other <= one * (1 + Fraction(1, 10**3))

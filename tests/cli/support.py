@@ -101,13 +101,17 @@ class Shop:
         return request.reservation
 
     def charge(
-        self, cost: Cost = STEP, outcome: str = "completed", **step: Any
+        self,
+        cost: Cost = STEP,
+        outcome: str = "completed",
+        noise: str = "opendp",
+        **step: Any,
     ) -> None:
         """Reserve and settle a step."""
         reservation = self.reserve(cost, **step)
         ledger = self.ledger()
         body = {"error_type": "ValueError"} if outcome == "failed" else {}
-        ledger.settle(reservation, outcome=outcome, body={"noise": "opendp"} | body)
+        ledger.settle(reservation, outcome=outcome, body={"noise": noise} | body)
         ledger.close()
 
     def refuse(self, cost: Cost, **step: Any) -> BudgetRefused:

@@ -199,7 +199,8 @@ def test_a_row_of_the_journal_is_one_line_in_a_pipe(busy: Shop) -> None:
     """So that grep finds all of it."""
     lines = run_process("history").stdout.splitlines()
     (row,) = (line for line in lines if "a_step_with_quite_a_long_name" in line)
-    assert row.endswith("forfeited (1)")
+    assert "forfeited" in row
+    assert row.endswith("(1)")
     assert row[:2] == "20"
 
 
@@ -223,7 +224,7 @@ def test_a_closed_pipe_is_no_error(busy: Shop) -> None:
 
 def test_a_terminal_that_lacks_letters_gets_replacements(busy: Shop) -> None:
     """An old locale is no reason to fail."""
-    result = run_process("status", PYTHONIOENCODING="ascii")
+    result = run_process("status", "--details", PYTHONIOENCODING="ascii")
     assert (result.returncode, result.stderr) == (0, "")
     assert "share of weekly-report" in result.stdout
 
@@ -259,7 +260,9 @@ def test_a_terminal_gets_lines_that_fit(busy: Shop, command: str) -> None:
 @pytest.mark.parametrize("columns", [40, 80])
 def test_numbers_stay_whole_in_a_narrow_terminal(busy: Shop, columns: int) -> None:
     """Half a number reads like another one."""
-    shown = without_colour(run_terminal("status", "cdnow", columns=columns))
+    shown = without_colour(
+        run_terminal("status", "cdnow", "--details", columns=columns)
+    )
     assert {"0.4195", "0.1893", "0.01"} <= set(shown.split())
 
 
@@ -276,7 +279,9 @@ def test_a_narrow_terminal_leaves_out_columns_of_zeros(shop: Shop) -> None:
     shop.charge(key="revenue/1997-W14")
 
     def heads(columns: int) -> set[str]:
-        shown = without_colour(run_terminal("status", "cdnow", columns=columns))
+        shown = without_colour(
+            run_terminal("status", "cdnow", "--details", columns=columns)
+        )
         assert max(len(line) for line in shown.splitlines()) <= columns
         return {"reserved", "forfeited", "currency"} & set(shown.split())
 

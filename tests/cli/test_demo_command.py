@@ -4,11 +4,37 @@ from __future__ import annotations
 
 import inspect
 
+import pytest
+
 from dpflow.demo import run_demo
-from tests.cli.support import run
+from tests.cli.support import Shop, run, run_process
+
+#: The command, as if some libraries were not installed.
+WITHOUT = """
+import sys
+sys.modules.update(dict.fromkeys(sys.argv[1:]))
+sys.argv = ["dpflow", "demo"]
+from dpflow.cli import main
+main()
+"""
 
 
 def test_the_demo_takes_what_the_command_gives() -> None:
     """The command is thin; the demo's own tests run it."""
     assert "as_json" in inspect.signature(run_demo).parameters
     assert "real data" in run("demo", "--help").stdout
+
+
+@pytest.mark.parametrize("names", [("lifetimes",), ("opendp", "pandas", "matplotlib")])
+def test_without_its_libraries_the_demo_says_what_to_install(
+    empty: Shop, names: tuple[str, ...]
+) -> None:
+    """In one error, before anything is made or charged."""
+    done = run_process(*names, code=WITHOUT)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    text = " ".join(done.stderr.split())
+    assert all(name in text for name in names)
+    assert "[examples]" in text
+    assert list(empty.root.iterdir()) == []

@@ -71,7 +71,21 @@ def test_every_theorem_is_asked_with_a_whole_budget(shop: Shop) -> None:
     assert theorems["gaussian"]["runs"] == counted(1000, "3", "1e-6")
     assert theorems["renyi"]["runs"] < theorems["gaussian"]["runs"]
     assert theorems["basic"]["priced"] is False
-    assert "no price (1)" in run_fine("forecast", "cdnow", "--cost", WEEKLY)
+    text = run_fine("forecast", "cdnow", "--cost", WEEKLY)
+    without = sorted(name for name, each in theorems.items() if not each["priced"])
+    line = f"{len(without)} theorems without a price for it: {', '.join(without)}."
+    assert f"{line} --json says why." in " ".join(text.split())
+    rows = [row.split()[0] for row in text.splitlines() if row.strip()]
+    assert not set(without) & set(rows)
+    assert "no price (" not in text
+
+
+def test_the_policys_own_theorem_is_shown_without_a_price(shop: Shop) -> None:
+    """Its reason is what somebody came for."""
+    text = run_fine("compare", "adult", "--cost", "Gaussian(sensitivity=1, sigma=10)")
+    (row,) = [row for row in text.splitlines() if row.split()[:1] == ["basic"]][:1]
+    assert "no price (1)" in row
+    assert "(1)" in text.split("without a price for it")[0]
 
 
 def test_the_policys_own_options_count(shop: Shop) -> None:
@@ -88,8 +102,8 @@ def test_the_policys_own_options_count(shop: Shop) -> None:
 
 def test_like_takes_the_last_run_of_a_flow(shop: Shop) -> None:
     """It needs no dataset, for the flow's own is known."""
-    shop.charge(key="revenue/2026-W05")
-    shop.charge(key="revenue/2026-W06")
+    for week in range(2, 7):
+        shop.charge(key=f"revenue/2026-W0{week}")
     data = run_json("forecast", "--like", "weekly-report")
     status = run_json("status", "cdnow")["datasets"][0]["outlooks"][0]
     assert data["dataset"] == "cdnow"
@@ -99,6 +113,17 @@ def test_like_takes_the_last_run_of_a_flow(shop: Shop) -> None:
     ]
     assert status["every_from"] == "release keys"
     assert "as its release keys tell" in run_fine("forecast", "--like", "weekly-report")
+
+
+def test_a_first_day_needs_a_known_interval(shop: Shop) -> None:
+    """Two keys tell none, and a date is not ignored in silence."""
+    shop.charge(key="revenue/2026-W05")
+    shop.charge(key="revenue/2026-W06")
+    arguments = ("forecast", "--like", "weekly-report", "--from", "2026-03-02")
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "--from needs --every INTERVAL" in result.stderr
+    assert "2026" in run_fine(*arguments, "--every", "week")
 
 
 def test_fresh_starts_from_a_full_budget(shop: Shop) -> None:
@@ -124,12 +149,20 @@ def test_nothing_is_written(shop: Shop) -> None:
     assert run_json("ledger", "status")["datasets"] == []
 
 
-def test_a_flow_that_the_policy_keeps_out_has_no_runs(shop: Shop) -> None:
-    """Whatever it costs."""
-    data = run_json("forecast", "cdnow", "--cost", WEEKLY, "--flow", "other")
-    assert data["outlook"]["runs_left"] == 0
-    assert "policy" in data["outlook"]["limited_by"]
-    assert {row["runs_left"] for row in data["noise"]} == {0}
+def test_a_flow_that_the_policy_keeps_out_is_a_mistake(shop: Shop) -> None:
+    """A typing error is told with the name that was meant, and no table of zeros."""
+    result = run("forecast", "cdnow", "--cost", WEEKLY, "--flow", "weekly")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "does not let the flow 'weekly' in" in result.stderr
+    assert "Did you mean 'weekly-report'? Known: weekly-report." in result.stderr
+
+
+def test_a_sentence_about_an_odometer_has_its_commas(shop: Shop) -> None:
+    """The gate, at what it halts, and what it does."""
+    shop.write(CDNOW.replace("halt_at_epsilon: 3", "halt_at_epsilon: 1.5"))
+    text = " ".join(run_fine("forecast", "cdnow", "--cost", WEEKLY).split())
+    halts = "The odometer of weekly-report, which halts at 1.5, refuses the next one."
+    assert halts in text
 
 
 def test_no_run_fits_is_said(shop: Shop) -> None:

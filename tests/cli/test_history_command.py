@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from dpflow import guarded
 from dpflow.accounting.costs import Gaussian, PureDP
+from dpflow.ledger.provenance import system_user
+from dpflow.project import forget_projects
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
 
 MISTYPED = Gaussian(sensitivity=100, noise_multiplier="0.1")
@@ -53,7 +56,7 @@ def test_an_unknown_dataset_is_an_error(shop: Shop) -> None:
 
 
 def test_a_decision_says_why_and_who(shop: Shop, monkeypatch: Any) -> None:
-    """Of a first term nobody decided in so many words, nothing is said."""
+    """A first term, which nobody decided in so many words, has its name as well."""
     shop.charge()
     monkeypatch.setenv("DPFLOW_PRINCIPAL", "bob")
     run_fine("freeze", "cdnow", "--because", "wrong sigma")
@@ -67,7 +70,25 @@ def test_a_decision_says_why_and_who(shop: Shop, monkeypatch: Any) -> None:
     assert opened.endswith("gaussian: epsilon 3, delta 1e-6; a new year (bob)")
     assert any(line.endswith("it was right (bob)") for line in lines)
     assert any(line.endswith("wrong sigma (bob)") for line in lines)
-    assert lines[-1].endswith("gaussian: epsilon 3, delta 1e-6")
+    assert lines[-1].endswith(f"gaussian: epsilon 3, delta 1e-6; by {system_user()}")
+
+
+def test_a_charge_says_who(shop: Shop, monkeypatch: Any) -> None:
+    """The principal, wherever one was named; also beside the term that it opened."""
+    monkeypatch.setenv("DPFLOW_PRINCIPAL", "carol")
+
+    @guarded(dataset="adult", cost=PureDP(epsilon="0.1"), flow="census")
+    def count() -> int:
+        return 1
+
+    count()
+    forget_projects()
+    settled, reserved, opened = run_fine("history", "adult").splitlines()[-3:]
+    assert reserved.endswith("by carol")
+    assert opened.endswith("basic: epsilon 1; by carol")
+    assert settled.endswith("noise self-declared")
+    entries = run_json("history", "adult")["entries"]
+    assert {entry["who"] for entry in entries} == {"carol"}
 
 
 def test_a_population_has_a_journal_of_its_own(shop: Shop) -> None:
@@ -166,7 +187,7 @@ def test_a_forfeited_reservation_is_marked_and_explained(shop: Shop) -> None:
     """Its process has ended, and it stays charged in full."""
     shop.reserve()
     text = run_fine("history")
-    assert "forfeited (1)" in text
+    assert f"forfeited; by {system_user()} (1)" in text
     assert "(1) A forfeited reservation is one whose process ended" in text
     assert run_json("history")["entries"][0]["outcome"] == "forfeited"
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import select
+import shutil
 import struct
 import subprocess
 import sys
@@ -17,10 +18,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dpflow import Gaussian, guarded
 from dpflow.cli import starter
+from dpflow.exceptions import ConfigurationError
+from dpflow.project import forget_projects
 from tests.cli.support import ADULT, Shop, _environment, run, run_fine, run_json
 from tests.cli.support import without_colour as plain
 
+COUNT = Gaussian(sensitivity=1, noise_multiplier=20)
 FLAGS = (
     ("--dataset", "sales", "--unit", "loyal customer", "--people", "4000"),
     ("--flow", "weekly report", "--epsilon", "2", "--delta", "1e-7"),
@@ -280,3 +285,80 @@ def test_a_second_dataset_is_told_of_a_flow_that_was_there(empty: Shop) -> None:
     # Again for the first one, nothing is new and nothing is wrong.
     again = run_json("init", "--yes", "--dataset", "one")["warnings"]
     assert not any("was there" in text for text in again)
+
+
+def charged(dataset: str) -> str:
+    """Charge a step of the flow that the policy names; return how it was refused."""
+
+    @guarded(dataset=dataset, cost=COUNT, flow="daily-report", noise="own")
+    def count() -> int:
+        return 1
+
+    forget_projects()
+    try:
+        count()
+    except ConfigurationError as error:
+        return error.message
+    finally:
+        forget_projects()
+    return ""
+
+
+def test_a_ledger_made_anew_does_not_forget(empty: Shop) -> None:
+    """The policy names its source, and the witness knows which ledger governs that."""
+    run_json("init", "--yes")
+    assert charged("visits") == ""
+    shutil.rmtree(empty.root / ".dpflow")
+    (empty.policies / "ledger.lock").unlink()
+    run_json("init", "--yes")
+    assert "is governed by ledger" in charged("visits")
+
+
+def test_projects_with_one_dataset_name_are_not_one_source(
+    empty: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each that is made has a source of its own, until somebody says otherwise."""
+    for name in ("one", "two"):
+        folder = empty.root / name
+        folder.mkdir()
+        (folder / "pyproject.toml").touch()
+        monkeypatch.chdir(folder)
+        run_json("init", "--yes")
+        assert charged("visits") == ""
+
+
+def test_a_policy_without_a_source_is_weak(empty: Shop) -> None:
+    """For who is strict: a ledger made anew would not be noticed."""
+    run_json("init", "--yes")
+    path = empty.policies / "visits.yaml"
+    lines = path.read_text().splitlines()
+    assert run_json("policy", "check", "--strict")["fine"]
+    path.write_text("\n".join(e for e in lines if not e.startswith("source:")))
+    assert run_json("policy", "check")["fine"]
+    data = run_json("policy", "check", "--strict", exit_code=1)
+    (policy,) = data["policies"]
+    assert [each["code"] for each in policy["warnings"]] == ["no-source"]
+
+
+def test_nothing_is_made_for_a_dataset_that_nobody_named(empty: Shop) -> None:
+    """Where there is a policy, it is that one's project; of several one is named."""
+    run_json("init", "--yes", "--dataset", "orders", "--flow", "daily-orders")
+    shutil.rmtree(empty.root / ".dpflow")
+    (empty.policies / "ledger.lock").unlink()
+    data = run_json("init", "--yes")
+    assert set(data["made"]) == {".dpflow/ledger.db", "policies/ledger.lock"}
+    assert "orders" in data["guarantee"]
+    empty.write(ADULT, "adult.yaml")
+    result = run("init", "--yes")
+    assert result.exit_code == 1
+    text = " ".join(result.stderr.split())
+    assert "adult, orders" in text
+    assert "--dataset" in text
+    assert not (empty.policies / "visits.yaml").exists()
+
+
+def test_the_usual_folders_of_python_are_ignored(empty: Shop) -> None:
+    """A virtual environment is no source."""
+    run_json("init", "--yes")
+    lines = (empty.root / ".gitignore").read_text().splitlines()
+    assert {".dpflow/", "__pycache__/", "venv/", ".venv/"} <= set(lines)

@@ -11,10 +11,20 @@ from typing import Any
 
 import pytest
 
-from dpflow import Gaussian
+from dpflow import Gaussian, guarded
+from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
 from dpflow.exceptions import LedgerRolledBack
 from dpflow.ledger.records import canonical
-from tests.cli.support import Shop, run, run_fine, run_json, run_process
+from dpflow.project import forget_projects
+from tests.cli.support import (
+    Shop,
+    run,
+    run_fine,
+    run_json,
+    run_process,
+    without_colour,
+)
+from tests.projects import TENTH
 
 WHY = ("--because", "a test")
 LAPLACE = "Laplace(sensitivity=1, epsilon=0.25)"
@@ -57,6 +67,75 @@ def test_a_restore_charges_again_what_the_backup_lacks(shop: Shop) -> None:
     assert data["repaired"] is True
     assert data["replaced_file"].endswith("ledger.db.before-restore-1")
     assert {loss["account"] for loss in data["losses"]} >= {"cdnow#1"}
+
+
+def kept(number: int) -> list[str]:
+    """Keep some releases; return their digests."""
+
+    @guarded(dataset="adult", cost=TENTH, release_key="count/{week}")
+    def count(week: int) -> str:
+        return f"week {week}"
+
+    for week in range(number):
+        count(week)
+    forget_projects()
+    found = run_json("releases", "list")["releases"]
+    return [each["digest"] for each in sorted(found, key=lambda each: each["key"])]
+
+
+@pytest.mark.parametrize("witness", ["witness", "none"])
+def test_a_restore_tells_which_releases_are_lost(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, witness: str
+) -> None:
+    """Their keys and digests; the replaced file still shows them as before."""
+    monkeypatch.setenv(WITNESS_VARIABLE, witness)
+    if witness != "none":
+        assert run("ledger", "trust", "--yes").exit_code == 0
+    kept(2)
+    run_fine("ledger", "backup", "kept.db")
+    digests = kept(4)
+    data = run_json("ledger", "restore", "kept.db", *WHY)
+    lost = {each["key"]: each["digest"] for each in data["lost_releases"]}
+    assert lost == {"count/2": digests[2], "count/3": digests[3]}
+    assert {each["dataset"] for each in data["lost_releases"]} == {"adult"}
+    assert {each["step"] for each in data["lost_releases"]} == {"count"}
+    assert data["lost_releases_are_all"]
+    assert len(run_json("releases", "list")["releases"]) == 2
+    shutil.move(data["replaced_file"], shop.root / ".dpflow" / "ledger.db")
+    text = without_colour(run_fine("ledger", "restore", "kept.db", *WHY))
+    assert "2 releases are lost. A run that asks for one again draws" in text
+    assert f"adult: count/3 of step count, digest {digests[3]}" in " ".join(
+        text.split()
+    )
+    (line,) = (line for line in text.splitlines() if "dpflow releases show" in line)
+    monkeypatch.setenv(LEDGER_VARIABLE, line.split()[0].partition("=")[2])
+    shown = run("releases", "show", "count/3")
+    assert (shown.exit_code, shown.stdout) == (0, "week 3\n")
+
+
+def test_a_repair_tells_under_which_charges_releases_are_lost(shop: Shop) -> None:
+    """The witness knows the charges and not what was kept; before and after."""
+    kept(2)
+    run_fine("ledger", "backup", "kept.db")
+    kept(4)
+    entries = run_json("history", "adult")["entries"]
+    newest = {each["reservation"] for each in entries[:4]}
+    shutil.copy(shop.root / "kept.db", shop.root / ".dpflow" / "ledger.db")
+    text = " ".join(run("ledger", "reconcile").stdout.split())
+    assert "is lost, if anything was. A run that asks for one again draws" in text
+    assert all(f"dataset adult: reservation {each}" in text for each in newest)
+    for how in ((), WHY):
+        code = 0 if how else 1
+        data = run_json("ledger", "reconcile", *how, exit_code=code)
+        lost = data["lost_releases"]
+        assert {each["reservation"] for each in lost} == newest
+        assert [each["dataset"] for each in lost] == ["adult"] * 2
+        assert [each["digest"] for each in lost] == [None] * 2
+    assert run_json("ledger", "reconcile")["lost_releases"] == []
+    shutil.copy(shop.root / "kept.db", shop.root / ".dpflow" / "ledger.db")
+    # A witness that was begun anew knows the newest entry of each account.
+    text = " ".join(run("ledger", "reconcile", *WHY).stdout.split())
+    assert "Releases may be lost that nothing tells of." in text
 
 
 def test_a_restore_without_a_reason_is_wrong_usage(shop: Shop) -> None:
@@ -278,7 +357,7 @@ import os, signal, sys
 from dpflow import Gaussian, guarded, preflight
 cost = Gaussian(sensitivity=100, sigma=1000)
 
-@guarded(dataset="cdnow", cost=cost, flow="weekly-report")
+@guarded(dataset="cdnow", cost=cost, flow="weekly-report", noise="own")
 def step():
     return 1
 

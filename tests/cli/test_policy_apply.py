@@ -122,6 +122,30 @@ def test_apply_tightens_and_tells_the_guarantee(shop: Shop) -> None:
     assert "basic: epsilon 1" in run_fine("history", "adult")
 
 
+def test_apply_says_why_a_tightened_term_keeps_its_budget(shop: Shop) -> None:
+    """The guarantee names the budget that the term was opened with, and says so."""
+    charge(shop)
+    shop.write(adult("0.5"), "adult.yaml")
+    text = " ".join(run_fine("policy", "apply", "adult").split())
+    kept = (
+        "The guarantee stays (epsilon = 1, delta = 0), because the term was opened "
+        "with it; from now on steps are admitted up to (epsilon = 0.5, delta = 0)."
+    )
+    assert kept in text
+    assert "because the term was opened" not in run_fine("policy", "apply", "cdnow")
+
+
+def test_apply_says_what_is_assumed_once(shop: Shop) -> None:
+    """For each dataset its own budget, unit and relation; the long words are alike."""
+    text = " ".join(run_fine("policy", "apply").split())
+    assert text.count("every step draws the noise it declares") == 1
+    assert text.count("all releases from") == 1
+    second = "Every customer (add-or-remove): (epsilon = 3, delta = 1e-06) for dataset"
+    assert f"{second} 'cdnow', in the same sense." in text
+    alone = " ".join(run_fine("policy", "apply", "cdnow").split())
+    assert "every step draws the noise it declares" in alone
+
+
 def test_apply_says_which_accounts_admit_nothing_more(shop: Shop) -> None:
     """What was charged stays under the old guarantee."""
     charge(shop, "0.8")
@@ -151,7 +175,7 @@ def test_apply_opens_a_term_only_when_it_is_asked_to(shop: Shop) -> None:
     assert "All terms together are kept within (epsilon = 3, delta = 0)" in text
     assert "add up to (epsilon = 3, delta = 0) of the lifetime" in text
     status = run_fine("status", "adult")
-    assert "adult  earlier term 1" in status
+    assert "adult  ended  (term 1)" in status
     assert "Terms so far: 1 (epsilon = 1, delta = 0)" in status
 
 

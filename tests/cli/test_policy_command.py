@@ -101,6 +101,7 @@ def test_weak_choices_are_warned_of_and_fail_only_if_that_is_asked(shop: Shop) -
     codes = [each["code"] for each in data["policies"][0]["warnings"]]
     assert codes == ["large-epsilon", "large-delta"]
     assert run_json(*arguments, "--strict", exit_code=1)["fine"] is False
+    shop.write(f"source: shop.cdnow\n{CDNOW}")
     assert run("policy", "check", "policies/cdnow.yaml", "--strict").exit_code == 0
 
 
@@ -133,6 +134,64 @@ def test_a_cost_that_is_none_is_an_error(shop: Shop) -> None:
     """Named, with exit code 1."""
     result = run("policy", "check", "--cost", "Gausian()")
     assert (result.exit_code, "Gausian" in result.stderr) == (1, True)
+
+
+HALT = "halt_at_epsilon: 3"
+
+
+@pytest.mark.parametrize(
+    ("halt", "binds", "advice"),
+    [
+        ("1.5", "odometer", "Leave halt_at_epsilon out and lower the share instead"),
+        ("9", "share", "so halt_at_epsilon never does: leave it out"),
+    ],
+)
+def test_check_says_which_of_share_and_odometer_ends_a_flow(
+    shop: Shop, halt: str, binds: str, advice: str
+) -> None:
+    """By counts of the same steps that the ledger would admit, alone by each."""
+    shop.write(CDNOW.replace(HALT, f"halt_at_epsilon: {halt}"))
+    arguments = ("policy", "check", "policies/cdnow.yaml", "--cost", GAUSSIAN)
+    (flow,) = run_json(*arguments)["policies"][0]["flow_gates"]
+    assert (flow["flow"], flow["binds"]) == ("weekly-report", binds)
+    (counts,) = flow["counts"]
+    share = make_filter("gaussian", epsilon=2, delta="5e-7")
+    price = share.price(cost_from_text(GAUSSIAN))
+    assert share.admits(times(price, counts["share"]))
+    assert not share.admits(times(price, counts["share"] + 1))
+    assert (counts["odometer"] < counts["share"]) == (binds == "odometer")
+    text = " ".join(run_fine(*arguments).split())
+    assert f"{counts['share']} by its share, {counts['odometer']} by its od" in text
+    assert advice in text
+
+
+def test_which_gate_ends_a_flow_may_depend_on_its_steps(shop: Shop) -> None:
+    """And a flow with one gate of its own is not spoken of."""
+    costs = ("--cost", GAUSSIAN, "--cost", "PureDP(epsilon=0.1)")
+    arguments = ("policy", "check", "policies/cdnow.yaml", *costs)
+    found = {}
+    for halt in ("1.5", "2", "3"):
+        shop.write(CDNOW.replace(HALT, f"halt_at_epsilon: {halt}"))
+        (flow,) = run_json(*arguments)["policies"][0]["flow_gates"]
+        found[halt] = flow["binds"]
+    assert found == {"1.5": "odometer", "2": "either", "3": "share"}
+    shop.write(CDNOW.replace(f", {HALT}", ""))
+    assert run_json(*arguments)["policies"][0]["flow_gates"] == []
+
+
+def test_check_counts_steps_that_drew_their_own_noise(shop: Shop) -> None:
+    """The journal knows them, and whoever checks the policy is told."""
+    shop.charge()
+    (policy,) = run_json("policy", "check", "policies/cdnow.yaml")["policies"]
+    assert policy["ledger"]["own_noise"] == 0
+    for noise in ("self-declared", "own", "opendp"):
+        ledger, reservation = shop.ledger(), shop.reserve()
+        ledger.settle(reservation, body={"noise": noise})
+        ledger.close()
+    (policy,) = run_json("policy", "check", "policies/cdnow.yaml")["policies"]
+    assert policy["ledger"]["own_noise"] == 2
+    text = run_fine("policy", "check", "policies/cdnow.yaml")
+    assert "Of the steps so far, 2 drew their own noise." in text
 
 
 # policy check: what it refuses

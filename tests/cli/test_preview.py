@@ -121,7 +121,7 @@ def test_no_change_says_so(project):
     assert [each["verdict"] for each in found["policies"]] == ["same"]
     assert step(found)["status"] == "same"
     assert step(found)["flows"] == ["daily-report"]
-    assert "1 steps are as they were" in run_fine("preview")
+    assert "1 step is as it was" in run_fine("preview")
 
 
 @pytest.mark.parametrize(
@@ -201,6 +201,16 @@ def test_a_policy_that_cannot_be_read_fails_the_check(project):
     project.write("policies/twice.yaml", POLICY)
     found = run_json("preview", "--fail-on", "looser", exit_code=1)
     assert "another file governs already" in found["problems"][0]
+
+
+@pytest.mark.parametrize("sign", ["\r", "\x85", "\u2028"])
+def test_a_field_that_is_hidden_from_the_review_fails_the_check(project, sign):
+    """Git and a browser show a comment where YAML reads a field."""
+    hidden = f"unit: visitor  # each one{sign}errors: keep  # {sign}"
+    text = POLICY.replace("unit: visitor", hidden)
+    (project.root / "policies" / "visits.yaml").write_bytes(text.encode())
+    found = run_json("preview", "--fail-on", "looser", exit_code=1)
+    assert "may hide a field" in found["problems"][0]
 
 
 # Steps
@@ -298,6 +308,58 @@ def test_a_function_that_lost_its_guard_is_weaker(project):
     found = run_json("preview", "--fail-on", "looser", exit_code=1)
     assert step(found)["status"] == "unguarded"
     assert found["weaker"] == ["step visitors has lost its guard"]
+
+
+@pytest.mark.parametrize(
+    ("new", "weaker"),
+    [
+        ("return 1", ["step visitors draws no noise any more"]),
+        ("return 1  # release(1)", ["step visitors draws no noise any more"]),
+        ("print('release'); return 1", ["step visitors draws no noise any more"]),
+        ("LOCK.release(); return 1", ["step visitors draws no noise any more"]),
+        ("return release(2)", []),
+        ("return dpflow.release(2)", []),
+        ("number = 1\n    return release(number)", []),
+    ],
+)
+def test_a_draw_that_was_taken_off_is_weaker(project, new, weaker):
+    """A body under a Gaussian that no longer draws it would give out exact numbers."""
+    project.change("report.py", "return release(1)", new)
+    found = run_json("preview", "--fail-on", "looser", exit_code=int(bool(weaker)))
+    assert found["weaker"] == weaker
+    assert step(found)["status"] == ("changed" if weaker else "same")
+    notes = step(found)["notes"]
+    assert [note for note in notes if "no draw is seen in its body" in note] == (
+        notes if weaker else []
+    )
+
+
+def test_noise_of_its_own_is_told_and_may_be_weaker(project):
+    """From then on nobody but the body's author vouches for the noise."""
+    project.change("report.py", "return release(1)", "return 1 + mine()")
+    project.change("report.py", 'dataset="visits"', 'noise="own", dataset="visits"')
+    found = run_json("preview", "--fail-on", "looser", exit_code=1)
+    assert found["weaker"] == ["step visitors draws its own noise from now on"]
+    assert step(found)["status"] == "changed"
+    project.commit()
+    project.git("branch", "--force", "main")
+    project.change("report.py", "1 + mine()", "2 + mine()")
+    assert run_json("preview", "--fail-on", "looser")["weaker"] == []
+
+
+def test_a_step_that_never_drew_is_told_and_a_new_one_fails(project):
+    """What the change brings in is its doing; what was there before is only told."""
+    bare = CODE.replace("release(1)", "1").replace("visitors", "visits")
+    project.write("more.py", bare)
+    found = run_json("preview", "--fail-on", "looser", exit_code=1)
+    assert found["weaker"] == ["step visits draws no noise"]
+    project.commit()
+    project.git("branch", "--force", "main")
+    found = run_json("preview", "--fail-on", "looser")
+    assert found["weaker"] == []
+    (note,) = step(found, "visits")["notes"]
+    assert "no draw is seen in its body" in note
+    assert "visits" in run_fine("preview")
 
 
 def test_a_cost_for_another_relation_is_told(project):
@@ -422,6 +484,81 @@ def test_every_way_to_make_a_step_is_found(text, name, datasets, flows):
     assert (found.name, found.datasets, found.flows) == (name, datasets, flows)
 
 
+DRAWN = "Gaussian(sensitivity=1, sigma=20)"
+
+
+@pytest.mark.parametrize(
+    ("text", "undrawn"),
+    [
+        ("@guarded(dataset='a', cost=%s)\ndef f(): return 1", True),
+        ("@guarded(dataset='a', cost=%s)\nasync def f(): return 1", True),
+        ("@guarded(dataset='a', cost=%s)\ndef f(): return release(1)", False),
+        ("@guarded(dataset='a', cost=%s)\ndef f(): return d.release(1)", False),
+        ("@guarded(dataset='a', cost=%s)\ndef f(): return later(release, 1)", False),
+        ("@guarded(dataset='a', cost=%s, noise='own')\ndef f(): return 1", False),
+        (
+            (
+                "from dpflow import release as r\n"
+                "@guarded(dataset='a', cost=%s)\ndef f(): return r(1)"
+            ),
+            False,
+        ),
+        # A function of the same file is followed.
+        (
+            (
+                "def g(): return h()\ndef h(): return release(g)\n"
+                "@guarded(dataset='a', cost=%s)\ndef f(): return g()"
+            ),
+            False,
+        ),
+        (
+            (
+                "def g(): return h()\ndef h(): return g()\n"
+                "@guarded(dataset='a', cost=%s)\ndef f(): return g()"
+            ),
+            True,
+        ),
+        ("with spend(dataset='a', cost=%s, step='s'): x = 1", True),
+        ("with spend(dataset='a', cost=%s, step='s') as c: c.release(1)", False),
+        ("async def f():\n  async with spend(dataset='a', cost=%s): x = 1", True),
+        ("g = guarded(dataset='a', cost=%s)(lambda: 1)", True),
+        ("g = guarded(dataset='a', cost=%s)(lambda: release(1))", False),
+        ("def f(): return 1\ng = guarded(dataset='a', cost=%s)(f)", True),
+        # Where the body is not seen, nothing is said of it.
+        ("g = guarded(dataset='a', cost=%s)(elsewhere.f)", False),
+        ("stack.enter_context(spend(dataset='a', cost=%s))", False),
+    ],
+)
+def test_a_body_without_a_draw_is_found(text, undrawn):
+    """In every way to make a step; through functions of the file, and no further."""
+    assert only(text % DRAWN).undrawn == undrawn
+
+
+@pytest.mark.parametrize(
+    ("cost", "undrawn"),
+    [
+        ("Laplace(sensitivity=1, epsilon=0.1)", True),
+        # Its numbers are computed; what it is, is not.
+        ("Gaussian(sensitivity=LIMITS.count(), sigma=20)", True),
+        ("COST", True),
+        ("ZCDP(rho=0.1)", False),
+        ("EarlyStopping(Gaussian(sensitivity=1, sigma=40), stops=(5, 10))", False),
+        ("lambda day: Gaussian(sensitivity=1, sigma=20)", False),
+    ],
+)
+def test_only_what_release_would_draw_is_missed(cost, undrawn):
+    """Other costs declare a guarantee of the body's own mechanism."""
+    text = f"COST = {DRAWN}\n@guarded(dataset='a', cost={cost})\ndef f(): return 1"
+    assert only(text).undrawn == undrawn
+
+
+@pytest.mark.parametrize("name", ["sparse_vector", "iterations", "gradient_descent"])
+def test_a_mechanism_of_dpflow_is_a_draw(name):
+    """It claims the draw that the cost pays for."""
+    text = f"@guarded(dataset='a', cost={DRAWN})\ndef f(): return {name}(1)"
+    assert not only(text).undrawn
+
+
 def test_a_file_that_is_no_python_is_a_problem(project):
     """It may hold steps."""
     project.write("broken.py", "guarded(:\n")
@@ -482,13 +619,45 @@ def test_an_unknown_base_is_told(project, name):
     assert "git knows no commit" in result.stderr
 
 
-def test_outside_a_repository_the_error_is_gits(tmp_path, monkeypatch):
-    """In one line."""
+def test_outside_a_repository_the_error_says_what_is_needed(tmp_path, monkeypatch):
+    """In our words, and without git's own usage."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     result = run("preview")
     assert result.exit_code == 1
-    assert "git rev-parse failed" in result.stderr
+    assert f"{tmp_path} is in no git repository" in result.stderr
+    assert "git init" in result.stderr
+    assert "fatal" not in result.stderr
+
+
+def test_a_project_without_a_commit_has_nothing_to_compare_with(tmp_path, monkeypatch):
+    """It says so, and what to do."""
+    monkeypatch.chdir(tmp_path)
+    Repository(tmp_path).git("init", "--quiet", "--initial-branch=main")
+    result = run("preview")
+    assert result.exit_code == 1
+    assert "no branch to compare with" in result.stderr
+    assert "--base" in result.stderr
+
+
+def test_git_that_is_missing_is_told(project, monkeypatch):
+    """By name, for its own error would say less."""
+    monkeypatch.setattr("dpflow.cli.preview_git.shutil.which", lambda _: None)
+    result = run("preview")
+    assert result.exit_code == 1
+    assert "git, which is not installed" in result.stderr
+
+
+def test_the_base_is_where_the_remote_begins(project):
+    """Its HEAD, wherever it points to; else main; else master; another by --base."""
+    assert run_json("preview")["base"].startswith("main (")
+    project.git("branch", "--move", "main", "master")
+    assert run_json("preview")["base"].startswith("master (")
+    project.git("update-ref", "refs/remotes/origin/trunk", "HEAD")
+    head = "refs/remotes/origin/HEAD"
+    project.git("symbolic-ref", head, "refs/remotes/origin/trunk")
+    assert run_json("preview")["base"].startswith("origin/trunk (")
+    found = run_json("preview", "--base", "master")
+    assert found["base"].startswith("master (")
 
 
 def test_nothing_is_run_read_or_written(project):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +10,38 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import guarded
-from tests.cli.support import run, run_fine, run_json
+from dpflow import Composed, Gaussian, Laplace, PureDP, Repeated, guarded, release
+from dpflow.forecast.noise import noise_of
+from dpflow.project import forget_projects
+from dpflow.rounding import float_up
+from tests.cli.support import (
+    run,
+    run_fine,
+    run_json,
+    run_terminal,
+    without_colour,
+)
 from tests.projects import TENTH, make_project
 
 SECRET = 4242
+SHOP = """\
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 3, delta: 1e-6}
+filter: portfolio
+flows:
+  weekly-report: {}
+"""
+COSTS = {
+    "plain": Gaussian(sensitivity=1, sigma=20),
+    "pure": Laplace(sensitivity=100, epsilon="0.1"),
+    "mixed": Composed(Gaussian(sensitivity=1, sigma=40), PureDP(epsilon="0.01")),
+    "guarantee": PureDP(epsilon="0.01"),
+    "own": Repeated(Gaussian(sensitivity=1, sigma=60), 2),
+}
+#: Those of them that `release` draws here.
+DRAWN = ("plain", "pure")
 
 
 @dataclass(frozen=True)
@@ -111,3 +139,71 @@ def test_an_edited_value_is_not_shown_and_not_replayed(
     assert "digest differs" in result.stderr
     with pytest.raises(Exception, match="digest differs"):
         report.revenue("w1")
+
+
+# What was published, with which error
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make releases of several costs, by somebody, in a flow."""
+    make_project(tmp_path, monkeypatch, SHOP)
+    monkeypatch.setenv("DPFLOW_PRINCIPAL", "ann@example.org")
+    forget_projects()
+    for name, cost in COSTS.items():
+        guarded(
+            dataset="shop",
+            cost=cost,
+            flow="weekly-report",
+            name=name,
+            release_key=f"{name}/2026-W05",
+        )(_drawn if name in DRAWN else _answer)()
+
+
+def _drawn() -> int:
+    return int(release(SECRET))
+
+
+def _answer() -> int:
+    return SECRET
+
+
+@pytest.mark.usefixtures("published")
+def test_a_list_says_what_was_published_with_which_error() -> None:
+    """Cost, flow, who, when and half of the 95 % interval that the cost declares."""
+    found = {each["step"]: each for each in run_json("releases", "list")["releases"]}
+    assert found.keys() == COSTS.keys()
+    for name, each in found.items():
+        assert (each["flow"], each["who"]) == ("weekly-report", "ann@example.org")
+        assert (each["noise"] == "opendp") == (name in DRAWN)
+        noise = noise_of(COSTS[name])
+        # Nothing is said of an error that the cost does not tell.
+        expected = None if noise is None else float_up(noise.half_width)
+        assert each["half_width"] == expected
+    assert found["plain"]["half_width"] == pytest.approx(20 * 1.959964, rel=1e-6)
+    assert found["guarantee"]["half_width"] is None
+    text = run_fine("releases", "list")
+    lines = {line.split()[2]: line for line in text.splitlines() if "/2026-W05" in line}
+    assert " 39.2 " in lines["plain/2026-W05"]
+    assert "Gaussian(sensitivity=1, sigma=20)" in lines["plain/2026-W05"]
+    assert "ann@example.org" in lines["plain/2026-W05"]
+    assert "+-: 95 % of the releases" in text
+    assert " 118* " in lines["own/2026-W05"]
+    assert "*: drawn by the step itself" in text
+
+
+@pytest.mark.usefixtures("published")
+def test_a_list_fits_a_terminal_of_eighty_columns() -> None:
+    """No line is longer, and no number or time is broken."""
+    text = without_colour(run_terminal("releases", "list", columns=80))
+    assert max(map(len, text.splitlines())) <= 80
+    assert " 39.2" in text
+    assert len(re.findall(r"^\d{4}-\d\d-\d\d \d\d:\d\d ", text, re.MULTILINE)) == 5
+
+
+@pytest.mark.usefixtures("report")
+def test_a_state_is_told_where_it_is_unusual() -> None:
+    """All settled needs no word; a forgotten value does, and so does an open claim."""
+    assert "settled" not in run_fine("releases", "list")
+    run_fine("releases", "forget", "revenue/w1")
+    assert "forgotten" in run_fine("releases", "list")

@@ -17,7 +17,7 @@ def test_one_page_is_written(shop: Shop) -> None:
     shop.refuse(Gaussian(sensitivity=1, noise_multiplier="0.5"))
     before = set(shop.root.iterdir())
     text = run_fine("report")
-    assert text == "Wrote report.html: 2 datasets, 1 refusals, 11 entries verified.\n"
+    assert text == "Wrote report.html: 2 datasets, 1 refusal, 11 entries verified.\n"
     assert set(shop.root.iterdir()) - before == {shop.root / "report.html"}
     page = (shop.root / "report.html").read_text("utf-8")
     assert page.startswith("<!DOCTYPE html>")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dpflow.accounting.costs import _KINDS, ApproxDP, PureDP
+from dpflow.accounting.costs import _KINDS, ApproxDP, Gaussian, PureDP
+from dpflow.exceptions import BudgetExhausted
 from tests.cli.support import (
     CDNOW,
     STEP,
@@ -21,6 +22,12 @@ def account(data: dict, dataset: str, kind: str) -> dict:
     (found,) = (d for d in data["datasets"] if d["dataset"] == dataset)
     (match,) = (a for a in found["accounts"] if a["kind"] == kind)
     return match
+
+
+def flow_row(flow: str, dataset: str = "cdnow") -> str:
+    """Return what `dpflow status` says of a flow, with single spaces."""
+    lines = run_fine("status", dataset).splitlines()
+    return next(" ".join(line.split()) for line in lines if line.startswith(flow))
 
 
 # Empty states
@@ -52,7 +59,7 @@ def test_the_example_that_it_shows_is_a_valid_policy(empty: Shop) -> None:
 
 def test_before_the_first_charge_it_shows_the_whole_budget(shop: Shop) -> None:
     """The accounts that policies announce are there, untouched."""
-    text = run_fine("status")
+    text = run_fine("status", "--details")
     assert "Nothing was charged yet" in text
     assert "not pinned yet" in text
     assert "share of weekly-report" in text
@@ -64,27 +71,33 @@ def test_before_the_first_charge_it_shows_the_whole_budget(shop: Shop) -> None:
 # What was charged
 
 
-def test_the_sum_of_shares_stands_beside_the_budget(shop: Shop) -> None:
-    """Also if it is above; a share is a limit and keeps nothing for its flow."""
-    told = "add up to (epsilon = 2, delta = 5e-07) beside the budget (epsilon = 3,"
+def test_shares_are_compared_in_the_theorems_currency(shop: Shop) -> None:
+    """Epsilons 2.5 and 0.5 are less than 3; a share is a limit, and keeps nothing."""
+    text = CDNOW.replace("epsilon: 2, delta: 5e-7", "epsilon: 2.5, delta: 1e-6")
+    shop.write(text + "  ad-hoc: {epsilon: 0.5, delta: 1e-6}\n")
+    told = "The flows' shares can use 75.6% of the budget (epsilon = 3, delta = 1e-06)"
     for command in (["status"], ["policy", "check"]):
-        text = " ".join(run_fine(*command).split())
-        assert told in text
-        assert "may be gone" not in text
-    shop.write(CDNOW + "  daily: {epsilon: 1.5, delta: 1e-7}\n")
-    told = "add up to (epsilon = 3.5, delta = 6e-07) beside the budget (epsilon = 3,"
+        text_shown = " ".join(run_fine(*command).split())
+        assert told in text_shown
+        assert "no flow can use the rest" in text_shown
+        assert "may be gone" not in text_shown
+    shop.write(text + "  daily: {epsilon: 2.5, delta: 1e-6}\n")
+    told = "The flows' shares can use 143.8% of the budget (epsilon = 3, delta = 1e-06)"
     for command in (["status"], ["policy", "check"]):
-        text = " ".join(run_fine(*command).split())
-        assert told in text
-        assert "the budget may be gone before a flow has used its share" in text
-    (known,) = (d for d in run_json("status")["datasets"] if d["dataset"] == "cdnow")
-    assert known["shares"] == {"epsilon": "3.5", "delta": "6e-7"}
+        text_shown = " ".join(run_fine(*command).split())
+        assert told in text_shown
+        assert "it may be gone before a flow has used its share" in text_shown
+    known = {p["dataset"]: p for p in run_json("policy", "check")["policies"]}
+    assert known["adult"]["shares_reach"] is None
+    assert 1.4 < known["cdnow"]["shares_reach"] < 1.5
 
 
 def test_it_names_the_guarantee_in_one_sentence(shop: Shop) -> None:
-    """The sentence is the policy's own, with its assumptions."""
+    """The sentence is the policy's own, with its assumptions, and stands there once."""
     shop.charge()
     text = run_fine("status", "cdnow")
+    assert text.count("differentially private") == 1
+    assert "differentially private" not in run_fine("status")
     assert "Every customer (add-or-remove): all releases from dataset 'cdnow'" in text
     assert "(epsilon = 3, delta = 1e-06)-differentially private, if every" in text
 
@@ -123,8 +136,8 @@ def test_the_odometer_reads_at_its_delta_and_says_where_it_halts(shop: Shop) -> 
     assert 1.4 < odometer["epsilon"] < 1.5
     row = next(
         line
-        for line in run_fine("status").splitlines()
-        if line.startswith("weekly-report")
+        for line in run_fine("status", "--details").splitlines()
+        if line.startswith("weekly-report  renyi")
     )
     assert row.split() == ["weekly-report", "renyi", "1.478", "1e-6", "3", "open"]
 
@@ -137,7 +150,7 @@ def test_an_undefined_reading_is_told_and_is_null_in_json(shop: Shop) -> None:
         )
     )
     shop.charge(ApproxDP(epsilon="0.1", delta="1e-9"))
-    assert "undefined (1 uncovered)" in run_fine("status")
+    assert "undefined (1 uncovered)" in run_fine("status", "--details")
     odometer = account(run_json("status"), "cdnow", "odometer")["odometer"]
     assert odometer["epsilon"] is None
 
@@ -151,6 +164,7 @@ def test_the_json_has_the_promised_shape(shop: Shop) -> None:
     (dataset,) = data["datasets"]
     expected = {"dataset", "unit", "relation", "guarantee", "term", "accounts"}
     expected |= {"shares", "terms", "frozen", "outlooks"}
+    expected |= {"state", "spent", "by_flow", "unusual_steps"}
     assert expected == dataset.keys()
     assert (
         dataset["unit"],
@@ -167,26 +181,26 @@ def test_the_json_has_the_promised_shape(shop: Shop) -> None:
 
 def test_runs_left_are_told_with_what_limits_them(shop: Shop) -> None:
     """And until when, as the keys of the releases tell; then none are left."""
-    for week in range(14, 18):
+    for week in range(13, 18):
         shop.charge(key=f"revenue/1997-W{week}")
     (outlook,) = run_json("status", "cdnow")["datasets"][0]["outlooks"]
     assert outlook == {
         "dataset": "cdnow",
         "flow": "weekly-report",
-        "runs_left": 14,
+        "runs_left": 13,
         "counts": "runs",
         "limited_by": "share of weekly-report",
         "per_run": "1 step, mu_squared 0.01",
         "every": "7 days",
         "every_from": "release keys",
-        "exhausted_on": "1997-08-04",
+        "exhausted_on": "1997-07-28",
         "run": outlook["run"],
         "run_completed": True,
         "older_runs_not_read": False,
     }
-    row = run_fine("status", "cdnow").splitlines()[-1]
-    assert row.split()[:3] == ["weekly-report", "14", "1997-08-04"]
-    for _ in range(14):
+    row = flow_row("weekly-report")
+    assert row == "weekly-report running 1.692 at 1e-6 13 1997-07-28"
+    for _ in range(13):
         shop.charge()
     shop.refuse(STEP)
     (outlook,) = run_json("status", "cdnow")["datasets"][0]["outlooks"]
@@ -206,7 +220,7 @@ def test_a_run_that_never_completed_is_marked(shop: Shop) -> None:
 def test_without_runs_there_is_no_outlook(shop: Shop) -> None:
     """Nothing is known of what a run costs."""
     assert run_json("status", "cdnow")["datasets"][0]["outlooks"] == []
-    assert "runs left" not in run_fine("status", "cdnow")
+    assert flow_row("weekly-report") == "weekly-report not started 0 - -"
 
 
 def test_a_mechanism_of_someone_elses_hides_nothing(shop: Shop) -> None:
@@ -259,7 +273,7 @@ def test_a_broken_policy_hides_nothing(shop: Shop) -> None:
     shop.write("dataset: [")
     result = run("status")
     assert result.exit_code == 0
-    assert "share of weekly-report" in result.stdout
+    assert "weekly-report" in result.stdout
     assert "cdnow.yaml" in result.stderr
 
 
@@ -337,7 +351,7 @@ def test_each_partitions_odometer_says_which_it_is(shop: Shop) -> None:
     )
     done = run_process(code=code)
     assert done.returncode == 0, done.stderr
-    text = run_fine("status", "events")
+    text = run_fine("status", "events", "--details")
     assert "weekly in 2026-W05" in text
     assert "weekly in 2026-W06" in text
 
@@ -349,3 +363,149 @@ def test_who_pins_the_policy_is_said_until_it_is_pinned(shop: Shop) -> None:
     text = run_fine("status", "adult")
     assert "Nothing was charged yet" in text
     assert "is pinned by the first step" not in text
+
+
+# One word and one epsilon
+
+
+def overview(dataset: str = "cdnow") -> dict:
+    """Return what `dpflow status --json` says of a dataset's newest term."""
+    return run_json("status", dataset)["datasets"][-1]
+
+
+def test_a_flow_that_never_ran_has_lost_nothing(shop: Shop) -> None:
+    """What an odometer reads while it idles is no loss."""
+    shop.write(CDNOW.replace("cdnow", "other") + "  ad-hoc: {}\n", "other.yaml")
+    shop.charge(dataset="other")
+    assert flow_row("ad-hoc", "other") == "ad-hoc not started 0 - -"
+    (flow,) = [f for f in overview("other")["by_flow"] if f["flow"] == "ad-hoc"]
+    assert flow["lost"] == {"epsilon": "0", "delta": "0", "by": None}
+    accounts = overview("other")["accounts"]
+    (idle,) = [a for a in accounts if (a["kind"], a["name"]) == ("odometer", "ad-hoc")]
+    assert idle["odometer"]["epsilon"] == 0
+
+
+def test_a_flow_has_lost_the_least_of_the_bounds_that_hold(shop: Shop) -> None:
+    """The odometer's reading, until the share is a smaller bound."""
+    text = CDNOW.replace("epsilon: 2, delta: 5e-7, ", "epsilon: 1.5, delta: 5e-7, ")
+    shop.write(text)
+    shop.charge()
+    (flow,) = overview()["by_flow"]
+    assert flow["lost"]["by"] == "odometer"
+    for _ in range(5):
+        shop.charge()
+    (flow,) = overview()["by_flow"]
+    assert flow["lost"] == {"epsilon": "1.5", "delta": "5e-7", "by": "share"}
+
+
+def test_what_was_spent_is_told_as_an_epsilon(shop: Shop) -> None:
+    """The one that `dpflow compare` finds that the same journal needs."""
+    for _ in range(5):
+        shop.charge()
+    (spent,) = overview()["spent"]
+    theorems = run_json("compare", "cdnow")["filters"]
+    (needs,) = [f["needs_epsilon"] for f in theorems if f["theorem"] == "gaussian"]
+    assert float(spent["epsilon"]) == pytest.approx(float(needs), rel=0.015)
+    assert (spent["of"], spent["delta"]) == ("3", "0.000001")
+    assert "of 3 at delta 1e-6; 11.9% of the budget is used" in run_fine("status")
+
+
+def test_a_halted_flow_says_which_gate_halted_it(shop: Shop) -> None:
+    """And its dataset says the same, for none of its flows runs."""
+    shop.charge()
+    assert overview()["state"]["word"] == "running"
+    for _ in range(17):
+        shop.charge()
+    shop.refuse(STEP)
+    assert flow_row("weekly-report").startswith("weekly-report halted by its share")
+    found = overview()
+    assert found["state"]["word"] == "halted"
+    assert found["state"]["by"] == "share of weekly-report"
+    assert found["by_flow"][0]["state"]["since"] is not None
+    assert "cdnow  halted by the share of weekly-report since" in run_fine("status")
+
+
+def test_an_odometer_halts_by_name(shop: Shop) -> None:
+    """A halt is told like any other gate, while the dataset has most of its budget."""
+    share = "epsilon: 2, delta: 5e-7, halt_at_epsilon: 3"
+    shop.write(CDNOW.replace(share, "halt_at_epsilon: 2"))
+    while overview()["state"]["word"] != "halted":
+        shop.charge()
+    row = flow_row("weekly-report")
+    assert row.startswith("weekly-report halted by its odometer")
+    with pytest.raises(BudgetExhausted):
+        shop.charge()
+    found = overview()
+    assert found["state"]["by"] == "odometer of weekly-report"
+    assert found["state"]["since"] is not None
+    (odometer,) = [a for a in found["accounts"] if a["kind"] == "odometer"]
+    assert 0.9 < odometer["used_fraction"] < 1
+
+
+def test_a_mistyped_step_halts_nothing(shop: Shop) -> None:
+    """What was never granted so much is no end of the flow."""
+    shop.charge()
+    shop.refuse(Gaussian(sensitivity=100, noise_multiplier=1))
+    assert overview()["state"]["word"] == "running"
+
+
+def test_a_frozen_dataset_is_frozen_whatever_else(shop: Shop) -> None:
+    """And so are its flows, until it is thawed."""
+    shop.charge()
+    run_fine("freeze", "cdnow", "--because", "look into it")
+    found = overview()
+    words = {found["state"]["word"], *(f["state"]["word"] for f in found["by_flow"])}
+    assert words == {"frozen"}
+    run_fine("thaw", "cdnow", "--because", "fine")
+    assert overview()["state"]["word"] == "running"
+
+
+def test_a_new_term_ends_the_old_one_and_leaves_schedules_paused(shop: Shop) -> None:
+    """Accounts of an earlier term are not open; nothing has unpaused the flow yet."""
+    lasting = CDNOW + "lifetime: {epsilon: 9, delta: 1e-5}\n"
+    lasting += "on_exhausted: {schedule: pause}\n"
+    shop.write(lasting)
+    for _ in range(18):
+        shop.charge()
+    shop.refuse(STEP)
+    run_fine("policy", "apply", "cdnow", "--new-term", "--because", "a new year")
+    before, newest = sorted(
+        run_json("status", "cdnow")["datasets"], key=lambda each: each["term"]
+    )
+    assert before["state"]["word"] == "ended"
+    assert {each["state"] for each in before["accounts"]} == {"ended"}
+    assert before["spent"][0]["of"] == "3"
+    assert newest["state"]["word"] == "paused"
+    shop.charge()
+    assert overview_of(2)["state"]["word"] == "running"
+
+
+def overview_of(term: int) -> dict:
+    """Return what `dpflow status --json` says of one term of `cdnow`."""
+    (found,) = (d for d in run_json("status", "cdnow")["datasets"] if d["term"] == term)
+    return found
+
+
+def test_an_overdrawn_budget_is_no_bound(shop: Shop) -> None:
+    """What was charged by hand is above it, so that nothing is promised of it."""
+    shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
+    reservation = run_json("history", "adult")["entries"][0]["reservation"]
+    amend = ("--cost", "PureDP(epsilon=2)", "--because", "a wrong sensitivity")
+    assert run("ledger", "amend", reservation, *amend).exit_code == 0
+    found = overview("adult")
+    assert found["state"]["word"] == "overdrawn"
+    (flow,) = found["by_flow"]
+    assert flow["lost"] is None
+
+
+def test_unusual_steps_are_one_line(shop: Shop) -> None:
+    """Where there are none there is none."""
+    shop.charge()
+    assert "drew their own noise" not in run_fine("status")
+    shop.charge(outcome="failed")
+    shop.reserve()
+    text = run_fine("status")
+    assert "Of the steps so far, 1 failed, 1 were forfeited." in text
+    assert overview()["unusual_steps"] == {
+        "own_noise": 0, "failed": 1, "forfeited": 1, "older": False,
+    }  # fmt: skip

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import PureDP, guarded
+from dpflow import Gaussian, PureDP, guarded
 from dpflow.cli.why import _when
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.spending import Spending
 from dpflow.project import current_project
-from tests.cli.support import run, run_fine, run_json
+from tests.cli.support import CDNOW, Shop, run, run_fine, run_json
 from tests.ledger.support import granted
 from tests.projects import make_project
+
+TOO_MUCH = Gaussian(sensitivity=100, noise_multiplier="0.1")
 
 
 @pytest.fixture
@@ -137,3 +139,114 @@ def test_a_charge_that_nobody_settled_counts(
     granted(project.ledger, "0.25", policies=(project.policies["shop"],))
     (each,) = run_json("why", "shop")["spending"]
     assert (each["charges"], each["amount"]["epsilon"]) == (1, "0.25")
+
+
+# Terms
+
+
+def test_who_spent_an_earlier_term_can_be_asked(shop: Shop) -> None:
+    """A new term has a budget and spenders of its own; the old one keeps its."""
+    shop.charge(step="first")
+    shop.refuse(TOO_MUCH)
+    shop.write(CDNOW.replace("filter:", "lifetime: {epsilon: 6, delta: 2e-6}\nfilter:"))
+    run_fine("policy", "apply", "cdnow", "--new-term", "--because", "a new year")
+    assert "in its newest term" in run_fine("why", "cdnow")
+    shop.charge(step="second")
+    told = {
+        term: run_json("why", "cdnow", *(("--term", term) if term else ()))
+        for term in ("", "1", "2")
+    }
+    steps = {
+        term: [each["group"][1] for each in found["spending"]]
+        for term, found in told.items()
+    }
+    assert steps == {"": ["second"], "1": ["first"], "2": ["second"]}
+    assert [told[term]["term"] for term in ("", "1", "2")] == [2, 1, 2]
+    refused = {term: found["refused"] for term, found in told.items()}
+    assert refused == {"": 0, "1": 1, "2": 0}
+    assert "first" in run_fine("why", "cdnow", "--term", "1")
+
+
+def test_an_unknown_term_is_an_error(shop: Shop) -> None:
+    """It says which there are."""
+    shop.charge()
+    result = run("why", "cdnow", "--term", "7")
+    assert result.exit_code == 1
+    assert "'cdnow' has no term 7; it has the term 1" in result.stderr
+    assert "has no term yet" in run("why", "adult", "--term", "1").stderr
+
+
+# Refusals
+
+
+def test_equal_refusals_are_told_once_with_their_number(shop: Shop) -> None:
+    """And when the last one was; another one is told apart."""
+    for _ in range(3):
+        shop.refuse(TOO_MUCH)
+    shop.refuse(TOO_MUCH, step="other")
+    found = run_json("why", "cdnow")
+    assert found["refused"] == 4
+    assert [(each["step"], each["times"]) for each in found["refusals"]] == [
+        ("other", 1),
+        ("weekly_revenue", 3),
+    ]
+    last = found["refusals"][1]
+    assert last["first"] < last["at"]
+    text = run_fine("why", "cdnow")
+    assert text.count("'weekly_revenue'") == 1
+    assert "3 times" in text
+
+
+def test_refusals_of_each_gate_are_counted_once(shop: Shop) -> None:
+    """By the dataset, a share, or an odometer, which journals others' refusals too."""
+    flows = "  plain: {}\n  halting: {halt_at_epsilon: 1.5}\n  weekly-report"
+    shop.write(CDNOW.replace("  weekly-report", flows))
+    shop.refuse(TOO_MUCH, flow="plain")
+    shop.refuse(Gaussian(sensitivity=1, noise_multiplier=2))
+    for _ in range(2):
+        shop.refuse(Gaussian(sensitivity=1, noise_multiplier=3), flow="halting")
+    found = run_json("why", "cdnow")
+    assert found["refused_by"] == {
+        "cdnow#1": 1,
+        "cdnow#1/flow/weekly-report": 1,
+        "cdnow#1/odometer/halting": 2,
+    }
+    assert found["refused"] == sum(each["times"] for each in found["refusals"]) == 4
+
+
+# Unusual steps
+
+
+def test_steps_that_went_otherwise_are_told(shop: Shop) -> None:
+    """Who drew noise alone, what failed, what nobody settled; the rest is not."""
+    assert "No step drew its own noise" in run_fine("why", "cdnow")
+    shop.charge(step="plain")
+    shop.charge(step="bare", noise="self-declared")
+    shop.charge(step="bare", noise="own")
+    shop.charge(step="broken", outcome="failed")
+    shop.reserve(step="killed")
+    closed = shop.reserve(step="closed")
+    ledger = shop.ledger()
+    ledger.forfeit(closed, because="the machine is gone")
+    ledger.close()
+    found = run_json("why", "cdnow")["unusual"]
+    assert {(each["step"], each["what"]): each["times"] for each in found} == {
+        ("bare", "drew its own noise"): 2,
+        ("broken", "failed: ValueError"): 1,
+        ("killed", "was forfeited"): 1,
+        ("closed", "was forfeited"): 1,
+    }
+    assert all(each["flow"] == "weekly-report" for each in found)
+    text = run_fine("why", "cdnow")
+    assert "Unusual steps; each of them is charged:" in text
+    for word in ("bare", "broken", "killed", "closed"):
+        assert word in text.split("Unusual steps")[1]
+    assert "plain" not in text.split("Unusual steps")[1]
+
+
+def test_a_step_that_still_runs_is_not_unusual(shop: Shop) -> None:
+    """Its process holds the reservation."""
+    ledger = shop.ledger()
+    shop.reserve(step="running", owner=ledger.owners.mine())
+    assert run_json("why", "cdnow")["unusual"] == []
+    ledger.close()

@@ -199,7 +199,7 @@ def test_an_empty_folder_is_an_error_and_no_fallback(
 ) -> None:
     """A DPFLOW_DATA without the file is named, though lifetimes is installed."""
     monkeypatch.setenv("DPFLOW_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"dpflow\[examples\]") as caught:
+    with pytest.raises(FileNotFoundError, match=r"pip install lifetimes") as caught:
         data.purchases(SMALLEST)
     assert str(tmp_path) in str(caught.value)
 
@@ -229,7 +229,7 @@ def test_missing_data_says_how_to_install_it(
         code = "raise SystemExit('lifetimes was imported')"
         (tmp_path / "lifetimes" / "__init__.py").write_text(code)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    with pytest.raises(FileNotFoundError, match=r"pip install 'dpflow\[examples\]'"):
+    with pytest.raises(FileNotFoundError, match=r"pip install lifetimes=="):
         data.purchases_file()
 
 

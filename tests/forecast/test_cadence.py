@@ -1,4 +1,4 @@
-"""How often a flow runs: what its keys or its times tell."""
+"""How often a flow runs: what its keys tell, and when they tell nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from dpflow.exceptions import ConfigurationError
-from dpflow.forecast.cadence import Every, schedule_of
+from dpflow.forecast.cadence import Every, Schedule, schedule_of
 
 START = datetime(2026, 3, 2, 6, tzinfo=UTC)
-TODAY = date(2026, 3, 30)
 
 
 def told(*runs: tuple[int, str]) -> list[tuple[datetime, list[str]]]:
@@ -52,37 +51,49 @@ def test_beyond_the_calendar_there_is_no_day():
     assert Every.parse("day").after(date(2026, 1, 1), 10**9) is None
 
 
+DAYS = [f"a/2026-01-0{day}" for day in range(5, 10)]
+WEEKS = [f"a/1997-W{week}" for week in range(14, 20)]
+MONTHS = ["2025-11", "2025-12", "2026-01", "2026-02", "2026-03"]
+
+
+def by_keys(*keys: str) -> Schedule | None:
+    """Return what runs with these keys tell, in this order."""
+    return schedule_of(told(*enumerate(keys)))
+
+
 @pytest.mark.parametrize(
     ("keys", "every", "first"),
     [
-        (["a/1997-W14", "a/1997-W15", "a/1997-W16"], "7 days", "1997-04-21"),
-        (["a/2026-01-05", "a/2026-01-06", "a/2026-01-09"], "1 day", "2026-01-10"),
-        (["2025-11", "2025-12", "2026-01"], "1 month", "2026-02-01"),
+        (WEEKS, "7 days", "1997-05-12"),
+        (DAYS, "1 day", "2026-01-10"),
+        ([*DAYS[:4], "a/2026-01-12"], "1 day", "2026-01-13"),
+        (MONTHS, "1 month", "2026-04-01"),
+        ([WEEKS[5], *WEEKS[:5]], "7 days", "1997-05-05"),
+        ([*WEEKS[:5], WEEKS[4]], "7 days", "1997-05-05"),
     ],
 )
-def test_dates_in_keys_come_first(keys, every, first):
+def test_five_ordered_dates_in_keys_tell(keys, every, first):
     """A backfill of years takes an afternoon, and is weekly all the same."""
-    schedule = schedule_of(told(*((n, key) for n, key in enumerate(keys))), TODAY)
+    schedule = by_keys(*keys)
     assert schedule.source == "release keys"
     assert (schedule.every.text, str(schedule.first)) == (every, first)
 
 
-def test_without_dates_the_times_of_runs_tell():
-    """The median, so that one late run changes nothing."""
-    runs = told((0, ""), (24, ""), (49, ""), (72, ""), (340, ""), (364, ""))
-    schedule = schedule_of(runs, TODAY)
-    assert (schedule.source, schedule.every.text) == ("run times", "1 day")
-    # It was due long ago; the next run is not before today.
-    assert schedule.first == TODAY
-
-
-def test_one_run_tells_nothing():
-    """Nor do several on one date of their keys, at one time."""
-    assert schedule_of(told((0, "a/2026-01-05")), TODAY) is None
-    assert schedule_of([], TODAY) is None
-
-
-def test_a_number_that_is_no_date_is_no_date():
-    """Week 99 is none."""
-    runs = told((0, "a/2026-W98"), (24, "a/2026-W99"))
-    assert schedule_of(runs, TODAY).source == "run times"
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [],
+        DAYS[:1],
+        DAYS[:4],
+        [*DAYS[:4], DAYS[3]],
+        [WEEKS[5], WEEKS[0]],
+        [*WEEKS[:4], WEEKS[5], WEEKS[4]],
+        WEEKS[::-1],
+        ["", "", "", "", "", ""],
+        [f"a/2026-W{week}" for week in range(90, 99)],
+        ["2026-01-01", "2026-01-02", "2026-02-11", "2026-02-20", "2026-07-01"],
+    ],
+)
+def test_fewer_dates_or_another_order_tell_nothing(keys):
+    """Nor do the times at which runs began, or dates without a usual distance."""
+    assert by_keys(*keys) is None

@@ -18,7 +18,7 @@ def made(flow: str, *ahead: tuple[date, float, int], **fields: object) -> Outloo
         runs_left=len(ahead),
         per_run="",
         limited_by=None,
-        source="run times",
+        source="schedule",
         account="d#1",
         used=0.1,
         ahead=ahead,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ def run_once(
     partitions: tuple[str, ...] = (),
     key: str = "",
     outside: bool = False,
+    deployment: str | None = None,
 ) -> None:
     """Reserve and settle the steps of one run; a refusal is raised."""
     run = None if outside else uuid.uuid4().hex
@@ -64,6 +66,7 @@ def run_once(
             flow_run=run,
             partitions=partitions,
             key_text=key,
+            body={} if deployment is None else {"deployment": deployment},
         )
         ledger.reserve(request)
         ledger.settle(request.reservation, reported=reported)
@@ -174,14 +177,14 @@ def test_the_lifetime_of_all_weeks_limits(ledger):
         "lifetime: {epsilon: 1}\n"
     )
     policy = parse_policy(text)
-    for week in range(1, 4):
+    for week in range(1, 6):
         name = f"2026-W0{week}"
         run_once(ledger, policy, [(TENTH, None)], partitions=(name,), key=f"n/{name}")
     (outlook,) = outlooks(ledger)
-    assert (outlook.runs_left, outlook.limited_by) == (7, "dataset d")
+    assert (outlook.runs_left, outlook.limited_by) == (5, "dataset d")
     assert outlook.every.text == "7 days"
     assert str(outlook.exhausted_on) == "2026-03-09"
-    for week in range(4, 11):
+    for week in range(6, 11):
         part = (f"2026-W{week:02}",)
         run_once(ledger, policy, [(TENTH, None)], partitions=part)
     with pytest.raises(BudgetRefused):
@@ -262,6 +265,44 @@ def outlook_of_run(ledger: Ledger, run: FlowRun) -> int | None:
     """Count the runs like one that was chosen by hand."""
     runs = dataset_runs(ledger, "d")
     return runs_left(loads_of_run(runs, run_charges(ledger, run)))[0]
+
+
+def test_a_deployments_own_schedule_is_asked_first(ledger, tmp_path, monkeypatch):
+    """Its runs are on the calendar; runs by hand are on none, whatever their times."""
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "flows.py").write_text("@dp_flow(name='f')\ndef run(): ...\n", "utf-8")
+    (tmp_path / "prefect.yaml").write_text(
+        "deployments:\n  - entrypoint: flows.py:run\n    schedules:\n"
+        "      - {cron: '0 6 * * 1'}\n",
+        "utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    policy = parse_policy(BASE + POLICIES["dataset"])
+    for week in range(10, 15):
+        run_once(ledger, policy, [(TENTH, None)], key=f"w/2019-W{week}")
+    (found,) = outlooks(ledger, today=date(2100, 1, 1))
+    assert (found.source, str(found.exhausted_on)) == ("release keys", "2019-05-13")
+    run_once(ledger, policy, [(TENTH, None)], deployment="d")
+    (found,) = outlooks(ledger, today=date(2100, 1, 1))
+    assert (found.source, found.every.text, found.runs_left) == (
+        "schedule",
+        "7 days",
+        4,
+    )
+    assert found.ends_text == "2100-02-01 (by its schedule)"
+    (tmp_path / "prefect.yaml").unlink()
+    (found,) = outlooks(ledger, today=date(2100, 1, 1))
+    assert found.source == "release keys"
+
+
+def test_two_runs_tell_no_date(ledger):
+    """How many more fit is known; when they will be run is not."""
+    policy = parse_policy(BASE + POLICIES["dataset"])
+    for week in (44, 33):
+        run_once(ledger, policy, [(TENTH, None)], key=f"w/2026-W{week}")
+    (found,) = outlooks(ledger)
+    assert (found.runs_left, found.every, found.exhausted_on) == (8, None, None)
+    assert found.sentence == "f: 8 runs left by the dataset d"
 
 
 def test_charges_outside_of_a_run_are_counted_as_steps(ledger):
@@ -361,24 +402,24 @@ def test_a_frozen_dataset_has_no_runs_left(ledger):
 def test_points_are_a_line_from_here_to_the_end(ledger):
     """Days rise, shares rise, and the last is the last run that fits."""
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
-    for day in (1, 2, 3):
+    for day in range(1, 6):
         run_once(ledger, policy, [(TENTH, None)], key=f"n/2026-01-0{day}")
     (outlook,) = outlooks(ledger)
     days = [str(day) for day, _ in outlook.points]
     shares = [share for _, share in outlook.points]
-    assert days == [f"2026-01-{day:02}" for day in range(4, 11)]
-    assert shares == pytest.approx([0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+    assert days == [f"2026-01-{day:02}" for day in range(6, 11)]
+    assert shares == pytest.approx([0.6, 0.7, 0.8, 0.9, 1.0])
     assert str(outlook.exhausted_on) == "2026-01-11"
 
 
 def test_a_long_line_is_thinned_out(ledger):
     """At most some hundred points, the last run among them."""
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
-    for day in (1, 2):
+    for day in range(1, 6):
         cost = PureDP(epsilon="0.0001")
         run_once(ledger, policy, [(cost, None)], key=f"n/2026-01-0{day}")
     (outlook,) = outlooks(ledger)
-    assert outlook.runs_left == 9998
+    assert outlook.runs_left == 9995
     assert len(outlook.points) <= 202
     assert outlook.points[-1][1] == pytest.approx(1)
 

@@ -165,6 +165,7 @@ class ApswDatabase:
     """
 
     dialect = "sqlite"
+    unwritable = None
 
     def __init__(
         self,

@@ -51,6 +51,7 @@ class MemoryDatabase:
     """A new, empty ledger in memory."""
 
     place, dialect = "memory", "sqlite"
+    unwritable = None
 
     def __init__(self) -> None:
         self.connection: Any = sqlite3.connect(":memory:", isolation_level=None)

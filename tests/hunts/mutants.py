@@ -1,8 +1,9 @@
 """Mutants of the ledger: each breaks one line, and some test must notice.
 
 Run it from the root of the repository: `python -m tests.hunts.mutants`. It changes a
-copy. A mutant is looked for in all of `dpflow/ledger`, so that code may move; one that
-is not found, or twice, is stale, and the run fails until the list is mended.
+copy. A mutant is looked for in all of `dpflow/ledger` and in the locks, so that code
+may move; one that is not found, or twice, is stale, and the run fails until the list is
+mended.
 """
 
 from __future__ import annotations
@@ -234,8 +235,8 @@ MUTANTS = [
     # The file
     Mutant(
         "processes share the lock",
-        "fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
-        "fcntl.flock(self._lock_file, fcntl.LOCK_SH | fcntl.LOCK_NB)",
+        "fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n            except",
+        "fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)\n            except",
     ),
     Mutant(
         "transactions begin as readers",
@@ -244,14 +245,8 @@ MUTANTS = [
     ),
     Mutant(
         "a connection is kept after an error",
-        "# After any error the connection may still be inside a transaction.\n"
-        "                self._drop()",
-        "# After any error the connection may still be inside a transaction.",
-    ),
-    Mutant(
-        "a failed commit keeps its connection",
-        "quote damaged text.\n                self._drop()",
-        "quote damaged text.",
+        "if self._file_lock.is_held and not whole:",
+        OFF,
     ),
     Mutant("settings are not read back", 'if (mode, level) != ("wal", 2):', OFF),
     Mutant("not every commit is synced", "synchronous = FULL", "synchronous = NORMAL"),
@@ -263,7 +258,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lock file that was removed still locks",
-        "if file_id(self._lock_path) == file_id(self._lock_file):",
+        "if self._is_at_its_path(descriptor):",
         "if True:",
     ),
     # What a connection remembers
@@ -279,7 +274,7 @@ MUTANTS = [
     ),
     Mutant(
         "a halt is not remembered",
-        '"note_refused": (("halting_accounts", ("run",)),),',
+        '("halting_accounts", ("run",)),\n        ',
         "",
     ),
     Mutant(
@@ -338,6 +333,12 @@ MUTANTS = [
 ]
 
 
+def sources(folder: Path) -> list[Path]:
+    """Return the files that mutants are in."""
+    package = folder / "dpflow"
+    return [*sorted((package / "ledger").rglob("*.py")), package / "locks.py"]
+
+
 def copy_of(mutant: Mutant | None) -> Path | None:
     """Make a copy of the repository with the mutant in it; None if it is stale."""
     folder = Path(tempfile.mkdtemp(prefix="mutant-"))
@@ -352,7 +353,7 @@ def copy_of(mutant: Mutant | None) -> Path | None:
         return folder
     places = [
         path
-        for path in sorted((folder / "dpflow" / "ledger").rglob("*.py"))
+        for path in sources(folder)
         for _ in range(path.read_text("utf-8").count(mutant.old))
     ]
     if len(places) != 1:

@@ -200,6 +200,11 @@ class HookedDatabase:
         self.place, self.dialect = inner.place, inner.dialect
         self.quiet()
 
+    @property
+    def unwritable(self) -> Any:
+        """Why nothing can be written; None if it can."""
+        return self.inner.unwritable
+
     def quiet(self) -> None:
         """Let every call be."""
         self.before: Callable[[str], None] = lambda _: None

@@ -59,6 +59,8 @@ class Model:
     runs: dict[str, Run] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
     settled: int = 0
+    #: Runs that hold nothing, for they did not fit when they were declared last.
+    unheld: set[str] = field(default_factory=set)
 
     def held(self) -> int:
         """Return what is reserved: by steps, and by runs for steps to come."""
@@ -77,14 +79,16 @@ class Model:
                 return "ReservationConflict"
             run.owner, run.open = owner, False
         if self.settled + self.held() + sum(costs) > LIMIT:
+            self.unheld.add(name)
             return "refused"
+        self.unheld.discard(name)
         self.runs[name] = Run(owner, costs, sum(costs))
         return "Granted"
 
     def draw(self, step: str, name: str, cost: int) -> str:
         """Reserve a step of a run."""
         run = self.runs.get(name)
-        if run is not None and not run.open:
+        if name in self.unheld or (run is not None and not run.open):
             return "refused"
         if run is not None and cost <= run.rest:
             run.rest -= cost

@@ -11,7 +11,8 @@ import pytest
 from dpflow import Gaussian, guarded
 from dpflow.accounting import FILTERS
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger import Ledger
+from dpflow.ledger import Ledger, views
+from dpflow.ledger.alerts import alert_text
 from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.records import Granted
@@ -154,3 +155,73 @@ def test_the_parts_of_a_term_do_not_tell_it_again(both: Ledger) -> None:
     policy = make_policy(partition="{by: region}")
     told = [opened(both, policy, partitions=(r,)) for r in ("north", "south")]
     assert told == [[f"a 1 {FIRST}"], []]
+
+
+def gates(flow: str) -> Policy:
+    """Make a policy in which a flow's own gate refuses long before the dataset's."""
+    return make_policy(
+        budget="{epsilon: 3, delta: 1e-6}",
+        filter="gaussian",
+        odometer="{theorem: renyi, delta: 1e-6}",
+        flows=f"{{weekly: {flow}}}",
+        alerts="[0.5, 0.8]",
+    )
+
+
+@pytest.mark.parametrize(
+    ("flow", "gate", "expected"),
+    [
+        (
+            "{epsilon: 1, delta: 1e-6, halt_at_epsilon: 3}",
+            "share",
+            [
+                "50% of the share of weekly on a is used",
+                "80% of the share of weekly on a is used",
+            ],
+        ),
+        (
+            "{halt_at_epsilon: 2}",
+            "odometer",
+            [
+                "the odometer of weekly on a has gone 50% of the way to its halt",
+                "the odometer of weekly on a has gone 80% of the way to its halt",
+            ],
+        ),
+    ],
+)
+def test_the_gate_that_stops_a_flow_warns_before(
+    both: Ledger, flow: str, gate: str, expected: list[str]
+) -> None:
+    """A share and an odometer's halt reach thresholds, whatever the dataset has."""
+    cost, policy = Gaussian(sensitivity=1, sigma=20), gates(flow)
+    told = []
+
+    def run() -> None:
+        for _ in range(200):
+            asked = request(both, cost, policies=(policy,), flow="weekly")
+            answer = both.reserve(asked)
+            assert isinstance(answer, Granted)
+            told.extend(alert_text(alert) for alert in answer.alerts)
+
+    with pytest.raises(BudgetRefused, match=gate):
+        run()
+    assert told == expected
+    assert [alert_text(each) for each in views.alerts(both, "a")] == expected[::-1]
+
+
+def test_an_odometer_that_only_idles_reaches_no_threshold(both: Ledger) -> None:
+    """Its reading counts from where it idles; the first step is far from the halt."""
+    policy = make_policy(
+        budget="{epsilon: 3, delta: 1e-6}",
+        filter="gaussian",
+        odometer="{theorem: renyi, delta: 1e-6}",
+        flows="{weekly: {halt_at_epsilon: 2}}",
+        alerts="[0.1, 0.4]",
+    )
+    cost = Gaussian(sensitivity=1, sigma=200)
+    answer = both.reserve(request(both, cost, policies=(policy,), flow="weekly"))
+    assert isinstance(answer, Granted)
+    assert answer.alerts == ()
+    (odometer,) = [v for v in views.accounts(both) if v.kind == "odometer"]
+    assert odometer.reading is not None
+    assert odometer.reading / 2 > 0.4

@@ -251,7 +251,6 @@ def test_a_restore_waits_for_those_who_use_the_ledger(host, monkeypatch):
     """And gives up in the end, before anything is replaced."""
     copy = back_up(host)
     monkeypatch.setattr("dpflow.ledger.backup._LOCK_SECONDS", 0.1)
-    monkeypatch.setattr("dpflow.ledger.backup._charged_in", lambda *_: [])
     with holding(host.path), pytest.raises(LedgerUnavailable, match="holds the lock"):
         put_back(host, copy)
     assert [p.name for p in host.folder.iterdir() if "before" in p.name] == []

@@ -37,7 +37,7 @@ from tests.ledger.support import (
     sums,
 )
 
-ROUNDS = int(os.environ.get("DPFLOW_DAMAGES", "100"))
+ROUNDS = int(os.environ.get("DPFLOW_DAMAGES", "30"))
 PAGE, SECTOR = 4096, 512
 SMALL, CHARGE = Fraction(1, 1000), Fraction(1, 20)
 POLICIES = make_policy("a"), make_policy("b")

@@ -176,10 +176,13 @@ def test_a_fork_while_another_thread_takes_its_name(owners: Owners) -> None:
 
     children: list[Child] = []
     fork = lambda: children.append(Child(lambda say: say(owners.mine())))
-    with module._here.lock:
+
+    def fork_meanwhile() -> None:
         thread = threading.Thread(target=fork)
         thread.start()
         thread.join()
+
+    module._here.lock.run(fork_meanwhile, 60)
     (child,) = children
     spoke = child.speaks(10)
     os.kill(child.pid, signal.SIGKILL)

@@ -30,7 +30,12 @@ from dpflow.ledger.records import Granted, Replayed
 from dpflow.ledger.seals import last_costs, seal
 from dpflow.ledger.spending import spending
 from dpflow.ledger.verify import verify
-from dpflow.ledger.views import accounts, open_reservations, usage
+from dpflow.ledger.views import (
+    accounts,
+    open_reservations,
+    refusal_of_run,
+    usage,
+)
 from tests.ledger.preflights import RUN, drawn, held_run, whole
 from tests.ledger.support import (
     BASIC,
@@ -183,6 +188,96 @@ def test_a_run_that_does_not_fit_is_refused_and_charges_nothing(
         held_run(ledger, ["0.3", "0.3"], run="run/2")
     assert sums(path) == (0, 6 * TENTH)
     assert not seal(ledger, "run/2", outcome="failed")
+
+
+def refused(ledger: Any, costs: Sequence[str], **fields: Any) -> BudgetRefused:
+    """Ask to hold a run that does not fit, and return the refusal."""
+    with pytest.raises(BudgetRefused) as caught:
+        held_run(ledger, costs, **fields)
+    return caught.value
+
+
+def test_a_run_that_was_refused_replays_and_draws_nothing(
+    ledger: Any, path: Place
+) -> None:
+    """What is kept costs nothing; a step that would draw is refused, if cheap, too."""
+    kept = {"key": "week", "preflights": (RUN,)}
+    ledger.settle(granted(ledger, "0.9", key="week"), value="7")
+    told = refused(ledger, ["0.9", "0.1"])
+    assert isinstance(ledger.reserve(request(ledger, "0.9", **kept)), Replayed)
+    with pytest.raises(BudgetRefused, match="preflight of its run was refused") as step:
+        drawn(ledger, "0.01")
+    assert type(step.value) is type(told)
+    names = ("asked", "left", "fits", "gate", "theorem", "dataset")
+    for name in names:
+        assert getattr(step.value, name) == getattr(told, name)
+    assert told.message in step.value.message
+    assert "refuse" in kinds(path)
+    assert sums(path) == (9 * TENTH, 0)
+    granted(ledger, "0.1")
+
+
+def test_whoever_executes_a_step_of_a_refused_run_is_refused(
+    ledger: Any, path: Place
+) -> None:
+    """Another process, too: the ledger knows, and no flag in memory."""
+    refused(ledger, ["0.9", "0.9"])
+    with pytest.raises(BudgetRefused, match="preflight of its run was refused"):
+        drawn(open_ledger(url(path)), "0.01")
+    assert sums(path) == (0, 0)
+
+
+def test_a_refused_run_that_fits_later_draws(ledger: Any, path: Place) -> None:
+    """Its next execution holds it; what was refused before is over."""
+    refused(ledger, ["0.9", "0.9"])
+    held_run(ledger, ["0.3", "0.3"])
+    drawn(ledger, "0.3")
+    seal(ledger, RUN, outcome="completed")
+    with pytest.raises(BudgetRefused, match="sealed"):
+        drawn(ledger, "0.1")
+    granted(ledger, "0.6")
+    refused(ledger, ["0.3", "0.3"])
+    with pytest.raises(BudgetRefused, match="preflight of its run was refused"):
+        drawn(ledger, "0.01")
+
+
+def test_a_run_within_a_refused_run_draws_nothing_either(
+    ledger: Any, path: Place
+) -> None:
+    """Its own preflight is refused with that of the run around it."""
+    refused(ledger, ["0.9", "0.9"])
+    told = refused(ledger, ["0.1"], run="run/2", preflights=(RUN,))
+    assert "preflight of its run was refused" in told.message
+    with pytest.raises(BudgetRefused):
+        drawn(ledger, "0.01", preflights=("run/2", RUN))
+    drawn(ledger, "0.01", preflights=("run/3",))
+
+
+def test_a_refused_run_of_an_exhausted_budget_is_exhausted(
+    ledger: Any, path: Place
+) -> None:
+    """A flow that ran before ends `BudgetExhausted` at its first draw."""
+    held_run(ledger, ["0.3", "0.3"])
+    seal(ledger, RUN, outcome="completed")
+    granted(ledger, "0.9")
+    assert type(refused(ledger, ["0.3", "0.3"], run="run/2")) is BudgetExhausted
+    with pytest.raises(BudgetExhausted):
+        drawn(ledger, "0.05", preflights=("run/2",))
+
+
+def test_the_preflight_itself_ends_no_run(ledger: Any, path: Place) -> None:
+    """Only a draw that was refused counts for the end of a flow run."""
+    flow = {"flow": "report", "flow_run": RUN, "enclosing_runs": (RUN,)}
+    ledger.settle(granted(ledger, "0.9", key="week"), value="7")
+    refused(ledger, ["0.9", "0.9"], **flow)
+    replay = request(ledger, "0.9", key="week", preflights=(RUN,), **flow)
+    assert isinstance(ledger.reserve(replay), Replayed)
+    assert refusal_of_run(ledger, RUN) is None
+    with pytest.raises(BudgetRefused):
+        drawn(ledger, "0.01", **flow)
+    found = refusal_of_run(ledger, RUN)
+    assert found is not None
+    assert "draws nothing" in found.message
 
 
 def test_the_same_id_is_answered_the_same(ledger: Any, path: Place) -> None:

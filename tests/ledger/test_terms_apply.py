@@ -212,7 +212,7 @@ def test_a_flow_that_is_not_named_any_more_keeps_its_gates(
     assert read(path, "SELECT id, rule, halt FROM account ORDER BY id") == gates
     for flow, why in (("weekly", "'weekly' is not one of"), (None, "is in no flow")):
         with pytest.raises(
-            BudgetRefused, match="names the flows that may use it"
+            BudgetRefused, match="the list of flows in the policy"
         ) as no:
             granted(ledger, policies=[after], flow=flow)
         assert why in no.value.message

@@ -13,7 +13,7 @@ from dpflow import Gaussian
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger import Ledger, open_ledger, views
 from dpflow.ledger.database import statements
-from dpflow.ledger.records import AccountView
+from dpflow.ledger.records import AccountView, UnusualSteps
 from tests.ledger.support import (
     Child,
     Place,
@@ -134,7 +134,13 @@ def test_an_account_says_what_it_is(ledger: Ledger) -> None:
     assert (dataset.epsilon, share.epsilon, odometer.epsilon) == ("3", "2", None)
     deltas = [Decimal(view.delta) for view in (dataset, share, odometer)]
     assert deltas == [Decimal("1e-6"), Decimal("1e-7"), Decimal("1e-6")]
-    assert (odometer.budget, odometer.left, odometer.used_fraction) == (None,) * 3
+    assert (odometer.budget, odometer.left) == (None, None)
+    assert odometer.used_fraction is not None
+    assert 0 < odometer.used_fraction < 0.01 < (odometer.reading or 0) / 3
+    assert (dataset.opened, odometer.opened) == (
+        {"epsilon": "3", "delta": "0.000001"},
+        None,
+    )
     assert odometer.halt_at == "3"
     assert odometer.reading is not None
     assert 0 < odometer.reading < 3
@@ -329,3 +335,62 @@ def test_a_clock_that_jumps_hides_no_entry(
     with pytest.raises(BudgetRefused):
         granted(ledger, "6", policies=[policies[2]])
     assert [each.dataset for each in views.refusals(ledger, limit=2)] == ["c", "a"]
+
+
+def test_steps_that_went_otherwise_are_counted(ledger: Ledger, path: Place) -> None:
+    """Those that drew their own noise, that failed, and that nobody settles."""
+    assert views.unusual_steps(ledger, "a") == UnusualSteps()
+    for noise in ("opendp", "own", "self-declared"):
+        ledger.settle(granted(ledger, "0.1"), body={"noise": noise})
+    ledger.settle(granted(ledger, "0.1"), outcome="failed")
+    ledger.void(granted(ledger, "0.1"), reason="not started")
+    granted(ledger, "0.1")  # it runs
+    dead = dead_charge(path, "0.1")
+    expected = UnusualSteps(own_noise=2, failed=1, forfeited=1)
+    assert views.unusual_steps(ledger, "a") == expected
+    ledger.forfeit(dead, because="closed by an operator")
+    assert views.unusual_steps(ledger, "a") == expected
+    few = views.unusual_steps(ledger, "a", most=2)
+    assert few == UnusualSteps(forfeited=1, older=True)
+
+
+def test_what_halted_a_flow_holds_until_a_step_of_it_is_granted(
+    ledger: Ledger,
+) -> None:
+    """A mistyped step halts nothing, and another flow's grant is none of this one's."""
+    policy = make_policy(other_flows="allow")
+
+    def ask(cost: str, flow: str | None) -> str:
+        return granted(ledger, cost, policies=[policy], flow=flow, step=f"of {flow}")
+
+    first = ask("0.9", "weekly")
+    with pytest.raises(BudgetRefused):
+        ask("5", "daily")
+    assert views.halts(ledger, "a") == {}
+    with pytest.raises(BudgetExhausted):
+        ask("0.9", "weekly")
+    ask("0.01", "daily")
+    ask("0.01", None)
+    (halt,) = views.halts(ledger, "a").values()
+    assert (halt.flow, halt.refusal.account, halt.current) == ("weekly", "a#1", True)
+    ledger.void(first, reason="not started")
+    assert list(views.halts(ledger, "a")) == ["weekly"]
+    ask("0.5", "weekly")
+    assert views.halts(ledger, "a") == {}
+
+
+def test_a_refusal_that_halts_the_run_as_well_is_told_once(ledger: Ledger) -> None:
+    """The odometer journals what the dataset's budget refused before it."""
+    policy = make_policy(
+        budget="{epsilon: 1, delta: 1e-6}",
+        filter="gaussian",
+        odometer="{theorem: renyi, delta: 1e-6}",
+        flows="{weekly: {halt_at_epsilon: 1.1}}",
+    )
+    asked = {"policies": [policy], "flow": "weekly", "flow_run": "r"}
+    with pytest.raises(BudgetRefused):
+        granted(ledger, Gaussian(sensitivity=1, sigma=1), **asked)
+    entries = [e for e in views.history(ledger, kind=None) if e.kind == "refuse"]
+    assert {entry.account for entry in entries} == {"a#1", "a#1/odometer/weekly"}
+    (told,) = views.refusals(ledger)
+    assert (told.account, told.term) == ("a#1", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
     LedgerCorrupt,
+    LedgerRolledBack,
     LedgerUnavailable,
     LedgerUnwitnessed,
 )
@@ -334,3 +336,16 @@ def test_a_file_is_synced_where_data_alone_cannot_be(tmp_path, monkeypatch):
     with (tmp_path / "file").open("wb") as file:
         witness_lines.sync(file.fileno())
     assert called
+
+
+def test_the_original_is_told_that_a_copy_is_in_use(tmp_path: Path) -> None:
+    """Whoever ran second is refused, and it may be the original."""
+    place, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    create_ledger(url(place), witness=witness).close()
+    copy = tmp_path / "copy.db"
+    shutil.copy(place, copy)
+    ledger = open_ledger(url(copy), witness=witness)
+    granted(ledger)
+    ledger.close()
+    with pytest.raises(LedgerRolledBack, match="a copy of it is in use"):
+        granted(open_ledger(url(place), witness=witness))

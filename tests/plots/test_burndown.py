@@ -11,7 +11,7 @@ import pytest
 from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 
-from dpflow import Gaussian, PureDP, guarded
+from dpflow import Gaussian, PureDP, guarded, release
 from dpflow.exceptions import BudgetRefused, ConfigurationError, UnknownDataset
 from dpflow.forecast import Line
 from dpflow.ledger.records import Usage
@@ -31,7 +31,7 @@ def shop(tmp_path, monkeypatch):
 def charge(week, cost=TENTH):
     """Charge one week under a key, with a value that no figure may show."""
 
-    @guarded(dataset="shop", cost=cost, release_key="count/{week}")
+    @guarded(dataset="shop", cost=cost, release_key="count/{week}", noise="own")
     def count(week):
         return "canary-271828"
 
@@ -100,7 +100,7 @@ def test_the_sentence_says_what_the_figure_shows(shop):
     today = datetime.now(UTC).date().isoformat()
     assert sentence.startswith("Burn-down of shop (epsilon 1 at delta 0, basic filter)")
     assert f"1 charges on {today}" in sentence
-    assert "dataset shop: 90 % left; 1 refusals; alerts at 25 %, 75 % used." in sentence
+    assert "dataset shop: 90 % left; 1 refusal; alerts at 25 %, 75 % used." in sentence
 
 
 def test_what_is_left_is_rounded_down():
@@ -125,6 +125,31 @@ def test_refusals_are_marked_where_they_happened(shop):
     assert list(crosses.get_xdata()) == [2]
     assert list(crosses.get_ydata()) == pytest.approx([90])
     assert "1 refused" in texts(figure)
+
+
+def test_the_gate_that_halts_a_flow_is_drawn_with_its_refusals(tmp_path, monkeypatch):
+    """An odometer's line falls from all to nothing left, and its crosses are on it."""
+    odometer = "odometer: basic\nflows: {weekly: {halt_at_epsilon: 0.5}}\n"
+    make_project(tmp_path, monkeypatch, POLICY + odometer)
+
+    @guarded(dataset="shop", cost=TENTH, flow="weekly", fresh=True)
+    def count():
+        return release(3)
+
+    for _ in range(5):
+        count()
+    for _ in range(2):
+        with pytest.raises(BudgetRefused):
+            count()
+    figure = burn_down("shop")
+    (axes,) = figure.axes
+    crosses = next(line for line in axes.lines if line.get_marker() == "x")
+    assert list(crosses.get_ydata()) == pytest.approx([0, 0])
+    assert "2 refused" in texts(figure)
+    assert "odometer of weekly, halts at 0.5" in texts(figure)
+    sentence = alt_text(figure)
+    assert "odometer of weekly, halts at 0.5: 0 % left; 2 refusals" in sentence
+    assert "dataset shop: 50 % left" in sentence
 
 
 def test_a_ledger_with_refusals_only_is_drawn(shop):
@@ -263,7 +288,7 @@ def test_a_forecast_leaves_room_for_the_journal():
 
 def test_the_ledgers_own_forecast_is_drawn_without_asking(shop):
     """From the same runs as `dpflow status`, on the account that it is of."""
-    for week in range(10, 13):
+    for week in range(10, 15):
         charge(f"2026-W{week}")
     figure = burn_down("shop")
     assert "forecast" in texts(figure)
@@ -296,7 +321,7 @@ def test_nothing_charged_and_no_such_dataset_are_told_apart(shop):
 def test_matplotlib_is_an_extra(shop, monkeypatch):
     """Without it, the error says what to install."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'dpflow\[plots\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[plots\]'"):
         burn_down("shop")
 
 

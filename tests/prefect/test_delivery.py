@@ -233,14 +233,14 @@ ENDING = """
 import os, sys
 os.environ["PREFECT_API_URL"], os.environ["PREFECT_HOME"] = sys.argv[2:]
 from prefect import flow
-from dpflow import Laplace, dp_task
+from dpflow import PureDP, dp_task
 from dpflow.prefect import delivery
 
 delivery._delivery._pause = 3600.0
 if sys.argv[1] == "forgets":
     delivery._exit.register = lambda: None
 
-@dp_task(dataset="shop", cost=Laplace(sensitivity=1, epsilon="0.1"))
+@dp_task(dataset="shop", cost=PureDP(epsilon="0.1"))
 def count(number):
     return number
 

@@ -15,8 +15,12 @@ from prefect.utilities.visualization import TaskVizTracker
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import outlooks
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.approval import Approval
 from dpflow.ledger.views import accounts
 from dpflow.prefect import artifacts
+from dpflow.project import current_project
+from tests.prefect.conftest import POLICY
 from tests.prefect.support import charges
 
 HALF = PureDP(epsilon="0.5")
@@ -231,6 +235,35 @@ def test_the_budget_artifact_says_asked_left_and_guarantee(project):
     assert float(used.data) == 100
 
 
+def test_the_budget_artifact_promises_what_the_ledger_does(make_project):
+    """A tightened term is bound by what it was opened with, and an edit by nobody."""
+    folder = make_project(POLICY.replace("{epsilon: 1}", "{epsilon: 3}"))
+
+    @dp_flow(name="report")
+    def report(week):
+        return customers(week)
+
+    def promised():
+        (line,) = [
+            line
+            for line in Artifact.get("dpflow-budget-shop").data.splitlines()
+            if "differentially private" in line
+        ]
+        return re.findall(r"epsilon = [0-9.]+", line)
+
+    report(1)
+    assert promised() == ["epsilon = 3"]
+    path = folder / "policies" / "shop.yaml"
+    path.write_text(path.read_text("utf-8").replace("epsilon: 3", "epsilon: 2.9"))
+    project = current_project()
+    artifacts.publish_budget(project)
+    assert promised() == ["epsilon = 3"]
+    policy = project.policies["shop"]
+    apply_policy(project.ledger, policy, Wish(), Approval(principal="ann"))
+    report(2)
+    assert promised() == ["epsilon = 3"]
+
+
 def test_no_name_in_a_refusal_is_markup(project, monkeypatch):
     """It is one line of the artifact, without a picture, a link or a tag."""
     told = []
@@ -277,8 +310,8 @@ def test_the_budget_artifact_tells_the_alerts(make_project):
     assert "95%" not in told
     report(2)
     told = Artifact.get("dpflow-budget-shop").data
-    assert told.count("- 50% of the budget of `shop#1` ") == 1
-    assert told.count("- 95% of the budget of `shop#1` ") == 1
+    assert told.count("- 50% of the budget of shop#1 is used, since ") == 1
+    assert told.count("- 95% of the budget of shop#1 is used, since ") == 1
 
 
 def test_without_an_alert_the_budget_artifact_tells_none(project):

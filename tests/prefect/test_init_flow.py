@@ -57,7 +57,7 @@ def test_what_init_makes_passes_the_check_and_runs(
     spent = {"gaussian": {"mu_squared": "0.0025"}, "basic": {"epsilon": "0.1"}}
     assert spent[theorem].items() <= dict(dataset.spent).items()
     assert dpflow(monkeypatch, "status", "sales") == 0
-    assert re.search(r"daily-report +(21|9) ", capsys.readouterr().out)
+    assert re.search(r"daily-report +running.* (21|9) ", capsys.readouterr().out)
 
 
 def test_the_flow_says_when_the_budget_is_gone(folder, monkeypatch, capsys):

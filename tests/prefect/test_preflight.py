@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import re
 import runpy
@@ -12,6 +13,7 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import Pause
 from prefect.flow_runs import resume_flow_run, suspend_flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
+from typer.testing import CliRunner
 
 from dpflow import (
     BudgetExhausted,
@@ -21,10 +23,15 @@ from dpflow import (
     dp_flow,
     dp_task,
 )
+from dpflow.cli import app
 from dpflow.exceptions import ConfigurationError
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.approval import Approval
 from dpflow.ledger.verify import verify
 from dpflow.ledger.views import accounts, open_reservations
-from dpflow.project import current_project
+from dpflow.prefect import flow as flow_module
+from dpflow.prefect import place
+from dpflow.project import current_project, forget_projects
 from tests.prefect.conftest import POLICY
 from tests.prefect.matrix.support import execute, run_again
 from tests.prefect.support import kinds, spent
@@ -135,6 +142,149 @@ def test_a_run_that_does_not_fit_ends_before_its_first_step(project):
     assert caught.value.left["epsilon"] == "0.2"
     assert "times its noise it would still fit" in caught.value.fits
     assert spent(project)["epsilon"] == "0.8"
+
+
+@dp_task(dataset="shop", cost=TENTH, release_key="part/{part}")
+def kept(part: int) -> int:
+    """Stand for one step of a recurring report."""
+    RAN.append(part)
+    return part
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """Collect the schedules that would be paused."""
+    found = []
+    monkeypatch.setattr(flow_module, "_pause_schedule", lambda: found.append(1))
+    return found
+
+
+@pytest.fixture
+def events(monkeypatch):
+    """Collect the kinds of what is told of steps."""
+    found = []
+    monkeypatch.setattr(place, "send", lambda notice: found.append(notice.kind))
+    return found
+
+
+def reports():
+    """Return the same report as a sync flow, an async one and one like its last run."""
+
+    def weekly(week: int) -> list[int]:
+        return publish([kept(4 * week + part) for part in range(4)])
+
+    async def weekly_async(week: int) -> list[int]:
+        return publish([kept(4 * week + part) for part in range(4)])
+
+    four = {"shop": [TENTH] * 4}
+    sync = dp_flow(name="report", preflight=four)(weekly)
+    later = dp_flow(name="report", preflight=four)(weekly_async)
+    last = dp_flow(name="report", preflight="last")(weekly)
+    return {
+        "sync": sync,
+        "async": lambda *args, **kw: asyncio.run(later(*args, **kw)),
+        "last": last,
+    }
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "last"])
+def test_what_was_published_is_replayed_when_the_budget_is_gone(
+    make_project, pauses, events, how
+):
+    """A late duplicate costs nothing and pauses nothing; a new week ends refused."""
+    make_project(POLICY + "on_exhausted: {schedule: pause}\n")
+    project = current_project()
+    report = reports()[how]
+    assert report(0) == [0, 1, 2, 3]
+    assert report(1) == [4, 5, 6, 7]
+    for _ in range(2):
+        state = report(2, return_state=True)
+        assert state.name == "BudgetExhausted"
+    assert pauses == [1, 1]
+    assert events.count("exhausted") == 2
+    del RAN[:], pauses[:], events[:]
+    assert report(0) == [0, 1, 2, 3]
+    assert report(1, return_state=True).is_completed()
+    assert RAN == ["published"] * 2
+    assert (pauses, events.count("exhausted"), events.count("refused")) == ([], 0, 0)
+    assert (held(project), spent(project)["epsilon"]) == ("0", "0.8")
+
+
+def test_a_refused_run_publishes_no_half(project):
+    """A cheap step that would fit is refused with the rest, however it is caught."""
+    cheap = dp_task(dataset="shop", cost=PureDP(epsilon="0.01"))(lambda: RAN.append(1))
+
+    @dp_flow(name="report", preflight={"shop": [TENTH] * 11})
+    def report():
+        futures = [cheap.submit(), count.submit(1)]
+        for future in futures:
+            future.wait()
+        try:
+            cheap()
+        except BudgetRefused as refusal:
+            RAN.append(refusal.refused_with is not None)
+        publish(futures)
+
+    state = report(return_state=True)
+    assert (state.name, state.type.value) == ("BudgetRefused", "CANCELLED")
+    assert RAN == [True]
+    assert kinds(project).count("reserve") == 0
+
+
+def test_a_refused_run_is_halted_where_a_refused_step_is_skipped(make_project):
+    """`flow: skip` is for a step; of a run that holds nothing, no half is kept."""
+    make_project(POLICY + "on_exhausted: {flow: skip}\n")
+
+    @dp_flow(name="report", preflight={"shop": [TENTH] * 6})
+    def report(week: int):
+        futures = [kept.submit(6 * week + part) for part in range(6)]
+        for future in futures:
+            future.wait()
+        return len(futures)
+
+    assert report(0) == 6
+    assert report(1, return_state=True).name == "BudgetExhausted"
+    assert report(0) == 6
+
+
+def test_a_schedule_stays_paused_while_the_whole_run_does_not_fit(project):
+    """The refused step would fit alone: it is its run that `resume` asks for."""
+
+    @dp_flow(name="report", preflight={"shop": [TENTH] * 6})
+    def report(week: int):
+        return [kept(6 * week + part) for part in range(6)]
+
+    report(0)
+    report(1, return_state=True)
+    forget_projects()
+    answer = CliRunner().invoke(app, ["resume", "report/nightly"])
+    assert answer.exit_code == 1
+    assert "report/nightly stays paused" in answer.stderr
+    assert "it asked for epsilon 0.6" in answer.stderr
+
+
+def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):
+    """After a new budget the same run is held, drawn and sealed."""
+
+    @dp_flow(name="report", preflight={"shop": [TENTH] * 6})
+    def report(week: int):
+        return [kept(6 * week + part) for part in range(6)]
+
+    report(0)
+    state = report(1, return_state=True)
+    assert state.name == "BudgetExhausted"
+    policy = project.policies["shop"]
+    wide = policy.model_copy(
+        update={"lifetime": policy.budget.model_copy(update={"epsilon": 9})}
+    )
+    path = project.policies.source("shop")
+    path.write_text(path.read_text("utf-8") + "lifetime: {epsilon: 9}\n", "utf-8")
+    wish = Wish(because="a new year", new_term=True)
+    apply_policy(project.ledger, wide, wish, Approval(principal="ann"))
+    again = run_again(report, state.state_details.flow_run_id)
+    assert again.is_completed()
+    assert sorted(RAN) == list(range(12))
+    assert open_reservations(project.ledger) == []
 
 
 def test_a_flow_that_fails_seals_as_well(project):
@@ -349,7 +499,7 @@ def test_the_last_completed_run_tells_what_to_hold(project, caplog):
     fail[0] = True
     assert report(3, return_state=True).is_failed()
     assert report(4, return_state=True).name == "BudgetExhausted"
-    assert seen == ["0", "0.3", "0.3"]
+    assert seen == ["0", "0.3", "0.3", "0"]
     assert spent(project)["epsilon"] == "0.9"
     assert open_reservations(project.ledger) == []
 

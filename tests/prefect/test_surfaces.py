@@ -66,9 +66,7 @@ def test_a_step_sends_reserved_then_settled(project, sent) -> None:
 def test_a_refusal_sends_what_was_asked_and_left(project, sent) -> None:
     """Refused where nothing so large was granted, exhausted where it was."""
 
-    @dp_task(dataset="shop", cost=lambda epsilon: type(TENTH)(
-        sensitivity=1, epsilon=epsilon
-    ))  # fmt: skip
+    @dp_task(dataset="shop", cost=lambda epsilon: type(TENTH)(epsilon=epsilon))
     def count(epsilon: str, turn: int) -> int:
         return 1
 

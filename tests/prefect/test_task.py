@@ -615,3 +615,27 @@ def test_private_task_never_stores_its_result():
     assert (load.persist_result, load.log_prints) == (False, False)
     with pytest.raises(ConfigurationError, match="persist_result"):
         private_task(persist_result=True)
+
+
+@pytest.mark.parametrize("how", ["call", "submit", "map"])
+def test_a_task_made_of_a_step_is_refused_when_it_runs(project, how):
+    """Prefect would keep its arguments. A step that a task calls may run."""
+    step = dp_task(dataset="shop", cost=TENTH, name="customers")(lambda week: week)
+    over = task(step)
+
+    @task
+    def around(week: int) -> int:
+        return step(week)
+
+    @flow(name="report")
+    def report():
+        if how == "call":
+            return over(1)
+        if how == "submit":
+            return over.submit(1).result()
+        return over.map([1]).result()
+
+    with pytest.raises(ConfigurationError, match="@task stands over the DP step"):
+        report()
+    assert charges(project) == 0
+    assert flow(lambda: around(8), name="report")() == 8

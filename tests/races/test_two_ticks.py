@@ -21,9 +21,9 @@ from tests.projects import POLICY, ROOT
 
 TICK = """
 import sys
-from dpflow import Laplace, guarded
+from dpflow import PureDP, guarded
 
-@guarded(dataset="shop", cost=Laplace(sensitivity=1, epsilon="0.1"),
+@guarded(dataset="shop", cost=PureDP(epsilon="0.1"),
          release_key="count/{week}", flow="weekly")
 def count(week):
     print("running", flush=True)

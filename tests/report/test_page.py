@@ -13,12 +13,14 @@ from html.parser import HTMLParser
 
 import pytest
 
-from dpflow import Laplace, PureDP, guarded
+from dpflow import Gaussian, Laplace, PureDP, guarded, release
 from dpflow.cli.report import read_report
 from dpflow.config import settings
-from dpflow.exceptions import BudgetRefused, DPStepFailed
+from dpflow.exceptions import BudgetExhausted, BudgetRefused, DPStepFailed
 from dpflow.ledger.records import OpenReservation, TermView
 from dpflow.ledger.verify import verify
+from dpflow.ledger.views import refusals
+from dpflow.overview import FlowOverview, State
 from dpflow.project import current_project
 from dpflow.report import page
 from dpflow.report.facts import headline
@@ -110,7 +112,7 @@ def test_a_page_says_what_there_is(shop):
     said = " ".join(each for _, each in tree.text)
     assert "Every customer, over all reports ever: epsilon at most 1, delta at" in said
     assert "if every declared sensitivity is right" in said
-    assert "shop#1 reached 0.5 of its budget" in said
+    assert "50% of the budget of shop#1 is used, since" in said
     assert "The ledger agrees with its journal." in said
     assert "Witness: agrees." in said
     assert "2 of 2, newest first; those alike stand together." in said
@@ -268,6 +270,16 @@ def test_hostile_names_are_text(shop):
         accounts=(view, *section.accounts[1:]),
         refusals=(replace(refusal, body=body),),
         alerts=(replace(section.alerts[0], account=EVIL, threshold=EVIL),),
+        overview=replace(
+            section.overview,
+            state=State(word="halted", by=EVIL, since=EVIL),
+            spent=(replace(section.overview.spent[0], where=EVIL),),
+            flows=(
+                FlowOverview(
+                    flow=EVIL, state=State(word=EVIL), lost=None, outlook=None
+                ),
+            ),
+        ),
         burn_down=replace(section.burn_down, dataset=EVIL),
         composition=None,
     )
@@ -379,7 +391,7 @@ def test_without_matplotlib_the_tables_are_there(shop, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     text = render(report())
     assert not Tree(text).all("img")
-    assert "dpflow[plots]" in text
+    assert ".whl[plots]" in text
     assert "dataset shop" in text
 
 
@@ -390,7 +402,7 @@ def test_a_ledger_without_a_charge_has_a_page(tmp_path, monkeypatch):
     assert "not pinned yet" in text
     assert "No step was refused." in text
     assert not Tree(text).all("img")
-    assert "dpflow[plots]" not in text
+    assert ".whl[plots]" not in text
 
 
 def test_a_project_without_policies_has_a_page(tmp_path, monkeypatch):
@@ -488,16 +500,113 @@ def test_terms_of_different_promises_have_no_headline(other):
 
 
 def test_alike_refusals_stand_together(shop):
-    """A step that asks every minute fills no page."""
+    """A step that asks every minute fills no page, nor do two that take turns."""
     made = report()
     (section,) = made.sections
     (row,) = page._alike(section.refusals)
     assert (row["times"], row["said"]["step"]) == (2, "<b>greedy</b>")
     other = replace(section.refusals[0], body={**section.refusals[0].body, "step": "x"})
-    assert len(page._alike((section.refusals[0], other, section.refusals[1]))) == 3
+    alike = page._alike((section.refusals[0], other, section.refusals[1]))
+    assert [each["times"] for each in alike] == [2, 1]
 
 
 def test_datasets_have_different_places_on_the_page():
     """Also those whose names are alike but for signs."""
     names = ["a.b", "a-b", "a b", "A-B"]
     assert len({page.anchor(name, 1) for name in names}) == 4
+
+
+GATED = """\
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1, delta: 1e-6}
+filter: gaussian
+odometer: {theorem: renyi, delta: 1e-6}
+flows:
+  weekly: {halt_at_epsilon: 0.8}
+"""
+
+
+def halted_project(folder, monkeypatch):
+    """Let an odometer refuse a flow twice while the dataset has most of its budget."""
+    make_project(folder, monkeypatch, GATED)
+    cost = Gaussian(sensitivity=1, sigma=30)
+    count = guarded(dataset="shop", cost=cost, flow="weekly", name="count", fresh=True)(
+        lambda: release(4000)
+    )
+    refused = 0
+    while refused < 2:
+        try:
+            count()
+        except BudgetExhausted:
+            refused += 1
+
+
+def test_a_halt_is_seen_everywhere(tmp_path, monkeypatch):
+    """The page, the picture and `why` say by which gate, and count the same."""
+    halted_project(tmp_path, monkeypatch)
+    made = report()
+    (section,) = made.sections
+    assert section.overview.state.text == "halted by the odometer of weekly"
+    assert section.refused == 2
+    assert "2 refusals" in section.burn_down.sentence()
+    assert len(refusals(current_project().ledger, dataset="shop")) == 2
+    titles = [title for title, _ in section.burn_down.lines]
+    assert titles == ["dataset shop", "odometer of weekly, halts at 0.8"]
+    refused = [point for point in section.burn_down.points if point.kind == "refuse"]
+    assert len(refused) == 2
+    tree = Tree(render(made))
+    said = " ".join(each for _, each in tree.text)
+    assert "Halted by the odometer of weekly since" in said
+    assert "weekly: halted by its odometer" in said
+    # A bar is red from its first per mille on where nothing runs.
+    (meter,) = tree.all("meter")
+    assert float(meter["high"]) < 0.001 < float(meter["value"]) < 0.95
+
+
+def test_what_was_asked_and_left_are_of_one_unit(tmp_path, monkeypatch):
+    """Of a halt both are readings: how far it would rise, and how far it may."""
+    halted_project(tmp_path, monkeypatch)
+    ((section,), said) = (report().sections, [])
+    for refusal in section.refusals:
+        asked, left = refusal.body["asked"], refusal.body["left"]
+        said.append((set(asked), set(left)))
+        assert float(asked["epsilon"]) > float(left["epsilon"]) > 0
+    assert said == [({"epsilon"}, {"epsilon"})] * 2
+
+
+def test_the_first_table_becomes_cards_where_it_is_narrow(shop):
+    """Used and runs left need no scrolling; what they are called stands beside them."""
+    tree = Tree(render(report()))
+    labels = [cell.get("data-label") for cell in tree.all("td")]
+    for name in ("state", "epsilon", "used", "runs left", "refused"):
+        assert name in labels
+    assert "@media screen and (max-width: 40rem)" in page._style()
+
+
+def test_pictures_are_dark_on_a_dark_page():
+    """On a screen only; on paper they are as they were drawn."""
+    dark = page._style().partition("@media screen and (prefers-color-scheme: dark)")[2]
+    assert "img { filter: invert" in dark.partition("}")[0]
+
+
+def test_ten_releases_are_shown_and_their_digests_unfolded(tmp_path, monkeypatch):
+    """Half of a page of digests tells nobody anything."""
+    make_project(tmp_path, monkeypatch)
+    cost = Laplace(sensitivity=1, epsilon="0.01")
+
+    @guarded(dataset="shop", cost=cost, name="count", release_key="{day}")
+    def count(day):
+        return release(4000)
+
+    for day in range(12):
+        count(day)
+    made = report()
+    text = render(made)
+    assert len(made.releases) == 12
+    assert "The newest 10 of 12" in text
+    shown = [each.digest for each in made.releases if each.digest in text]
+    assert shown == [each.digest for each in made.releases[:10]]
+    section = text.partition('<h2 id="releases">')[2].partition("</section>")[0]
+    assert section.index("<details>") < section.index(shown[0])

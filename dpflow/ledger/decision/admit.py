@@ -1,0 +1,440 @@
+"""The decision about one request: replay, wait, refuse or hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, cast
+
+from dpflow.accounting.costs import Cost
+from dpflow.accounting.mechanism_costs import relations_of
+from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Filter
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    ConfigurationError,
+    ReservationConflict,
+    UnsupportedCost,
+)
+from dpflow.ledger.decision.gates import (
+    Gate,
+    charges_of,
+    covers_flow,
+    fitting_factor,
+    gates_of,
+    population_of,
+)
+from dpflow.ledger.decision.preflight import (
+    Cover,
+    check_additive,
+    cover_of,
+    reopened,
+)
+from dpflow.ledger.decision.terms import governing
+from dpflow.ledger.model import Decision, Pen, Reserve, State
+from dpflow.ledger.records import (
+    Alert,
+    Busy,
+    Granted,
+    Replayed,
+    Request,
+    TermOpened,
+    cost_text,
+)
+from dpflow.ledger.refusal import (
+    Refusal,
+    journaled,
+    refusal_error,
+    refused_with_run,
+)
+from dpflow.ledger.rows import Sums, Term
+from dpflow.policy import Policy
+from dpflow.rounding import number_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """A request with all that is asked for it: each gate and the amount."""
+
+    request: Request
+    terms: Sequence[Term]
+    pairs: Sequence[tuple[Gate, Tally]]
+    asked: Sequence[tuple[Gate, Cost]]
+    cover: Cover | None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the preflight of the step's run holds all of it already."""
+        return self.cover is not None and self.cover.drawn
+
+    def added(self, gate: Gate, amount: Tally) -> Tally:
+        """Return by how much the request raises what an account holds."""
+        return gate.rule.zero() if self.drawn else amount
+
+
+def reserve(state: State, command: Reserve) -> Decision:
+    """Decide one request against every account.
+
+    Returns:
+        `Granted`, `Replayed` or `Busy`; or the refusal, which is journaled.
+
+    Raises:
+        DpflowError: For a request that cannot be decided.
+    """
+    request, pen = command.request, Pen(state, command)
+    before = _known(state, request) or _released(state, request)
+    if before is not None:
+        return pen.decided(before)
+    if request.covers is not None:
+        taken = reopened(pen, request)
+        if taken is not None:
+            return pen.decided(taken)
+    case = _case(pen, command)
+    body = _body(case, command.facts)
+    refusal = _refused_with_run(pen, case, body) or _refused(pen, case, body)
+    if refusal is not None:
+        return pen.decided(refusal)
+    return pen.decided(_held(pen, case, body))
+
+
+def _known(state: State, request: Request) -> Granted | None:
+    """Answer an id that was sent before exactly as it was answered then."""
+    charge = state.charge(request.reservation)
+    if charge is None:
+        return None
+    made = state.made(charge, next(iter(charge.places)))
+    same = (made.body["fingerprint"], charge.owner, charge.state) == (
+        request.fingerprint(),
+        request.owner,
+        "open",
+    )
+    if not same:
+        msg = (
+            f"reservation {request.reservation} was made for another request or is "
+            f"{charge.state} already; every execution needs an id of its own"
+        )
+        raise ReservationConflict(msg, reservation=request.reservation)
+    return Granted(reservation=charge.id, accounts=tuple(made.body["accounts"]))
+
+
+def _released(state: State, request: Request) -> Replayed | Busy | None:
+    """Look the release key up: replay it, wait for a live claim, or go on."""
+    release = state.release(request.release_key)
+    if release is None:
+        return None
+    if any(state.book(name).frozen is not None for name in request.locked):
+        # Frozen means that nothing is answered, be it free: the gates refuse.
+        return None
+    charge = state.charge(release.charge)
+    if charge is None:
+        msg = f"release {request.key_text!r} is of a charge that nobody made"
+        raise ReservationConflict(msg, release_key=request.key_text)
+    value = state.values.get(release.key)
+    if release.state == "settled" and value is not None and not request.fresh:
+        made, now = state.made(charge, release.book), cost_text(request.cost)
+        if made.body["cost"] != request.described_cost():
+            msg = (
+                f"release {request.key_text!r} of step {made.body['step']!r} was made "
+                f"at cost {made.body['cost']}, now {now}. "
+                "Use another release_key for another cost."
+            )
+            raise ReservationConflict(msg, release_key=request.key_text)
+        return Replayed(reservation=charge.id, value=value, digest=str(release.digest))
+    if release.state == "claimed" and charge.owner in state.alive:
+        return Busy(reservation=charge.id, owner=charge.owner)
+    return None
+
+
+def _case(pen: Pen, command: Reserve) -> _Case:
+    """Find every account that a request is charged to, and price it there."""
+    request = command.request
+    steps = request.planned or (request,)
+    for step in steps:
+        check_relation(step)
+    terms = terms_of(pen, request, applies=command.applies)
+    asked = [
+        (gate, step.cost)
+        for step in steps
+        for gate in gates_of(pen.state, step, _of(step, terms))
+    ]
+    pairs = charges_of(asked)
+    for gate, _ in pairs if request.planned else ():
+        check_additive(gate)
+    cover = cover_of(pen.state, request, pairs)
+    return _Case(request=request, terms=terms, pairs=pairs, asked=asked, cover=cover)
+
+
+def terms_of(pen: Pen, request: Request, *, applies: bool) -> list[Term]:
+    """Return the term of each dataset that a request reads, and of its populations.
+
+    Raises:
+        ConfigurationError: If populations are left out.
+        PolicyChanged: If a policy differs from the copy that governs.
+        PolicyNotApplied: If a person has to apply it first.
+    """
+    needed = {population_of(policy) for policy in request.policies} - {None}
+    given = {policy.dataset for policy in request.populations}
+    if needed != given:
+        msg = (
+            f"the datasets {', '.join(request.datasets)} belong to the populations "
+            f"{sorted(map(str, needed))}, but the request charges {sorted(given)}"
+        )
+        raise ConfigurationError(msg)
+    return [
+        governing(pen, policy, applies=applies)
+        for policy in (*request.policies, *request.populations)
+    ]
+
+
+def _of(request: Request, terms: Sequence[Term]) -> list[Term]:
+    """Return the terms of a request's datasets and populations, in their order."""
+    by_name = {term.book: term for term in terms}
+    policies = (*request.policies, *request.populations)
+    return [by_name[policy.dataset] for policy in policies]
+
+
+def check_relation(request: Request) -> None:
+    """Refuse a cost whose price does not hold under a dataset's relation."""
+    for policy in (*request.policies, *request.populations):
+        check_holds(request.cost, policy.dataset, policy.relation)
+
+
+def check_holds(cost: Cost, dataset: str, relation: str) -> None:
+    """Refuse a cost whose price does not hold under a relation.
+
+    Raises:
+        UnsupportedCost: If it is priced for another one.
+    """
+    allowed = relations_of(cost)
+    if relation not in allowed:
+        holds = " and ".join(allowed) or "no relation"
+        msg = (
+            f"{cost!r} is priced for {holds}, but the policy of dataset {dataset!r} "
+            f"says {relation}. Declare a cost that holds for that relation."
+        )
+        raise UnsupportedCost(msg, mechanism=cost.mechanism)
+
+
+# Refusing
+
+
+def _refused_with_run(
+    pen: Pen, case: _Case, body: Mapping[str, Any]
+) -> BudgetRefused | None:
+    """Refuse a draw in a run whose preflight was refused, whatever it asks for."""
+    told = None if case.cover is None else case.cover.refused
+    if told is None:
+        return None
+    error = refused_with_run(case.request, told)
+    # Of the account that refused the run, if the step is charged to it.
+    pair = min(case.pairs, key=lambda pair: pair[0].id != told["account"])
+    _journal_refusal(pen, case.request, [pair], {**body, **journaled(error)})
+    return error
+
+
+def _refused(pen: Pen, case: _Case, body: Mapping[str, Any]) -> BudgetRefused | None:
+    request, pairs, state = case.request, case.pairs, pen.state
+    closed = {
+        term.book
+        for step in request.planned or (request,)
+        for term in _of(step, case.terms)
+        if not covers_flow(term, step.flow)
+    }
+    ended = case.cover is not None and case.cover.ended
+    halted = {gate.id for gate, _ in pairs} & {*state.run(request.flow_run).halted}
+    refusing = [
+        (gate, amount)
+        for gate, amount in pairs
+        if gate.id in halted or not gate.admits(case.added(gate, amount))
+    ]
+    if ended:
+        refusing = list(pairs[:1])
+    if closed:
+        refusing = [
+            (gate, amount)
+            for gate, amount in pairs
+            if gate.kind == "dataset" and gate.dataset in closed
+        ]
+    if not refusing:
+        return None
+    # What closes a dataset for everyone is said before what this step lacks.
+    refusing.sort(key=lambda pair: pair[0].state != "frozen")
+    gate, amount = refusing[0]
+    frozen = gate.state == "frozen"
+    never = bool(closed) or frozen or ended
+    refusal = Refusal(
+        request=request,
+        account=cast("Any", gate),
+        asked=amount,
+        closed=bool(closed) and not frozen,
+        halted=gate.id in halted,
+        run_halted=bool(halted),
+        frozen=state.book(gate.dataset).frozen if frozen else None,
+        factor=None if never or halted or case.drawn else fitting_factor(case.asked),
+        ended=ended,
+    )
+    most = state.granted(gate.dataset, request.step).get(gate.id)
+    exhausted = not never and most is not None and amount.fits_within(Tally(most))
+    error = refusal_error(refusal, BudgetExhausted if exhausted else BudgetRefused)
+    _journal_refusal(pen, request, refusing, {**body, **journaled(error)})
+    return error
+
+
+def _journal_refusal(
+    pen: Pen,
+    request: Request,
+    refusing: Sequence[tuple[Gate, Tally]],
+    body: Mapping[str, Any],
+) -> None:
+    """Write the first refusal and, with it, every odometer that halts the run."""
+    told = [
+        refusing[0],
+        # It halts the flow run even where another gate refused first; a frozen one
+        # says nothing about the run.
+        *(p for p in refusing[1:] if p[0].kind == "odometer" and p[0].state == "open"),
+    ]
+    runs = [*request.enclosing_runs, request.flow_run, request.covers]
+    for book in dict.fromkeys(gate.dataset for gate, _ in told):
+        here = [(gate, amount) for gate, amount in told if gate.dataset == book]
+        facts = {
+            **body,
+            "account": here[0][0].id,
+            "runs": [run for run in dict.fromkeys(runs) if run is not None],
+            "flow_run": request.flow_run,
+            "halts": [gate.id for gate, _ in here if gate.kind == "odometer"],
+        }
+        amounts = {gate.id: amount.amounts for gate, amount in here}
+        pen.write(book, "refuse", amounts, facts, charge=request.reservation)
+
+
+# Holding
+
+
+def _held(pen: Pen, case: _Case, body: Mapping[str, Any]) -> Granted:
+    request, before = case.request, pen.state
+    accounts = [gate.id for gate, _ in case.pairs]
+    alerts = [alert for g, a in case.pairs for alert in _alerts(case, g, a, before)]
+    shared = {
+        **body,
+        "owner": request.owner,
+        "fingerprint": request.fingerprint(),
+        "accounts": accounts,
+        "flow_run": request.flow_run,
+    }
+    if request.release_key is not None:
+        shared |= {"key": request.release_key}
+    if case.cover is not None and case.drawn:
+        shared["preflight"] = {"id": case.cover.preflight}
+    for book, amounts in _by_book(case).items():
+        told: dict[str, list[str]] = {}
+        for alert in alerts:
+            if alert.account in amounts:
+                told.setdefault(alert.account, []).append(alert.threshold)
+        facts = shared if not told else {**shared, "told": told}
+        pen.write(book, "reserve", amounts, facts, charge=request.reservation)
+    return Granted(
+        reservation=request.reservation,
+        accounts=tuple(accounts),
+        alerts=tuple(alerts),
+        beyond=case.cover is not None and not case.drawn,
+        opened=tuple(_first_charges(case, before)),
+    )
+
+
+def _by_book(case: _Case) -> dict[str, Sums]:
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for gate, amount in case.pairs:
+        found.setdefault(gate.dataset, {})[gate.id] = amount.amounts
+    return dict(found)
+
+
+def _body(case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]:
+    request, cover = case.request, case.cover
+    gates = [gate for gate, _ in case.asked]
+    told: dict[str, Any] = {
+        **facts,
+        **request.body,
+        "policy": {term.book: term.facts["policy_hash"] for term in case.terms},
+        "step": request.step,
+        "flow": request.flow,
+        "cost": request.described_cost(),
+        "release_key": request.key_text or None,
+        "datasets": request.datasets,
+        "partitions": list(request.partitions),
+        "units": {gate.id: gate.size for gate in gates if gate.size != 1},
+    }
+    if request.covers is not None:
+        told["covers"] = request.covers
+    if cover is not None:
+        told |= cover.told()
+    return told
+
+
+# What is told once
+
+
+def _alerts(case: _Case, gate: Gate, amount: Tally, state: State) -> list[Alert]:
+    """Return the thresholds of a policy that a charge is the first to reach."""
+    policies = (*case.request.policies, *case.request.populations)
+    policy: Policy = {policy.dataset: policy for policy in policies}[gate.dataset]
+    rule = gate.rule
+    used = gate.settled + gate.held + case.added(gate, amount)
+    if not policy.alerts:
+        return []
+    if isinstance(rule, Filter) and rule.admits(
+        _enlarged(used, _exactly(policy.alerts[0]))
+    ):
+        return []
+    row, reached = state.account(gate.id), gate.used_share(used)
+    if reached is None:
+        return []
+    known = () if row is None else row.told
+    return [
+        Alert(
+            dataset=gate.dataset,
+            account=gate.id,
+            gate=gate.kind,
+            name=gate.name,
+            threshold=number_text(threshold),
+            used_fraction=reached,
+        )
+        for threshold in map(Fraction, policy.alerts)
+        if threshold <= reached and number_text(threshold) not in known
+    ]
+
+
+def _first_charges(case: _Case, state: State) -> list[TermOpened]:
+    """Return the terms that nothing was charged to before."""
+    found = []
+    for term in case.terms:
+        if str(term.number) in state.book(term.book).ran:
+            continue
+        budget = term.facts["pinned"]["budget"]
+        found.append(
+            TermOpened(
+                dataset=term.book,
+                account=f"{term.book}#{term.number}",
+                term=term.number,
+                because=term.facts["because"],
+                epsilon=str(budget["epsilon"]),
+                delta=str(budget["delta"]),
+            )
+        )
+    return found
+
+
+def _enlarged(used: Tally, threshold: Fraction) -> Tally:
+    """Return the use that would fill the budget if this one fills the threshold.
+
+    Deciding is much cheaper than reading a fraction, and most steps are far below.
+    """
+    above, below = threshold.numerator, threshold.denominator
+    # The quotient, rounded up, in whole numbers.
+    amounts = (-(-amount * below // above) for amount in used.amounts)
+    return Tally(tuple(amount + 1 if amount else 0 for amount in amounts))
+
+
+_exactly = lru_cache(maxsize=256)(Fraction)

@@ -1,0 +1,177 @@
+"""The end of a charge: what is posted of it, and to whom the rest returns."""
+
+from __future__ import annotations
+
+from dpflow.accounting.costs import Cost, cost_from_description
+from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Odometer, Outcome
+from dpflow.exceptions import (
+    InvalidCost,
+    LedgerCorrupt,
+    ReservationConflict,
+    UnsupportedCost,
+)
+from dpflow.ledger.decision.gates import Gate, gate_at, split
+from dpflow.ledger.decision.preflight import is_repaired, sealed
+from dpflow.ledger.model import Decision, End, Pen, Seal, State
+from dpflow.ledger.rows import Amounts, Charge
+
+
+def end(state: State, command: End) -> Decision:
+    """End a charge on all its accounts.
+
+    Raises:
+        ReservationConflict: If there is no such charge, it has ended, another process
+            holds it, or this is no way to end it.
+    """
+    charge, pen = _known(state, command.charge), Pen(state, command)
+    kind = command.kind
+    if _check(state, charge, command):
+        return pen.decided(None)
+    reported = None if charge.added else command.reported
+    body = {**command.facts, **command.body}
+    if reported is not None:
+        body["reported"] = reported
+    for book in charge.places:
+        amounts, overdrawn = _posted(state, charge, book, kind, reported)
+        told = {**body, **({"overdrawn": overdrawn} if overdrawn else {})}
+        pen.write(book, kind, amounts, told, charge=charge.id)
+    return pen.decided(None)
+
+
+def _posted(
+    state: State, charge: Charge, book: str, kind: str, reported: Outcome | None
+) -> tuple[dict[str, Amounts], list[str]]:
+    """Return what is posted to each account of a book, and which it overdraws."""
+    made = state.made(charge, book)
+    amounts = {n: a for n, a in charge.held.items() if n.partition("#")[0] == book}
+    if kind != "settle" or reported is None:
+        return amounts, []
+    units, overdrawn = made.body.get("units", {}), []
+    cost = cost_from_description(made.body["cost"])
+    for name, amount in amounts.items():
+        gate = gate_of(state, name, units.get(name, 1))
+        amounts[name] = realised(gate, cost, amount, reported)
+        if _overdraws(gate, amount, amounts[name]):
+            overdrawn.append(name)
+    return amounts, overdrawn
+
+
+def _known(state: State, name: str) -> Charge:
+    charge = state.charge(name)
+    if charge is None:
+        msg = (
+            f"the ledger knows no reservation {name!s:.60}. "
+            "`dpflow ledger reservations` lists those that nobody settled, and "
+            "`dpflow history` all."
+        )
+        raise ReservationConflict(msg, reservation=name)
+    return charge
+
+
+def _check(state: State, charge: Charge, command: End) -> bool:
+    """Refuse what may not end a charge; say whether it was ended so before.
+
+    Raises:
+        ReservationConflict: If it may not.
+    """
+    kind, problem = command.kind, None
+    if kind == "settle" and charge.state == "settled":
+        return True
+    if kind == "void" and charge.owner != command.owner:
+        problem = f"reservation {charge.id} belongs to another process"
+    elif kind == "void" and command.again and charge.state == "void":
+        return True
+    elif kind == "forfeit" and charge.state == "open" and charge.owner in state.alive:
+        problem = f"the process that holds reservation {charge.id} still runs"
+    elif charge.state != "open":
+        problem = f"reservation {charge.id} is {charge.state} already"
+    if problem is not None:
+        raise ReservationConflict(problem, reservation=charge.id)
+    if charge.covers is not None:
+        _check_preflight(state, charge, kind)
+    return False
+
+
+def _check_preflight(state: State, charge: Charge, kind: str) -> None:
+    """Refuse to settle a preflight, or to void one that a step drew from."""
+    book = next(iter(charge.places))
+    whole = {name: p.amount for name, p in state.made(charge, book).postings.items()}
+    drawn = any(charge.held.get(name) != amount for name, amount in whole.items())
+    if kind == "settle" or (kind == "void" and drawn):
+        msg = (
+            f"reservation {charge.id} is the preflight of flow run {charge.covers}: "
+            "its steps are settled each by itself, and its end is a seal"
+        )
+        raise ReservationConflict(msg, reservation=charge.id)
+
+
+def gate_of(state: State, account: str, size: int) -> Gate:
+    """Return the gate of an account that a charge was made on."""
+    book, number, *_ = split(account)
+    for term in state.terms(book):
+        if term.number == number:
+            gate = gate_at(state, term, account, size)
+            if gate is not None:
+                return gate
+    msg = f"account {account!r} has no gate in its term"
+    raise LedgerCorrupt(msg)
+
+
+def realised(
+    gate: Gate, cost: Cost, reserved: Amounts, reported: Outcome | None
+) -> Amounts:
+    """Return what a settled charge posts: all of it, unless the theorem gives back."""
+    if reported is None or gate.size != 1:
+        # Reserved for more than one unit at once, where nothing is given back.
+        return reserved
+    whole, rule = Tally(reserved), gate.rule
+    try:
+        if gate.price(cost) != whole:
+            return reserved  # by an older solver
+        if isinstance(rule, Odometer) and gate.halt is None:
+            posted = rule.charge_realised(cost, reported)
+        else:
+            posted = rule.price_realised(cost, reported)
+    except (InvalidCost, UnsupportedCost):
+        return reserved
+    return posted.amounts if posted.fits_within(whole) else reserved
+
+
+def _overdraws(gate: Gate, held: Amounts, posted: Amounts) -> bool:
+    if gate.state != "open":
+        return False
+    rest = gate.held - Tally(held)
+    return gate.overdrawn_by(gate.settled + Tally(posted), rest)
+
+
+def seal(state: State, command: Seal) -> Decision:
+    """End a flow run's preflight; the answer is whether there was one to seal.
+
+    Raises:
+        ReservationConflict: If another process runs the flow, or the ledger lost
+            charges since: then nothing is returned.
+    """
+    pen, found = Pen(state, command), state.run(command.run).preflight
+    charge = None if found is None else state.charge(found)
+    if charge is None:
+        return pen.decided(answer=False)
+    if is_repaired(state, charge):
+        # Draws may be among the charges that it lost and charged again.
+        msg = (
+            f"the ledger was repaired since preflight {charge.id} was made, "
+            "so nobody knows what was drawn of it; close it with `dpflow ledger "
+            "close-reservation` when its run has ended"
+        )
+        raise ReservationConflict(msg, reservation=charge.id)
+    if charge.state != "open":
+        # Only this process seals it, so the first was not in vain.
+        return pen.decided(command.again and charge.state == "sealed")
+    if charge.owner != command.owner:
+        msg = (
+            f"another process runs the flow run {command.run} and seals its preflight "
+            f"{charge.id}"
+        )
+        raise ReservationConflict(msg, reservation=charge.id)
+    sealed(pen, charge, {"outcome": command.outcome})
+    return pen.decided(answer=True)

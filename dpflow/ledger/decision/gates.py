@@ -1,0 +1,374 @@
+"""Which accounts a step is charged to: the gates that must all admit it.
+
+A dataset that is divided has an account for each partition, with the whole budget; a
+step is charged to each partition that it touches. Its population, and the cap of all
+partitions by time, see a person in each of them: the step costs them as a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from dpflow.accounting.costs import Cost
+from dpflow.accounting.groups import group_cost
+from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Filter, Odometer, Rule, solved_thresholds
+from dpflow.exceptions import ConfigurationError, UnsupportedCost
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.model import State, rule_of
+from dpflow.ledger.records import Request
+from dpflow.ledger.rows import Account, Term
+from dpflow.policy import Policy
+from dpflow.rounding import float_up, number_from_text
+
+#: Kinds of gates that a flow adds, in the order in which they are asked.
+OF_FLOW = ("flow", "odometer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """An account under its rule, which must admit a step.
+
+    Attributes:
+        kind: "dataset", "population", "partition", "flow" or "odometer".
+        name: Of the flow or partition.
+        partition: The partition that it belongs to; empty if to none.
+        halt: For an odometer, the reading above which it refuses.
+        state: "open", "overdrawn" or "frozen".
+        size: How many privacy units of one person the step can touch here; 0 for an
+            account that only says whether the dataset is open.
+    """
+
+    id: str
+    dataset: str
+    kind: str
+    name: str
+    partition: str
+    rule: Rule
+    halt: Fraction | None
+    settled: Tally
+    held: Tally
+    state: str
+    size: int = 1
+
+    def price(self, cost: Cost) -> Tally:
+        """Return what a step asks of the account, rounded up.
+
+        Raises:
+            UnsupportedCost: If the gate would have to guess. An odometer that halts
+                nothing counts the step as uncovered instead.
+        """
+        if self.size == 0:
+            return self.rule.zero()
+        cost = group_cost(cost, self.size)
+        if isinstance(self.rule, Odometer) and self.halt is None:
+            return self.rule.charge(cost)
+        return self.rule.price(cost)
+
+    def admits(self, asked: Tally) -> bool:
+        """Say whether the gate lets a step run that asks for so much."""
+        if self.state != "open":
+            return False
+        total = self.settled + self.held + asked
+        if isinstance(self.rule, Filter):
+            return self.rule.admits(total)
+        if self.halt is None or not isinstance(self.rule, Odometer):
+            return True
+        reading = self.rule.read(total)
+        # inf is no fraction; an undefined reading is above every halt.
+        return reading != float("inf") and Fraction(reading) <= self.halt
+
+    def used_share(self, used: Tally) -> float | None:
+        """Return which share of what the gate allows a tally uses, rounded up.
+
+        Of an odometer it is how far the reading has gone from where it idles to where
+        it halts. None if the gate refuses nothing.
+        """
+        if isinstance(self.rule, Filter):
+            return self.rule.used_fraction(used)
+        if self.halt is None or not isinstance(self.rule, Odometer):
+            return None
+        reading, idle = self.rule.read(used), _idle_reading(self.rule)
+        # An undefined reading is above every halt.
+        if reading == float("inf") or Fraction(idle) >= self.halt:
+            return float("inf")
+        gone = Fraction(reading) - Fraction(idle)
+        return float_up(max(gone, Fraction(0)) / (self.halt - Fraction(idle)))
+
+    def left(self) -> Tally | None:
+        """Return what the threshold has left, or None if the theorem has no box."""
+        if not isinstance(self.rule, Filter) or self.rule.limit is None:
+            return None
+        return remainder(self.rule.limit, self.settled + self.held)
+
+    def overdrawn_by(self, settled: Tally, held: Tally) -> bool:
+        """Say whether new sums break what the account's filter promised.
+
+        Not where a tightened limit is below what was charged before: that was
+        admitted, and the account only admits nothing more.
+        """
+        total = settled + held
+        grew = not total.fits_within(self.settled + self.held)
+        return grew and isinstance(self.rule, Filter) and not self.rule.admits(total)
+
+
+@lru_cache(maxsize=512)
+def _idle_reading(rule: Odometer) -> float:
+    """Return what an odometer reads before any charge."""
+    return rule.read(rule.zero())
+
+
+def remainder(limit: Tally, used: Tally) -> Tally:
+    """Return limit minus used, component-wise, at least zero."""
+    pairs = zip(limit.amounts, used.amounts, strict=True)
+    return Tally(tuple(max(a - b, 0) for a, b in pairs))
+
+
+# What a term pins of its gates
+
+
+def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rule and halt of every gate of a copy, with solved thresholds.
+
+    By "dataset", "partition", "population", "odometer" for flows that are not named,
+    and "flow/NAME" and "odometer/NAME" for those that are.
+    """
+    found: dict[str, Any] = {
+        "dataset": _gate_text("filter", pinned.get("whole") or pinned["filter"]),
+        "partition": _gate_text("filter", pinned["filter"]),
+        "population": _gate_text("filter", pinned["filter"]),
+        "odometer": _gate_text("odometer", pinned["odometer"]),
+    }
+    for name, share in pinned["flows"].items():
+        found[f"flow/{name}"] = _gate_text("filter", share.get("filter"))
+        rule = share.get("odometer", pinned["odometer"])
+        halt = share.get("halt_at_epsilon")
+        found[f"odometer/{name}"] = _gate_text("odometer", rule, halt)
+    return found
+
+
+def _gate_text(
+    role: str, rule: Mapping[str, Any] | None, halt: str | None = None
+) -> dict[str, Any] | None:
+    if rule is None:
+        return None
+    made = rule_of(canonical({"role": role, **rule}))
+    told: dict[str, Any] = {"role": role, **made.parameters()}
+    thresholds = solved_thresholds(made) if role == "filter" else None
+    if thresholds is not None:
+        told["thresholds"] = thresholds
+    return {"rule": canonical(told), "halt": halt}
+
+
+def gate_rule(term: Term, kind: str, name: str) -> tuple[Rule, Fraction | None] | None:
+    """Return the rule and halt of an account; None if its term asks for none."""
+    gates = term.facts["gates"]
+    place = f"{kind}/{name}" if kind in OF_FLOW else kind
+    found = gates.get(place)
+    if place not in gates and kind == "odometer":
+        found = gates.get("odometer")
+    if found is None:
+        return None
+    return rule_of(found["rule"]), _halt(found["halt"])
+
+
+@lru_cache(maxsize=512)
+def _halt(text: str | None) -> Fraction | None:
+    return None if text is None else number_from_text(text)
+
+
+def covers_flow(term: Term, flow: str | None) -> bool:
+    """Say whether a flow may use the dataset at all."""
+    pinned = term.facts["pinned"]
+    return flow in pinned["flows"] or pinned["other_flows"] == "allow"
+
+
+def split(account: str) -> tuple[str, int, str, str, str]:
+    """Return book, term, kind, name and partition of an account, as its id tells."""
+    book, _, place = account.partition("#")
+    number, _, rest = place.partition("/")
+    partition = ""
+    if rest.startswith("partition/"):
+        partition, _, rest = rest.removeprefix("partition/").partition("/")
+        if not rest:
+            return book, int(number), "partition", partition, partition
+    kind, _, name = rest.partition("/")
+    if not kind:
+        kind = "population" if book.startswith("population/") else "dataset"
+    return book, int(number), kind, name, partition
+
+
+def gate_at(state: State, term: Term, account: str, size: int = 1) -> Gate | None:
+    """Return the gate of an account; None if its term asks for none."""
+    book, _, kind, name, partition = split(account)
+    found = gate_rule(term, kind, name)
+    if found is None:
+        return None
+    rule, halt = found
+    row = state.account(account)
+    return Gate(
+        id=account,
+        dataset=book,
+        kind=kind,
+        name=name,
+        partition=partition,
+        rule=rule,
+        halt=halt,
+        settled=rule.zero() if row is None else Tally(row.settled),
+        held=rule.zero() if row is None else Tally(row.held),
+        state=_state_of(state, book, row),
+        size=size,
+    )
+
+
+def _state_of(state: State, book: str, row: Account | None) -> str:
+    if state.book(book).frozen is not None:
+        return "frozen"
+    return "overdrawn" if row is not None and row.overdrawn else "open"
+
+
+# What a step asks
+
+
+def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate]:
+    """Return every gate that must admit a request.
+
+    Args:
+        state: With the accounts of these terms.
+        request: The step.
+        terms: Of its datasets and populations, in their order.
+
+    Raises:
+        ConfigurationError: If the request names no partition of a divided dataset, or
+            one that cannot be, or some where no dataset is divided; or if its datasets
+            are divided by different things.
+    """
+    divided = [policy for policy in request.policies if policy.partition is not None]
+    if request.partitions and not divided:
+        msg = (
+            f"step {request.step!r} names partitions, but no dataset that it reads is "
+            f"divided: {', '.join(request.datasets)}. The step did not run."
+        )
+        raise ConfigurationError(msg)
+    _check_alike(request.step, divided)
+    found: list[Gate | None] = []
+    everything = (*request.policies, *request.populations)
+    for term, policy in zip(terms, everything, strict=True):
+        base = f"{term.book}#{term.number}"
+        if policy in request.populations:
+            size = sum(_units(each, request) for each in _members(policy, request))
+            found.append(gate_at(state, term, base, size))
+        elif policy.partition is None:
+            found.append(gate_at(state, term, base))
+            found += _of_flow(state, request, term, base)
+        else:
+            found += _of_partitions(state, request, term, policy)
+    return [gate for gate in found if gate is not None]
+
+
+def _of_flow(
+    state: State, request: Request, term: Term, base: str
+) -> Iterator[Gate | None]:
+    # A flow that the policy does not cover gets no account of its own.
+    if request.flow is not None and covers_flow(term, request.flow):
+        for kind in OF_FLOW:
+            yield gate_at(state, term, f"{base}/{kind}/{request.flow}")
+
+
+def _of_partitions(
+    state: State, request: Request, term: Term, policy: Policy
+) -> Iterator[Gate | None]:
+    """Yield the gates of the partitions that a step touches."""
+    if policy.partition is None or not request.partitions:
+        msg = (
+            f"dataset {policy.dataset!r} is divided into partitions, and step "
+            f"{request.step!r} does not say which it reads: give it partitions=, such "
+            'as partitions="{week}". The step did not run.'
+        )
+        raise ConfigurationError(msg)
+    for name in request.partitions:
+        policy.partition.check_name(name, policy.dataset)
+    size = len(request.partitions) if "whole" in term.facts["pinned"] else 0
+    base = f"{term.book}#{term.number}"
+    yield gate_at(state, term, base, size)
+    for name in request.partitions:
+        yield gate_at(state, term, f"{base}/partition/{name}")
+        yield from _of_flow(state, request, term, f"{base}/partition/{name}")
+
+
+def _check_alike(step: str, divided: Sequence[Policy]) -> None:
+    """Refuse names that would mean a week of one dataset and a region of another."""
+    parts = [(p.dataset, p.partition.by) for p in divided if p.partition is not None]
+    if len({by for _, by in parts}) > 1:
+        told = ", ".join(f"{dataset!r} by {by}" for dataset, by in parts)
+        msg = (
+            f"step {step!r} reads datasets that are divided by different things "
+            f"({told}), so that no name of a part fits them all. Read them in steps of "
+            "their own, or divide them alike. The step did not run."
+        )
+        raise ConfigurationError(msg)
+
+
+def _members(population: Policy, request: Request) -> list[Policy]:
+    return [p for p in request.policies if population_of(p) == population.dataset]
+
+
+def population_of(policy: Policy) -> str | None:
+    """Return the book of the population that a dataset belongs to."""
+    return None if policy.population is None else f"population/{policy.population}"
+
+
+def _units(policy: Policy, request: Request) -> int:
+    """Return how many privacy units one person can be in what a step reads of it."""
+    divided = policy.partition is not None and policy.partition.by_time
+    return len(request.partitions) if divided else 1
+
+
+def charges_of(asked: Iterable[tuple[Gate, Cost]]) -> list[tuple[Gate, Tally]]:
+    """Return what is asked of each account, summed up.
+
+    Raises:
+        UnsupportedCost: If a gate would have to guess.
+    """
+    found: dict[str, tuple[Gate, Tally]] = {}
+    for gate, cost in asked:
+        known, before = found.get(gate.id, (gate, None))
+        amount = gate.price(cost)
+        found[gate.id] = (known, amount if before is None else before + amount)
+    return list(found.values())
+
+
+def fitting_factor(asked: Sequence[tuple[Gate, Cost]]) -> Fraction | None:
+    """Return by how much the noise must grow for every gate to admit what is asked.
+
+    Args:
+        asked: The gates, each with a cost as it was asked for; those of one account
+            add up.
+
+    Returns:
+        A factor within about 1 % of the smallest, or None if none up to 1e6 fits.
+    """
+
+    def fits(factor: Fraction) -> bool:
+        try:
+            smaller = [(gate, cost.noisier(factor)) for gate, cost in asked]
+            return all(gate.admits(amount) for gate, amount in charges_of(smaller))
+        except (ValueError, UnsupportedCost):
+            return False
+
+    low, high = Fraction(1), Fraction(2)
+    while not fits(high):
+        low, high = high, high * 4
+        if high > 10**6:
+            return None
+    while high / low > Fraction(101, 100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    # Three digits, upwards, unless a cost may not say so much: what is shown must fit.
+    step = Fraction(10) ** (len(str(int(high))) - 3)
+    rounded = -(-high // step) * step
+    return rounded if fits(rounded) else high

@@ -1,0 +1,142 @@
+"""A flow run that holds its whole worst case first, and what its steps draw of that.
+
+A preflight is a charge that no body runs under. Each of its steps moves a part of it
+into a charge of its own, by one entry: what is held never falls in between, and passes
+no gate a second time. A `seal` ends the preflight and returns what was not drawn; from
+then on there is nothing to draw (docs/derivations/ledger.md#preflight).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpflow.accounting.tally import Tally
+from dpflow.exceptions import ReservationConflict, UnsupportedCost
+from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.model import Pen, State
+from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.rows import Charge, epoch_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cover:
+    """What the preflight of its run says about a step.
+
+    Attributes:
+        preflight: Its charge.
+        ended: Whether it was sealed or closed, or the ledger was repaired since: the
+            run is over for the ledger.
+        drawn: Whether it has the step's worst case left, on every account.
+        refused: What the journal says of its refusal, if it was refused.
+    """
+
+    preflight: str
+    ended: bool
+    drawn: bool
+    refused: Mapping[str, Any] | None = None
+
+    def told(self) -> dict[str, Any]:
+        """Return what the journal keeps with the step."""
+        if self.refused is not None:
+            return {"refused_with": self.refused["covers"]}
+        return {"cover": {"charge": self.preflight, "drawn": self.drawn}}
+
+
+def is_repaired(state: State, charge: Charge) -> bool:
+    """Say whether the ledger was repaired since a charge was made."""
+    return charge.epoch != epoch_of(state.rows)
+
+
+def cover_of(
+    state: State, request: Request, pairs: Sequence[tuple[Gate, Tally]]
+) -> Cover | None:
+    """Return what the nearest run's preflight says about a step; None without one.
+
+    A preflight that was refused, of any run around it, says that it draws nothing.
+    """
+    for name in request.preflights:
+        place = state.run(name).unheld
+        if place is not None:
+            refused = {**state.entries[place].body, "dataset": place[0]}
+            return Cover(preflight="", ended=False, drawn=False, refused=refused)
+    for name in request.preflights:
+        found = state.run(name).preflight
+        charge = None if found is None else state.charge(found)
+        if charge is None:
+            continue
+        ended = charge.state != "open" or is_repaired(state, charge)
+        drawn = not ended and all(
+            gate.id in charge.held and amount.fits_within(Tally(charge.held[gate.id]))
+            for gate, amount in pairs
+            if any(amount.amounts)
+        )
+        return Cover(preflight=charge.id, ended=ended, drawn=drawn)
+    return None
+
+
+def check_additive(gate: Gate) -> None:
+    """Refuse a preflight where a whole run cannot be held as the sum of its steps.
+
+    Raises:
+        UnsupportedCost: For budgets per person, and plans that ask for their order.
+    """
+    rule = gate.rule
+    members = getattr(rule, "members", ())
+    if rule.theorem == "individual":
+        why = "its bound is reserved once and in full, for all steps together"
+    elif any(getattr(each, "order", None) == "planned" for each in (rule, *members)):
+        why = "its plan asks at each step whether that is the next one"
+    else:
+        return
+    msg = (
+        f"a preflight cannot hold a run on account {gate.id!r}, which has the "
+        f"{rule.theorem} rule: {why}. Leave its dataset out of preflight=."
+    )
+    raise UnsupportedCost(msg, theorem=rule.theorem)
+
+
+def reopened(pen: Pen, request: Request) -> Granted | None:
+    """Find the preflight that an earlier execution of the same run has left open.
+
+    A run whose process died is taken over, undrawn rest and all. What the run declares
+    may have changed: then the rest is returned, and a new preflight is decided.
+
+    Raises:
+        ReservationConflict: If another process runs it now, with another declaration.
+    """
+    state = pen.state
+    found = state.run(request.covers).preflight
+    charge = None if found is None else state.charge(found)
+    if charge is None or charge.state != "open" or is_repaired(state, charge):
+        return None
+    made = state.made(charge, next(iter(charge.places)))
+    same = made.body["fingerprint"] == request.fingerprint()
+    owned = charge.owner == request.owner
+    if not owned and charge.owner not in state.alive:
+        for book in charge.places:
+            body = {**pen.command.facts, "owner": request.owner}
+            pen.write(book, "adopt", {}, body, charge=charge.id)
+    elif not owned and not same:
+        msg = (
+            f"another process runs flow run {request.covers} now, and declared another "
+            "preflight. Wait for its end, or run the flow anew."
+        )
+        raise ReservationConflict(msg, reservation=charge.id)
+    if same:
+        return Granted(reservation=charge.id, accounts=tuple(made.body["accounts"]))
+    sealed(pen, charge, {"outcome": "declared anew"})
+    return None
+
+
+def sealed(pen: Pen, charge: Charge, facts: Mapping[str, Any]) -> None:
+    """End a preflight on all its accounts and return what was not drawn."""
+    body = {**pen.command.facts, **facts}
+    for book in charge.places:
+        rest = {
+            name: amount
+            for name, amount in charge.held.items()
+            if name.partition("#")[0] == book
+        }
+        pen.write(book, "seal", rest, body, charge=charge.id)

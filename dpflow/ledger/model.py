@@ -1,0 +1,472 @@
+"""What is asked of the ledger, on which state, and what comes of it: frozen data.
+
+Deciding does no input or output. A command has everything that its decision needs, the
+state has every row that it may meet, and the decision is an answer with the entries
+that say all of what it changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.costs import Cost
+from dpflow.accounting.theorem import Outcome, Rule, lower_thresholds
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.entry import Entry
+from dpflow.ledger.grants import Grant
+from dpflow.ledger.journal import follow, written
+from dpflow.ledger.records import Request, TermView
+from dpflow.ledger.rows import (
+    Account,
+    Book,
+    Changes,
+    Charge,
+    Claim,
+    Granted,
+    Release,
+    Rows,
+    Run,
+    Sums,
+    Term,
+)
+from dpflow.policy import Policy
+from dpflow.policy_changes import Change, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """The rows that a command needs, by their names.
+
+    Attributes:
+        books: What is locked; their newest terms are read.
+        gates: By book, the accounts of the newest term, by what follows its number.
+        charges: Ids of charges, with their accounts, entries and releases.
+        releases: Release keys, with the charges that made them.
+        runs: Flow runs, with their preflights.
+        granted: What a step was granted before, as (book, step).
+        claims: Names that are used once.
+        whole: Books of which every term and account is needed.
+    """
+
+    books: tuple[str, ...] = ()
+    gates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    charges: tuple[str, ...] = ()
+    releases: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    granted: tuple[tuple[str, str], ...] = ()
+    claims: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Every row that a decision may meet, each checked against its journal.
+
+    Attributes:
+        entries: Those that begin or moved the charges last, by book and number.
+        values: Kept values, by release key.
+        alive: Which owners of open charges still run.
+        epoch: How many repairs the ledger had.
+    """
+
+    rows: Rows
+    entries: Mapping[tuple[str, int], Entry] = field(default_factory=dict)
+    values: Mapping[str, str] = field(default_factory=dict)
+    alive: Collection[str] = frozenset()
+
+    def book(self, name: str) -> Book:
+        """Return a book; one that nobody opened has no terms."""
+        found = self.rows.get(("book", name))
+        return found if isinstance(found, Book) else Book(name)
+
+    def terms(self, book: str) -> list[Term]:
+        """Return the terms of a book that were loaded, oldest first."""
+        numbers = range(1, self.book(book).terms + 1)
+        found = (self.rows.get(("term", book, str(number))) for number in numbers)
+        return [term for term in found if isinstance(term, Term)]
+
+    def account(self, name: str) -> Account | None:
+        """Return an account; None before its first entry."""
+        found = self.rows.get(("account", name))
+        return found if isinstance(found, Account) else None
+
+    def charge(self, name: str) -> Charge | None:
+        """Return a charge; None if nobody made it."""
+        found = self.rows.get(("charge", name))
+        return found if isinstance(found, Charge) else None
+
+    def release(self, key: str | None) -> Release | None:
+        """Return a release or its claim; None if there is none."""
+        found = self.rows.get(("release", key or ""))
+        return found if isinstance(found, Release) else None
+
+    def run(self, name: str | None) -> Run:
+        """Return what is known of a flow run."""
+        found = self.rows.get(("run", name or ""))
+        return found if isinstance(found, Run) else Run(name or "")
+
+    def granted(self, book: str, step: str) -> Sums:
+        """Return the most that a step was ever granted, by account."""
+        found = self.rows.get(("granted", book, step))
+        return found.most if isinstance(found, Granted) else {}
+
+    def claim(self, name: str) -> Claim | None:
+        """Return who used a name; None if nobody did."""
+        found = self.rows.get(("claim", name))
+        return found if isinstance(found, Claim) else None
+
+    def made(self, charge: Charge, book: str) -> Entry:
+        """Return the entry that reserved a charge in a book."""
+        return self.entries[book, charge.places[book][0]]
+
+    def ended(self, charge: Charge, book: str) -> Entry | None:
+        """Return the entry that ended a charge in a book; None if it is open."""
+        return self.entries.get((book, charge.places[book][1]))
+
+    def after(self, changes: Changes, entry: Entry) -> State:
+        """Return the state with an entry's changes."""
+        rows = {k: v for k, v in {**self.rows, **changes}.items() if v is not None}
+        entries = {**self.entries, (entry.book, entry.number): entry}
+        return State(rows=rows, entries=entries, values=self.values, alive=self.alive)
+
+
+# Commands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What is asked of the ledger.
+
+    Attributes:
+        at: The time, a label.
+        writer: Who writes.
+        facts: Who decides, with which code, for the journal.
+    """
+
+    at: str
+    writer: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> Keys:
+        """The rows that its decision needs."""
+        return Keys()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve(Command):
+    """Hold a step's worst case, or find its release.
+
+    Attributes:
+        applies: Whether a policy that nothing was charged under is applied by it.
+    """
+
+    request: Request
+    applies: bool = True
+
+    @property
+    def keys(self) -> Keys:
+        """The accounts of every gate, the release, the runs, what was granted."""
+        request = self.request
+        steps = request.planned or (request,)
+        gates: dict[str, tuple[str, ...]] = {}
+        for step in steps:
+            for policy in (*step.policies, *step.populations):
+                known = gates.get(policy.dataset, ())
+                gates[policy.dataset] = tuple(
+                    dict.fromkeys((*known, *places_of(policy, step)))
+                )
+        runs = (request.covers, *request.preflights, request.flow_run)
+        around = (*runs, *request.enclosing_runs)
+        sources = [p.source for p in request.policies if p.source is not None]
+        return Keys(
+            books=tuple(sorted(gates)),
+            gates=gates,
+            charges=(request.reservation,),
+            releases=() if request.release_key is None else (request.release_key,),
+            runs=tuple(dict.fromkeys(run for run in around if run is not None)),
+            granted=tuple((book, request.step) for book in sorted(gates)),
+            claims=tuple(f"source {source}" for source in sources),
+        )
+
+
+def places_of(policy: Policy, request: Request) -> tuple[str, ...]:
+    """Return what may follow a term's number in the ids of a step's accounts."""
+    flow = request.flow
+    of_flow = [] if flow is None else [f"flow/{flow}", f"odometer/{flow}"]
+    if policy.partition is None:
+        return ("", *of_flow)
+    parts = [f"partition/{name}" for name in request.partitions]
+    return ("", *parts, *(f"{part}/{each}" for part in parts for each in of_flow))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End(Command):
+    """End a charge: settle, void, forfeit or seal it.
+
+    Attributes:
+        charge: Its id.
+        kind: "settle", "void", "forfeit" or "seal".
+        owner: This process; empty for an operator.
+        body: Further facts, such as the outcome and the digest of the value.
+        reported: Number of sub-steps that ran, or cell of the mechanism's output.
+        again: Whether it was sent before, so that it may have come through already.
+    """
+
+    charge: str
+    kind: str
+    owner: str = ""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    reported: Outcome | None = None
+    again: bool = False
+
+    @property
+    def keys(self) -> Keys:
+        """The charge with all that it holds."""
+        return Keys(charges=(self.charge,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal(Command):
+    """End the preflight of a flow run, and return what no step drew."""
+
+    run: str
+    owner: str
+    outcome: str
+    again: bool = False
+
+    @property
+    def keys(self) -> Keys:
+        """The run with the charge that holds it."""
+        return Keys(runs=(self.run,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze(Command):
+    """Refuse everything on a book, or end that."""
+
+    book: str
+    who: str
+    because: str
+    thaw: bool = False
+
+    @property
+    def keys(self) -> Keys:
+        """The book with its newest term."""
+        return Keys(books=(self.book,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amend(Command):
+    """Charge what a step cost more than was reserved for it."""
+
+    charge: str
+    cost: Cost
+    because: str
+
+    @property
+    def keys(self) -> Keys:
+        """The charge with all that it holds."""
+        return Keys(charges=(self.charge,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior(Command):
+    """Charge what was spent elsewhere: before the ledger, or by another one.
+
+    Attributes:
+        request: The dataset, its partitions and the cost.
+        evidence: The sha256 of what proves it; each is charged once.
+        grant: For a part of the budget that another ledger may spend, the grant.
+    """
+
+    request: Request
+    because: str
+    evidence: str
+    grant: Grant | None = None
+    applies: bool = True
+
+    @property
+    def keys(self) -> Keys:
+        """The accounts of every gate, and the evidence."""
+        keys = Reserve(at="", writer="", request=self.request).keys
+        return Keys(books=keys.books, gates=keys.gates, claims=(self.name,))
+
+    @property
+    def name(self) -> str:
+        """The name that a term uses once."""
+        return f"evidence {self.evidence}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What whoever applies a policy asks for, besides the file.
+
+    Attributes:
+        because: Why; a new term has to say.
+        new_term: Open a term with tallies of its own.
+        raise_lifetime: Raise or drop the lifetime; the promise it made is void then.
+        grant: A part of another ledger's budget, under which the term is opened.
+    """
+
+    because: str = ""
+    new_term: bool = False
+    raise_lifetime: bool = False
+    grant: Grant | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apply(Command):
+    """Make a policy the ledger's own copy, which governs from then on.
+
+    Attributes:
+        forgotten: Accounts that the witness knows to have been charged.
+    """
+
+    policy: Policy
+    wish: Wish
+    approval: Approval
+    forgotten: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> Keys:
+        """Every term and account of the book, and who uses its source or grant."""
+        policy, grant = self.policy, self.wish.grant
+        names = [f"source {policy.source}"] if policy.source is not None else []
+        names += [f"grant {grant.digest}"] if grant is not None else []
+        book = (policy.dataset,)
+        return Keys(books=book, whole=book, claims=tuple(names))
+
+
+# What comes of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What applying a policy would do.
+
+    Attributes:
+        term: The term that governs now; None if nothing was applied yet.
+        changes: Each field that differs, judged.
+        action: What `apply` does; "new term" it does only if asked for one.
+        why: Why a policy that is tighter nevertheless needs a new term.
+        pins: For "tighten", the copy that will govern.
+        terms: The terms so far.
+        obstacle: What the lifetime has against it; empty if nothing.
+    """
+
+    dataset: str
+    term: Term | None
+    changes: tuple[Change, ...]
+    verdict: Verdict | Literal["same"]
+    action: str
+    why: str
+    pins: Mapping[str, Any] | None
+    terms: tuple[TermView, ...]
+    obstacle: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What was applied.
+
+    Attributes:
+        term: Number of the term that governs now.
+        accounts: Accounts whose gate was tightened.
+        closed: Those of them that admit nothing more, for their usage was above.
+        terms: The terms, this one included.
+    """
+
+    dataset: str
+    action: str
+    term: int
+    changes: tuple[Change, ...]
+    accounts: tuple[str, ...]
+    closed: tuple[str, ...]
+    terms: tuple[TermView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    """What was posted to one account.
+
+    Attributes:
+        amount: In the theorem's own currency.
+        state: Of the account afterwards: "overdrawn" if its gate would not have
+            admitted so much.
+    """
+
+    account: str
+    entry: int
+    amount: Mapping[str, str]
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """An answer, and the entries that say all of what it changes."""
+
+    answer: Any
+    entries: tuple[Entry, ...] = ()
+
+
+class Pen:
+    """Writes entries one after another, each on the state after the one before."""
+
+    def __init__(self, state: State, command: Command) -> None:
+        self.state = state
+        self.command = command
+        self.entries: list[Entry] = []
+
+    def write(
+        self,
+        book: str,
+        kind: str,
+        amounts: Sums,
+        body: Mapping[str, Any],
+        *,
+        charge: str | None = None,
+    ) -> Entry:
+        """Write the next entry of a book."""
+        entry = written(
+            self.state.rows,
+            book,
+            kind,
+            amounts,
+            body,
+            charge=charge,
+            at=self.command.at,
+            writer=self.command.writer,
+        )
+        self.state = self.state.after(follow(self.state.rows, entry), entry)
+        self.entries.append(entry)
+        return entry
+
+    def decided(self, answer: Any) -> Decision:
+        """Return an answer with what was written."""
+        return Decision(answer=answer, entries=tuple(self.entries))
+
+
+# Gates as a term pins them
+
+
+@lru_cache(maxsize=512)
+def rule_of(text: str) -> Rule:
+    """Make a rule from the text that was pinned for it.
+
+    A threshold is the pinned or the newly solved one, whichever is lower: a later
+    solver cannot raise what a term was opened with.
+    """
+    pinned = json.loads(text)
+    thresholds = pinned.pop("thresholds", None)
+    if pinned.pop("role") != "filter":
+        return make_odometer(**pinned)
+    rule = make_filter(**pinned)
+    if thresholds is not None:
+        lower_thresholds(rule, thresholds)
+    return rule

@@ -1,0 +1,239 @@
+"""The rows of a ledger: what its journals say so far of each thing, frozen.
+
+A ledger is nothing but the fold of `journal.follow` over its entries, and these rows
+are what the fold makes. They need the standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import add
+from typing import Any, NamedTuple
+
+Amounts = tuple[int, ...]
+#: What is asked of each account, or held there.
+Sums = Mapping[str, Amounts]
+
+Key = tuple[str, ...]
+_NONE: Mapping[str, Any] = {}
+
+
+class JournalError(ValueError):
+    """An entry that does not follow from those before it."""
+
+
+class Book(NamedTuple):
+    """A dataset or population.
+
+    Attributes:
+        number: Of its newest entry.
+        hash: Of that entry.
+        frozen: Who froze it, why and when; None if it is open.
+        ran: By term, how many charges may have read data: those that were given back
+            do not count.
+        terms: How many terms it has; the last one governs.
+    """
+
+    name: str
+    number: int = 0
+    hash: str = ""
+    frozen: Mapping[str, Any] | None = None
+    ran: Mapping[str, int] = _NONE
+    terms: int = 0
+
+
+class Term(NamedTuple):
+    """A stretch of a book's life under one set of pinned fields.
+
+    Attributes:
+        entry: Number of the entry that opened it, or tightened it last.
+        facts: What that entry says of it, whole.
+    """
+
+    book: str
+    number: int
+    entry: int
+    facts: Mapping[str, Any]
+
+
+class Account(NamedTuple):
+    """One tally.
+
+    Attributes:
+        entry: Number of the entry that moved it last.
+        overdrawn: Whether more was charged than its filter admits.
+        told: Thresholds of use that were told.
+    """
+
+    id: str
+    book: str
+    entry: int
+    settled: Amounts
+    held: Amounts
+    overdrawn: bool = False
+    told: tuple[str, ...] = ()
+
+
+class Charge(NamedTuple):
+    """A step's claim on its accounts, or a flow run's on all of its steps.
+
+    Attributes:
+        state: "open", "settled", "void", "forfeited" or "sealed".
+        owner: The process that holds it.
+        places: By book, the entry that reserved it and the one that ended it, or 0.
+        held: What it holds now, by account.
+        added: What was charged for it by hand, by account.
+        covers: The flow run that it holds, if it is a preflight.
+        key: The release that it makes, if it makes one.
+        epoch: How many repairs the ledger had when it was made.
+    """
+
+    id: str
+    state: str
+    owner: str
+    places: Mapping[str, tuple[int, int]]
+    held: Sums
+    added: Sums = _NONE
+    covers: str | None = None
+    key: str | None = None
+    epoch: int = 0
+
+
+class Release(NamedTuple):
+    """A kept output, or the claim of the charge that makes it.
+
+    Attributes:
+        state: "claimed", "settled" or "forgotten".
+        book: Where the entries of its charge are.
+        digest: Of the value, which the journal does not hold.
+    """
+
+    key: str
+    charge: str
+    book: str
+    state: str
+    digest: str | None = None
+
+
+class Run(NamedTuple):
+    """A flow run that met a refusal, or holds a preflight.
+
+    Attributes:
+        refused: The entries that refused, with whether the run was the charged one.
+        halted: Odometer accounts that refused a step of it.
+        preflight: The newest charge that holds it.
+        unheld: The entry that refused its preflight, if none holds it since.
+    """
+
+    id: str
+    refused: tuple[tuple[str, int, bool], ...] = ()
+    halted: tuple[str, ...] = ()
+    preflight: str | None = None
+    unheld: tuple[str, int] | None = None
+
+
+class Granted(NamedTuple):
+    """The most that a step was ever granted, by account."""
+
+    book: str
+    step: str
+    most: Sums
+
+
+class Claim(NamedTuple):
+    """A name that few may use: a source, a grant, the evidence of prior spending.
+
+    Attributes:
+        by: What each book said when it used the name.
+    """
+
+    name: str
+    by: Mapping[str, str]
+
+
+class Epoch(NamedTuple):
+    """How many repairs the ledger had."""
+
+    number: int = 0
+
+
+Row = Book | Term | Account | Charge | Release | Run | Granted | Claim | Epoch
+Rows = Mapping[Key, Row]
+#: Rows that an entry changes; None takes one away.
+Changes = dict[Key, Row | None]
+
+EPOCH: Key = ("epoch",)
+
+
+def key_of(row: Row) -> Key:
+    """Return the key under which a row is kept."""
+    match row:
+        case Book(name=name):
+            return ("book", name)
+        case Term(book=book, number=number):
+            return ("term", book, str(number))
+        case Account(id=name):
+            return ("account", name)
+        case Charge(id=name):
+            return ("charge", name)
+        case Release(key=name):
+            return ("release", name)
+        case Run(id=name):
+            return ("run", name)
+        case Granted(book=book, step=step):
+            return ("granted", book, step)
+        case Claim(name=name):
+            return ("claim", name)
+        case _:
+            return EPOCH
+
+
+def added_up(first: Sums, second: Sums) -> dict[str, Amounts]:
+    """Return the sum of two, account by account."""
+    found = dict(first)
+    for name, amount in second.items():
+        known = found.get(name)
+        found[name] = amount if known is None else tuple(map(add, known, amount))
+    return found
+
+
+def name_of_term(account: str) -> str:
+    """Return the number of the term that an account belongs to, as text."""
+    return account.partition("#")[2].partition("/")[0]
+
+
+def book_of(rows: Rows, name: str) -> Book:
+    """Return a book; a new one has no entry yet."""
+    found = rows.get(("book", name))
+    return found if isinstance(found, Book) else Book(name)
+
+
+def account_of(rows: Rows, name: str) -> Account | None:
+    """Return an account; None before its first entry."""
+    found = rows.get(("account", name))
+    return found if isinstance(found, Account) else None
+
+
+def charge_of(rows: Rows, name: str | None) -> Charge:
+    """Return a charge.
+
+    Raises:
+        JournalError: If nobody made it.
+    """
+    found = rows.get(("charge", name or ""))
+    if not isinstance(found, Charge):
+        what = f"there is no charge {name}"
+        raise JournalError(what)
+    return found
+
+
+def run_of(rows: Rows, name: str) -> Run:
+    """Return what is known of a flow run."""
+    found = rows.get(("run", name))
+    return found if isinstance(found, Run) else Run(name)
+
+
+def epoch_of(rows: Rows) -> int:
+    """Return how many repairs the ledger had."""
+    found = rows.get(EPOCH)
+    return found.number if isinstance(found, Epoch) else 0

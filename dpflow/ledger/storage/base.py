@@ -1,0 +1,201 @@
+"""What every storage does, and which rows a command's keys lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from dpflow.ledger.entry import Entry
+from dpflow.ledger.journal import follow
+from dpflow.ledger.model import Keys, State
+from dpflow.ledger.rows import (
+    EPOCH,
+    Account,
+    Book,
+    Changes,
+    Charge,
+    Key,
+    Release,
+    Row,
+    Rows,
+    Run,
+    Term,
+    name_of_term,
+)
+
+#: Reads one row by its key.
+Read = Callable[[Key], Row | None]
+ReadEntry = Callable[[str, int], Entry]
+
+
+class Transaction(Protocol):
+    """One transaction, with everything of its books locked."""
+
+    def load(self, keys: Keys) -> State:
+        """Return every row that the keys lead to, checked.
+
+        Raises:
+            LedgerCorrupt: If a row is not what its entry says.
+        """
+
+    def store(
+        self, state: State, entries: Sequence[Entry], values: Mapping[str, str]
+    ) -> None:
+        """Write entries, and the rows that follow from them.
+
+        Args:
+            state: What was loaded: the entries are decided on it.
+            entries: Each the next of its book.
+            values: Values of the releases that they settle, by key.
+        """
+
+
+class Storage(Protocol):
+    """A place where a ledger is kept."""
+
+    place: str
+
+    def transaction(self, keys: Keys) -> AbstractContextManager[Transaction]:
+        """Begin a transaction that no other one on the same books overlaps.
+
+        Raises:
+            LedgerUnavailable: If it cannot be had now.
+        """
+
+    def pages(self, book: str, after: int = 0) -> Iterator[Entry]:
+        """Yield the entries of a book after a number, in order, hashes checked."""
+
+    def books(self) -> list[str]:
+        """Return the names of all books."""
+
+
+class _Reader:
+    """Collects the rows that keys lead to, each once."""
+
+    def __init__(self, read: Read, entry: ReadEntry) -> None:
+        self._read, self._entry = read, entry
+        self.rows: dict[Key, Row] = {}
+
+    def take(self, key: Key) -> Row | None:
+        """Read a row, if it is there."""
+        if key not in self.rows and (found := self._read(key)) is not None:
+            self.rows[key] = found
+        return self.rows.get(key)
+
+    def book(self, name: str, places: Iterable[str], *, whole: bool) -> None:
+        """Read a book with its newest term, or all of them, and some accounts."""
+        book = self.take(("book", name))
+        terms = book.terms if isinstance(book, Book) else 0
+        for number in range(1 if whole else max(terms, 1), terms + 1):
+            self.take(("term", name, str(number)))
+        for place in places:
+            base = f"{name}#{terms}"
+            self.take(("account", f"{base}/{place}" if place else base))
+
+    def release(self, key: str) -> None:
+        """Read a release with the charge that made it."""
+        found = self.take(("release", key))
+        if isinstance(found, Release):
+            self.charge(found.charge)
+
+    def run(self, name: str) -> None:
+        """Read a run with the preflight that holds it."""
+        found = self.take(("run", name))
+        if isinstance(found, Run) and found.preflight is not None:
+            self.charge(found.preflight)
+
+    def charge(self, name: str) -> None:
+        """Read a charge with all that its end may move."""
+        found = self.take(("charge", name))
+        if not isinstance(found, Charge):
+            return
+        if found.key is not None:
+            self.take(("release", found.key))
+        for book, (made, _) in found.places.items():
+            self.take(("book", book))
+            for account in self._entry(book, made).postings:
+                self.take(("account", account))
+                self.take(("term", book, name_of_term(account)))
+
+
+def reached(
+    keys: Keys,
+    read: Read,
+    entry: ReadEntry,
+    accounts: Callable[[str], Iterable[str]],
+) -> Rows:
+    """Return every row that keys lead to.
+
+    Args:
+        keys: What a command names.
+        read: Reads a row.
+        entry: Reads an entry.
+        accounts: The ids of a book's accounts.
+    """
+    reader = _Reader(read, entry)
+    reader.take(EPOCH)
+    for name in dict.fromkeys((*keys.books, *keys.whole)):
+        whole = name in keys.whole
+        reader.book(name, keys.gates.get(name, ()), whole=whole)
+        for account in accounts(name) if whole else ():
+            reader.take(("account", account))
+    for claim in keys.claims:
+        reader.take(("claim", claim))
+    for name, step in keys.granted:
+        reader.take(("granted", name, step))
+    for key in keys.releases:
+        reader.release(key)
+    for name in keys.runs:
+        reader.run(name)
+    for name in keys.charges:
+        reader.charge(name)
+    return reader.rows
+
+
+def entries_of(rows: Rows, read: ReadEntry) -> dict[tuple[str, int], Entry]:
+    """Return the entries that begin and end charges, or refused a run, among rows."""
+    wanted = [place for row in rows.values() for place in _places(row)]
+    return {(book, number): read(book, number) for book, number in wanted}
+
+
+def _places(row: Row) -> Iterator[tuple[str, int]]:
+    if isinstance(row, Run) and row.unheld is not None:
+        yield row.unheld
+    if isinstance(row, Charge):
+        for book, numbers in row.places.items():
+            yield from ((book, number) for number in numbers if number)
+
+
+def folded(rows: Rows, entries: Iterable[Entry]) -> Changes:
+    """Return the rows that entries change, one after another."""
+    now, changes = dict(rows), Changes()
+    for entry in entries:
+        made = follow(now, entry)
+        changes |= made
+        for key, row in made.items():
+            if row is None:
+                now.pop(key, None)
+            else:
+                now[key] = row
+    return changes
+
+
+def disagreement(row: Row, read: ReadEntry) -> str | None:
+    """Say how a row differs from what the entry that moved it last says of it."""
+    match row:
+        case Book(name=name, number=number, hash=head) if number:
+            if read(name, number).hash != head:
+                return f"the end of book {name!r} is not entry {number} of its journal"
+        case Account(id=name, entry=number):
+            posting = read(row.book, number).postings.get(name)
+            if posting is None or posting[1:] != (row.settled, row.held):
+                return f"account {name!r} is not what entry {number} says"
+        case Term(book=book, number=number, entry=entry):
+            if read(book, entry).body.get("term") != row.facts:
+                return f"term {number} of {book!r} is not what entry {entry} says"
+        case Charge(id=name, places=places):
+            numbers = ((book, n) for book, both in places.items() for n in both if n)
+            if any(read(book, number).charge != name for book, number in numbers):
+                return f"charge {name} is not what its entries say"
+    return None

@@ -1,0 +1,21 @@
+"""Values of libraries that dpflow does not load by itself."""
+
+from __future__ import annotations
+
+import sys
+
+
+def comes_from(value: object, library: str) -> bool:
+    """Say whether a library made a value's type, or one that it inherits from.
+
+    Then `import` gives the whole library: if another thread is still loading it, it
+    waits. What `sys.modules` holds may be loaded by half, and is not to be used.
+
+    Args:
+        value: Anything.
+        library: Name of a top-level package, such as "numpy".
+    """
+    if sys.modules.get(library) is None:
+        return False
+    kinds = type(value).__mro__
+    return any(str(kind.__module__).partition(".")[0] == library for kind in kinds)

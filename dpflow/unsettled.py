@@ -1,0 +1,155 @@
+"""Settlements that the ledger did not take, tried again while their process lives.
+
+A charge whose body has ended is held until its settlement is posted, and with it its
+release key: other processes would wait for that key until this one ends. So a thread
+tries again, from the first settlement that failed until nothing is owed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+from dpflow.exceptions import DpflowError, ReservationConflict
+from dpflow.ledger import Ledger
+
+logger = logging.getLogger("dpflow")
+
+#: The pauses between two tries: the first, and the longest.
+_PAUSE_SECONDS = (0.5, 10.0)
+#: How long the end of the process waits for a last try.
+_LAST_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """What a settlement would have said that the ledger did not take."""
+
+    outcome: str
+    body: Mapping[str, Any]
+    reported: int | str | None = None
+
+
+class Unsettled:
+    """The charges of this process whose settlement failed, by reservation.
+
+    Nothing is given back: what was to be posted is posted, later.
+
+    Args:
+        ledger: Which they are charges of.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._in_child()
+        _all.add(self)
+
+    def _in_child(self) -> None:
+        """Begin with nothing: what a child inherits is its parent's to settle."""
+        self._owed: dict[str, Settlement] = {}
+        self._running: set[str] = set()
+        self._thread: threading.Thread | None = None
+        self._now, self._tried = threading.Event(), threading.Event()
+        self._pid = os.getpid()
+
+    def begin(self, reservation: str) -> None:
+        """Know that a step runs, whose charge is not settled yet."""
+        self._running.add(reservation)
+
+    def ended(self, reservation: str) -> None:
+        """Know that a step's charge was settled, or is owed."""
+        self._running.discard(reservation)
+
+    def is_running(self, reservation: str) -> bool:
+        """Say whether a step began and did not end."""
+        return reservation in self._running
+
+    def add(self, reservation: str, settlement: Settlement) -> None:
+        """Owe a settlement, and try it again before long."""
+        if self._pid != os.getpid():
+            self._in_child()
+        self._owed.setdefault(reservation, settlement)
+        self._start()
+
+    def settle(self, reservation: str) -> bool:
+        """Try one that is owed now; say whether it was.
+
+        Raises:
+            DpflowError: If the ledger does not take it.
+        """
+        told = None if self._pid != os.getpid() else self._owed.get(reservation)
+        if told is None:
+            return False
+        self._ledger.settle(
+            reservation, outcome=told.outcome, body=told.body, reported=told.reported
+        )
+        self._owed.pop(reservation, None)
+        return True
+
+    def soon(self) -> None:
+        """Let the thread try without a further pause, if anything is owed."""
+        if self._owed and self._pid == os.getpid():
+            self._start()
+            self._now.set()
+
+    def forget(self) -> None:
+        """Owe nothing any more; the charges stay held."""
+        self._owed.clear()
+        self._now.set()
+
+    def try_last(self) -> None:
+        """Try once more before the process ends, and not for long."""
+        if self._owed and self._pid == os.getpid():
+            self._tried.clear()
+            self._now.set()
+            self._tried.wait(_LAST_SECONDS)
+
+    def _start(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(
+                target=self._keep_trying, name="dpflow-unsettled", daemon=True
+            )
+            self._thread.start()
+
+    def _keep_trying(self) -> None:
+        pause, longest = _PAUSE_SECONDS
+        while self._owed:
+            self._now.wait(pause)
+            self._now.clear()
+            pause = min(2 * pause, longest)
+            self._try_all()
+            self._tried.set()
+        self._thread = None
+        if self._owed:
+            # It came between the last look and the line above.
+            self._start()
+
+    def _try_all(self) -> None:
+        """Try each until the ledger does not answer."""
+        for reservation in list(self._owed):
+            try:
+                if self.settle(reservation):
+                    logger.info("the charge %s is settled, late", reservation)
+            except ReservationConflict as error:
+                # There is nothing to settle: it was never made, or somebody ended it.
+                logger.info("the charge %s needs no settlement: %s", reservation, error)
+                self._owed.pop(reservation, None)
+            except DpflowError as error:
+                logger.debug("the charge %s stays unsettled: %s", reservation, error)
+                return
+
+
+#: What may be owed when the process ends.
+_all: WeakSet[Unsettled] = WeakSet()
+
+
+@atexit.register
+def _try_last() -> None:
+    for unsettled in list(_all):
+        unsettled.try_last()

@@ -1,0 +1,158 @@
+"""`dpflow history --decisions`: what was decided by whom and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpflow.accounting.costs import PureDP
+from tests.cli.support import ADULT, CDNOW, STEP, Shop, run, run_fine, run_json
+
+TERM_TWO = CDNOW.replace("filter:", "lifetime: {epsilon: 6, delta: 2e-6}\nfilter:")
+
+
+def decided(*arguments: str) -> list[dict[str, Any]]:
+    """Return the decisions, newest first."""
+    found: list[dict[str, Any]] = run_json("history", "--decisions", *arguments)[
+        "entries"
+    ]
+    return found
+
+
+def told(*arguments: str) -> list[tuple[str, str, str]]:
+    """Return what was decided, by whom and why."""
+    names = ("decision", "who", "because")
+    return [tuple(each[name] for name in names) for each in decided(*arguments)]
+
+
+@pytest.fixture
+def decisions(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """Decide everything that people decide about one dataset, among charges."""
+    monkeypatch.setenv("DPFLOW_PRINCIPAL", "ann")
+    run_fine("policy", "apply", "cdnow", "--because", "the first year")
+    shop.charge()
+    monkeypatch.setenv("DPFLOW_PRINCIPAL", "bob")
+    tighter = CDNOW.replace("epsilon: 3", "epsilon: 2.9")
+    shop.write(tighter)
+    run_fine("policy", "apply", "cdnow", "--because", "too generous")
+    shop.charge()
+    run_fine("freeze", "cdnow", "--because", "wrong sigma")
+    run_fine("thaw", "cdnow", "--because", "it was right")
+    reservation = shop.reserve()
+    run_fine("ledger", "close-reservation", reservation, "--because", "a dead host")
+    amend = ("ledger", "amend", reservation, "--because", "sigma was half of that")
+    run_fine(*amend, "--cost", "Gaussian(sensitivity=100, noise_multiplier=5)")
+    (shop.root / "proof").touch()
+    how = ("--because", "a pilot", "--evidence", "proof")
+    run_fine("ledger", "import-prior", "cdnow", "--cost", repr(STEP), *how)
+    shop.write(TERM_TWO)
+    run_fine("policy", "apply", "cdnow", "--new-term", "--because", "a new year")
+    for _ in range(16):
+        shop.charge()
+    return shop
+
+
+def test_every_decision_is_told_with_who_and_why(decisions: Shop) -> None:
+    """Once each, newest first, and no charge among them."""
+    assert told() == [
+        ("term 2 opened", "bob", "a new year"),
+        ("prior charged", "bob", "a pilot"),
+        ("charge raised", "bob", "sigma was half of that"),
+        ("charge closed in full", "bob", "a dead host"),
+        ("thawed", "bob", "it was right"),
+        ("frozen", "bob", "wrong sigma"),
+        ("tightened", "bob", "too generous"),
+        ("term 1 opened", "ann", "the first year"),
+    ]
+    text = run_fine("history", "--decisions")
+    for row in told():
+        assert all(part in text for part in row)
+    assert "weekly_revenue" in text
+    assert "settle" not in text
+
+
+def test_what_was_decided_is_told(decisions: Shop) -> None:
+    """The promise of a term, what a policy's edit changed, what was charged."""
+    what = {each["decision"]: each["what"] for each in decided()}
+    assert "epsilon 3, delta 1e-6" in what["term 1 opened"]
+    assert "budget.epsilon" in what["tightened"]
+    assert "2.9" in what["tightened"]
+    for name in ("prior charged", "charge raised", "charge closed in full"):
+        assert "mu_squared" in what[name]
+    assert "step weekly_revenue" in what["charge raised"]
+
+
+def test_decisions_are_filtered_and_limited(decisions: Shop) -> None:
+    """By dataset as charges are, and to the newest ones."""
+    decisions.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
+    assert [each["dataset"] for each in decided("adult")] == ["adult"]
+    assert len(decided("cdnow")) == 8
+    found = run_json("history", "--decisions", "cdnow", "--limit", "3")
+    assert (len(found["entries"]), found["more"]) == (3, True)
+    text = run_fine("history", "--decisions", "cdnow", "--limit", "3")
+    assert "These are the newest 3; --limit 12 shows more." in text
+    result = run("history", "--decisions", "--all-accounts")
+    assert result.exit_code == 2
+    assert "told once" in result.stderr
+
+
+def test_a_reconciliation_is_a_decision(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It charges what a restored backup lacks."""
+    shop.charge()
+    copy = shop.root / "copy.db"
+    run_fine("ledger", "backup", str(copy))
+    shop.charge()
+    monkeypatch.setenv("DPFLOW_PRINCIPAL", "bob")
+    file = shop.root / ".dpflow" / "ledger.db"
+    for name in ("ledger.db-wal", "ledger.db-shm"):
+        file.with_name(name).unlink(missing_ok=True)
+    file.write_bytes(copy.read_bytes())
+    run("ledger", "reconcile", "--because", "the disk was lost")
+    (repaired,) = [each for each in decided() if each["who"] == "bob"]
+    assert repaired["decision"] == "lost charges charged again"
+    assert repaired["because"] == "the disk was lost"
+    assert "mu_squared" in repaired["what"]
+
+
+def test_a_carved_part_says_for_whom(empty: Shop) -> None:
+    """It is charged here for ever, for another ledger to spend."""
+    run_fine("ledger", "init")
+    empty.write(ADULT + "source: census\n", "adult.yaml")
+    empty.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
+    taker = "a" * 32
+    what = ("adult", "east.grant", "--epsilon", "0.2", "--to", taker)
+    run_fine("ledger", "carve", *what, "--because", "the east")
+    newest = decided()[0]
+    assert (newest["decision"], newest["because"]) == ("carved", "the east")
+    assert newest["what"] == f"epsilon 0.2 for ledger {taker}"
+
+
+def test_a_population_is_told_beside_its_datasets(shop: Shop) -> None:
+    """One decision about both is told once."""
+    people = ADULT.replace("dataset: adult", "population: people")
+    shop.write(people, "people.yaml")
+    shop.write(f"{ADULT}population: people\n", "adult.yaml")
+    (shop.root / "proof").touch()
+    how = ("--cost", "PureDP(epsilon=0.1)", "--because", "before", "--evidence")
+    run_fine("ledger", "import-prior", "adult", *how, "proof")
+    run_fine("freeze", "population/people", "--because", "wrong sigma")
+    found = [(each["dataset"], each["decision"]) for each in decided()]
+    assert found[0] == ("population/people", "frozen")
+    assert [each for each in found if each[1] == "prior charged"] == [
+        ("adult", "prior charged")
+    ]
+    assert sorted(found[2:]) == [
+        ("adult", "term 1 opened"),
+        ("population/people", "term 1 opened"),
+    ]
+    asked = [each["decision"] for each in decided("population/people")]
+    assert asked == ["frozen", "prior charged", "term 1 opened"]
+
+
+def test_no_decision_yet(shop: Shop) -> None:
+    """An empty journal says so, and an unknown dataset is an error."""
+    assert "No decision" in run_fine("history", "--decisions")
+    assert run("history", "--decisions", "cdnew").exit_code == 1

@@ -1,0 +1,306 @@
+"""Who may read a ledger and not write it sees all of it, and replays what is kept.
+
+On a read-only mount, as another user, and on copies in a folder that cannot be written:
+whole ones, and ones whose newest charges are still in the log.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rich.progress  # noqa: F401 (before Python's own files are out of reach)
+from starlette.testclient import TestClient
+
+import dpflow.cli
+import dpflow.forecast
+import dpflow.ledger
+from dpflow import Laplace, guarded
+from dpflow.cli.report import read_report
+from dpflow.config import (
+    LEDGER_VARIABLE,
+    POLICIES_VARIABLE,
+    WITNESS_VARIABLE,
+    settings,
+)
+from dpflow.exceptions import LedgerUnavailable
+from dpflow.project import forget_projects, project_ledger
+from dpflow.serve import make_app
+from tests.cli.support import run
+from tests.ledger.mounting import read_only_view
+from tests.ledger.support import Child, Gate, die
+from tests.projects import POLICY, TENTH, fill_project
+
+NOBODY = 65534
+COST = "Laplace(sensitivity=1, epsilon=0.1)"
+#: What only shows a ledger; the first few in every situation.
+FEW = (
+    ("status",),
+    ("history",),
+    ("releases", "list"),
+    ("ledger", "verify"),
+    ("ledger", "reconcile"),
+    ("ledger", "backup", "{desk}/backup.db"),
+)
+SHOWS = (
+    *FEW,
+    ("why", "shop"),
+    ("releases", "show", "count/1"),
+    ("forecast", "shop", "--cost", COST),
+    ("compare", "shop"),
+    ("evidence", "--out", "{desk}/evidence.zip"),
+    ("report", "--out", "{desk}/report.html"),
+    ("plot", "burndown", "shop", "--out", "{desk}/plot.svg"),
+    ("policy", "check"),
+    ("policy", "diff", "shop"),
+    ("ledger", "status"),
+    ("ledger", "reservations"),
+    ("ledger", "export", "--out", "{desk}/journal.jsonl"),
+)
+#: How many charges are in the ledger that is looked at, the newest in its log only.
+CHARGES = 5
+SITUATIONS = ("a read-only mount", "another user", "in use", "a copy", "a copy of all")
+
+
+@guarded(dataset="shop", cost=TENTH, release_key="count/{week}")
+def count(week: int) -> str:
+    """Release something."""
+    return f"week {week}"
+
+
+def become_nobody() -> None:
+    """Give up root's rights, for good; Python itself may be root's alone to read."""
+    for package in (dpflow.cli, dpflow.ledger, dpflow.forecast):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a folder that other users may look into, with a project and a desk."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    (folder / "desk").mkdir()
+    (folder / "project").mkdir()
+    monkeypatch.setenv(WITNESS_VARIABLE, str(folder / "witness"))
+    monkeypatch.setenv("HOME", str(folder / "desk"))
+    monkeypatch.setenv("MPLCONFIGDIR", str(folder / "desk"))
+    for name in (LEDGER_VARIABLE, POLICIES_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    fill_project(folder / "project", POLICY)
+    monkeypatch.chdir(folder / "project")
+    yield folder
+    forget_projects()
+    monkeypatch.chdir("/")
+    shutil.rmtree(folder)
+
+
+def charge_and_crash(say: Callable[[str], object]) -> None:
+    """Charge, end well, charge again and die: the newest charges are in the log."""
+    for week in range(1, CHARGES):
+        count(week)
+    forget_projects()
+    count(CHARGES)
+    die()
+
+
+def hand_over(folder: Path) -> None:
+    """Let everybody read what is in a folder, and nobody but its owner write."""
+    for item in (folder, *folder.rglob("*")):
+        item.chmod(0o755 if item.is_dir() else 0o644)
+
+
+@contextmanager
+def situation(name: str, place: Path) -> Iterator[Path]:
+    """Give the project as somebody sees it who may not write; chdir there."""
+    project = place / "project"
+    ledger = project / ".dpflow" / "ledger.db"
+    assert Child(charge_and_crash).end()[0] < 0
+    hand_over(place)
+    (place / "desk").chmod(0o777)
+    if name == "a copy":
+        # Whole: the log is folded in, and nothing lies beside it.
+        count(CHARGES)
+        forget_projects()
+        assert not Path(f"{ledger}-wal").exists()
+        Path(f"{ledger}.lock").unlink()
+    elif name == "a copy of all":
+        assert Path(f"{ledger}-wal").stat().st_size > 0
+        Path(f"{ledger}-shm").unlink()
+        Path(f"{ledger}.lock").unlink()
+    hand_over(place)
+    (place / "desk").chmod(0o777)
+    if name == "in use":
+        with used(place):
+            yield project
+    elif name == "a read-only mount":
+        with read_only_view(project, place / "view") as view:
+            yield view or project
+    else:
+        yield project
+
+
+@contextmanager
+def used(place: Path) -> Iterator[None]:
+    """Let another process have the ledger open, with its newest charge in the log."""
+    gate = Gate()
+
+    def use(say: Callable[[str], object]) -> None:
+        count(CHARGES + 1)
+        hand_over(place)
+        (place / "desk").chmod(0o777)
+        say("charged")
+        gate.wait()
+
+    child = Child(use)
+    assert child.line() == "charged"
+    try:
+        yield
+    finally:
+        gate.open()
+        assert child.end() == (0, [])
+
+
+def seen_by(name: str, place: Path, look: Callable[[], Any]) -> Any:
+    """Return what somebody sees who may not write, and check that nothing was."""
+    with situation(name, place) as there:
+
+        def tell(say: Callable[[str], object]) -> None:
+            forget_projects()
+            os.chdir(there)
+            if name != "a read-only mount" or there == place / "project":
+                become_nobody()
+            say(json.dumps(look()))
+
+        before = files(place / "project"), files(place / "witness")
+        code, lines = Child(tell).end()
+        assert code == 0, "\n".join(lines)
+        assert before == (files(place / "project"), files(place / "witness"))
+    return json.loads(lines[0])
+
+
+def files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return all that lies in a folder, with its size and when it was changed."""
+    found = {}
+    for item in folder.rglob("*"):
+        status = item.stat()
+        changed = 0 if item.name.endswith("-shm") else status.st_mtime_ns
+        found[str(item)] = (status.st_size, changed)
+    return found
+
+
+def shown(place: Path, command: tuple[str, ...]) -> tuple[int, str, str]:
+    """Run a command; return its exit code and what it said."""
+    words = [word.format(desk=place / "desk") for word in command]
+    result = run(*words, "--json")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_looking_needs_no_right_to_write(place: Path, name: str) -> None:
+    """Every overview shows all charges, the newest included, and writes nothing."""
+    commands = SHOWS if name == "a read-only mount" else FEW
+
+    def look() -> list[Any]:
+        return [shown(place, command) for command in commands]
+
+    found = dict(zip(commands, seen_by(name, place, look), strict=True))
+    for command, (code, _, stderr) in found.items():
+        assert (code, stderr) == (0, ""), (command, stderr)
+    told = {command: json.loads(text) for command, (_, text, _) in found.items()}
+    entries = [e["entry"] for e in told["history",]["entries"]]
+    charges = CHARGES + (name == "in use")
+    assert entries.count("settle") == charges
+    assert len(told["releases", "list"]["releases"]) == charges
+    (standing,) = told["status",]["datasets"]
+    (account,) = (a for a in standing["accounts"] if a["kind"] == "dataset")
+    assert account["spent"]["epsilon"] == f"0.{charges}"
+    assert told["ledger", "verify"]["fine"]
+    assert "agrees" in told["ledger", "verify"]["witness"]
+    assert told["ledger", "reconcile"]["agrees"]
+    assert told["ledger", "backup", "{desk}/backup.db"]["entries"] == 2 * charges + 1
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_what_is_kept_is_replayed_and_nothing_else_runs(place: Path, name: str) -> None:
+    """A replay charges nothing; a step that would draw is refused with what to do."""
+
+    def look() -> list[str]:
+        found = [count(week) for week in range(1, CHARGES + 1)]
+        with pytest.raises(LedgerUnavailable) as caught:
+            count(CHARGES + 2)
+        return [*found, caught.value.message]
+
+    *values, message = seen_by(name, place, look)
+    assert values == [f"week {week}" for week in range(1, CHARGES + 1)]
+    assert "may be read here and not written" in message
+    assert "The step did not run" in message
+
+
+def test_another_cost_under_a_kept_key_is_no_replay(place: Path) -> None:
+    """What decides on a replay decides on it here too."""
+
+    def look() -> str:
+        other = guarded(
+            dataset="shop",
+            cost=Laplace(sensitivity=1, epsilon="0.2"),
+            release_key="count/{week}",
+        )(count.__wrapped__)
+        try:
+            return other(1)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    assert "at cost" in seen_by("another user", place, look)
+
+
+@pytest.mark.parametrize("end", ["ledger.db", "ledger.db-wal", "ledger.db.lock", ""])
+def test_what_may_not_be_read_is_told_with_what_to_do(place: Path, end: str) -> None:
+    """Nothing of it is left out in silence, least of all the log."""
+
+    def look() -> list[Any]:
+        return list(shown(place, ("status",)))
+
+    with situation("another user", place) as project:
+        (project / ".dpflow" / end).chmod(0o600)
+
+        def tell(say: Callable[[str], object]) -> None:
+            become_nobody()
+            say(json.dumps(look()))
+
+        code, lines = Child(tell).end()
+    assert code == 0, lines
+    status, _, stderr = json.loads(lines[0])
+    assert status == 1
+    told = f"may not read {project}/.dpflow/{end}" if end else "Permission denied"
+    assert told in stderr
+    assert "Ask who owns it" in stderr
+
+
+def test_the_live_page_needs_no_right_to_write(place: Path) -> None:
+    """It is read anew for every look."""
+
+    def look() -> list[Any]:
+        found = settings()
+        app = make_app(
+            lambda name, stamp: read_report(found, name, stamp=stamp),
+            lambda: project_ledger(found, read_only=True).id,
+        )
+        client = TestClient(app, base_url="http://127.0.0.1")
+        return [client.get(each).status_code for each in ("/", "/healthz")]
+
+    assert seen_by("a read-only mount", place, look) == [200, 200]

@@ -1,0 +1,155 @@
+"""An interrupt at any line of a guarded step leaves no lock, key or charge behind."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpflow.ledger.verify import verify
+from dpflow.ledger.views import accounts
+from dpflow.locks import FileLock, Line
+from dpflow.project import current_project, forget_projects
+from dpflow.unsettled import Unsettled
+from tests.hunts.interrupts import (
+    Steps,
+    by_line,
+    by_signal,
+    interrupted,
+    lines_of,
+    patient,
+)
+from tests.hunts.support import SCALE, figure, first_seed, memory_folder, times
+from tests.projects import ledger_file, make_project
+
+#: More than all steps of a campaign cost.
+POLICY = """\
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 10000}
+filter: basic
+"""
+#: At each push, every so many-th line is tried.
+EVERY = 90
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the steps that are interrupted not fill the output."""
+    monkeypatch.setattr(logging.getLogger("dpflow"), "disabled", True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a project in memory that is open, and impatient."""
+    monkeypatch.setattr("dpflow.unsettled._PAUSE_SECONDS", (0.02, 0.5))
+    folder = memory_folder()
+    make_project(folder, monkeypatch, POLICY)
+    patient()
+    yield folder
+    forget_projects()
+    monkeypatch.undo()
+    shutil.rmtree(folder)
+
+
+def look(folder: Path, bodies: int) -> None:
+    """Check that each body was charged, and that the journal is sound."""
+    ledger = current_project().ledger
+    (view,) = accounts(ledger, "shop")
+    parts = view.spent, view.reserved, view.forfeited
+    charged = sum(Decimal(part["epsilon"]) for part in parts) / Decimal("0.001")
+    assert charged >= bodies > 0
+    assert verify(ledger).bad == []
+    # And nobody holds its lock.
+    lock = FileLock(ledger_file(folder).with_name("ledger.db.lock"))
+    assert lock.run(lambda _: True, 1)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_an_interrupt_at_any_line_leaves_no_lock_behind(shop: Path, keyed: bool):
+    """Afterwards this process, its threads, its children and others run steps."""
+    steps = Steps(shop, keyed=keyed)
+    steps.run("first")
+    count = lines_of(lambda: steps.run("counted"))
+    assert count > 1500
+    every = max(1, round(EVERY / SCALE))
+    seed = first_seed()
+    wrong: dict[str, list[str]] = {}
+    tried, number, where = 0, 1 + seed % every, "?"
+    while where:
+        where, found = interrupted(steps, f"line-{number}", by_line(number))
+        if found:
+            wrong[f"line {number}, {where}"] = found
+        tried, number = tried + 1, number + every
+    assert tried >= count // every
+    figure(f"interrupted lines, keyed={keyed}", seed=seed, tried=tried, wrong=wrong)
+    assert wrong == {}
+    look(shop, steps.bodies())
+
+
+def test_an_interrupt_at_any_moment_leaves_no_lock_behind(shop: Path):
+    """A signal comes inside the standard library as well."""
+    steps = Steps(shop, keyed=True)
+    steps.run("first")
+    seed = first_seed()
+    chance, wrong, tried = random.Random(seed), dict[str, list[str]](), 0
+    for number in range(times(20)):
+        how = by_signal(chance.uniform(0.0001, 0.04))
+        where, found = interrupted(steps, f"moment-{number}", how)
+        tried += bool(where)
+        if found:
+            wrong[f"moment {number}, {where}"] = found
+    assert tried > 0
+    figure("interrupts by signals", seed=seed, tried=tried, wrong=wrong)
+    assert wrong == {}
+    look(shop, steps.bodies())
+
+
+def careless(method: Callable[..., None]) -> Callable[..., None]:
+    """Break a method: after an interrupt it does nothing any more."""
+    broken: list[BaseException] = []
+
+    def only_before(*args: Any) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, KeyboardInterrupt):
+            broken.append(error)
+        if not broken:
+            method(*args)
+
+    return only_before
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "who"),
+    [
+        (Line, "leave", "another thread"),
+        (FileLock, "free", "another process"),
+        (Unsettled, "add", "the same elsewhere"),
+    ],
+)
+def test_a_lock_that_an_interrupt_keeps_is_found(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, place: type, name: str, who: str
+):
+    """The hunt above can fail, for each of those that come afterwards."""
+    steps = Steps(shop, keyed=True)
+    steps.run("first")
+    count = lines_of(lambda: steps.run("counted"))
+    monkeypatch.setattr(place, name, careless(getattr(place, name)))
+    found: list[str] = []
+    for number in range(count // 2, count, count // 12):
+        _, found = interrupted(steps, f"line-{number}", by_line(number))
+        if found:
+            break
+    assert any(each.startswith(who) for each in found)

@@ -1,0 +1,113 @@
+"""Who draws, in tasks: the first ones of a process, and those that forget to."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from prefect import flow, task
+from prefect.settings import PREFECT_API_URL
+
+from dpflow import Laplace, dp_flow, dp_task, release
+from dpflow.exceptions import ConfigurationError, ReleaseError
+from tests.prefect.support import charges, kinds, spent
+from tests.projects import caught, start_python
+
+TENTH = Laplace(sensitivity=1, epsilon="0.1")
+
+COLD = """
+import json, os, sys
+os.environ["PREFECT_API_URL"], os.environ["PREFECT_HOME"] = sys.argv[1:]
+os.environ["PREFECT_LOGGING_LEVEL"] = "CRITICAL"
+from dpflow import Laplace, dp_flow, dp_task, release
+COST = Laplace(sensitivity=1, epsilon="0.01")
+@dp_task(dataset="shop", cost=COST, release_key="{name}")
+def count(name):
+    return release(4000)
+@dp_flow(name="report")
+def report():
+    futures = [*count.map([f"m{i}" for i in range(12)])]
+    futures += [count.submit(f"s{i}") for i in range(12)]
+    return [future.result(raise_on_failure=False) for future in futures]
+assert not {"numpy", "polars", "opendp"} & set(sys.modules)
+print(json.dumps([str(each) for each in report() if not isinstance(each, int)]))
+"""
+
+
+def test_the_first_tasks_of_a_process_can_draw(project, tmp_path):
+    """Mapped and submitted ones, in a program that has loaded no library of numbers."""
+    home = tmp_path / "prefect"
+    program = start_python(COLD, PREFECT_API_URL.value(), home, folder=tmp_path)
+    with program as process:
+        # A loaded machine takes its time to start Prefect.
+        output, errors = process.communicate(timeout=300)
+    assert json.loads(output) == [], errors
+    assert charges(project) == kinds(project).count("settle") == 24
+
+
+def test_a_task_that_forgets_to_release_publishes_nothing(project):
+    """Its run is Failed, nothing downstream runs, and it is charged in full."""
+    ran, published = [], []
+
+    @dp_task(dataset="shop", cost=TENTH, release_key="count")
+    def count():
+        ran.append(1)
+        return 4000
+
+    @task
+    def publish(value):
+        published.append(value)
+
+    @dp_flow(name="report")
+    def report():
+        future = count.submit()
+        publish.submit(future).wait()
+        return future.wait() or future.state
+
+    error = caught(report)
+    assert isinstance(error, ReleaseError)
+    assert 'noise="own"' in error.message
+    assert "charged in full" in error.message
+
+    @flow(name="report")
+    def states():
+        return count(return_state=True)
+
+    state = states(return_state=True)
+    assert state.is_failed()
+    assert "4000" not in str(state.message)
+    assert published == []
+    assert ran == [1, 1]
+    assert spent(project) == {"epsilon": "0.2", "delta": "0"}
+
+
+async def test_an_async_task_may_draw_its_own_noise(project):
+    """It says so in the decorator, and options keep the word."""
+
+    @dp_task(dataset="shop", cost=TENTH, noise="own")
+    async def count(number):
+        return number
+
+    @dp_task(dataset="shop", cost=TENTH, noise="own")
+    async def both(number):
+        return release(number)
+
+    @flow(name="report")
+    async def report():
+        found = [await count(1), await count.with_options(retries=1, fresh=True)(2)]
+        with pytest.raises(ReleaseError, match='noise="own"'):
+            await both(3)
+        return found
+
+    assert await report() == [1, 2]
+    assert count.with_options(name="other").step.noise == "own"
+    assert spent(project) == {"epsilon": "0.3", "delta": "0"}
+
+
+def test_the_noise_stays_as_it_was_declared(project):
+    """What a body does is no option; a wrong word is refused at once."""
+    step = dp_task(dataset="shop", cost=TENTH)(lambda: release(1))
+    with pytest.raises(ConfigurationError, match="make another step"):
+        step.with_options(noise="own")
+    with pytest.raises(ConfigurationError, match='noise="own"'):
+        dp_task(dataset="shop", cost=TENTH, noise="mine")(lambda: 1)

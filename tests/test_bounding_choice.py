@@ -1,0 +1,121 @@
+"""Which of a person's rows are kept: what the choice promises, and what it biases."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from dpflow import Contributions, bound_contributions
+from tests.projects import ROOT, run_python
+
+DAYS = 7
+BUSY = 24
+#: What the default choice keeps of two people, whatever the version.
+KEPT = [0, 6, 7, 0, 4, 6]
+
+
+def limits(rows: int = 5, **choice: object) -> Contributions:
+    """Return bounds that only count."""
+    return Contributions(
+        unit=("person",), max_rows=rows, relation="add-or-remove", **choice
+    )
+
+
+def week(people: int = 400, seed: int = 3) -> pd.DataFrame:
+    """Return a week's rows in the order of time, of people with up to 24 of them."""
+    chance = random.Random(seed)
+    rows = [
+        (day, f"p{person}")
+        for person in range(people)
+        for day in (chance.randrange(DAYS) for _ in range(chance.randint(1, BUSY)))
+    ]
+    return pd.DataFrame(sorted(rows), columns=["day", "person"])
+
+
+def skew(frame: pd.DataFrame, bounds: Contributions) -> float:
+    """Return the largest error of a day's share of the rows, relatively."""
+    kept = bounds.bound(frame)
+    shares = [
+        (each["day"].value_counts() / len(each)).sort_index() for each in (frame, kept)
+    ]
+    return float(((shares[1] - shares[0]) / shares[0]).abs().max())
+
+
+def test_the_default_choice_does_not_follow_time() -> None:
+    """Each day keeps its share, where the first rows would favour the first days."""
+    frame = week()
+    assert skew(frame, limits()) < 0.1
+    assert skew(frame, limits(seed=None)) > 0.5
+    assert skew(frame, limits(order_by=("day",))) > 0.5
+
+
+def test_all_of_a_persons_rows_are_as_likely() -> None:
+    """Over many people, each place is kept about as often, and places are mixed."""
+    people, rows, kept = 2000, 12, 3
+    frame = pd.DataFrame(
+        {"person": np.repeat(np.arange(people), rows), "place": [*range(rows)] * people}
+    )
+    bound = limits(rows=kept).bound(frame)
+    counts = bound["place"].value_counts()
+    expected = people * kept / rows
+    assert counts.min() > expected * 0.8
+    assert counts.max() < expected * 1.2
+    chosen = bound.groupby("person")["place"].agg(tuple)
+    # Of 220 possible ones.
+    assert chosen.nunique() > 200
+
+
+def test_the_choice_is_the_same_at_every_run() -> None:
+    """In another process, in polars, under the default's own name, and for ever."""
+    frame = week(people=30)
+    kept = limits().bound(frame)
+    named = limits(seed="dpflow").bound(frame)
+    assert kept.index.tolist() == named.index.tolist()
+    columns = {name: frame[name].to_list() for name in frame.columns}
+    polars = limits().bound(pl.DataFrame(columns))
+    assert polars["day"].to_list() == kept["day"].tolist()
+    script = (
+        "import json, pandas as pd\nfrom dpflow import Contributions\n"
+        "people = ['ann'] * 9 + [7] * 9\n"
+        "frame = pd.DataFrame({'person': people, 'n': [*range(9)] * 2})\n"
+        "kept = Contributions(unit=('person',), max_rows=3,\n"
+        "    relation='add-or-remove').bound(frame)\n"
+        "print(json.dumps(kept['n'].tolist()))"
+    )
+    assert run_python(script, folder=ROOT) == KEPT
+
+
+def test_an_order_comes_before_the_default_choice() -> None:
+    """Who says order_by= means it; None is the frame's own order."""
+    frame = pd.DataFrame({"person": ["a"] * 9, "at": range(9, 0, -1)})
+    ordered = limits(rows=2, order_by=("at",)).bound(frame)
+    assert ordered["at"].tolist() == [2, 1]
+    first, _ = bound_contributions(
+        frame, unit="person", max_rows=2, relation="add-or-remove", seed=None
+    )
+    assert first["at"].tolist() == [9, 8]
+
+
+def test_counts_need_no_clip() -> None:
+    """Nothing is clipped where nothing is summed."""
+    bounds = limits(rows=3)
+    assert bounds.count() == 3
+    assert list(limits().bound(week(people=2)).columns) == ["day", "person"]
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_strange_names_are_chosen_for_too(rows: int) -> None:
+    """Also where their text cannot be had, or has surrogates."""
+
+    class Mute:
+        def __repr__(self) -> str:
+            raise ValueError
+
+    mute = Mute()
+    people = pd.Series([mute] * 3 + ["\ud800"] * 5, dtype=object)
+    kept = limits(rows=rows).bound(pd.DataFrame({"person": people}))
+    assert len(kept) == min(rows, 3) + min(rows, 5)
