@@ -29,9 +29,15 @@ from dpflow import (
     release,
     spend,
 )
-from dpflow.exceptions import ConfigurationError, DPStepFailed, ReleaseError
+from dpflow.exceptions import (
+    ConfigurationError,
+    DPStepFailed,
+    LedgerUnavailable,
+    ReleaseError,
+)
 from dpflow.execution import Execution
 from dpflow.ledger.releases import releases
+from dpflow.ledger.sqlite import SqliteDatabase
 from dpflow.project import current_project
 from dpflow.step import define_step
 from tests.projects import (
@@ -136,6 +142,23 @@ def test_a_draw_without_opendp_is_refused_before_it_is_charged(shop: Path) -> No
     assert (ran, own, guarantee) == ([], 1, 1)
     assert spent() == "0.3"
     assert kinds().count("reserve") == 3
+
+
+def test_a_first_call_that_may_only_read_replays_what_is_kept(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ask whether noise will be needed takes no right to write either."""
+    step = guarded(dataset="shop", cost=NOISY, release_key="{value}", name="count")
+    count = step(release)
+    kept = count(1)
+    why = LedgerUnavailable("may be read here and not written")
+    monkeypatch.setattr(SqliteDatabase, "unwritable", why)
+    monkeypatch.setattr("dpflow.mechanisms.noise.is_imported", lambda: False)
+    monkeypatch.setattr("dpflow.mechanisms.noise.load", lambda: pytest.fail("loaded"))
+    assert count(1) == kept
+    with pytest.raises(LedgerUnavailable, match="not written"):
+        count(2)
+    assert spent() == "0.1"
 
 
 async def test_an_async_step_without_opendp_is_refused_before_it_is_charged(

@@ -239,6 +239,8 @@ class Ledger:
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Say how a request would be decided now; nothing is kept of it."""
+        if self.database.unwritable is not None:
+            return self._kept([request])[0]
         with self.writing(request.locked) as session:
             session.change("savepoint")
             answer = self._decide_or_error(session, request)
