@@ -209,7 +209,7 @@ HIDING = [
     ("\u2069", "U+2069, POP DIRECTIONAL ISOLATE"),
     ("\u200b", "U+200B, ZERO WIDTH SPACE"),
     ("\u200f", "U+200F, RIGHT-TO-LEFT MARK"),
-    ("\ufeff", "U+FEFF, ZERO WIDTH NO-BREAK SPACE"),
+    ("\ufeff", "U+FEFF, ZERO WIDTH"),
     ("\U000e0041", "U+E0041, TAG LATIN CAPITAL LETTER A"),
 ]
 

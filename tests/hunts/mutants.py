@@ -336,7 +336,8 @@ MUTANTS = [
 def sources(folder: Path) -> list[Path]:
     """Return the files that mutants are in."""
     package = folder / "dpflow"
-    return [*sorted((package / "ledger").rglob("*.py")), package / "locks.py"]
+    # The rooms of the ledger that nothing uses yet have lines of their own.
+    return [*sorted((package / "ledger").glob("*.py")), package / "locks.py"]
 
 
 def copy_of(mutant: Mutant | None) -> Path | None:

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 
-from dpflow import Gaussian, PureDP, guarded, release
+from dpflow import Gaussian, PureDP, guarded
 from dpflow.exceptions import BudgetRefused, ConfigurationError, UnknownDataset
 from dpflow.forecast import Line
 from dpflow.ledger.records import Usage
@@ -134,7 +134,7 @@ def test_the_gate_that_halts_a_flow_is_drawn_with_its_refusals(tmp_path, monkeyp
 
     @guarded(dataset="shop", cost=TENTH, flow="weekly", fresh=True)
     def count():
-        return release(3)
+        return 3
 
     for _ in range(5):
         count()
