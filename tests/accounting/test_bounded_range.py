@@ -22,6 +22,7 @@ from dpflow.accounting.mechanism_costs import ExponentialMechanism
 from dpflow.accounting.optimal import Parts, fixed_delta, fixed_epsilon
 from dpflow.accounting.plan import PlanFilter
 from dpflow.exceptions import InvalidCost
+from tests.sizes import scaled
 
 mp = mpmath.mp.clone()
 mp.dps = 50
@@ -232,7 +233,7 @@ def played(
 SIZES = st.sampled_from([Fraction(x) for x in ("0.1", "0.4", "0.5", "2")])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(10), deadline=None)
 @given(st.lists(SIZES, min_size=1, max_size=4), st.integers(0, 9))
 def test_no_adaptive_order_reaches_more(sizes: list[Fraction], tenths: int) -> None:
     """Ranges that differ, in any adaptive order: their blocks together dominate."""
@@ -295,7 +296,7 @@ UTILITIES = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(16), deadline=None)
 @given(st.lists(UTILITIES, min_size=4, max_size=4), st.sampled_from([0.2, 1.0, 3.0]))
 def test_real_exponential_mechanisms(
     tables: list[list[tuple[float, float]]], eta: float

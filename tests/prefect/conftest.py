@@ -1,4 +1,4 @@
-"""One Prefect server for all tests here, and a project for each."""
+"""One Prefect server for all tests of a process, and a project for each test."""
 
 from __future__ import annotations
 
@@ -46,6 +46,20 @@ flows:
   report: {}
   parent: {}
 """
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Say what stays together where several processes share these tests.
+
+    Each process has its server, so a file stays in one; and so does the matrix, whose
+    experiments are begun once for all of its files. Pages share nothing.
+    """
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.path.name != "test_pages.py":
+            inside = item.path.relative_to(here).parts[0]
+            item.add_marker(pytest.mark.xdist_group(inside))
 
 
 @pytest.fixture(scope="session", autouse=True)
