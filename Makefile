@@ -42,7 +42,7 @@ tests-ledger:
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(LEDGER)
 
 tests-prefect:
-	$(BIN)/python -m pytest -q -p no:cacheprovider -n 3 --dist loadgroup tests/prefect
+	$(BIN)/python -m pytest -q -p no:cacheprovider -n 2 --dist loadgroup tests/prefect
 
 docs: $(VENV)/dev.installed
 	@echo "== The documentation, in site/"
