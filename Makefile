@@ -46,7 +46,7 @@ tests-ledger:
 
 # Two processes, each with a server of its own: most of the time one only waits.
 tests-prefect:
-	$(BIN)/python -m pytest -q -p no:cacheprovider -n 2 --dist loadgroup tests/prefect
+	$(BIN)/python -m pytest -q -p no:cacheprovider -n 2 tests/prefect
 
 docs: $(VENV)/dev.installed
 	@echo "== The documentation, in site/"

@@ -48,18 +48,26 @@ flows:
 """
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Say what stays together where several processes share these tests.
+def _room(nodeid: str) -> str:
+    """Return what of these tests stays in one process.
 
     Each process has its server, so a file stays in one; and so does the matrix, whose
     experiments are begun once for all of its files. Pages share nothing.
     """
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents and item.path.name != "test_pages.py":
-            inside = item.path.relative_to(here).parts[0]
-            item.add_marker(pytest.mark.xdist_group(inside))
+    file, _, _ = nodeid.partition("::")
+    if file.endswith("/test_pages.py"):
+        return nodeid
+    return file.rpartition("/")[0] if "/matrix/" in file else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Share the tests out by rooms, where several processes run them."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = _room
+    return scheduler
 
 
 @pytest.fixture(scope="session", autouse=True)
