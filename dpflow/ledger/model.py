@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -51,6 +51,7 @@ class Keys:
         granted: What a step was granted before, as (book, step).
         claims: Names that are used once.
         whole: Books of which every term and account is needed.
+        entries: Further entries, as (book, number); one that is not there is left out.
     """
 
     books: tuple[str, ...] = ()
@@ -61,6 +62,23 @@ class Keys:
     granted: tuple[tuple[str, str], ...] = ()
     claims: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
+    entries: tuple[tuple[str, int], ...] = ()
+
+    def and_of(self, other: Keys) -> Keys:
+        """Return the keys of both."""
+        mine = [getattr(self, each.name) for each in fields(self)]
+        both = [getattr(other, each.name) for each in fields(self)]
+        gates = {
+            book: tuple(dict.fromkeys((*self.gates.get(book, ()), *places)))
+            for book, places in {**self.gates, **other.gates}.items()
+            for places in [other.gates.get(book, ())]
+        }
+        found = {
+            each.name: tuple(dict.fromkeys((*first, *second)))
+            for each, first, second in zip(fields(self), mine, both, strict=True)
+            if each.name != "gates"
+        }
+        return Keys(**{**found, "books": tuple(sorted(found["books"])), "gates": gates})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +234,7 @@ class End(Command):
         body: Further facts, such as the outcome and the digest of the value.
         reported: Number of sub-steps that ran, or cell of the mechanism's output.
         again: Whether it was sent before, so that it may have come through already.
+        value: The encoded output; None keeps nothing to replay.
     """
 
     charge: str
@@ -224,6 +243,7 @@ class End(Command):
     body: Mapping[str, Any] = field(default_factory=dict)
     reported: Outcome | None = None
     again: bool = False
+    value: str | None = None
 
     @property
     def keys(self) -> Keys:
@@ -409,10 +429,17 @@ class Posted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """An answer, and the entries that say all of what it changes."""
+    """An answer, and the entries that say all of what it changes.
+
+    Attributes:
+        state: After the entries, for the next decision.
+        changes: The rows that `follow` made of the entries; None takes one away.
+    """
 
     answer: Any
+    state: State
     entries: tuple[Entry, ...] = ()
+    changes: Changes = field(default_factory=dict)
 
 
 class Pen:
@@ -422,6 +449,7 @@ class Pen:
         self.state = state
         self.command = command
         self.entries: list[Entry] = []
+        self.changes: Changes = {}
 
     def write(
         self,
@@ -443,13 +471,20 @@ class Pen:
             at=self.command.at,
             writer=self.command.writer,
         )
-        self.state = self.state.after(follow(self.state.rows, entry), entry)
+        made = follow(self.state.rows, entry)
+        self.state = self.state.after(made, entry)
+        self.changes |= made
         self.entries.append(entry)
         return entry
 
     def decided(self, answer: Any) -> Decision:
         """Return an answer with what was written."""
-        return Decision(answer=answer, entries=tuple(self.entries))
+        return Decision(
+            answer=answer,
+            state=self.state,
+            entries=tuple(self.entries),
+            changes=self.changes,
+        )
 
 
 # Gates as a term pins them

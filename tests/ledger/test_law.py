@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import uuid
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from random import Random
@@ -22,7 +23,6 @@ from dpflow.ledger import create_ledger, journal
 from dpflow.ledger.apply import Wish as OldWish
 from dpflow.ledger.apply import apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.entry import (
     Entry,
     canonical,
@@ -31,11 +31,12 @@ from dpflow.ledger.entry import (
     postings_from_text,
 )
 from dpflow.ledger.freeze import freeze, thaw
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.memory import MemoryOwners
 from dpflow.ledger.model import (
     Amend,
     Apply,
     Command,
-    Decision,
     End,
     Freeze,
     Keys,
@@ -48,6 +49,7 @@ from dpflow.ledger.operations import amend, import_prior
 from dpflow.ledger.records import Granted, Request, digest
 from dpflow.ledger.rows import EPOCH, Account, Epoch, JournalError, Key, Row
 from dpflow.ledger.seals import seal
+from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.memory import Memory
 from dpflow.ledger.storage.sqlite import Connected, make_tables
 from dpflow.policy_population import Population
@@ -91,25 +93,45 @@ class Recording:
         raise AssertionError
 
 
+class Noting:
+    """A transaction that notes the entries that it stores."""
+
+    def __init__(self, within: Any, written: list[Entry]) -> None:
+        self.within, self.written = within, written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.within, name)
+
+    def store(self, changes: Any, entries: Any, values: Any) -> None:
+        """Remember what was written."""
+        self.written += entries
+        self.within.store(changes, entries, values)
+
+
 class InMemory(Recording, Memory):
     """The storage in memory."""
 
     def __init__(self) -> None:
-        Memory.__init__(self)
+        name = uuid.uuid4().hex
+        Memory.create(name, Identity("x", None, "t"), b"0")
+        Memory.__init__(self, name)
         self.written = []
 
-    def store(self, state: Any, entries: Any, values: Any) -> None:
-        """Remember what was written."""
-        self.written += entries
-        super().store(state, entries, values)
+    @contextmanager
+    def write(self) -> Iterator[Any]:
+        """Remember what is written."""
+        with super().write() as within:
+            yield Noting(within, self.written)
 
     def stored(self) -> dict[Key, Row]:
         """Return every row that is stored."""
-        return self.rows
+        return self.kept.rows
 
 
 class InSqlite(Recording, Connected):
     """The storage in SQLite."""
+
+    identity = Identity("x", None, "t")
 
     def __init__(self) -> None:
         connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -118,10 +140,16 @@ class InSqlite(Recording, Connected):
         self.tables = connection
         self.written = []
 
-    def store(self, state: Any, entries: Any, values: Any) -> None:
-        """Remember what was written."""
-        self.written += entries
-        super().store(state, entries, values)
+    @contextmanager
+    def write(self) -> Iterator[Any]:
+        """Remember what is written."""
+        self.tables.execute("BEGIN IMMEDIATE")
+        try:
+            yield Noting(self, self.written)
+        except BaseException:
+            self.tables.execute("ROLLBACK")
+            raise
+        self.tables.execute("COMMIT")
 
     def stored(self) -> dict[Key, Row]:
         """Load every row that the tables name, and count that none is left out."""
@@ -166,30 +194,20 @@ IDENTITY = {
 
 
 class New:
-    """The new core on a storage, as a shell would use it."""
+    """The new ledger on a storage."""
 
     def __init__(self, storage: Any) -> None:
-        self.storage, self.clock = storage, count(1)
-        self.alive: set[str] = set()
+        self.storage = storage
+        self.ledger = Ledger(storage, MemoryOwners())
+        self.clock = count(1)
 
     def facts(self) -> dict[str, Any]:
         """Return what every command says of who sends it."""
         return {"at": f"t{next(self.clock)}", "writer": "w", "facts": {"who": "ann"}}
 
-    def run(self, command: Command, value: str | None = None) -> Any:
+    def run(self, command: Command) -> Any:
         """Load, decide and store; raise a refusal as the ledger does."""
-        with self.storage.transaction(command.keys) as transaction:
-            state = transaction.load(command.keys)
-            decision: Decision = decide(replace(state, alive=self.alive), command)
-            values = {}
-            if value is not None and isinstance(command, End):
-                charge = state.charge(command.charge)
-                assert charge is not None
-                values = {charge.key: value} if charge.key else {}
-            transaction.store(state, decision.entries, values)
-        if isinstance(decision.answer, DpflowError):
-            raise decision.answer
-        return decision.answer
+        return self.ledger.ask(command)
 
 
 def folded_anew(storage: Recording) -> dict[Key, Row]:
@@ -226,7 +244,7 @@ class Both:
         self.new = New(storage)
         self.old = create_ledger(f"memory://law-{seed}-{uuid.uuid4().hex}")
         self.owner = self.old.owners.mine()
-        self.new.alive.add(self.owner)
+        self.new.ledger.owners = self.old.owners
         self.policies = {"a": PLAIN, "d": WHOLE, **MEMBERS}
         self.open: list[tuple[str, Request]] = []
         self.ended: list[str] = []
@@ -374,9 +392,9 @@ class Both:
                         owner=self.owner,
                         body={"outcome": outcome, "digest": kept},
                         reported=reported,
+                        value=value,
                         **facts,
-                    ),
-                    value,
+                    )
                 ),
                 lambda: self.old.settle(
                     name, outcome=outcome, value=value, reported=reported
@@ -536,14 +554,15 @@ def test_the_histories_meet_every_answer():
 class Forgetful(InMemory):
     """A store that leaves out a row that an entry implies."""
 
-    def store(self, state: Any, entries: Any, values: Any) -> None:
-        """Remember what was written."""
-        before = dict(self.rows)
-        super().store(state, entries, values)
-        releases = [key for key in self.rows if key[0] == "release"]
-        for key in releases:
-            if key in before:
-                self.rows[key] = before[key]
+    @contextmanager
+    def write(self) -> Iterator[Any]:
+        """Forget what was changed of releases that were there."""
+        before = dict(self.kept.rows)
+        with super().write() as within:
+            yield within
+        for key in self.kept.rows:
+            if key[0] == "release" and key in before:
+                self.kept.rows[key] = before[key]
 
 
 def test_a_store_that_leaves_a_row_out_breaks_the_law():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.journal import follow
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import (
     EPOCH,
@@ -27,47 +27,122 @@ from dpflow.ledger.rows import (
 #: Reads one row by its key.
 Read = Callable[[Key], Row | None]
 ReadEntry = Callable[[str, int], Entry]
+#: Book and number of an entry.
+Place = tuple[str, int]
+
+#: Kinds of which there are many: a step's. Entries of all others are found by an index.
+COMMON = ("reserve", "settle", "void", "seal")
 
 
-class Transaction(Protocol):
-    """One transaction, with everything of its books locked."""
+class Identity(NamedTuple):
+    """What a ledger is told from others by; it never changes.
+
+    Attributes:
+        ledger: Its id.
+        environment: The only one that it serves; None for any.
+        created_at: A label.
+    """
+
+    ledger: str
+    environment: str | None
+    created_at: str
+
+
+class Reading(Protocol):
+    """One consistent state of a ledger, while its block runs."""
 
     def load(self, keys: Keys) -> State:
-        """Return every row that the keys lead to, checked.
+        """Return every row that the keys lead to, checked; a writer locks its books.
 
         Raises:
-            LedgerCorrupt: If a row is not what its entry says.
+            LedgerCorrupt: If a row is not what its entry says, or another ledger is
+                in the place of the one that was opened.
         """
 
+    def books(self) -> list[str]:
+        """Return the names of all books, sorted."""
+
+    def entries(self, places: Iterable[Place]) -> Mapping[Place, Entry]:
+        """Return those of some entries that are there, hashes checked."""
+
+    def after(self, book: str, number: int = 0) -> Iterator[Entry]:
+        """Yield the entries of a book after a number, oldest first, hashes checked.
+
+        Raises:
+            LedgerCorrupt: If one is not what was hashed, or is missing.
+        """
+
+    def newest(self, book: str, before: int | None = None) -> Iterator[Entry]:
+        """Yield the entries of a book before a number, newest first, hashes checked."""
+
+    def rare(self, book: str) -> Iterator[Entry]:
+        """Yield a book's entries of other kinds than `COMMON`, newest first."""
+
+    def open_charges(self) -> list[str]:
+        """Return the ids of all charges that did not end, sorted."""
+
+    def releases(self) -> list[tuple[Release, int | None]]:
+        """Return every release with the length of its value, if it is kept."""
+
+    def secret(self) -> bytes:
+        """Return what release keys are made with; who only reads may not have it."""
+
+
+class Transaction(Reading, Protocol):
+    """A state that nobody else changes, and what is written on it."""
+
     def store(
-        self, state: State, entries: Sequence[Entry], values: Mapping[str, str]
+        self,
+        changes: Changes,
+        entries: Sequence[Entry],
+        values: Mapping[str, str],
     ) -> None:
         """Write entries, and the rows that follow from them.
 
         Args:
-            state: What was loaded: the entries are decided on it.
+            changes: The rows that `follow` made of the entries.
             entries: Each the next of its book.
             values: Values of the releases that they settle, by key.
         """
 
 
 class Storage(Protocol):
-    """A place where a ledger is kept."""
+    """A place where a ledger is kept.
+
+    Attributes:
+        place: For messages; without any secret.
+        identity: Of the ledger that was opened.
+    """
 
     place: str
 
-    def transaction(self, keys: Keys) -> AbstractContextManager[Transaction]:
-        """Begin a transaction that no other one on the same books overlaps.
+    @property
+    def identity(self) -> Identity:
+        """Which ledger it is; read when it is opened.
 
         Raises:
-            LedgerUnavailable: If it cannot be had now.
+            LedgerMissing: If there is none.
+            LedgerUnavailable: If it cannot be read, or is of another version.
         """
 
-    def pages(self, book: str, after: int = 0) -> Iterator[Entry]:
-        """Yield the entries of a book after a number, in order, hashes checked."""
+    @property
+    def unwritable(self) -> LedgerUnavailable | None:
+        """Why this process may only read; None if it may write."""
 
-    def books(self) -> list[str]:
-        """Return the names of all books."""
+    def write(self) -> AbstractContextManager[Transaction]:
+        """Run a block in one transaction; what it stored goes if it raises.
+
+        Nobody else writes the books that its first `load` names until it ends.
+
+        Raises:
+            LedgerUnavailable: If it cannot be had now, or its outcome is unknown.
+        """
+
+    def read(self) -> AbstractContextManager[Reading]:
+        """Run a block that sees one consistent state; the right to read will do."""
+
+    def close(self) -> None:
+        """Close it; a later call opens it again."""
 
 
 class _Reader:
@@ -165,20 +240,6 @@ def _places(row: Row) -> Iterator[tuple[str, int]]:
     if isinstance(row, Charge):
         for book, numbers in row.places.items():
             yield from ((book, number) for number in numbers if number)
-
-
-def folded(rows: Rows, entries: Iterable[Entry]) -> Changes:
-    """Return the rows that entries change, one after another."""
-    now, changes = dict(rows), Changes()
-    for entry in entries:
-        made = follow(now, entry)
-        changes |= made
-        for key, row in made.items():
-            if row is None:
-                now.pop(key, None)
-            else:
-                now[key] = row
-    return changes
 
 
 def disagreement(row: Row, read: ReadEntry) -> str | None:

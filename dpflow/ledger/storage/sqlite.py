@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -22,6 +21,7 @@ from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import (
     Account,
     Book,
+    Changes,
     Charge,
     Claim,
     Epoch,
@@ -34,7 +34,10 @@ from dpflow.ledger.rows import (
     Term,
     key_of,
 )
-from dpflow.ledger.storage.base import disagreement, entries_of, folded
+from dpflow.ledger.storage.base import (
+    disagreement,
+    entries_of,
+)
 
 _PAGE = 1000
 
@@ -60,21 +63,11 @@ class Connected:
         self._connection = connection
         self._sql = statements("sqlite")
 
-    @contextmanager
-    def transaction(self, keys: Keys) -> Iterator[Connected]:  # noqa: ARG002
-        """Run a block that has SQLite's own lock from its beginning."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield self
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
-
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked."""
         found = self._ask("load", **_parameters(keys)).fetchall()
-        wanted = sorted({place for row in found for place in _entries_behind(row)})
+        behind = {place for row in found for place in _entries_behind(row)}
+        wanted = sorted(behind.union(keys.entries))
         entries = self._entries(wanted)
 
         def entry(book: str, number: int) -> Entry:
@@ -92,10 +85,12 @@ class Connected:
             if wrong is not None:
                 raise self._damaged(wrong)
         values = {c[1]: c[6] for c in found if c[0] == "release" and c[6] is not None}
-        return State(rows=rows, entries=entries_of(rows, entry), values=values)
+        further = {place: entries[place] for place in keys.entries if place in entries}
+        made = {**entries_of(rows, entry), **further}
+        return State(rows=rows, entries=made, values=values)
 
     def store(
-        self, state: State, entries: Sequence[Entry], values: Mapping[str, str]
+        self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
     ) -> None:
         """Write entries, and the rows that follow from them."""
         if not entries:
@@ -103,7 +98,7 @@ class Connected:
         told = [(*columns_of(entry), entry.hash) for entry in entries]
         self._ask("entry", rows=json.dumps(told))
         kinds: dict[str, list[tuple[Any, ...]]] = {}
-        for key, row in folded(state.rows, entries).items():
+        for key, row in changes.items():
             if row is None:
                 self._ask("drop_release", key=key[1])
             elif isinstance(row, Epoch):
