@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-import json
+import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt
-from dpflow.ledger.entry import (
-    Columns,
-    Entry,
-    canonical,
-    columns_of,
-    entry_of,
-)
+from dpflow.ledger.damage import UNREADABLE
+from dpflow.ledger.entry import Columns, Entry, columns_of, entry_of, proof_of
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import (
-    Account,
-    Book,
-    Changes,
-    Charge,
-    Claim,
-    Epoch,
-    Granted,
-    JournalError,
-    Key,
-    Release,
-    Row,
-    Run,
-    Term,
-    key_of,
-)
+from dpflow.ledger.rows import Changes, JournalError, Release
 from dpflow.ledger.storage.base import (
     SCHEMA_VERSION,
     Identity,
     Place,
     another_ledger,
     check_writer,
-    disagreement,
-    entries_of,
+    damaged,
     first_edition,
 )
+from dpflow.ledger.storage.columns import COLUMNS
+from dpflow.ledger.storage.loading import Loading, Part
 
 _PAGE = 1000
+#: Up to so many parameters a statement has a text of its own.
+_FEW = 8
+#: Most entries or rows of one statement.
+_MANY = 256
+#: Parts of `load` that are asked by pairs.
+_PAIRS = ("load_gate", "load_term", "load_granted", "entries")
 
 
 @cache
@@ -71,61 +59,47 @@ class Tables:
         self.place = place
         self._identity = identity
         self._connection = connection
-        self._sql = statements("sqlite")
 
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked."""
-        found = self._ask("load", **_parameters(keys)).fetchall()
-        self._check_identity([row for row in found if row[0] == "epoch"])
-        behind = {place for row in found for place in _entries_behind(row)}
-        wanted = sorted(behind.union(keys.entries))
-        entries = self._entries(wanted)
-
-        def entry(book: str, number: int) -> Entry:
-            known = entries.get((book, number))
-            if known is None:
-                what = f"entry {number} of book {book!r} is not there"
-                raise self._damaged(what)
-            return known
-
-        rows: dict[Key, Row] = {}
-        for columns in found:
-            row = _row(columns, entry)
-            rows[key_of(row)] = row
-            wrong = disagreement(row, entry)
-            if wrong is not None:
-                raise self._damaged(wrong)
-        values = {c[1]: c[6] for c in found if c[0] == "release" and c[6] is not None}
-        further = {place: entries[place] for place in keys.entries if place in entries}
-        made = {**entries_of(rows, entry), **further}
-        return State(rows=rows, entries=made, values=values)
+        loading = Loading(keys, self._rows, self._proved)
+        try:
+            return loading.state()
+        except (JournalError, *UNREADABLE) as error:
+            what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
+            raise damaged(what, self.place) from error
+        finally:
+            # What another ledger says of itself is no damage.
+            self._check_identity(loading.ledger)
 
     def store(
         self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
     ) -> None:
         """Write entries, and the rows that follow from them."""
-        if not entries:
-            return
-        told = [(*columns_of(entry), entry.hash) for entry in entries]
-        self._ask("entry", rows=json.dumps(told))
-        kinds: dict[str, list[tuple[Any, ...]]] = {}
+        kinds: dict[str, list[Any]] = {
+            "entry": [(*columns_of(entry), entry.hash) for entry in entries]
+        }
         for key, row in changes.items():
+            kind: str = key[0]
+            columns: tuple[Any, ...] = key[1:] if row is None else COLUMNS[kind](row)
             if row is None:
-                self._ask("drop_release", key=key[1])
-            elif isinstance(row, Epoch):
-                self._ask("epoch", epoch=row.number)
-            else:
-                kinds.setdefault(key[0], []).append(_columns(row, values))
+                kind = "drop_release"
+            if kind == "release":
+                value = values.get(key[1]) if columns[3] == "settled" else None
+                columns = (*columns, value)
+            kinds.setdefault(kind, []).append(columns)
         for kind, rows in kinds.items():
-            self._ask(kind, rows=json.dumps(rows))
+            for some in _pieces(rows):
+                sql = _text(((kind, len(some)),))
+                self._connection.execute(sql, tuple(chain.from_iterable(some)))
 
     def books(self) -> list[str]:
         """Return the names of all books, sorted."""
-        return [name for (name,) in self._ask("books")]
+        return [name for (name,) in self._asked("books")]
 
     def entries(self, places: Iterable[Place]) -> dict[Place, Entry]:
         """Return those of some entries that are there, hashes checked."""
-        return self._entries(sorted(set(places)))
+        return self._proved(set(places))
 
     def after(self, book: str, number: int = 0) -> Iterator[Entry]:
         """Yield the entries of a book after a number, oldest first, hashes checked.
@@ -136,11 +110,11 @@ class Tables:
         previous = self._hash_of(book, number)
         while True:
             asked = {"book": book, "after": number, "limit": _PAGE}
-            found = self._ask("after", **asked).fetchall()
+            found = self._asked("after", **asked).fetchall()
             for columns in found:
                 if columns[:2] != (book, number + 1):
                     what = f"entry {number + 1} of book {book!r} is not there"
-                    raise self._damaged(what)
+                    raise damaged(what, self.place)
                 yield self._entry(previous, columns)
                 number, previous = columns[1], columns[8]
             if len(found) < _PAGE:
@@ -156,15 +130,15 @@ class Tables:
 
     def open_charges(self) -> list[str]:
         """Return the ids of all charges that did not end, sorted."""
-        return [name for (name,) in self._ask("open_charges")]
+        return [name for (name,) in self._asked("open_charges")]
 
     def releases(self) -> list[tuple[Release, int | None]]:
         """Return every release with the length of its value, if it is kept."""
-        return [(Release(*row[:5]), row[5]) for row in self._ask("releases")]
+        return [(Release(*row[:5]), row[5]) for row in self._asked("releases")]
 
     def secret(self) -> bytes:
         """Return what release keys are made with."""
-        ((text,),) = self._ask("secret").fetchall()
+        ((text,),) = self._asked("secret").fetchall()
         return bytes.fromhex(text)
 
     def copy_to(self, target: sqlite3.Connection) -> None:
@@ -174,12 +148,12 @@ class Tables:
     def _backwards(self, name: str, book: str, before: int | None) -> Iterator[Entry]:
         while True:
             asked = {"book": book, "before": before, "limit": _PAGE}
-            found = self._ask(name, **asked).fetchall()
+            found = self._asked(name, **asked).fetchall()
             for columns in found:
                 if columns[0] != book:
                     what = f"an entry of book {columns[0]!r} is among those of {book!r}"
-                    raise self._damaged(what)
-                yield self._entry(columns[9], columns)
+                    raise damaged(what, self.place)
+                yield self._entry(columns[9] or "", columns)
                 before = columns[1]
             if len(found) < _PAGE:
                 return
@@ -189,140 +163,96 @@ class Tables:
         found = self.entries([(book, number)]) if number else {}
         if number and not found:
             what = f"entry {number} of book {book!r} is not there"
-            raise self._damaged(what)
+            raise damaged(what, self.place)
         return found[book, number].hash if number else ""
 
-    def _check_identity(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def _check_identity(self, found: tuple[str, int] | None) -> None:
         """Refuse another ledger than the one that was opened."""
-        if len(rows) != 1:
-            what = f"{self.place} is no ledger: its identity row is missing"
-            raise self._damaged(what)
-        ((_, _, ledger, needed, *_),) = rows
+        if found is None:
+            return
+        ledger, needed = found
         check_writer(self.place, needed)
         if ledger != self._identity.ledger:
             raise another_ledger(self.place, self._identity.ledger, ledger)
 
-    def _entries(self, wanted: list[tuple[str, int]]) -> dict[tuple[str, int], Entry]:
-        rows = self._ask("entries", wanted=json.dumps(wanted)) if wanted else []
-        return {(row[0], row[1]): self._entry(row[9], row) for row in rows}
+    def _rows(self, parts: Sequence[Part]) -> list[tuple[Any, ...]]:
+        """Return the rows of several parts of `load`."""
+        shape: list[tuple[str, int]] = []
+        values: list[Any] = []
+        for name, given in parts:
+            padded = _padded(given)
+            shape.append((name, len(padded)))
+            values += chain.from_iterable(padded) if name in _PAIRS else padded
+        return self._connection.execute(_text(tuple(shape)), values).fetchall()
 
-    def _entry(self, previous: str, columns: tuple[Any, ...]) -> Entry:
+    def _proved(
+        self, shown: Collection[Place], proofs: Collection[Place] = ()
+    ) -> dict[Place, Entry]:
+        """Return those of some entries that are there; proofs lack their bodies."""
+        found: dict[Place, Entry] = {}
+        wanted = [*shown, *proofs]
+        for start in range(0, len(wanted), _MANY):
+            some = wanted[start : start + _MANY]
+            for columns in self._rows([("entries", some)]):
+                place, read = (
+                    columns[:2],
+                    proof_of if columns[:2] in proofs else entry_of,
+                )
+                found[place] = self._entry(columns[9] or "", columns, read)
+        if not found.keys() <= set(wanted):
+            what = "another entry came than the one that was asked for"
+            raise damaged(what, self.place)
+        return found
+
+    def _entry(
+        self,
+        previous: str,
+        columns: tuple[Any, ...],
+        read: Callable[[str, Columns, str], Entry] = entry_of,
+    ) -> Entry:
         try:
-            return entry_of(previous, Columns(*columns[:8]), columns[8])
+            return read(previous, Columns(*columns[:8]), columns[8])
         except JournalError as error:
             what = f"entry {columns[1]} of book {columns[0]!r}: {error}"
-            raise self._damaged(what) from error
+            raise damaged(what, self.place) from error
 
-    def _ask(self, name: str, **parameters: Any) -> sqlite3.Cursor:
-        return self._connection.execute(self._sql[name], parameters)
-
-    def _damaged(self, what: str) -> LedgerCorrupt:
-        msg = (
-            f"{what}. Someone edited the ledger, or it is damaged: restore a backup "
-            "before any further step."
-        )
-        return LedgerCorrupt(msg, ledger=self.place)
+    def _asked(self, name: str, **parameters: Any) -> sqlite3.Cursor:
+        return self._connection.execute(statements("sqlite")[name], parameters)
 
 
-def _parameters(keys: Keys) -> dict[str, str]:
-    gates = [
-        (book, f"/{place}" if place else "")
-        for book, places in keys.gates.items()
-        for place in places
-    ]
-    return {
-        "books": json.dumps([*keys.books, *keys.whole]),
-        "gates": json.dumps(gates),
-        "charges": json.dumps(keys.charges),
-        "releases": json.dumps(keys.releases),
-        "runs": json.dumps(keys.runs),
-        "granted": json.dumps(keys.granted),
-        "claims": json.dumps(keys.claims),
-        "whole": json.dumps(keys.whole),
-    }
+def _padded(given: Sequence[Any]) -> Sequence[Any]:
+    """Repeat the last of many parameters, so that there are few different texts."""
+    if len(given) <= _FEW:
+        return given
+    size = 1 << (len(given) - 1).bit_length()
+    return [*given, *[given[-1]] * (size - len(given))]
 
 
-def _entries_behind(columns: tuple[Any, ...]) -> Iterator[tuple[str, int]]:
-    """Yield the entries that a row must agree with."""
-    match columns[0]:
-        case "book" if columns[2]:
-            yield columns[1], columns[2]
-        case "term":
-            yield columns[1], columns[3]
-        case "account":
-            yield columns[2], columns[3]
-        case "run" if columns[5] is not None:
-            book, number = json.loads(columns[5])
-            yield book, number
-        case "charge":
-            for book, numbers in json.loads(columns[4]).items():
-                yield from ((book, number) for number in numbers if number)
+def _pieces(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Cut many rows into pieces of few different lengths."""
+    start = 0
+    while start < len(rows):
+        rest = min(len(rows) - start, _MANY)
+        size = rest if rest <= _FEW else 1 << (rest.bit_length() - 1)
+        yield rows[start : start + size]
+        start += size
 
 
-def _row(columns: tuple[Any, ...], entry: Callable[[str, int], Entry]) -> Row:
-    """Read a row from the columns of `load`."""
-    kind, a, b, c, d, e, f, g, h, i = columns
-    match kind:
-        case "epoch":
-            return Epoch(a)
-        case "book":
-            frozen = None if d is None else json.loads(d)
-            return Book(a, b, c, frozen, json.loads(e), f)
-        case "term":
-            return Term(a, b, c, entry(a, c).body.get("term", {}))
-        case "account":
-            told = tuple(json.loads(g))
-            return Account(a, b, c, _amounts(d), _amounts(e), bool(f), told)
-        case "charge":
-            places = {book: (n[0], n[1]) for book, n in json.loads(d).items()}
-            return Charge(a, b, c, places, _sums(e), _sums(f), g, h, i)
-        case "release":
-            return Release(a, b, c, d, e)
-        case "run":
-            refused = tuple((r[0], r[1], bool(r[2])) for r in json.loads(b))
-            unheld = None if e is None else json.loads(e)
-            place = None if unheld is None else (unheld[0], unheld[1])
-            return Run(a, refused, tuple(json.loads(c)), d, place)
-        case "granted":
-            return Granted(a, b, _sums(c))
-        case _:
-            return Claim(a, json.loads(b))
+@cache
+def _text(parts: tuple[tuple[str, int], ...]) -> str:
+    """Return the statement that asks some parts, each for so many parameters."""
+    sql = statements("sqlite")
+    return "\nUNION ALL\n".join(_repeated(sql[name], size) for name, size in parts)
 
 
-def _columns(row: Row, values: Mapping[str, str]) -> tuple[Any, ...]:
-    """Return a row as its table keeps it."""
-    match row:
-        case Book(name, number, head, frozen, ran, terms):
-            told = None if frozen is None else canonical(frozen)
-            return name, number, head, told, canonical(ran), terms
-        case Term(book, number, entry):
-            return book, number, entry
-        case Account(name, book, entry, settled, held, overdrawn, told):
-            sums = canonical(settled), canonical(held)
-            return name, book, entry, *sums, int(overdrawn), canonical(told)
-        case Charge(name, state, owner, places, held, added, covers, key, epoch):
-            sums = canonical(held), canonical(added)
-            return name, state, owner, canonical(places), *sums, covers, key, epoch
-        case Release(key, charge, book, state, digest):
-            value = values.get(key) if state == "settled" else None
-            return key, charge, book, state, digest, value
-        case Run(name, refused, halted, preflight, unheld):
-            place = None if unheld is None else canonical(unheld)
-            return name, canonical(refused), canonical(halted), preflight, place
-        case Granted(book, step, most):
-            return book, step, canonical(most)
-        case Claim(name, by):
-            return name, canonical(by)
-        case _:
-            return ()
+_GROUPS = re.compile(r"\((\(\?(?:, \?)*\))\)")
 
 
-def _amounts(text: str) -> tuple[int, ...]:
-    return tuple(json.loads(text))
-
-
-def _sums(text: str) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(amounts) for name, amounts in json.loads(text).items()}
+def _repeated(sql: str, size: int) -> str:
+    groups = _GROUPS.search(sql)
+    if groups is not None:
+        return sql.replace(groups[0], ", ".join([groups[1]] * size))
+    return sql.replace("(?)", f"({', '.join('?' * size)})")
 
 
 def make_tables(
