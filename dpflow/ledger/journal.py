@@ -247,7 +247,7 @@ class _Moves:
                 settled=found.settled,
                 held=found.held,
                 overdrawn=moved.overdrawn or name in overdrawn,
-                told=(*moved.told, *told.get(name, ())),
+                told={**moved.told, **dict.fromkeys(told.get(name, ()), entry.number)},
             )
 
     def charge(self) -> None:

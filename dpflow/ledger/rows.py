@@ -62,7 +62,7 @@ class Account(NamedTuple):
     Attributes:
         entry: Number of the entry that moved it last.
         overdrawn: Whether more was charged than its filter admits.
-        told: Thresholds of use that were told.
+        told: Thresholds of use that were told, with the entries that told them.
     """
 
     id: str
@@ -71,7 +71,7 @@ class Account(NamedTuple):
     settled: Amounts
     held: Amounts
     overdrawn: bool = False
-    told: tuple[str, ...] = ()
+    told: Mapping[str, int] = _NONE
 
 
 class Charge(NamedTuple):

@@ -301,7 +301,7 @@ def _journal_refusal(
         here = [(gate, amount) for gate, amount in told if gate.dataset == book]
         facts = {
             **body,
-            "account": here[0][0].id,
+            "account": told[0][0].id,
             "runs": [run for run in dict.fromkeys(runs) if run is not None],
             "flow_run": request.flow_run,
             "halts": [gate.id for gate, _ in here if gate.kind == "odometer"],

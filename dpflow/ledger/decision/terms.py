@@ -87,7 +87,7 @@ def governing(pen: Pen, policy: Policy, *, applies: bool) -> Term:
     term = newest(pen.state, policy.dataset)
     if term is not None and agrees(term, policy):
         return term
-    if term is not None and not (applies and _may_be_replaced(pen.state, term)):
+    if term is not None and not (applies and may_be_replaced(pen.state, term)):
         raise _changed(term, policy)
     if not applies or policy.officers:
         named = ", ".join(policy.officers)
@@ -125,6 +125,8 @@ def opened(
         "gates": gates,
         "opened": {name: rule[name] for name in ("epsilon", "delta")},
         "because": because,
+        "at": pen.command.at,
+        "by": pen.command.writer,
     }
     named = dict(claims or {})
     if policy.source is not None and not named:
@@ -148,7 +150,7 @@ def _newest(state: State, book: str) -> Term:
     return found
 
 
-def _may_be_replaced(state: State, term: Term) -> bool:
+def may_be_replaced(state: State, term: Term) -> bool:
     """Say whether the next file may take an uncharged term's place by itself.
 
     Not if any term was charged, for then the lifetime decides; not one that a person

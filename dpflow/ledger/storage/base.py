@@ -119,8 +119,13 @@ class Reading(Protocol):
     def newest(self, book: str, before: int | None = None) -> Iterator[Entry]:
         """Yield the entries of a book before a number, newest first, hashes checked."""
 
-    def rare(self, book: str) -> Iterator[Entry]:
-        """Yield a book's entries of other kinds than `COMMON`, newest first."""
+    def rare(self, book: str, *kinds: str) -> Iterator[Entry]:
+        """Yield a book's entries of other kinds than `COMMON`, newest first.
+
+        Args:
+            book: Name of the book.
+            *kinds: Only these. Default: all but `COMMON`.
+        """
 
     def open_charges(self) -> list[str]:
         """Return the ids of all charges that did not end, sorted."""
