@@ -358,7 +358,8 @@ def _tighten(
         "declared": policy.declared(),
         "declared_hash": _declared_hash(policy),
         "policy_hash": digest(canonical(pins)),
-        "gates": gates_text(pins),
+        # Of a flow that may not use it any more, the gate stays as it was.
+        "gates": {**before.facts["gates"], **gates_text(pins)},
     }
     body = {
         **facts,
