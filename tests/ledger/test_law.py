@@ -9,10 +9,12 @@ import json
 import sqlite3
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from itertools import count
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -51,7 +53,7 @@ from dpflow.ledger.rows import EPOCH, Account, Epoch, JournalError, Key, Row
 from dpflow.ledger.seals import seal
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.memory import Memory
-from dpflow.ledger.storage.sqlite import Connected, make_tables
+from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.policy_population import Population
 from tests.ledger.support import make_policy
 
@@ -128,47 +130,48 @@ class InMemory(Recording, Memory):
         return self.kept.rows
 
 
-class InSqlite(Recording, Connected):
-    """The storage in SQLite."""
-
-    identity = Identity("x", None, "t")
+class InSqlite(Recording, SqliteStorage):
+    """The storage in a file."""
 
     def __init__(self) -> None:
-        connection = sqlite3.connect(":memory:", isolation_level=None)
-        make_tables(connection, IDENTITY)
-        Connected.__init__(self, connection, "memory")
-        self.tables = connection
+        # Not on a disk: each history syncs some hundred times.
+        memory = Path("/dev/shm")  # noqa: S108
+        folder = memory if memory.is_dir() else None
+        self.folder = TemporaryDirectory(dir=folder)
+        path = Path(self.folder.name) / "ledger.db"
+        SqliteStorage.create(path, Identity("x", None, "t"), b"0").close()
+        SqliteStorage.__init__(self, path)
         self.written = []
 
     @contextmanager
     def write(self) -> Iterator[Any]:
         """Remember what is written."""
-        self.tables.execute("BEGIN IMMEDIATE")
-        try:
-            yield Noting(self, self.written)
-        except BaseException:
-            self.tables.execute("ROLLBACK")
-            raise
-        self.tables.execute("COMMIT")
+        with super().write() as within:
+            yield Noting(within, self.written)
 
     def stored(self) -> dict[Key, Row]:
         """Load every row that the tables name, and count that none is left out."""
 
+        with closing(sqlite3.connect(self.path)) as tables, self.read() as reading:
+            return self._stored(tables, reading)
+
+    @staticmethod
+    def _stored(tables: sqlite3.Connection, reading: Any) -> dict[Key, Row]:
         def names(sql: str) -> tuple[Any, ...]:
-            return tuple(self.tables.execute(sql).fetchall())
+            return tuple(tables.execute(sql).fetchall())
 
         keys = Keys(
-            whole=tuple(self.books()),
+            whole=tuple(reading.books()),
             charges=tuple(name for (name,) in names("SELECT id FROM charge")),
             releases=tuple(key for (key,) in names("SELECT key FROM release")),
             runs=tuple(name for (name,) in names("SELECT id FROM run")),
             granted=names("SELECT book, step FROM granted"),
             claims=tuple(name for (name,) in names("SELECT name FROM claim")),
         )
-        rows = dict(self.load(keys).rows)
+        rows = dict(reading.load(keys).rows)
         epoch = rows.pop(EPOCH)
         assert epoch == Epoch(0)
-        tables = [
+        kinds = [
             "book",
             "term",
             "account",
@@ -178,19 +181,9 @@ class InSqlite(Recording, Connected):
             "granted",
             "claim",
         ]
-        kept = [names(f"SELECT count(*) FROM {table}")[0][0] for table in tables]
+        kept = [names(f"SELECT count(*) FROM {kind}")[0][0] for kind in kinds]
         assert sum(kept) == len(rows)
         return rows
-
-
-IDENTITY = {
-    "ledger_id": "x",
-    "schema_version": 1,
-    "min_writer": 1,
-    "release_secret": "0",
-    "at": "t",
-    "environment": None,
-}
 
 
 class New:

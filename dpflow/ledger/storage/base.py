@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
-from dpflow.exceptions import LedgerUnavailable
+from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import (
@@ -46,6 +46,50 @@ class Identity(NamedTuple):
     ledger: str
     environment: str | None
     created_at: str
+
+
+#: What this code writes, and the oldest code that may write after it.
+SCHEMA_VERSION = 1
+
+
+def first_edition(place: str, schema: int) -> LedgerUnavailable:
+    """Make the error for a ledger whose tables are those of the first edition."""
+    msg = (
+        f"the ledger {place} was made by the first edition of dpflow (schema "
+        f"{schema}); this one cannot read it. Keep it as evidence, make a new one "
+        "with `dpflow ledger init` and charge what was spent with `dpflow ledger "
+        "import-prior`."
+    )
+    return LedgerUnavailable(msg, ledger=place)
+
+
+def check_writer(place: str, needed: int) -> None:
+    """Refuse a ledger that only a newer dpflow may write to.
+
+    Raises:
+        LedgerUnavailable: If it is one.
+    """
+    if needed > SCHEMA_VERSION:
+        msg = (
+            f"the ledger {place} needs a dpflow that writes schema {needed}; this one "
+            f"writes {SCHEMA_VERSION}. Upgrade dpflow."
+        )
+        raise LedgerUnavailable(msg, ledger=place)
+
+
+def another_ledger(place: str, opened: str, found: str) -> LedgerCorrupt:
+    """Make the error for a ledger that was put in the place of the one in use."""
+    msg = (
+        f"the ledger {place} had id {opened} when it was opened and has {found} now: "
+        "another ledger was put in its place. Restore the first."
+    )
+    return LedgerCorrupt(msg, ledger=place)
+
+
+def read_only_error(place: str) -> LedgerUnavailable:
+    """Make the error for a write where only reading was asked for."""
+    msg = f"the ledger {place} was opened for reading only; nothing is charged"
+    return LedgerUnavailable(msg, ledger=place)
 
 
 class Reading(Protocol):

@@ -8,6 +8,7 @@ it is refused there.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from dpflow.ledger.storage.base import (
     disagreement,
     entries_of,
     reached,
+    read_only_error,
 )
 from dpflow.locks import Line, Turn
 
@@ -57,6 +59,8 @@ class Kept:
 
 
 _ledgers: dict[str, Kept] = {}
+#: The owners of all ledgers in memory that were not closed.
+_owners: set[str] = set()
 
 
 class Memory:
@@ -64,12 +68,12 @@ class Memory:
 
     Args:
         name: Tells it from the others of this process.
+        read_only: Refuse every write.
     """
 
-    unwritable = None
-
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, read_only: bool = False) -> None:
         self.name = name
+        self._read_only = read_only
         self.place = f"{MEMORY}{name}"
 
     @classmethod
@@ -114,28 +118,39 @@ class Memory:
             raise LedgerUnavailable(msg, ledger=self.place)
         return found
 
+    @property
+    def unwritable(self) -> LedgerUnavailable | None:
+        """Why nothing is written; None if it may be."""
+        return read_only_error(self.place) if self._read_only else None
+
     @contextmanager
     def write(self) -> Iterator[Within]:
         """Run a block that no other thread overlaps; it is kept whole or not at all."""
+        if (why := self.unwritable) is not None:
+            raise why
+        with self._alone() as within:
+            yield within
+            within.keep()
+
+    @contextmanager
+    def read(self) -> Iterator[Within]:
+        """Run a block that reads one consistent state."""
+        with self._alone() as within:
+            yield within
+
+    @contextmanager
+    def _alone(self) -> Iterator[Within]:
         kept, turn = self.kept, Turn()
         try:
             try:
                 if not kept.line.take(turn, _LOCK_SECONDS):
                     raise self._busy(kept)
-                within = Within(kept, self.place)
-                yield within
-                within.keep()
+                yield Within(kept, self.place)
             finally:
                 kept.line.leave(turn)
         finally:
             # An interrupt may have come before the line above.
             kept.line.leave(turn)
-
-    @contextmanager
-    def read(self) -> Iterator[Within]:
-        """Run a block that reads one consistent state."""
-        with self.write() as within:
-            yield within
 
     def close(self) -> None:
         """Do nothing: other objects of this process may use the same ledger."""
@@ -249,6 +264,29 @@ class Within:
     def _accounts(self, book: str) -> list[str]:
         rows = self._kept.rows.values()
         return [row.id for row in rows if isinstance(row, Account) and row.book == book]
+
+
+class MemoryOwners:
+    """Who holds what in a ledger in memory: each object is an owner of its own."""
+
+    def __init__(self) -> None:
+        self._name: str | None = None
+
+    def mine(self) -> str:
+        """Return this object's owner name."""
+        if self._name is None:
+            self._name = uuid.uuid4().hex
+            _owners.add(self._name)
+        return self._name
+
+    def alive(self, owner: str) -> bool:
+        """Say whether an owner was not closed."""
+        return owner in _owners
+
+    def close(self) -> None:
+        """Give the name up; its open reservations become forfeited."""
+        _owners.discard(self._name or "")
+        self._name = None
 
 
 def forget_memory(url: str) -> None:

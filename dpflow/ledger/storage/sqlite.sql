@@ -89,6 +89,8 @@ CREATE TABLE claim (
     name TEXT PRIMARY KEY,
     said TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX entry_rare ON entry (book, number)
+    WHERE kind NOT IN ('reserve', 'settle', 'void', 'seal');
 CREATE TRIGGER entry_is_kept BEFORE DELETE ON entry
 BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 CREATE TRIGGER entry_stays BEFORE UPDATE ON entry
@@ -126,7 +128,8 @@ named_term (book, number) AS (
             CAST(substr(id, instr(id, '#') + 1) AS INTEGER)
         FROM named_account
 )
-SELECT 'epoch', epoch, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM ledger
+SELECT 'epoch', epoch, ledger_id, min_writer, NULL, NULL, NULL, NULL, NULL, NULL
+FROM ledger
 UNION ALL
 SELECT 'book', name, number, hash, frozen, ran, terms, NULL, NULL, NULL FROM book
 WHERE name IN (SELECT value FROM json_each(:books) UNION SELECT book FROM place)
@@ -169,9 +172,37 @@ JOIN entry ON entry.book = json_extract(wanted.value, '$[0]')
 LEFT JOIN entry AS before
     ON before.book = entry.book AND before.number = entry.number - 1;
 
--- name: pages
+-- name: after
 SELECT book, number, kind, charge, postings, body, at, writer, hash
 FROM entry WHERE book = :book AND number > :after ORDER BY number LIMIT :limit;
+
+-- name: newest
+SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
+    entry.at, entry.writer, entry.hash, coalesce(before.hash, '')
+FROM entry
+LEFT JOIN entry AS before
+    ON before.book = entry.book AND before.number = entry.number - 1
+WHERE entry.book = :book AND (:before IS NULL OR entry.number < :before)
+ORDER BY entry.number DESC LIMIT :limit;
+
+-- name: rare
+SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
+    entry.at, entry.writer, entry.hash, coalesce(before.hash, '')
+FROM entry INDEXED BY entry_rare
+LEFT JOIN entry AS before
+    ON before.book = entry.book AND before.number = entry.number - 1
+WHERE entry.book = :book AND (:before IS NULL OR entry.number < :before)
+    AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
+ORDER BY entry.number DESC LIMIT :limit;
+
+-- name: open_charges
+SELECT id FROM charge WHERE state = 'open' ORDER BY id;
+
+-- name: releases
+SELECT key, charge, book, state, digest, length(value) FROM release ORDER BY key;
+
+-- name: secret
+SELECT release_secret FROM ledger;
 
 -- name: books
 SELECT name FROM book ORDER BY name;
@@ -304,5 +335,16 @@ DELETE FROM release WHERE key = :key;
 -- name: create_ledger
 INSERT INTO ledger (one, ledger_id, schema_version, min_writer, epoch, release_secret,
     created_at, environment)
-VALUES (1, :ledger_id, :schema_version, :min_writer, 0, :release_secret, :at,
+VALUES (1, :ledger, :schema_version, :min_writer, 0, :secret, :created_at,
     :environment);
+
+-- What follows is asked of ledgers of other versions, too.
+
+-- name: tables
+SELECT count(*) FROM sqlite_master WHERE name = 'book';
+
+-- name: identity
+SELECT ledger_id, schema_version, min_writer, created_at FROM ledger;
+
+-- name: environment
+SELECT environment FROM ledger;
