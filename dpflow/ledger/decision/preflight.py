@@ -59,7 +59,9 @@ def cover_of(
     for name in request.preflights:
         place = state.run(name).unheld
         if place is not None:
-            refused = {**state.entries[place].body, "dataset": place[0]}
+            refused = dict(state.entries[place].body)
+            # Of the gate that refused first, be it another book's.
+            refused["dataset"] = str(refused["account"]).partition("#")[0]
             return Cover(preflight="", ended=False, drawn=False, refused=refused)
     for name in request.preflights:
         found = state.run(name).preflight

@@ -80,8 +80,8 @@ def row_of(columns: tuple[Any, ...], entry: Callable[[str, int], Entry]) -> Row:
         case "term":
             return Term(a, b, c, entry(a, c).body.get("term", {}))
         case "account":
-            told = tuple(json.loads(g))
-            return Account(a, b, c, _amounts(d), _amounts(e), bool(f), told)
+            sums = _amounts(d), _amounts(e)
+            return Account(a, b, c, *sums, bool(f), json.loads(g))
         case "charge":
             places = {book: (n[0], n[1]) for book, n in json.loads(d).items()}
             return Charge(a, b, c, places, _sums(e), _sums(f), g, h, i)

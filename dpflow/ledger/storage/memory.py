@@ -237,9 +237,11 @@ class Within:
         found = self._kept.entries.get(book, [])
         yield from reversed(found if before is None else found[: before - 1])
 
-    def rare(self, book: str) -> Iterator[Entry]:
+    def rare(self, book: str, *kinds: str) -> Iterator[Entry]:
         """Yield a book's entries that are no step's, newest first."""
-        yield from (each for each in self.newest(book) if each.kind not in COMMON)
+        for each in self.newest(book):
+            if each.kind in kinds or not (kinds or each.kind in COMMON):
+                yield each
 
     def open_charges(self) -> list[str]:
         """Return the ids of all charges that did not end."""

@@ -271,52 +271,50 @@ WHERE name = ANY (ARRAY(
     SELECT json_array_elements_text(CAST(%(books)s AS json))
     UNION ALL
     SELECT json_object_keys(CAST(charge.places AS json)) FROM charge
-    WHERE charge.id = ANY (ARRAY(
-        SELECT json_array_elements_text(CAST(%(charges)s AS json))
-        UNION ALL
-        SELECT release.charge FROM release
-        WHERE release.key = ANY (ARRAY(
-            SELECT json_array_elements_text(CAST(%(releases)s AS json))))
-        UNION ALL
-        SELECT run.preflight FROM run
-        WHERE run.id = ANY (ARRAY(
-            SELECT json_array_elements_text(CAST(%(runs)s AS json))))
-    ))
+    WHERE CAST(%(reach)s AS bigint) > 0
+        AND charge.id = ANY (ARRAY(
+            SELECT json_array_elements_text(CAST(%(charges)s AS json))
+            UNION ALL
+            SELECT run.preflight FROM run
+            WHERE run.id = ANY (ARRAY(
+                SELECT json_array_elements_text(CAST(%(runs)s AS json))))))
 ))
 ORDER BY name FOR UPDATE
 
 -- name: load
-WITH whole_book (names) AS MATERIALIZED (
-    SELECT ARRAY(SELECT json_array_elements_text(CAST(%(whole)s AS json)))
-),
-run_row AS MATERIALIZED (
+WITH run_row AS MATERIALIZED (
     SELECT xmin, * FROM run
     WHERE id = ANY (ARRAY(SELECT json_array_elements_text(CAST(%(runs)s AS json))))
+),
+named (charges) AS MATERIALIZED (
+    SELECT ARRAY(
+        SELECT json_array_elements_text(CAST(%(charges)s AS json))
+        UNION ALL SELECT run_row.preflight FROM run_row
+    )
 ),
 charge_row AS MATERIALIZED (
     SELECT xmin, * FROM charge
     WHERE id = ANY (ARRAY(
-        SELECT json_array_elements_text(CAST(%(charges)s AS json))
+        SELECT unnest(named.charges) FROM named
         UNION ALL
         SELECT release.charge FROM release
         WHERE release.key = ANY (ARRAY(
             SELECT json_array_elements_text(CAST(%(releases)s AS json))))
-        UNION ALL
-        SELECT run_row.preflight FROM run_row
     ))
 ),
-place (book, made, ended) AS MATERIALIZED (
-    SELECT part.key, CAST(part.value ->> 0 AS bigint), CAST(part.value ->> 1 AS bigint)
-    FROM charge_row, json_each(CAST(charge_row.places AS json)) AS part
+place (book, made, ended, moves) AS MATERIALIZED (
+    SELECT part.key, CAST(part.value ->> 0 AS bigint), CAST(part.value ->> 1 AS bigint),
+        CAST(%(reach)s AS bigint) > 0 AND charge_row.id = ANY (named.charges)
+    FROM charge_row, named, json_each(CAST(charge_row.places AS json)) AS part
 ),
 book_row AS MATERIALIZED (
     SELECT *, name = ANY (ARRAY(
-        SELECT json_array_elements_text(CAST(%(books)s AS json)))) AS wanted
+        SELECT json_array_elements_text(CAST(%(books)s AS json)))) AS named
     FROM book
     WHERE number > 0
         AND name = ANY (ARRAY(
             SELECT json_array_elements_text(CAST(%(books)s AS json))
-            UNION ALL SELECT place.book FROM place))
+            UNION ALL SELECT place.book FROM place WHERE place.moves))
 ),
 account_row AS MATERIALIZED (
     SELECT * FROM account
@@ -328,23 +326,26 @@ account_row AS MATERIALIZED (
         SELECT json_object_keys(CAST(entry.postings AS json))
         FROM place
         JOIN entry ON entry.book = place.book AND entry.number = place.made
+        WHERE place.moves
         UNION ALL
         SELECT whole.id FROM account AS whole
-        WHERE whole.book = ANY (CAST((SELECT names FROM whole_book) AS text[]))
+        WHERE whole.book = ANY (ARRAY(
+            SELECT json_array_elements_text(CAST(%(whole)s AS json))))
     ))
 ),
 term_row AS MATERIALIZED (
     SELECT term.book, term.number, term.entry
     FROM (
-        SELECT book_row.name, book_row.terms FROM book_row WHERE book_row.wanted
+        SELECT book_row.name, book_row.terms FROM book_row WHERE book_row.named
         UNION SELECT account_row.book,
                 CAST(split_part(split_part(account_row.id, '#', 2), '/', 1) AS bigint)
-            FROM account_row
-    ) AS named (book, number)
-    JOIN term ON term.book = named.book AND term.number = named.number
+            FROM account_row WHERE CAST(%(reach)s AS bigint) > 1
+    ) AS wanted (book, number)
+    JOIN term ON term.book = wanted.book AND term.number = wanted.number
     UNION
     SELECT whole.book, whole.number, whole.entry FROM term AS whole
-    WHERE whole.book = ANY (CAST((SELECT names FROM whole_book) AS text[]))
+    WHERE whole.book = ANY (ARRAY(
+        SELECT json_array_elements_text(CAST(%(whole)s AS json))))
 ),
 behind (book, number) AS (
     SELECT name, number FROM book_row

@@ -22,7 +22,6 @@ from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import (
     EPOCH,
     Changes,
-    Charge,
     Epoch,
     Key,
     Row,
@@ -206,7 +205,7 @@ class Trips(Snapshot):
         )
         raise LedgerUnavailable(msg, ledger=self.place)
 
-    def _behind_locks(self, asked: Mapping[str, str]) -> list[_Columns]:
+    def _behind_locks(self, asked: Mapping[str, object]) -> list[_Columns]:
         locks = None
         if self._locked is None:
             self._send("make_books", books=asked["books"])
@@ -218,11 +217,11 @@ class Trips(Snapshot):
         return load.fetchall()
 
     def _holds(self, keys: Keys, rows: Rows) -> bool:
-        """Say whether all books are locked whose rows a decision may move."""
-        needed = {*keys.books, *keys.whole}
-        for row in rows.values():
-            if isinstance(row, Charge):
-                needed.update(row.places)
+        """Say whether all books are locked whose rows a decision may move.
+
+        A charge may have been made meanwhile, or a run taken over by another one.
+        """
+        needed = {*keys.books, *keys.whole, *(k[1] for k in rows if k[0] == "book")}
         return needed <= (self._locked or set())
 
     def _check(self, rows: Sequence[_Columns]) -> None:
@@ -285,8 +284,9 @@ class Trips(Snapshot):
             raise LedgerUnavailable(msg, ledger=self.place)
 
 
-def _asked(keys: Keys) -> dict[str, str]:
-    return {**parameters(keys), "entries": json.dumps(keys.entries)}
+def _asked(keys: Keys) -> dict[str, object]:
+    further = {"entries": json.dumps(keys.entries), "reach": int(keys.reach)}
+    return {**parameters(keys), **further}
 
 
 @cache
