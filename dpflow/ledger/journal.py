@@ -51,6 +51,7 @@ from dpflow.ledger.rows import (
     book_of,
     charge_of,
     epoch_of,
+    flow_mark,
     key_of,
     name_of_term,
     run_of,
@@ -383,8 +384,11 @@ class _Moves:
             self.changes[EPOCH] = Epoch(epoch)
         for name, said in body.get("claims", {}).items():
             known = self.rows.get(("claim", name))
-            by = known.by if isinstance(known, Claim) else {}
-            self.changes["claim", name] = Claim(name, {**by, entry.book: said})
+            by = dict(known.by) if isinstance(known, Claim) else {}
+            by.pop(entry.book, None)
+            if said is not None:
+                by[entry.book] = said
+            self.changes["claim", name] = Claim(name, by)
 
     def _refused(self) -> None:
         entry, charged = self.entry, self.body.get("flow_run")
@@ -419,6 +423,9 @@ class _Moves:
             more = 0 if covers else self.rule.ran
             terms_of = {name_of_term(name) for name in entry.postings}
             ran = {**ran, **{term: ran.get(term, 0) + more for term in terms_of}}
+        if entry.kind == "reserve" and self.body.get("flow") is not None:
+            flow = flow_mark(terms, self.body["flow"])
+            ran = ran if flow in ran else {**ran, flow: 1}
         self.changes["book", entry.book] = Book(
             entry.book, entry.number, entry.hash, frozen, ran, terms
         )

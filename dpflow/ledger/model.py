@@ -277,8 +277,8 @@ class Freeze(Command):
 
     @property
     def keys(self) -> Keys:
-        """The book with its newest term."""
-        return Keys(books=(self.book,))
+        """The book with its accounts, which the answer names."""
+        return Keys(books=(self.book,), whole=(self.book,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,21 +346,119 @@ class Apply(Command):
 
     Attributes:
         forgotten: Accounts that the witness knows to have been charged.
+        sources: Those of the book's terms, which it may let go of.
     """
 
     policy: Policy
     wish: Wish
     approval: Approval
     forgotten: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
     @property
     def keys(self) -> Keys:
         """Every term and account of the book, and who uses its source or grant."""
         policy, grant = self.policy, self.wish.grant
-        names = [f"source {policy.source}"] if policy.source is not None else []
+        used = (policy.source, *self.sources)
+        names = [f"source {name}" for name in dict.fromkeys(used) if name is not None]
         names += [f"grant {grant.digest}"] if grant is not None else []
         book = (policy.dataset,)
         return Keys(books=book, whole=book, claims=tuple(names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget(Command):
+    """Delete the value of a release; its digest and its charge stay.
+
+    Attributes:
+        key: Of the release.
+        digest: Of the value that is meant; another one is kept.
+    """
+
+    key: str
+    digest: str | None
+
+    @property
+    def keys(self) -> Keys:
+        """The release with its charge."""
+        return Keys(releases=(self.key,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint(Command):
+    """Keep a signature over the end of a book's journal.
+
+    Attributes:
+        number: Of the entry that was signed; it must be the newest.
+        hash: Of that entry.
+        signed: What the journal keeps: the signature, and what it was made of.
+    """
+
+    book: str
+    number: int
+    hash: str
+    signed: Mapping[str, Any]
+
+    @property
+    def keys(self) -> Keys:
+        """The book."""
+        return Keys(books=(self.book,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What a ledger lacks of one book.
+
+    Attributes:
+        number: Of the newest entry that it holds, when that was found out.
+        amounts: What is charged again, by account.
+        entries: Number and hash of each entry that is missing.
+        charges: What is known of them, for the journal.
+        frozen: Why the book is frozen, if a decision was lost.
+    """
+
+    number: int
+    amounts: Sums = field(default_factory=dict)
+    entries: tuple[tuple[int, str], ...] = ()
+    charges: tuple[Mapping[str, Any], ...] = ()
+    frozen: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair(Command):
+    """Charge again what a ledger lacks, once; nothing is ever lowered.
+
+    Attributes:
+        losses: By book.
+        because: Why, for the journal.
+        before: How many repairs the ledger had when the losses were found.
+        epoch: How many it has with this one.
+        policies: To open a term again of a book that lacks them all.
+    """
+
+    losses: Mapping[str, Loss]
+    because: str
+    before: int
+    epoch: int
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> Keys:
+        """The books with all terms and accounts, and who charged these losses."""
+        books = tuple(sorted(self.losses))
+        names = [
+            lost_name(book, number, told)
+            for book, loss in self.losses.items()
+            for number, told in loss.entries
+        ]
+        sources = [p.source for p in self.policies.values() if p.source is not None]
+        names += [f"source {source}" for source in sources]
+        return Keys(books=books, whole=books, claims=tuple(dict.fromkeys(names)))
+
+
+def lost_name(book: str, number: int, told: str) -> str:
+    """Return the name under which a lost entry is charged again, once."""
+    return f"lost {book} {number} {told}"
 
 
 # What comes of it

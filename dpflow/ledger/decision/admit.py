@@ -34,6 +34,7 @@ from dpflow.ledger.decision.preflight import (
     reopened,
 )
 from dpflow.ledger.decision.terms import governing
+from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import Decision, Pen, Reserve, State
 from dpflow.ledger.records import (
     Alert,
@@ -138,7 +139,7 @@ def _released(state: State, request: Request) -> Replayed | Busy | None:
         if made.body["cost"] != request.described_cost():
             msg = (
                 f"release {request.key_text!r} of step {made.body['step']!r} was made "
-                f"at cost {made.body['cost']}, now {now}. "
+                f"at cost {canonical(made.body['cost'])}, now {now}. "
                 "Use another release_key for another cost."
             )
             raise ReservationConflict(msg, release_key=request.key_text)
