@@ -135,7 +135,7 @@ class InSqlite(Recording, SqliteStorage):
 
     def __init__(self) -> None:
         # Not on a disk: each history syncs some hundred times.
-        memory = Path("/dev/shm")  # noqa: S108
+        memory = Path("/dev/shm")
         folder = memory if memory.is_dir() else None
         self.folder = TemporaryDirectory(dir=folder)
         path = Path(self.folder.name) / "ledger.db"
@@ -151,7 +151,6 @@ class InSqlite(Recording, SqliteStorage):
 
     def stored(self) -> dict[Key, Row]:
         """Load every row that the tables name, and count that none is left out."""
-
         with closing(sqlite3.connect(self.path)) as tables, self.read() as reading:
             return self._stored(tables, reading)
 

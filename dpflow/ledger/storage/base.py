@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.model import Keys, State
+from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.rows import (
     EPOCH,
     Account,
@@ -197,8 +197,8 @@ class Storage(Protocol):
 class _Reader:
     """Collects the rows that keys lead to, each once."""
 
-    def __init__(self, read: Read, entry: ReadEntry) -> None:
-        self._read, self._entry = read, entry
+    def __init__(self, read: Read, entry: ReadEntry, reach: Reach) -> None:
+        self._read, self._entry, self._reach = read, entry, reach
         self.rows: dict[Key, Row] = {}
 
     def take(self, key: Key) -> Row | None:
@@ -221,7 +221,7 @@ class _Reader:
         """Read a release with the charge that made it."""
         found = self.take(("release", key))
         if isinstance(found, Release):
-            self.charge(found.charge)
+            self.take(("charge", found.charge))
 
     def run(self, name: str) -> None:
         """Read a run with the preflight that holds it."""
@@ -230,16 +230,21 @@ class _Reader:
             self.charge(found.preflight)
 
     def charge(self, name: str) -> None:
-        """Read a charge with all that its end may move."""
+        """Read a charge with what of it is within reach."""
         found = self.take(("charge", name))
         if not isinstance(found, Charge):
             return
         if found.key is not None:
             self.take(("release", found.key))
         for book, (made, _) in found.places.items():
-            self.take(("book", book))
-            for account in self._entry(book, made).postings:
-                self.take(("account", account))
+            if self._reach >= Reach.ACCOUNTS:
+                self.take(("book", book))
+                self._moved(book, made)
+
+    def _moved(self, book: str, made: int) -> None:
+        for account in self._entry(book, made).postings:
+            self.take(("account", account))
+            if self._reach >= Reach.TERMS:
                 self.take(("term", book, name_of_term(account)))
 
 
@@ -257,7 +262,7 @@ def reached(
         entry: Reads an entry.
         accounts: The ids of a book's accounts.
     """
-    reader = _Reader(read, entry)
+    reader = _Reader(read, entry, keys.reach)
     reader.take(EPOCH)
     for name in dict.fromkeys((*keys.books, *keys.whole)):
         whole = name in keys.whole

@@ -68,6 +68,10 @@ CREATE TABLE dpflow.entry (
 );
 CREATE INDEX entry_rare ON dpflow.entry (book, number)
     WHERE kind NOT IN ('reserve', 'settle', 'void', 'seal');
+-- A charge is made once in a book, and ends there once.
+CREATE UNIQUE INDEX entry_made ON dpflow.entry (charge, book) WHERE kind = 'reserve';
+CREATE UNIQUE INDEX entry_ended ON dpflow.entry (charge, book)
+    WHERE kind IN ('settle', 'void', 'forfeit', 'seal');
 CREATE TABLE dpflow.charge (
     id text COLLATE "C" PRIMARY KEY CHECK (length(id) BETWEEN 1 AND 200),
     state text COLLATE "C" NOT NULL
