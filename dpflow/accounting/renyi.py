@@ -100,7 +100,7 @@ class RenyiFilter(ThresholdFilter):
             raise InvalidCost(msg, name="order", value=number_text(self.order))
         self.thresholds = (units_down(allowed),)
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return the step's divergence at the order."""
         return Tally((units_up(renyi(cost, self.order)),))
 
@@ -153,7 +153,7 @@ class RenyiOdometer(Odometer):
         self.order: Fraction = exact_order(order)
         self._idle = idle_reading(self.delta, self.order)
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return the step's divergence at the order."""
         return Tally((units_up(renyi(cost, self.order)), 0))
 

@@ -27,12 +27,12 @@ from dpflow.ledger.account import Account, read_account, rule_from_text
 from dpflow.ledger.approval import Approval, check_approval
 from dpflow.ledger.database import Session
 from dpflow.ledger.decision.lifetime import Budgets, check_lifetime, check_raise
-from dpflow.ledger.grants import Grant
+from dpflow.ledger.grants import Grant, check_covers
 from dpflow.ledger.kernel import Ledger
 from dpflow.ledger.lifetime import term_views
 from dpflow.ledger.marks import change_gate
 from dpflow.ledger.records import TermView, canonical, digest
-from dpflow.ledger.sources import check_alone, check_covers, grant_of
+from dpflow.ledger.sources import check_alone, grant_of
 from dpflow.ledger.terms import (
     Term,
     accounts_of_term,

@@ -52,6 +52,7 @@ from dpflow.ledger.rows import (
     book_of,
     charge_of,
     epoch_of,
+    flow_mark,
     key_of,
     name_of_term,
     run_of,
@@ -168,7 +169,7 @@ def written(
             held.get(account, ()),
             drawn=drawn,
         )
-        for account, amount in amounts.items()
+        for account, amount in sorted(amounts.items())
     }
     number, told = head.number + 1, postings_text(postings)
     text = canonical(body)
@@ -250,7 +251,7 @@ class _Moves:
                 settled=found.settled,
                 held=found.held,
                 overdrawn=moved.overdrawn or name in overdrawn,
-                told=(*moved.told, *told.get(name, ())),
+                told={**moved.told, **dict.fromkeys(told.get(name, ()), entry.number)},
             )
 
     def charge(self) -> None:
@@ -284,7 +285,7 @@ class _Moves:
                 {},
                 covers=body.get("covers"),
                 key=body.get("key"),
-                epoch=epoch_of(self.rows),
+                epoch=int(body.get("epoch", 0)),
             )
         elif before.state != "open" or entry.book in before.places:
             what = f"charge {entry.charge} was made before"
@@ -386,8 +387,11 @@ class _Moves:
             self.changes[EPOCH] = Epoch(epoch)
         for name, said in body.get("claims", {}).items():
             known = self.rows.get(("claim", name))
-            by = known.by if isinstance(known, Claim) else {}
-            self.changes["claim", name] = Claim(name, {**by, entry.book: said})
+            by = dict(known.by) if isinstance(known, Claim) else {}
+            by.pop(entry.book, None)
+            if said is not None:
+                by[entry.book] = said
+            self.changes["claim", name] = Claim(name, by)
 
     def _refused(self) -> None:
         entry, charged = self.entry, self.body.get("flow_run")
@@ -422,6 +426,9 @@ class _Moves:
             more = 0 if covers else self.rule.ran
             terms_of = {name_of_term(name) for name in entry.postings}
             ran = {**ran, **{term: ran.get(term, 0) + more for term in terms_of}}
+        if entry.kind == "reserve" and self.body.get("flow") is not None:
+            flow = flow_mark(terms, self.body["flow"])
+            ran = ran if flow in ran else {**ran, flow: 1}
         self.changes["book", entry.book] = Book(
             entry.book, entry.number, entry.hash, frozen, ran, terms
         )

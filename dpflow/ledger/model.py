@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs import Cost
@@ -184,7 +184,10 @@ class Command:
         at: The time, a label.
         writer: Who writes.
         facts: Who decides, with which code, for the journal.
+        guarded: Whether it is decided only while the witness agrees with the ledger.
     """
+
+    guarded: ClassVar[bool] = False
 
     at: str
     writer: str
@@ -203,6 +206,8 @@ class Reserve(Command):
     Attributes:
         applies: Whether a policy that nothing was charged under is applied by it.
     """
+
+    guarded: ClassVar[bool] = True
 
     request: Request
     applies: bool = True
@@ -300,13 +305,15 @@ class Freeze(Command):
 
     @property
     def keys(self) -> Keys:
-        """The book with its newest term."""
-        return Keys(books=(self.book,))
+        """The book with its accounts, which the answer names."""
+        return Keys(books=(self.book,), whole=(self.book,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amend(Command):
     """Charge what a step cost more than was reserved for it."""
+
+    guarded: ClassVar[bool] = True
 
     charge: str
     cost: Cost
@@ -327,6 +334,8 @@ class Prior(Command):
         evidence: The sha256 of what proves it; each is charged once.
         grant: For a part of the budget that another ledger may spend, the grant.
     """
+
+    guarded: ClassVar[bool] = True
 
     request: Request
     because: str
@@ -369,21 +378,124 @@ class Apply(Command):
 
     Attributes:
         forgotten: Accounts that the witness knows to have been charged.
+        sources: Those of the book's terms, which it may let go of.
     """
 
     policy: Policy
     wish: Wish
     approval: Approval
     forgotten: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
     @property
     def keys(self) -> Keys:
         """Every term and account of the book, and who uses its source or grant."""
         policy, grant = self.policy, self.wish.grant
-        names = [f"source {policy.source}"] if policy.source is not None else []
+        used = (policy.source, *self.sources)
+        names = [f"source {name}" for name in dict.fromkeys(used) if name is not None]
         names += [f"grant {grant.digest}"] if grant is not None else []
         book = (policy.dataset,)
         return Keys(books=book, whole=book, claims=tuple(names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget(Command):
+    """Delete the value of a release; its digest and its charge stay.
+
+    Attributes:
+        key: Of the release.
+        digest: Of the value that is meant; another one is kept.
+    """
+
+    key: str
+    digest: str | None
+
+    @property
+    def keys(self) -> Keys:
+        """The release with its charge."""
+        return Keys(releases=(self.key,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint(Command):
+    """Keep a signature over an entry of a book, and over all before it.
+
+    Attributes:
+        number: Of the entry that was signed; others may have come since.
+        hash: Of that entry.
+        signed: What the journal keeps: the signature, and what it was made of.
+    """
+
+    book: str
+    number: int
+    hash: str
+    signed: Mapping[str, Any]
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Where the entry is."""
+        return self.book, self.number
+
+    @property
+    def keys(self) -> Keys:
+        """The book, and the entry."""
+        return Keys(books=(self.book,), entries=(self.place,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What a ledger lacks of one book.
+
+    Attributes:
+        number: Of the newest entry that it holds, when that was found out.
+        amounts: What is charged again, by account.
+        entries: Number and hash of each entry that is missing.
+        charges: What is known of them, for the journal.
+        frozen: Why the book is frozen, if a decision was lost.
+    """
+
+    number: int
+    amounts: Sums = field(default_factory=dict)
+    entries: tuple[tuple[int, str], ...] = ()
+    charges: tuple[Mapping[str, Any], ...] = ()
+    frozen: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair(Command):
+    """Charge again what a ledger lacks, once; nothing is ever lowered.
+
+    Attributes:
+        losses: By book.
+        because: Why, for the journal.
+        before: How many repairs the ledger had when the losses were found.
+        epoch: How many it has with this one.
+        policies: To open a term again of a book that lacks them all.
+    """
+
+    losses: Mapping[str, Loss]
+    because: str
+    before: int
+    epoch: int
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> Keys:
+        """The books with all terms and accounts, and who charged these losses."""
+        books = tuple(sorted(self.losses))
+        names = [
+            lost_name(book, number, told)
+            for book, loss in self.losses.items()
+            for number, told in loss.entries
+        ]
+        sources = [p.source for p in self.policies.values() if p.source is not None]
+        names += [f"source {source}" for source in sources]
+        return Keys(books=books, whole=books, claims=tuple(dict.fromkeys(names)))
+
+
+def lost_name(book: str, number: int, told: str) -> str:
+    """Return the name under which a lost entry is charged again, once."""
+    return f"lost {book} {number} {told}"
 
 
 # What comes of it

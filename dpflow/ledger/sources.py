@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.database import Session
-from dpflow.ledger.grants import Grant, grant_from_facts
+from dpflow.ledger.grants import Grant, check_covers, grant_from_facts
 from dpflow.ledger.terms import Term, all_terms, is_charged, newest_term
 from dpflow.ledger.witness_base import WitnessBase
 from dpflow.policy import Policy
@@ -174,48 +174,6 @@ def _is_twin(term: Term, policy: Policy) -> bool:
     population = term.pinned.get("population")
     together = population is not None and population == policy.population
     return term.pinned.get("source") == policy.source and not together
-
-
-def check_covers(
-    grant: Grant, policy: Policy, ledger: str, environment: str | None
-) -> None:
-    """Refuse a policy that promises more, or something else, than a grant gives.
-
-    Args:
-        grant: What was given.
-        policy: What this ledger would promise; its lifetime bounds all its terms.
-        ledger: This ledger.
-        environment: What it serves.
-
-    Raises:
-        ConfigurationError: With what differs.
-    """
-    if grant.taker != ledger:
-        what = f"is for ledger {grant.taker}, and this is ledger {ledger}"
-    elif grant.environment not in (None, environment):
-        what = f"is for the environment {grant.environment!r}, not {environment!r}"
-    elif (grant.source, grant.unit, grant.relation) != (
-        policy.source,
-        policy.unit,
-        policy.relation,
-    ):
-        what = (
-            f"is for {grant.unit} ({grant.relation}) of source {grant.source!r}, the "
-            f"policy for {policy.unit} ({policy.relation}) of {policy.source!r}"
-        )
-    elif policy.lifetime is None:
-        what = "needs a policy with a `lifetime`, which bounds all its terms together"
-    elif not grant.covers(policy.declared()["lifetime"]):
-        limit = policy.declared()["lifetime"]
-        what = (
-            f"gives epsilon {grant.epsilon} and delta {grant.delta}, and the policy's "
-            f"lifetime is epsilon {limit['epsilon']} and delta {limit['delta']}: lower "
-            "it, or carve more"
-        )
-    else:
-        return
-    msg = f"the grant for dataset {policy.dataset!r} {what}"
-    raise ConfigurationError(msg)
 
 
 def _name(grant: Grant) -> str:

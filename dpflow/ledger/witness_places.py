@@ -9,7 +9,7 @@ from pathlib import Path
 from dpflow.config import NO_WITNESS, PREFECT_WITNESS, WITNESS_VARIABLE
 from dpflow.exceptions import ConfigurationError, how_to_install
 from dpflow.ledger.memory import MEMORY
-from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_old import Witness
 from dpflow.ledger.witness_base import WitnessAt
 from dpflow.ledger.witness_log import Log, LogWitness
 

@@ -21,7 +21,7 @@ from dpflow.exceptions import (
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.backup import backup, restore
 from dpflow.ledger.verify import verify
-from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_old import Witness
 from dpflow.ledger.witness_places import witness_at
 from tests.ledger.support import Child, die, edit, granted, holding, read, sums, url
 from tests.ledger.test_reconcile import POLICIES

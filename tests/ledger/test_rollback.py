@@ -27,7 +27,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.records import Granted
-from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_old import Witness
 from tests.ledger.support import (
     Child,
     audit,

@@ -21,7 +21,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import create_ledger, open_ledger, witness_lines
 from dpflow.ledger import witness as witness_module
-from dpflow.ledger.witness import Witness
+from dpflow.ledger.witness_old import Witness
 from dpflow.ledger.witness_lines import Header, Line
 from dpflow.ledger.witness_places import witness_at
 from tests.ledger.support import (

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from dpflow.ledger.decision.admit import reserve
-from dpflow.ledger.decision.end import end, seal
-from dpflow.ledger.decision.office import amend, freeze, prior
-from dpflow.ledger.decision.terms import apply
-from dpflow.ledger.model import (
-    Amend,
-    Apply,
-    Command,
-    Decision,
-    End,
-    Freeze,
-    Prior,
-    Reserve,
-    Seal,
-    State,
-)
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dpflow.ledger import model
+from dpflow.ledger.decision import admit, end, office, terms
+from dpflow.ledger.model import Command, Decision, State
+
+_DECISIONS: Mapping[type[Command], Callable[[State, Any], Decision]] = {
+    model.Reserve: admit.reserve,
+    model.End: end.end,
+    model.Seal: end.seal,
+    model.Apply: terms.apply,
+    model.Freeze: office.freeze,
+    model.Amend: office.amend,
+    model.Prior: office.prior,
+    model.Repair: office.repair,
+    model.Forget: office.forget,
+    model.Checkpoint: office.checkpoint,
+}
 
 
 def decide(state: State, command: Command) -> Decision:
@@ -26,21 +29,4 @@ def decide(state: State, command: Command) -> Decision:
     Raises:
         DpflowError: If it cannot be decided; then it contributes nothing.
     """
-    match command:
-        case Reserve():
-            return reserve(state, command)
-        case End():
-            return end(state, command)
-        case Seal():
-            return seal(state, command)
-        case Apply():
-            return apply(state, command)
-        case Freeze():
-            return freeze(state, command)
-        case Amend():
-            return amend(state, command)
-        case Prior():
-            return prior(state, command)
-        case _:
-            msg = f"no decision is made about {type(command).__name__}"
-            raise TypeError(msg)
+    return _DECISIONS[type(command)](state, command)

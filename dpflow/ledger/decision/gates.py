@@ -55,19 +55,30 @@ class Gate:
     state: str
     size: int = 1
 
-    def price(self, cost: Cost) -> Tally:
+    @property
+    def used(self) -> Tally:
+        """What is settled and held."""
+        return self.settled + self.held
+
+    def price(self, cost: Cost, used: Tally | None = None) -> Tally:
         """Return what a step asks of the account, rounded up.
+
+        Args:
+            cost: Of the step.
+            used: What is settled and held when it asks. Default: what is now.
 
         Raises:
             UnsupportedCost: If the gate would have to guess. An odometer that halts
                 nothing counts the step as uncovered instead.
         """
+        rule = self.rule
         if self.size == 0:
-            return self.rule.zero()
+            return rule.zero()
         cost = group_cost(cost, self.size)
-        if isinstance(self.rule, Odometer) and self.halt is None:
-            return self.rule.charge(cost)
-        return self.rule.price(cost)
+        used = self.used if used is None else used
+        if isinstance(rule, Odometer) and self.halt is None:
+            return rule.charge(cost, used)
+        return rule.price(cost, used)
 
     def admits(self, asked: Tally) -> bool:
         """Say whether the gate lets a step run that asks for so much."""
@@ -336,9 +347,14 @@ def charges_of(asked: Iterable[tuple[Gate, Cost]]) -> list[tuple[Gate, Tally]]:
     """
     found: dict[str, tuple[Gate, Tally]] = {}
     for gate, cost in asked:
-        known, before = found.get(gate.id, (gate, None))
-        amount = gate.price(cost)
-        found[gate.id] = (known, amount if before is None else before + amount)
+        known = found.get(gate.id)
+        if known is None:
+            found[gate.id] = (gate, gate.price(cost))
+        else:
+            # A later step of a run asks when the earlier ones are held.
+            before = known[1]
+            more = gate.price(cost, gate.used + before)
+            found[gate.id] = (gate, before + more)
     return list(found.values())
 
 

@@ -59,7 +59,9 @@ def cover_of(
     for name in request.preflights:
         place = state.run(name).unheld
         if place is not None:
-            refused = {**state.entries[place].body, "dataset": place[0]}
+            refused = dict(state.entries[place].body)
+            # Of the gate that refused first, be it another book's.
+            refused["dataset"] = str(refused["account"]).partition("#")[0]
             return Cover(preflight="", ended=False, drawn=False, refused=refused)
     for name in request.preflights:
         found = state.run(name).preflight
@@ -128,6 +130,16 @@ def reopened(pen: Pen, request: Request) -> Granted | None:
         return Granted(reservation=charge.id, accounts=tuple(made.body["accounts"]))
     sealed(pen, charge, {"outcome": "declared anew"})
     return None
+
+
+def before_of(state: State, run: str) -> list[tuple[str, int]]:
+    """Return where a run was held or refused last, for who follows several books."""
+    known = state.run(run)
+    found = [] if known.unheld is None else [known.unheld]
+    charge = None if known.preflight is None else state.charge(known.preflight)
+    for book, places in charge.places.items() if charge is not None else ():
+        found.append((book, max(places)))
+    return found
 
 
 def sealed(pen: Pen, charge: Charge, facts: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ lifetime.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -36,7 +37,7 @@ from dpflow.ledger.model import (
     Wish,
 )
 from dpflow.ledger.records import TermView, digest
-from dpflow.ledger.rows import Account, Term
+from dpflow.ledger.rows import Account, Book, Term, flow_mark
 from dpflow.policy import Policy
 from dpflow.policy_changes import judge, overall, tightened_pins
 from dpflow.policy_copy import difference_lines
@@ -57,7 +58,11 @@ def newest(state: State, book: str) -> Term | None:
 
 def is_charged(state: State, term: Term) -> bool:
     """Say whether a step may have read data under a term, at whatever cost."""
-    return state.book(term.book).ran.get(str(term.number), 0) > 0
+    return _has_run(state.book(term.book), term.number)
+
+
+def _has_run(book: Book, term: int) -> bool:
+    return book.ran.get(str(term), 0) > 0
 
 
 def agrees(term: Term, policy: Policy) -> bool:
@@ -87,7 +92,7 @@ def governing(pen: Pen, policy: Policy, *, applies: bool) -> Term:
     term = newest(pen.state, policy.dataset)
     if term is not None and agrees(term, policy):
         return term
-    if term is not None and not (applies and _may_be_replaced(pen.state, term)):
+    if term is not None and not (applies and may_be_replaced(pen.state, term)):
         raise _changed(term, policy)
     if not applies or policy.officers:
         named = ", ".join(policy.officers)
@@ -107,37 +112,50 @@ def opened(
     *,
     because: str,
     facts: Mapping[str, Any],
-    claims: Mapping[str, str] | None = None,
+    claims: Mapping[str, str | None] | None = None,
+    grant: Mapping[str, Any] | None = None,
 ) -> Term:
-    """Open the next term of a book."""
+    """Open the next term of a book.
+
+    Args:
+        pen: Writes its entry.
+        policy: The file.
+        because: Why.
+        facts: Who opens it, and what else the journal keeps.
+        claims: The names that it uses, besides its source.
+        grant: The part of another ledger's budget that it spends.
+    """
     before = newest(pen.state, policy.dataset)
     number = 1 if before is None else before.number + 1
     pinned = policy.pinned()
     gates = gates_text(pinned)
     kind = "population" if policy.dataset.startswith(PREFIX) else "dataset"
-    rule, _ = _rule_and_halt(gates[kind])
+    rule = json.loads(gates[kind]["rule"])
+    hashed = digest(canonical(pinned))
     term = {
         "number": number,
         "pinned": pinned,
         "declared": policy.declared(),
         "declared_hash": _declared_hash(policy),
-        "policy_hash": digest(canonical(pinned)),
+        "policy_hash": hashed,
         "gates": gates,
         "opened": {name: rule[name] for name in ("epsilon", "delta")},
         "because": because,
+        "at": pen.command.at,
+        "by": pen.command.writer,
     }
-    named = dict(claims or {})
-    if policy.source is not None and not named:
-        named[f"source {policy.source}"] = policy.population or ""
-    body = {**pen.command.facts, **facts, "term": term, "claims": named}
-    pen.write(policy.dataset, "open", {}, body)
+    if grant is not None:
+        term["grant"] = grant
+    told = {**pen.command.facts, **facts, "because": because, "policy": hashed}
+    named = {**_source_claim(policy), **(claims or {})}
+    pen.write(policy.dataset, "open", {}, {**told, "term": term, "claims": named})
     return _newest(pen.state, policy.dataset)
 
 
-def _rule_and_halt(gate: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-    import json  # noqa: PLC0415
-
-    return json.loads(gate["rule"]), gate["halt"]
+def _source_claim(policy: Policy) -> dict[str, str]:
+    """Return the name that a term with this policy uses, for others of the ledger."""
+    source = policy.source
+    return {} if source is None else {f"source {source}": policy.population or ""}
 
 
 def _newest(state: State, book: str) -> Term:
@@ -148,7 +166,7 @@ def _newest(state: State, book: str) -> Term:
     return found
 
 
-def _may_be_replaced(state: State, term: Term) -> bool:
+def may_be_replaced(state: State, term: Term) -> bool:
     """Say whether the next file may take an uncharged term's place by itself.
 
     Not if any term was charged, for then the lifetime decides; not one that a person
@@ -159,7 +177,7 @@ def _may_be_replaced(state: State, term: Term) -> bool:
         term.facts["because"] in BY_ITSELF
         and not officers_of(term)
         and book.frozen is None
-        and not any(count > 0 for count in book.ran.values())
+        and not any(_has_run(book, number) for number in range(1, book.terms + 1))
     )
 
 
@@ -282,14 +300,10 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
 
 
 def _charged_flows(state: State, term: Term) -> set[str]:
-    """Return the flows that have an account of their own in a term."""
-    base = f"{term.book}#{term.number}/"
-    named = (
-        split(key[1])
-        for key in state.rows
-        if key[0] == "account" and key[1].startswith(base)
-    )
-    return {name for _, _, kind, name, _ in named if kind in ("flow", "odometer")}
+    """Return the flows that were ever charged in a term."""
+    mark = flow_mark(term.number, "")
+    known = state.book(term.book).ran
+    return {name.removeprefix(mark) for name in known if name.startswith(mark)}
 
 
 def _check_sum(
@@ -356,13 +370,19 @@ def _tighten(
         "declared": policy.declared(),
         "declared_hash": _declared_hash(policy),
         "policy_hash": digest(canonical(pins)),
-        "gates": gates_text(pins),
+        "gates": _gates_after(before, pins),
     }
+    old, new = before.facts["gates"], term["gates"]
     body = {
         **facts,
         "because": wish.because or "a tighter policy was applied",
+        "policy": term["policy_hash"],
         "changes": [change.line for change in found.changes],
+        "before": {
+            place: old.get(place) for place in new if new[place] != old.get(place)
+        },
         "term": term,
+        "claims": _source_claim(policy),
     }
     was = pen.state
     pen.write(policy.dataset, "tighten", {}, body)
@@ -372,6 +392,17 @@ def _tighten(
         for old, gate in _gates_of_term(was, before, pen.state, after)
         if (old.rule, old.halt) != (gate.rule, gate.halt)
     ]
+
+
+def _gates_after(before: Term, pins: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the gates of a tightened term.
+
+    A flow that may not use the dataset any more keeps its own, under which what it
+    charged is settled; no step asks them.
+    """
+    gates = gates_text(pins)
+    kept = before.facts["gates"].items()
+    return {**{place: gate for place, gate in kept if place not in gates}, **gates}
 
 
 def _gates_of_term(
@@ -413,6 +444,9 @@ def _open(
     if grant is None and found.term is not None:
         # It was given once, for all terms of this ledger.
         grant = found.term.facts.get("grant")
+    claims = _released_sources(pen.state, policy)
+    if wish.grant is not None:
+        claims[f"grant {wish.grant.digest}"] = ""
     if not uncharged:
         _check_asked_for(found, wish)
     if pen.state.book(policy.dataset).frozen is not None:
@@ -429,10 +463,25 @@ def _open(
         "lifetime": policy.declared().get("lifetime"),
         **({} if grant is None else {"grant": grant}),
     }
-    claims = None if wish.grant is None else {f"grant {wish.grant.digest}": ""}
     because = wish.because or "the policy was applied"
-    opened(pen, policy, because=because, facts=told, claims=claims)
+    opened(pen, policy, because=because, facts=told, claims=claims, grant=grant)
     return _applied(pen.state, found, (), new=True)
+
+
+def _released_sources(state: State, policy: Policy) -> dict[str, str | None]:
+    """Return the sources that a book lets go: no term on them was ever charged."""
+    found: dict[str, str | None] = {}
+    for term in state.terms(policy.dataset):
+        name = f"source {term.facts['pinned'].get('source')}"
+        claim = state.claim(name)
+        # A claim that was not loaded is left as it is.
+        if claim is not None and policy.dataset in claim.by:
+            found[name] = None
+    for term in state.terms(policy.dataset):
+        if is_charged(state, term):
+            found.pop(f"source {term.facts['pinned'].get('source')}", None)
+    found.pop(f"source {policy.source}", None)
+    return found
 
 
 def _check_asked_for(found: Proposal, wish: Wish) -> None:

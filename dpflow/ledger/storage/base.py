@@ -132,14 +132,41 @@ class Reading(Protocol):
     def newest(self, book: str, before: int | None = None) -> Iterator[Entry]:
         """Yield the entries of a book before a number, newest first, hashes checked."""
 
-    def rare(self, book: str) -> Iterator[Entry]:
-        """Yield a book's entries of other kinds than `COMMON`, newest first."""
+    def rare(self, book: str, *kinds: str) -> Iterator[Entry]:
+        """Yield a book's entries of other kinds than `COMMON`, newest first.
+
+        Args:
+            book: Name of the book.
+            *kinds: Only these. Default: all but `COMMON`.
+        """
 
     def open_charges(self) -> list[str]:
         """Return the ids of all charges that did not end, sorted."""
 
     def releases(self) -> list[tuple[Release, int | None]]:
         """Return every release with the length of its value, if it is kept."""
+
+    def page(self, book: str, number: int) -> list[tuple[Any, ...]]:
+        """Return the next entries of a book after a number, as they are kept.
+
+        Nothing is checked; it is for who checks all of it.
+
+        Returns:
+            At most some thousand, oldest first: the columns of each and its hash.
+        """
+
+    def kept(
+        self, kind: str, above: str = "", limit: int = 1000
+    ) -> list[tuple[Any, ...]]:
+        """Return rows of a kind as they are kept, by their first column; unchecked.
+
+        Args:
+            kind: "book", "term", "account", "charge", "release", "run", "granted" or
+                "claim"; a release has its value as well.
+            above: The first column is above this; ignored for terms and what was
+                granted, of which all are returned.
+            limit: The most to return.
+        """
 
     def secret(self) -> bytes:
         """Return what release keys are made with; who only reads may not have it."""
@@ -169,9 +196,12 @@ class Storage(Protocol):
     Attributes:
         place: For messages; without any secret.
         identity: Of the ledger that was opened.
+        exclusive: Whether a transaction keeps every other writer away, and not only
+            those of the books that it locks.
     """
 
     place: str
+    exclusive: bool
 
     @property
     def identity(self) -> Identity:

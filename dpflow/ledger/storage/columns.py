@@ -1,11 +1,15 @@
-"""The rows of a ledger as the columns of a SQL table: one text for each part."""
+"""Rows and keys as the columns of a database, the same in every dialect."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
-from dpflow.ledger.entry import amounts_text, canonical, parsed
+from dpflow.ledger.entry import Entry, amounts_text, canonical, parsed
+from dpflow.ledger.model import Keys
 from dpflow.ledger.rows import (
     Account,
     Amounts,
@@ -15,31 +19,87 @@ from dpflow.ledger.rows import (
     Epoch,
     Granted,
     Release,
+    Row,
     Run,
-    Sums,
     Term,
 )
 
-_NO_SUMS: Sums = {}
+
+@cache
+def statements(dialect: str) -> Mapping[str, str]:
+    """Return a dialect's statements by name."""
+    text = files("dpflow.ledger.storage").joinpath(f"{dialect}.sql").read_text("utf-8")
+    parts = (part.partition("\n") for part in text.split("-- name: ")[1:])
+    return {name.strip(): sql.strip().rstrip(";") for name, _, sql in parts}
 
 
-#: What a table keeps of a row.
+def parameters(keys: Keys) -> dict[str, str]:
+    """Return what `load` asks for, as JSON texts."""
+    gates = [
+        (book, f"/{place}" if place else "")
+        for book, places in keys.gates.items()
+        for place in places
+    ]
+    return {
+        "books": json.dumps([*keys.books, *keys.whole]),
+        "gates": json.dumps(gates),
+        "charges": json.dumps(keys.charges),
+        "releases": json.dumps(keys.releases),
+        "runs": json.dumps(keys.runs),
+        "granted": json.dumps(keys.granted),
+        "claims": json.dumps(keys.claims),
+        "whole": json.dumps(keys.whole),
+    }
+
+
+def entries_behind(columns: tuple[Any, ...]) -> Iterator[tuple[str, int]]:
+    """Yield the entries that a row must agree with."""
+    match columns[0]:
+        case "book" if columns[2]:
+            yield columns[1], columns[2]
+        case "term":
+            yield columns[1], columns[3]
+        case "account":
+            yield columns[2], columns[3]
+        case "run" if columns[5] is not None:
+            book, number = json.loads(columns[5])
+            yield book, number
+        case "charge":
+            for book, numbers in json.loads(columns[4]).items():
+                yield from ((book, number) for number in numbers if number)
+
+
+#: Columns of a row as they are read or written.
 Columns = tuple[Any, ...]
+ReadEntry = Callable[[str, int], Entry]
+
+
+def row_of(columns: Columns, entry: ReadEntry) -> Row:
+    """Read a row from the columns of `load`: its kind and nine more."""
+    if columns[0] == "term":
+        return term_of(columns[1:4], entry)
+    read, width = _ROWS[columns[0]]
+    return read(columns[1 : 1 + width])
+
+
+def term_of(columns: Columns, entry: ReadEntry) -> Term:
+    """Read a term: what it pins is in its entry."""
+    book, number, place = columns
+    return Term(book, number, place, entry(book, place).body.get("term", {}))
 
 
 def book_of(columns: Columns) -> Book:
     """Read a book."""
     name, number, head, frozen, ran, terms = columns
-    return Book(name, number, head, frozen and parsed(frozen), parsed(ran), terms)
+    told = None if frozen is None else parsed(frozen)
+    return Book(name, number, head, told, parsed(ran), terms)
 
 
 def account_of(columns: Columns) -> Account:
     """Read an account."""
-    name, entry, settled, held, overdrawn, told = columns
-    book = name.partition("#")[0]
+    name, book, entry, settled, held, overdrawn, told = columns
     sums = _amounts(settled), _amounts(held)
-    known = () if told == "[]" else tuple(parsed(told))
-    return Account(name, book, entry, *sums, overdrawn != 0, known)
+    return Account(name, book, entry, *sums, overdrawn != 0, _parsed(told))
 
 
 def charge_of(columns: Columns) -> Charge:
@@ -61,16 +121,35 @@ def run_of(columns: Columns) -> Run:
     return Run(name, places, tuple(parsed(halted)), preflight, place)
 
 
-def granted_of(columns: Columns) -> Granted:
-    """Read what a step was granted."""
+def _release_of(columns: Columns) -> Release:
+    return Release(*columns)
+
+
+def _granted_of(columns: Columns) -> Granted:
     book, step, most = columns
     return Granted(book, step, _sums(most))
 
 
-def claim_of(columns: Columns) -> Claim:
-    """Read who uses a name."""
+def _claim_of(columns: Columns) -> Claim:
     name, by = columns
     return Claim(name, parsed(by))
+
+
+def _epoch_of(columns: Columns) -> Epoch:
+    return Epoch(*columns)
+
+
+#: How each kind of row is read, and from how many columns.
+_ROWS: Mapping[str, tuple[Callable[[Columns], Row], int]] = {
+    "epoch": (_epoch_of, 1),
+    "book": (book_of, 6),
+    "account": (account_of, 7),
+    "charge": (charge_of, 9),
+    "release": (_release_of, 5),
+    "run": (run_of, 5),
+    "granted": (_granted_of, 3),
+    "claim": (_claim_of, 2),
+}
 
 
 def _amounts(text: str) -> Amounts:
@@ -78,65 +157,75 @@ def _amounts(text: str) -> Amounts:
     return tuple(map(int, text[1:-1].split(",")))
 
 
-def _sums(text: str) -> Sums:
-    if text == "{}":
-        return _NO_SUMS
-    return {name: tuple(amounts) for name, amounts in parsed(text).items()}
+def _sums(text: str) -> dict[str, Amounts]:
+    return {name: tuple(amounts) for name, amounts in _parsed(text).items()}
 
 
-def _book(row: Book) -> Columns:
+def _parsed(text: str) -> Any:
+    return _NOTHING if text == "{}" else parsed(text)
+
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+def columns_of_row(row: Row, values: Mapping[str, str]) -> Columns:
+    """Return a row as its table keeps it.
+
+    Args:
+        row: The row.
+        values: Kept values, by release key.
+    """
+    if isinstance(row, Release):
+        return *row, values.get(row.key) if row.state == "settled" else None
+    return _COLUMNS[type(row)](row)
+
+
+def _from_book(row: Book) -> Columns:
     frozen = None if row.frozen is None else canonical(row.frozen)
     return row.name, row.number, row.hash, frozen, canonical(row.ran), row.terms
 
 
-def _term(row: Term) -> Columns:
+def _from_term(row: Term) -> Columns:
     return row[:3]
 
 
-def _account(row: Account) -> Columns:
-    name, _book, entry, settled, held, overdrawn, told = row
+def _from_account(row: Account) -> Columns:
+    name, book, entry, settled, held, overdrawn, told = row
     sums = amounts_text(settled), amounts_text(held)
-    return name, entry, *sums, int(overdrawn), canonical(told) if told else "[]"
+    return name, book, entry, *sums, int(overdrawn), canonical(told) if told else "{}"
 
 
-def _charge(row: Charge) -> Columns:
+def _from_charge(row: Charge) -> Columns:
     name, state, owner, places, held, added, covers, key, epoch = row
     sums = canonical(held), canonical(added) if added else "{}"
     return name, state, owner, canonical(places), *sums, covers, key, epoch
 
 
-def _release(row: Release) -> Columns:
-    return row
-
-
-def _run(row: Run) -> Columns:
+def _from_run(row: Run) -> Columns:
     name, refused, halted, preflight, unheld = row
     place = None if unheld is None else canonical(unheld)
     return name, canonical(refused), canonical(halted), preflight, place
 
 
-def _granted(row: Granted) -> Columns:
+def _from_granted(row: Granted) -> Columns:
     return row.book, row.step, canonical(row.most)
 
 
-def _claim(row: Claim) -> Columns:
+def _from_claim(row: Claim) -> Columns:
     return row.name, canonical(row.by)
 
 
-def _epoch(row: Epoch) -> Columns:
+def _from_epoch(row: Epoch) -> Columns:
     return row
 
 
-#: Says, by the first word of a row's key, what its table keeps of it; that of releases
-#: keeps their values as well.
-COLUMNS: Mapping[str, Callable[[Any], Columns]] = {
-    "book": _book,
-    "term": _term,
-    "account": _account,
-    "charge": _charge,
-    "release": _release,
-    "run": _run,
-    "granted": _granted,
-    "claim": _claim,
-    "epoch": _epoch,
+_COLUMNS: Mapping[type, Callable[[Any], Columns]] = {
+    Book: _from_book,
+    Term: _from_term,
+    Account: _from_account,
+    Charge: _from_charge,
+    Run: _from_run,
+    Granted: _from_granted,
+    Claim: _from_claim,
+    Epoch: _from_epoch,
 }

@@ -15,14 +15,13 @@ from dpflow.ledger.rows import (
     EPOCH,
     Book,
     Charge,
-    Epoch,
     Granted,
     JournalError,
     Key,
     Release,
     Row,
     Run,
-    Term,
+    key_of,
     name_of_term,
 )
 from dpflow.ledger.storage.base import Place, contradiction, disagreement
@@ -31,9 +30,8 @@ from dpflow.ledger.storage.columns import (
     account_of,
     book_of,
     charge_of,
-    claim_of,
-    granted_of,
-    run_of,
+    row_of,
+    term_of,
 )
 
 #: A part of the first statement with its parameters: single names, or pairs.
@@ -99,14 +97,14 @@ class Loading:
         if wanted or proofs:
             self._entries.update(self._read(wanted, proofs))
         for (book, number), entry in self._terms.items():
-            facts = self._entry(book, entry).body.get("term", {})
-            self.rows["term", book, str(number)] = Term(book, number, entry, facts)
+            term = term_of((book, number, entry), self._entry)
+            self.rows["term", book, str(number)] = term
 
     def _note(self, columns: Columns) -> None:
         """Keep a row, and what entries are behind it."""
         kind, rows = columns[0], self.rows
         if kind == "account":
-            account = account_of(columns[1:7])
+            account = account_of(columns[1:8])
             rows["account", account.id] = account
             self._proofs.add((account.book, account.entry))
         elif kind == "book":
@@ -132,23 +130,15 @@ class Loading:
             self._note_other(kind, columns)
 
     def _note_other(self, kind: str, columns: Columns) -> None:
-        rows = self.rows
         if kind == "epoch":
-            rows[EPOCH] = Epoch(columns[1])
             self.ledger = columns[2:4]
-        elif kind == "term":
+        if kind == "term":
             self._term(*columns[1:4])
-        elif kind == "granted":
-            granted = granted_of(columns[1:4])
-            rows["granted", granted.book, granted.step] = granted
-        elif kind == "claim":
-            claim = claim_of(columns[1:3])
-            rows["claim", claim.name] = claim
-        else:
-            run = run_of(columns[1:6])
-            rows["run", run.id] = run
-            if run.unheld is not None:
-                self._shown.add(run.unheld)
+            return
+        row = row_of(columns, self._entry)
+        self.rows[key_of(row)] = row
+        if isinstance(row, Run) and row.unheld is not None:
+            self._shown.add(row.unheld)
 
     def _term(self, book: str, number: int, entry: int) -> None:
         self._terms[book, number] = entry

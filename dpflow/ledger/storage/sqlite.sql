@@ -28,6 +28,7 @@ CREATE TABLE term (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE account (
     id TEXT PRIMARY KEY,
+    book TEXT NOT NULL,
     entry INTEGER NOT NULL,
     settled TEXT NOT NULL,
     held TEXT NOT NULL,
@@ -89,6 +90,12 @@ CREATE TABLE claim (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX entry_rare ON entry (book, number)
     WHERE kind NOT IN ('reserve', 'settle', 'void', 'seal');
+CREATE INDEX entry_of_kind ON entry (book, kind, number)
+    WHERE kind NOT IN ('reserve', 'settle', 'void', 'seal');
+-- A charge is made once in a book, and ends there once.
+CREATE UNIQUE INDEX entry_made ON entry (charge, book) WHERE kind = 'reserve';
+CREATE UNIQUE INDEX entry_ended ON entry (charge, book)
+    WHERE kind IN ('settle', 'void', 'forfeit', 'seal');
 CREATE TRIGGER entry_is_kept BEFORE DELETE ON entry
 BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 CREATE TRIGGER entry_stays BEFORE UPDATE ON entry
@@ -110,19 +117,19 @@ LEFT JOIN term ON term.book = book.name AND term.number = book.terms
 WHERE book.name IN (?)
 
 -- name: load_gate
-SELECT 'account', account.id, account.entry, account.settled, account.held,
-    account.overdrawn, account.told, NULL, NULL, NULL
+SELECT 'account', account.id, account.book, account.entry, account.settled,
+    account.held, account.overdrawn, account.told, NULL, NULL
 FROM (VALUES ((?, ?))) AS gate
 CROSS JOIN book ON book.name = gate.column1
 CROSS JOIN account ON account.id = book.name || '#' || book.terms || gate.column2
 
 -- name: load_account
-SELECT 'account', id, entry, settled, held, overdrawn, told, NULL, NULL, NULL
+SELECT 'account', id, book, entry, settled, held, overdrawn, told, NULL, NULL
 FROM account WHERE id IN (?)
 
 -- name: load_account_of_book
-SELECT 'account', account.id, account.entry, account.settled, account.held,
-    account.overdrawn, account.told, NULL, NULL, NULL
+SELECT 'account', account.id, account.book, account.entry, account.settled,
+    account.held, account.overdrawn, account.told, NULL, NULL
 FROM book
 CROSS JOIN account ON account.id >= book.name || '#' AND account.id < book.name || '$'
 WHERE book.name IN (?)
@@ -154,8 +161,8 @@ CROSS JOIN book ON book.name = place.key
 WHERE charge.id IN (?)
 
 -- name: load_account_of_charge
-SELECT 'account', account.id, account.entry, account.settled, account.held,
-    account.overdrawn, account.told, NULL, NULL, NULL
+SELECT 'account', account.id, account.book, account.entry, account.settled,
+    account.held, account.overdrawn, account.told, NULL, NULL
 FROM charge CROSS JOIN json_each(charge.held) AS part
 CROSS JOIN account ON account.id = part.key
 WHERE charge.id IN (?)
@@ -221,11 +228,47 @@ WHERE entry.book = :book AND (:before IS NULL OR entry.number < :before)
     AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
 ORDER BY entry.number DESC LIMIT :limit;
 
+-- name: rare_of_kind
+SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
+    entry.at, entry.writer, entry.hash, before.hash
+FROM entry INDEXED BY entry_of_kind
+LEFT JOIN entry AS before
+    ON before.book = entry.book AND before.number = entry.number - 1
+WHERE entry.book = :book AND (:before IS NULL OR entry.number < :before)
+    AND entry.kind = :kind AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
+ORDER BY entry.number DESC LIMIT :limit;
+
 -- name: open_charges
 SELECT id FROM charge WHERE state = 'open' ORDER BY id;
 
 -- name: releases
 SELECT key, charge, book, state, digest, length(value) FROM release ORDER BY key;
+
+-- What follows reads rows as they are kept, for who checks all of them.
+
+-- name: kept_book
+SELECT * FROM book WHERE name > :above ORDER BY name LIMIT :limit;
+
+-- name: kept_account
+SELECT * FROM account WHERE id > :above ORDER BY id LIMIT :limit;
+
+-- name: kept_charge
+SELECT * FROM charge WHERE id > :above ORDER BY id LIMIT :limit;
+
+-- name: kept_release
+SELECT * FROM release WHERE key > :above ORDER BY key LIMIT :limit;
+
+-- name: kept_run
+SELECT * FROM run WHERE id > :above ORDER BY id LIMIT :limit;
+
+-- name: kept_claim
+SELECT * FROM claim WHERE name > :above ORDER BY name LIMIT :limit;
+
+-- name: kept_term
+SELECT * FROM term ORDER BY book, number;
+
+-- name: kept_granted
+SELECT * FROM granted ORDER BY book, step;
 
 -- name: secret
 SELECT release_secret FROM ledger;
@@ -254,8 +297,8 @@ VALUES ((?, ?, ?))
 ON CONFLICT (book, number) DO UPDATE SET entry = excluded.entry;
 
 -- name: account
-INSERT INTO account (id, entry, settled, held, overdrawn, told)
-VALUES ((?, ?, ?, ?, ?, ?))
+INSERT INTO account (id, book, entry, settled, held, overdrawn, told)
+VALUES ((?, ?, ?, ?, ?, ?, ?))
 ON CONFLICT (id) DO UPDATE SET entry = excluded.entry,
     settled = excluded.settled,
     held = excluded.held,

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from itertools import chain
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.entry import Columns, Entry, columns_of, entry_of, proof_of
+from dpflow.ledger.entry import Entry, columns_of, entry_of, proof_of
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Changes, JournalError, Release
+from dpflow.ledger.rows import Changes, JournalError
 from dpflow.ledger.storage.base import (
     SCHEMA_VERSION,
     Identity,
@@ -24,10 +23,10 @@ from dpflow.ledger.storage.base import (
     damaged,
     first_edition,
 )
-from dpflow.ledger.storage.columns import COLUMNS
+from dpflow.ledger.storage.columns import columns_of_row, statements
 from dpflow.ledger.storage.loading import Loading, Part
+from dpflow.ledger.storage.questions import Questions
 
-_PAGE = 1000
 #: Up to so many parameters a statement has a text of its own.
 _FEW = 8
 #: Most entries or rows of one statement.
@@ -36,15 +35,7 @@ _MANY = 256
 _PAIRS = ("load_gate", "load_term", "load_granted", "entries")
 
 
-@cache
-def statements(dialect: str) -> Mapping[str, str]:
-    """Return a dialect's statements by name."""
-    text = files("dpflow.ledger.storage").joinpath(f"{dialect}.sql").read_text("utf-8")
-    parts = (part.partition("\n") for part in text.split("-- name: ")[1:])
-    return {name.strip(): sql.strip().rstrip(";") for name, _, sql in parts}
-
-
-class Tables:
+class Tables(Questions):
     """A ledger within one transaction of a connection.
 
     Args:
@@ -80,91 +71,18 @@ class Tables:
             "entry": [(*columns_of(entry), entry.hash) for entry in entries]
         }
         for key, row in changes.items():
-            kind: str = key[0]
-            columns: tuple[Any, ...] = key[1:] if row is None else COLUMNS[kind](row)
             if row is None:
-                kind = "drop_release"
-            if kind == "release":
-                value = values.get(key[1]) if columns[3] == "settled" else None
-                columns = (*columns, value)
-            kinds.setdefault(kind, []).append(columns)
+                kinds.setdefault("drop_release", []).append(key[1:])
+            else:
+                kinds.setdefault(key[0], []).append(columns_of_row(row, values))
         for kind, rows in kinds.items():
             for some in _pieces(rows):
                 sql = _text(((kind, len(some)),))
                 self._connection.execute(sql, tuple(chain.from_iterable(some)))
 
-    def books(self) -> list[str]:
-        """Return the names of all books, sorted."""
-        return [name for (name,) in self._asked("books")]
-
-    def entries(self, places: Iterable[Place]) -> dict[Place, Entry]:
-        """Return those of some entries that are there, hashes checked."""
-        return self._proved(set(places))
-
-    def after(self, book: str, number: int = 0) -> Iterator[Entry]:
-        """Yield the entries of a book after a number, oldest first, hashes checked.
-
-        Raises:
-            LedgerCorrupt: If one is not what was hashed, or is missing.
-        """
-        previous = self._hash_of(book, number)
-        while True:
-            asked = {"book": book, "after": number, "limit": _PAGE}
-            found = self._asked("after", **asked).fetchall()
-            for columns in found:
-                if columns[:2] != (book, number + 1):
-                    what = f"entry {number + 1} of book {book!r} is not there"
-                    raise damaged(what, self.place)
-                yield self._entry(previous, columns)
-                number, previous = columns[1], columns[8]
-            if len(found) < _PAGE:
-                return
-
-    def newest(self, book: str, before: int | None = None) -> Iterator[Entry]:
-        """Yield the entries of a book before a number, newest first, hashes checked."""
-        yield from self._backwards("newest", book, before)
-
-    def rare(self, book: str) -> Iterator[Entry]:
-        """Yield a book's entries of other kinds than `COMMON`, newest first."""
-        yield from self._backwards("rare", book, None)
-
-    def open_charges(self) -> list[str]:
-        """Return the ids of all charges that did not end, sorted."""
-        return [name for (name,) in self._asked("open_charges")]
-
-    def releases(self) -> list[tuple[Release, int | None]]:
-        """Return every release with the length of its value, if it is kept."""
-        return [(Release(*row[:5]), row[5]) for row in self._asked("releases")]
-
-    def secret(self) -> bytes:
-        """Return what release keys are made with."""
-        ((text,),) = self._asked("secret").fetchall()
-        return bytes.fromhex(text)
-
     def copy_to(self, target: sqlite3.Connection) -> None:
         """Copy the whole ledger, its log included, as this transaction sees it."""
         self._connection.backup(target)
-
-    def _backwards(self, name: str, book: str, before: int | None) -> Iterator[Entry]:
-        while True:
-            asked = {"book": book, "before": before, "limit": _PAGE}
-            found = self._asked(name, **asked).fetchall()
-            for columns in found:
-                if columns[0] != book:
-                    what = f"an entry of book {columns[0]!r} is among those of {book!r}"
-                    raise damaged(what, self.place)
-                yield self._entry(columns[9] or "", columns)
-                before = columns[1]
-            if len(found) < _PAGE:
-                return
-
-    def _hash_of(self, book: str, number: int) -> str:
-        """Return the hash of an entry; empty for what is before the first."""
-        found = self.entries([(book, number)]) if number else {}
-        if number and not found:
-            what = f"entry {number} of book {book!r} is not there"
-            raise damaged(what, self.place)
-        return found[book, number].hash if number else ""
 
     def _check_identity(self, found: tuple[str, int] | None) -> None:
         """Refuse another ledger than the one that was opened."""
@@ -185,38 +103,24 @@ class Tables:
             values += chain.from_iterable(padded) if name in _PAIRS else padded
         return self._connection.execute(_text(tuple(shape)), values).fetchall()
 
-    def _proved(
-        self, shown: Collection[Place], proofs: Collection[Place] = ()
-    ) -> dict[Place, Entry]:
+    def _entries(self, wanted: list[Place]) -> dict[Place, Entry]:
+        return self._proved(set(wanted), set())
+
+    def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
         """Return those of some entries that are there; proofs lack their bodies."""
         found: dict[Place, Entry] = {}
         wanted = [*shown, *proofs]
         for start in range(0, len(wanted), _MANY):
-            some = wanted[start : start + _MANY]
-            for columns in self._rows([("entries", some)]):
-                place, read = (
-                    columns[:2],
-                    proof_of if columns[:2] in proofs else entry_of,
-                )
+            for columns in self._rows([("entries", wanted[start : start + _MANY])]):
+                place = columns[:2]
+                read = entry_of if place in shown else proof_of
                 found[place] = self._entry(columns[9] or "", columns, read)
         if not found.keys() <= set(wanted):
             what = "another entry came than the one that was asked for"
             raise damaged(what, self.place)
         return found
 
-    def _entry(
-        self,
-        previous: str,
-        columns: tuple[Any, ...],
-        read: Callable[[str, Columns, str], Entry] = entry_of,
-    ) -> Entry:
-        try:
-            return read(previous, Columns(*columns[:8]), columns[8])
-        except JournalError as error:
-            what = f"entry {columns[1]} of book {columns[0]!r}: {error}"
-            raise damaged(what, self.place) from error
-
-    def _asked(self, name: str, **parameters: Any) -> sqlite3.Cursor:
+    def _ask(self, name: str, **parameters: Any) -> sqlite3.Cursor:
         return self._connection.execute(statements("sqlite")[name], parameters)
 
 
