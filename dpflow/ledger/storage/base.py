@@ -161,9 +161,12 @@ class Storage(Protocol):
     Attributes:
         place: For messages; without any secret.
         identity: Of the ledger that was opened.
+        exclusive: Whether a transaction keeps every other writer away, and not only
+            those of the books that it locks.
     """
 
     place: str
+    exclusive: bool
 
     @property
     def identity(self) -> Identity:
