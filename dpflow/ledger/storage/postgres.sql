@@ -66,7 +66,7 @@ CREATE TABLE dpflow.entry (
     hash text COLLATE "C" NOT NULL CHECK (length(hash) = 64),
     PRIMARY KEY (book, number)
 );
-CREATE INDEX entry_rare ON dpflow.entry (book, number)
+CREATE INDEX entry_rare ON dpflow.entry (book, number, kind)
     WHERE kind NOT IN ('reserve', 'settle', 'void', 'seal');
 -- A charge is made once in a book, and ends there once.
 CREATE UNIQUE INDEX entry_made ON dpflow.entry (charge, book) WHERE kind = 'reserve';
@@ -451,6 +451,7 @@ LEFT JOIN entry AS before
 WHERE entry.book = %(book)s
     AND entry.number < coalesce(CAST(%(before)s AS bigint), 9223372036854775807)
     AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
+    AND (CAST(%(kinds)s AS text[]) IS NULL OR entry.kind = ANY(%(kinds)s))
 ORDER BY entry.number DESC LIMIT %(limit)s
 
 -- name: books

@@ -89,7 +89,7 @@ CREATE TABLE claim (
     name TEXT PRIMARY KEY,
     said TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX entry_rare ON entry (book, number)
+CREATE INDEX entry_rare ON entry (book, number, kind)
     WHERE kind NOT IN ('reserve', 'settle', 'void', 'seal');
 CREATE TRIGGER entry_is_kept BEFORE DELETE ON entry
 BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
@@ -193,6 +193,7 @@ LEFT JOIN entry AS before
     ON before.book = entry.book AND before.number = entry.number - 1
 WHERE entry.book = :book AND (:before IS NULL OR entry.number < :before)
     AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
+    AND (:kinds IS NULL OR entry.kind IN (SELECT value FROM json_each(:kinds)))
 ORDER BY entry.number DESC LIMIT :limit;
 
 -- name: open_charges

@@ -141,9 +141,10 @@ class Tables:
         """Yield the entries of a book before a number, newest first, hashes checked."""
         yield from self._backwards("newest", book, before)
 
-    def rare(self, book: str) -> Iterator[Entry]:
+    def rare(self, book: str, *kinds: str) -> Iterator[Entry]:
         """Yield a book's entries of other kinds than `COMMON`, newest first."""
-        yield from self._backwards("rare", book, None)
+        wanted = json.dumps(kinds) if kinds else None
+        yield from self._backwards("rare", book, None, kinds=wanted)
 
     def open_charges(self) -> list[str]:
         """Return the ids of all charges that did not end, sorted."""
@@ -172,9 +173,11 @@ class Tables:
         """Copy the whole ledger, its log included, as this transaction sees it."""
         self._connection.backup(target)
 
-    def _backwards(self, name: str, book: str, before: int | None) -> Iterator[Entry]:
+    def _backwards(
+        self, name: str, book: str, before: int | None, **named: str | None
+    ) -> Iterator[Entry]:
         while True:
-            asked = {"book": book, "before": before, "limit": _PAGE}
+            asked = {"book": book, "before": before, "limit": _PAGE, **named}
             found = self._ask(name, **asked).fetchall()
             for columns in found:
                 if columns[0] != book:
