@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from operator import le
 from typing import NamedTuple, Protocol
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.entry import Entry
+from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.rows import (
     EPOCH,
@@ -286,7 +288,7 @@ def reached(
 
 
 def entries_of(rows: Rows, read: ReadEntry) -> dict[tuple[str, int], Entry]:
-    """Return the entries that begin and end charges, or refused a run, among rows."""
+    """Return the entries that begin and end charges, end books or refused a run."""
     wanted = [place for row in rows.values() for place in _places(row)]
     return {(book, number): read(book, number) for book, number in wanted}
 
@@ -294,6 +296,8 @@ def entries_of(rows: Rows, read: ReadEntry) -> dict[tuple[str, int], Entry]:
 def _places(row: Row) -> Iterator[tuple[str, int]]:
     if isinstance(row, Run) and row.unheld is not None:
         yield row.unheld
+    if isinstance(row, Book) and row.number:
+        yield row.name, row.number
     if isinstance(row, Charge):
         for book, numbers in row.places.items():
             yield from ((book, number) for number in numbers if number)
@@ -312,8 +316,29 @@ def disagreement(row: Row, read: ReadEntry) -> str | None:
         case Term(book=book, number=number, entry=entry):
             if read(book, entry).body.get("term") != row.facts:
                 return f"term {number} of {book!r} is not what entry {entry} says"
-        case Charge(id=name, places=places):
-            numbers = ((book, n) for book, both in places.items() for n in both if n)
-            if any(read(book, number).charge != name for book, number in numbers):
-                return f"charge {name} is not what its entries say"
+        case Charge(id=name) if not _is_as_told(row, read):
+            return f"charge {name} is not what its entries say"
     return None
+
+
+def _is_as_told(charge: Charge, read: ReadEntry) -> bool:
+    """Say whether a charge is what the entries that made and ended it say."""
+    made = [read(book, first) for book, (first, _) in charge.places.items()]
+    ended = [read(book, last) for book, (_, last) in charge.places.items() if last]
+    states = {KINDS[entry.kind].ends for entry in ended} or {"open"}
+    whole = {name: p.amount for e in made for name, p in e.postings.items()}
+    if states != {charge.state} or len(ended) not in (0, len(made)):
+        return False
+    if any(entry.charge != charge.id for entry in (*made, *ended)):
+        return False
+    told = {(e.body.get("key"), e.body.get("covers")) for e in made}
+    if told != {(charge.key, charge.covers)}:
+        return False
+    if ended:
+        return not charge.held
+    if charge.covers is None:
+        return charge.held == whole
+    # Steps of the run drew from it.
+    return charge.held.keys() == whole.keys() and all(
+        all(map(le, held, whole[name])) for name, held in charge.held.items()
+    )

@@ -53,6 +53,8 @@ class PostgresStorage:
         ConfigurationError: If the URL cannot be read.
     """
 
+    exclusive = False
+
     def __init__(
         self,
         url: str,
