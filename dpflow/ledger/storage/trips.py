@@ -9,7 +9,7 @@ by somebody else since.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import Any
@@ -102,6 +102,10 @@ class Snapshot(Tables):
         asked = self._send("load", **_asked(keys))
         self.wait()
         return self._state(keys, asked.fetchall())
+
+    def rare(self, book: str, *kinds: str) -> Iterator[Entry]:
+        """Yield a book's entries of other kinds than `COMMON`, newest first."""
+        yield from self._backwards("rare", book, None, kinds=list(kinds) or None)
 
     def wait(self) -> None:
         """Send all that was not sent yet, and wait until all is answered."""
