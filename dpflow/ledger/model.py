@@ -418,10 +418,10 @@ class Forget(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint(Command):
-    """Keep a signature over the end of a book's journal.
+    """Keep a signature over an entry of a book, and over all before it.
 
     Attributes:
-        number: Of the entry that was signed; it must be the newest.
+        number: Of the entry that was signed; others may have come since.
         hash: Of that entry.
         signed: What the journal keeps: the signature, and what it was made of.
     """
@@ -432,9 +432,14 @@ class Checkpoint(Command):
     signed: Mapping[str, Any]
 
     @property
+    def place(self) -> tuple[str, int]:
+        """Where the entry is."""
+        return self.book, self.number
+
+    @property
     def keys(self) -> Keys:
-        """The book."""
-        return Keys(books=(self.book,))
+        """The book, and the entry."""
+        return Keys(books=(self.book,), entries=(self.place,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

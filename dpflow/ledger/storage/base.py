@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from operator import le
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.entry import Entry
@@ -22,6 +21,7 @@ from dpflow.ledger.rows import (
     Row,
     Rows,
     Run,
+    Sums,
     Term,
     name_of_term,
 )
@@ -134,6 +134,28 @@ class Reading(Protocol):
 
     def releases(self) -> list[tuple[Release, int | None]]:
         """Return every release with the length of its value, if it is kept."""
+
+    def page(self, book: str, number: int) -> list[tuple[Any, ...]]:
+        """Return the next entries of a book after a number, as they are kept.
+
+        Nothing is checked; it is for who checks all of it.
+
+        Returns:
+            At most some thousand, oldest first: the columns of each and its hash.
+        """
+
+    def kept(
+        self, kind: str, above: str = "", limit: int = 1000
+    ) -> list[tuple[Any, ...]]:
+        """Return rows of a kind as they are kept, by their first column; unchecked.
+
+        Args:
+            kind: "book", "term", "account", "charge", "release", "run", "granted" or
+                "claim"; a release has its value as well.
+            above: The first column is above this; ignored for terms and what was
+                granted, of which all are returned.
+            limit: The most to return.
+        """
 
     def secret(self) -> bytes:
         """Return what release keys are made with; who only reads may not have it."""
@@ -316,29 +338,38 @@ def disagreement(row: Row, read: ReadEntry) -> str | None:
         case Term(book=book, number=number, entry=entry):
             if read(book, entry).body.get("term") != row.facts:
                 return f"term {number} of {book!r} is not what entry {entry} says"
-        case Charge(id=name) if not _is_as_told(row, read):
+        case Charge(id=name) if _is_edited(row, read):
             return f"charge {name} is not what its entries say"
     return None
 
 
-def _is_as_told(charge: Charge, read: ReadEntry) -> bool:
-    """Say whether a charge is what the entries that made and ended it say."""
-    made = [read(book, first) for book, (first, _) in charge.places.items()]
-    ended = [read(book, last) for book, (_, last) in charge.places.items() if last]
-    states = {KINDS[entry.kind].ends for entry in ended} or {"open"}
-    whole = {name: p.amount for e in made for name, p in e.postings.items()}
-    if states != {charge.state} or len(ended) not in (0, len(made)):
-        return False
-    if any(entry.charge != charge.id for entry in (*made, *ended)):
-        return False
-    told = {(e.body.get("key"), e.body.get("covers")) for e in made}
-    if told != {(charge.key, charge.covers)}:
-        return False
-    if ended:
-        return not charge.held
-    if charge.covers is None:
-        return charge.held == whole
-    # Steps of the run drew from it.
-    return charge.held.keys() == whole.keys() and all(
-        all(map(le, held, whole[name])) for name, held in charge.held.items()
+def _is_edited(row: Charge, read: ReadEntry) -> bool:
+    """Say whether a charge differs from the entries that began and ended it."""
+    for book, (number, end) in row.places.items():
+        made = read(book, number)
+        named = made.body.get("covers"), made.body.get("key")
+        if (made.charge, *named) != (row.id, row.covers, row.key):
+            return True
+        # Who runs a flow may adopt its preflight, of which its steps draw.
+        if row.covers is None and row.owner != made.body.get("owner"):
+            return True
+        held = {n: a for n, a in row.held.items() if n.partition("#")[0] == book}
+        if end:
+            ended = read(book, end)
+            if ended.charge != row.id or KINDS[ended.kind].ends != row.state or held:
+                return True
+        elif row.state != "open" or not _may_hold(row, held, made):
+            return True
+    return False
+
+
+def _may_hold(row: Charge, held: Sums, made: Entry) -> bool:
+    """Say whether an open charge may hold so much: what was reserved, less draws."""
+    reserved = {name: posting.amount for name, posting in made.postings.items()}
+    if row.covers is None:
+        return held == reserved
+    return held.keys() == reserved.keys() and all(
+        left <= most
+        for name, amounts in held.items()
+        for left, most in zip(amounts, reserved[name], strict=True)
     )
