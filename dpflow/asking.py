@@ -19,9 +19,9 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReleaseError,
 )
-from dpflow.ledger.alerts import alert_text
 from dpflow.ledger.codec import encode
 from dpflow.ledger.records import Granted, Request, cost_text, described
+from dpflow.ledger.views.alerts import alert_text
 from dpflow.policy import Policy
 from dpflow.policy_population import PREFIX
 from dpflow.project import Project, current_project

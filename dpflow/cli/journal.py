@@ -9,8 +9,8 @@ from typing import Any
 from dpflow.cli.tables import Line
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
+from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.records import AccountView, Entry
-from dpflow.ledger.terms import BY_ITSELF
 from dpflow.rounding import number_from_text, number_text
 from dpflow.summary import amounts_text
 
@@ -189,7 +189,8 @@ def _decided(body: Mapping[str, Any]) -> str:
 
 def opened_with(item: JournalEntry) -> str:
     """Say with which rule an account was opened; it may be tighter now."""
-    account, rule = item.account, item.entry.body.get("rule", {})
+    account = item.account
+    rule = item.entry.body.get("term", {}).get("opened", {})
     limits = {
         "epsilon": rule.get("epsilon", account.epsilon or "0"),
         "delta": rule.get("delta", account.delta),

@@ -104,9 +104,7 @@ def read_report(
 
 def _rollback(ledger: Ledger) -> str | None:
     """Say that the numbers are too small, if the ledger forgot charges."""
-    with ledger.database.read() as session:
-        epoch = int(session.rows("read_ledger")[0]["epoch"])
-        return ledger.watch.problem(session, epoch)
+    return ledger.watch.problem(ledger.storage)
 
 
 def _summary(made: Report) -> str:

@@ -27,6 +27,7 @@ from dpflow.ledger.entry import (
     Columns,
     Entry,
     Posting,
+    Written,
     canonical,
     entry_hash,
     postings_text,
@@ -174,7 +175,9 @@ def written(
     text = canonical(body)
     columns = Columns(book, number, kind, charge, told, text, at, writer)
     whole = entry_hash(head.hash, columns)
-    return Entry(book, number, kind, charge, postings, body, at, writer, whole)
+    entry = Written(book, number, kind, charge, postings, body, at, writer, whole)
+    entry.texts = told, text
+    return entry
 
 
 def follow(rows: Rows, entry: Entry) -> Changes:

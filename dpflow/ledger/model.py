@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
+from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs import Cost
@@ -38,6 +39,20 @@ from dpflow.policy import Policy
 from dpflow.policy_changes import Change, Verdict
 
 
+class Reach(IntEnum):
+    """How much is read of the charges that keys lead to, beside their entries.
+
+    Attributes:
+        ENTRIES: Their releases.
+        ACCOUNTS: The books and accounts that their end moves as well.
+        TERMS: The terms of these accounts as well.
+    """
+
+    ENTRIES = 0
+    ACCOUNTS = 1
+    TERMS = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
     """The rows that a command needs, by their names.
@@ -45,13 +60,14 @@ class Keys:
     Attributes:
         books: What is locked; their newest terms are read.
         gates: By book, the accounts of the newest term, by what follows its number.
-        charges: Ids of charges, with their accounts, entries and releases.
-        releases: Release keys, with the charges that made them.
+        charges: Ids of charges.
+        releases: Release keys, with the charges that made them and their entries.
         runs: Flow runs, with their preflights.
         granted: What a step was granted before, as (book, step).
         claims: Names that are used once.
         whole: Books of which every term and account is needed.
         entries: Further entries, as (book, number); one that is not there is left out.
+        reach: How much is read of the charges and preflights.
     """
 
     books: tuple[str, ...] = ()
@@ -63,22 +79,26 @@ class Keys:
     claims: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     entries: tuple[tuple[str, int], ...] = ()
+    reach: Reach = Reach.TERMS
 
     def and_of(self, other: Keys) -> Keys:
         """Return the keys of both."""
-        mine = [getattr(self, each.name) for each in fields(self)]
-        both = [getattr(other, each.name) for each in fields(self)]
+        names = [each.name for each in fields(self) if each.name not in _APART]
         gates = {
             book: tuple(dict.fromkeys((*self.gates.get(book, ()), *places)))
             for book, places in {**self.gates, **other.gates}.items()
             for places in [other.gates.get(book, ())]
         }
         found = {
-            each.name: tuple(dict.fromkeys((*first, *second)))
-            for each, first, second in zip(fields(self), mine, both, strict=True)
-            if each.name != "gates"
+            name: tuple(dict.fromkeys((*getattr(self, name), *getattr(other, name))))
+            for name in names
         }
-        return Keys(**{**found, "books": tuple(sorted(found["books"])), "gates": gates})
+        found["books"] = tuple(sorted(found["books"]))
+        return Keys(**found, gates=gates, reach=max(self.reach, other.reach))
+
+
+#: What `Keys.and_of` does not simply put together.
+_APART = ("gates", "reach")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +184,10 @@ class Command:
         at: The time, a label.
         writer: Who writes.
         facts: Who decides, with which code, for the journal.
+        guarded: Whether it is decided only while the witness agrees with the ledger.
     """
+
+    guarded: ClassVar[bool] = False
 
     at: str
     writer: str
@@ -183,6 +206,8 @@ class Reserve(Command):
     Attributes:
         applies: Whether a policy that nothing was charged under is applied by it.
     """
+
+    guarded: ClassVar[bool] = True
 
     request: Request
     applies: bool = True
@@ -210,6 +235,8 @@ class Reserve(Command):
             runs=tuple(dict.fromkeys(run for run in around if run is not None)),
             granted=tuple((book, request.step) for book in sorted(gates)),
             claims=tuple(f"source {source}" for source in sources),
+            # A new preflight may end the one before.
+            reach=Reach.ENTRIES if request.covers is None else Reach.ACCOUNTS,
         )
 
 
@@ -247,8 +274,9 @@ class End(Command):
 
     @property
     def keys(self) -> Keys:
-        """The charge with all that it holds."""
-        return Keys(charges=(self.charge,))
+        """The charge with all that it holds; a report is priced by its terms' rules."""
+        reach = Reach.ACCOUNTS if self.reported is None else Reach.TERMS
+        return Keys(charges=(self.charge,), reach=reach)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +291,7 @@ class Seal(Command):
     @property
     def keys(self) -> Keys:
         """The run with the charge that holds it."""
-        return Keys(runs=(self.run,))
+        return Keys(runs=(self.run,), reach=Reach.ACCOUNTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +313,8 @@ class Freeze(Command):
 class Amend(Command):
     """Charge what a step cost more than was reserved for it."""
 
+    guarded: ClassVar[bool] = True
+
     charge: str
     cost: Cost
     because: str
@@ -304,6 +334,8 @@ class Prior(Command):
         evidence: The sha256 of what proves it; each is charged once.
         grant: For a part of the budget that another ledger may spend, the grant.
     """
+
+    guarded: ClassVar[bool] = True
 
     request: Request
     because: str

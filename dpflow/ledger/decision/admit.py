@@ -87,7 +87,7 @@ def reserve(state: State, command: Reserve) -> Decision:
         DpflowError: For a request that cannot be decided.
     """
     request, pen = command.request, Pen(state, command)
-    before = _known(state, request) or _released(state, request)
+    before = _known(state, request) or released(state, request)
     if before is not None:
         return pen.decided(before)
     if request.covers is not None:
@@ -122,7 +122,7 @@ def _known(state: State, request: Request) -> Granted | None:
     return Granted(reservation=charge.id, accounts=tuple(made.body["accounts"]))
 
 
-def _released(state: State, request: Request) -> Replayed | Busy | None:
+def released(state: State, request: Request) -> Replayed | Busy | None:
     """Look the release key up: replay it, wait for a live claim, or go on."""
     release = state.release(request.release_key)
     if release is None:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.model import Keys, State
+from dpflow.ledger.journal import KINDS
+from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.rows import (
     EPOCH,
     Account,
@@ -20,6 +21,7 @@ from dpflow.ledger.rows import (
     Row,
     Rows,
     Run,
+    Sums,
     Term,
     name_of_term,
 )
@@ -183,9 +185,12 @@ class Storage(Protocol):
     Attributes:
         place: For messages; without any secret.
         identity: Of the ledger that was opened.
+        exclusive: Whether a transaction keeps every other writer away, and not only
+            those of the books that it locks.
     """
 
     place: str
+    exclusive: bool
 
     @property
     def identity(self) -> Identity:
@@ -219,8 +224,8 @@ class Storage(Protocol):
 class _Reader:
     """Collects the rows that keys lead to, each once."""
 
-    def __init__(self, read: Read, entry: ReadEntry) -> None:
-        self._read, self._entry = read, entry
+    def __init__(self, read: Read, entry: ReadEntry, reach: Reach) -> None:
+        self._read, self._entry, self._reach = read, entry, reach
         self.rows: dict[Key, Row] = {}
 
     def take(self, key: Key) -> Row | None:
@@ -243,7 +248,7 @@ class _Reader:
         """Read a release with the charge that made it."""
         found = self.take(("release", key))
         if isinstance(found, Release):
-            self.charge(found.charge)
+            self.take(("charge", found.charge))
 
     def run(self, name: str) -> None:
         """Read a run with the preflight that holds it."""
@@ -252,16 +257,21 @@ class _Reader:
             self.charge(found.preflight)
 
     def charge(self, name: str) -> None:
-        """Read a charge with all that its end may move."""
+        """Read a charge with what of it is within reach."""
         found = self.take(("charge", name))
         if not isinstance(found, Charge):
             return
         if found.key is not None:
             self.take(("release", found.key))
         for book, (made, _) in found.places.items():
-            self.take(("book", book))
-            for account in self._entry(book, made).postings:
-                self.take(("account", account))
+            if self._reach >= Reach.ACCOUNTS:
+                self.take(("book", book))
+                self._moved(book, made)
+
+    def _moved(self, book: str, made: int) -> None:
+        for account in self._entry(book, made).postings:
+            self.take(("account", account))
+            if self._reach >= Reach.TERMS:
                 self.take(("term", book, name_of_term(account)))
 
 
@@ -279,7 +289,7 @@ def reached(
         entry: Reads an entry.
         accounts: The ids of a book's accounts.
     """
-    reader = _Reader(read, entry)
+    reader = _Reader(read, entry, keys.reach)
     reader.take(EPOCH)
     for name in dict.fromkeys((*keys.books, *keys.whole)):
         whole = name in keys.whole
@@ -326,8 +336,38 @@ def disagreement(row: Row, read: ReadEntry) -> str | None:
         case Term(book=book, number=number, entry=entry):
             if read(book, entry).body.get("term") != row.facts:
                 return f"term {number} of {book!r} is not what entry {entry} says"
-        case Charge(id=name, places=places):
-            numbers = ((book, n) for book, both in places.items() for n in both if n)
-            if any(read(book, number).charge != name for book, number in numbers):
-                return f"charge {name} is not what its entries say"
+        case Charge(id=name) if _is_edited(row, read):
+            return f"charge {name} is not what its entries say"
     return None
+
+
+def _is_edited(row: Charge, read: ReadEntry) -> bool:
+    """Say whether a charge differs from the entries that began and ended it."""
+    for book, (number, end) in row.places.items():
+        made = read(book, number)
+        named = made.body.get("covers"), made.body.get("key")
+        if (made.charge, *named) != (row.id, row.covers, row.key):
+            return True
+        # Who runs a flow may adopt its preflight, of which its steps draw.
+        if row.covers is None and row.owner != made.body.get("owner"):
+            return True
+        held = {n: a for n, a in row.held.items() if n.partition("#")[0] == book}
+        if end:
+            ended = read(book, end)
+            if ended.charge != row.id or KINDS[ended.kind].ends != row.state or held:
+                return True
+        elif row.state != "open" or not _may_hold(row, held, made):
+            return True
+    return False
+
+
+def _may_hold(row: Charge, held: Sums, made: Entry) -> bool:
+    """Say whether an open charge may hold so much: what was reserved, less draws."""
+    reserved = {name: posting.amount for name, posting in made.postings.items()}
+    if row.covers is None:
+        return held == reserved
+    return held.keys() == reserved.keys() and all(
+        left <= most
+        for name, amounts in held.items()
+        for left, most in zip(amounts, reserved[name], strict=True)
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import uuid
 import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import add
 from typing import Any, NamedTuple
@@ -94,14 +93,12 @@ def line_of(entry: Entry) -> Line:
     """Return what the witness is told of an entry."""
     used = {name: used_after(posting) for name, posting in entry.postings.items()}
     amounts = {name: posting.amount for name, posting in entry.postings.items()}
-    run = entry.body.get("flow_run")
+    run, term = entry.body.get("flow_run"), entry.body.get("term")
     book, number, kind, charge, _, _, _, _, digest = entry
+    if term is not None:
+        # Nothing was used under it, but the line tells which term it is.
+        used[f"{book}#{term['number']}"] = ()
     return Line(book, number, digest, kind, charge, used, amounts, run)
-
-
-def lines_of(entries: Iterable[Entry]) -> list[Line]:
-    """Return what the witness is told of some entries."""
-    return [line_of(entry) for entry in entries if entry.kind in TOLD]
 
 
 def used_after(posting: Posting) -> Amounts:
