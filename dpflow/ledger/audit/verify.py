@@ -25,6 +25,7 @@ from dpflow.ledger.model import Checkpoint, Keys
 from dpflow.ledger.records import digest
 from dpflow.ledger.rows import Account, Charge, JournalError, Key, Release, Row, Term
 from dpflow.ledger.storage.base import Reading
+from dpflow.ledger.witness.check import missing
 
 _NOTHING: Mapping[str, Any] = {}
 #: What reading garbage raises.
@@ -411,7 +412,6 @@ class _Verification:
 
     def witness(self) -> None:
         """Compare with the witness, which remembers what a rollback would hide."""
-        from dpflow.ledger.witness.check import missing
         witness = self.ledger.watch.witness
         if witness is None:
             return
