@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from fractions import Fraction
 from typing import Any
 
@@ -45,6 +45,7 @@ from dpflow.ledger.views.last_run import last_costs
 from dpflow.ledger.views.spending import spending
 from tests.ledger.journals import (
     audit,
+    await_death,
     entries,
     kinds,
     make_ledger,
@@ -57,7 +58,6 @@ from tests.ledger.support import (
     BASIC,
     Child,
     Place,
-    await_death,
     die,
     granted,
     make_policy,
@@ -133,9 +133,7 @@ def test_a_late_step_is_refused_in_so_many_words(ledger: Any) -> None:
     assert kinds(ledger) == ["open", "reserve", "seal", "refuse"]
 
 
-def test_a_step_beyond_what_is_left_is_reserved_by_itself(
-    ledger: Any
-) -> None:
+def test_a_step_beyond_what_is_left_is_reserved_by_itself(ledger: Any) -> None:
     """It passes the ordinary gates, and the answer and the journal say so."""
     held_run(ledger, ["0.1"] * 2)
     assert drawn(ledger, "0.3").beyond
@@ -176,9 +174,7 @@ def test_a_replayed_step_draws_nothing(ledger: Any) -> None:
     assert isinstance(ledger.reserve(late), Replayed)
 
 
-def test_a_run_that_does_not_fit_is_refused_and_charges_nothing(
-    ledger: Any
-) -> None:
+def test_a_run_that_does_not_fit_is_refused_and_charges_nothing(ledger: Any) -> None:
     """Exhausted once it was granted before; asked, left and what fits are told."""
     with pytest.raises(BudgetRefused) as caught:
         held_run(ledger, ["0.6", "0.6"])
@@ -203,9 +199,7 @@ def refused(ledger: Any, costs: Sequence[str], **fields: Any) -> BudgetRefused:
     return caught.value
 
 
-def test_a_run_that_was_refused_replays_and_draws_nothing(
-    ledger: Any
-) -> None:
+def test_a_run_that_was_refused_replays_and_draws_nothing(ledger: Any) -> None:
     """What is kept costs nothing; a step that would draw is refused, if cheap, too."""
     kept = {"key": "week", "preflights": (RUN,)}
     ledger.settle(granted(ledger, "0.9", key="week"), value="7")
@@ -247,9 +241,7 @@ def test_a_refused_run_that_fits_later_draws(ledger: Any) -> None:
         drawn(ledger, "0.01")
 
 
-def test_a_run_within_a_refused_run_draws_nothing_either(
-    ledger: Any
-) -> None:
+def test_a_run_within_a_refused_run_draws_nothing_either(ledger: Any) -> None:
     """Its own preflight is refused with that of the run around it."""
     refused(ledger, ["0.9", "0.9"])
     told = refused(ledger, ["0.1"], run="run/2", preflights=(RUN,))
@@ -259,9 +251,7 @@ def test_a_run_within_a_refused_run_draws_nothing_either(
     drawn(ledger, "0.01", preflights=("run/3",))
 
 
-def test_a_refused_run_of_an_exhausted_budget_is_exhausted(
-    ledger: Any
-) -> None:
+def test_a_refused_run_of_an_exhausted_budget_is_exhausted(ledger: Any) -> None:
     """A flow that ran before ends `BudgetExhausted` at its first draw."""
     held_run(ledger, ["0.3", "0.3"])
     ledger.seal(RUN, outcome="completed")
@@ -346,7 +336,8 @@ def killed_run(path: Place, *, draws: int = 1) -> str:
 
     code, lines = Child(work).end()
     assert code == -9
-    await_death(path, lines[0])
+    with closing(open_ledger(url(path))) as ledger:
+        await_death(ledger, lines[0])
     return lines[0]
 
 
@@ -407,9 +398,7 @@ def test_a_living_run_is_sealed_by_its_own_process_only(
     assert sums(ledger) == (TENTH, TENTH)
 
 
-def test_a_repaired_ledger_returns_nothing_of_an_old_run(
-    ledger: Any
-) -> None:
+def test_a_repaired_ledger_returns_nothing_of_an_old_run(ledger: Any) -> None:
     """It may have lost draws: the rest stays held, and the run is held anew."""
     first = held_run(ledger, ["0.1"] * 3)
     lost = {"b": Loss(number=0)}
@@ -670,13 +659,15 @@ def broken(path: Place) -> Any:
     found.close()
 
 
-def forged(ledger: Any, kind: str, amount: str, **fields: Any) -> None:
+def forged(ledger: Any, kind: str, amount: str, charge: str) -> None:
     """Write an entry that no decision makes, by a pen that does not look."""
     with ledger.storage.write() as transaction:
         state = transaction.load(Keys(runs=(RUN,), books=("a",), gates={"a": ("",)}))
         pen = Pen(state, Seal(run=RUN, owner="x", outcome="x", **ledger.label()))
         amounts = {"a#1": PRICE(PureDP(epsilon=amount)).amounts}
-        pen.write("a", kind, amounts, {"outcome": "x", **fields.pop("body", {})}, **fields)
+        pen.write(
+            "a", kind, amounts, {"outcome": "x", **fields.pop("body", {})}, **fields
+        )
         transaction.store(pen.changes, pen.entries, {})
 
 
@@ -757,9 +748,7 @@ def test_a_void_whose_answer_is_lost_is_sent_again(
         ledger.void(step, reason="again")
 
 
-def cut(
-    monkeypatch: pytest.MonkeyPatch, ledger: Any, *, committed: bool
-) -> list[str]:
+def cut(monkeypatch: pytest.MonkeyPatch, ledger: Any, *, committed: bool) -> list[str]:
     """Cut the connection at the next commit, before or after it came through."""
     write, cuts = ledger.storage.write, []
 

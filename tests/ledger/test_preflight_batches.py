@@ -39,9 +39,7 @@ def test_a_run_and_its_steps_in_one_batch(ledger: Any) -> None:
     assert isinstance(ledger.reserve_many([request(ledger, "0.01")])[0], BudgetRefused)
 
 
-def test_two_executions_of_a_run_in_one_batch_share_its_preflight(
-    ledger: Any
-) -> None:
+def test_two_executions_of_a_run_in_one_batch_share_its_preflight(ledger: Any) -> None:
     """The second is answered with the first one's, though neither was committed."""
     first, second = ledger.reserve_many([whole(ledger, ["0.1"] * 3) for _ in range(2)])
     assert first.reservation == second.reservation
@@ -54,7 +52,7 @@ def sums_of(epsilon: str) -> Any:
 
 
 def test_a_declaration_that_fails_leaves_the_rest_of_its_batch_alone(
-    ledger: Any
+    ledger: Any,
 ) -> None:
     """What it had undone of the run's preflight is as before; the others are served."""
     name = held_run(ledger, ["0.1"] * 4)
@@ -70,9 +68,7 @@ def test_a_declaration_that_fails_leaves_the_rest_of_its_batch_alone(
     assert not drawn(ledger).beyond
 
 
-def test_a_run_that_is_taken_over_and_fails_is_as_before(
-    ledger: Any
-) -> None:
+def test_a_run_that_is_taken_over_and_fails_is_as_before(ledger: Any) -> None:
     """A dead process's run is adopted with a good declaration only."""
     name = held_run(ledger, ["0.1"] * 4, owner="0" * 32)
     bad = whole(ledger, [Gaussian(sensitivity=1, sigma=20)])
@@ -83,9 +79,7 @@ def test_a_run_that_is_taken_over_and_fails_is_as_before(
     assert ledger.seal(RUN, outcome="completed")
 
 
-def test_a_run_declared_anew_in_a_batch_returns_its_rest_first(
-    ledger: Any
-) -> None:
+def test_a_run_declared_anew_in_a_batch_returns_its_rest_first(ledger: Any) -> None:
     """What is sealed is there for the new declaration, and for those behind it."""
     held_run(ledger, ["0.3"] * 2)
     answers = ledger.reserve_many(

@@ -64,9 +64,7 @@ def apply(ledger: Ledger, policy: Policy, wish: Wish = Wish()) -> Applied:  # no
 # The first term, and terms that nothing was charged under
 
 
-def test_the_first_application_opens_a_term_and_its_account(
-    ledger: Ledger
-) -> None:
+def test_the_first_application_opens_a_term_and_its_account(ledger: Ledger) -> None:
     """Explicitly, with whoever did it; the file needs no step to be pinned."""
     assert propose(ledger, BASIC).action == "open"
     result = apply(ledger, BASIC, Wish(because="the board agreed"))
@@ -154,7 +152,7 @@ def test_the_old_file_is_refused_after_a_tightening(ledger: Ledger) -> None:
 
 
 def test_usage_above_the_new_limit_closes_the_account_without_alarm(
-    ledger: Ledger
+    ledger: Ledger,
 ) -> None:
     """It was admitted, so that nothing is overdrawn; only nothing more fits."""
     held = granted(ledger, "0.8")
@@ -189,9 +187,7 @@ def test_shares_and_halts_fall_on_every_account(ledger: Ledger) -> None:
     audit(ledger)
 
 
-def test_a_flow_that_is_not_named_any_more_keeps_its_gates(
-    ledger: Ledger
-) -> None:
+def test_a_flow_that_is_not_named_any_more_keeps_its_gates(ledger: Ledger) -> None:
     """They are out of reach, and no halt is taken off them on the way."""
     wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
     flows = FLOWS.replace("}}", "}, daily: {epsilon: 0.5}}")
