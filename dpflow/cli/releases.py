@@ -85,7 +85,7 @@ def forget(name: NameArgument, *, as_json: AsJson = False) -> None:
     Example: `dpflow releases forget revenue/2026-W05`
     """
     from dpflow.cli.source import project_ledger
-    from dpflow.ledger.releases import forget_release
+    from dpflow.ledger.office import forget_release
 
     with project_ledger(writes=True) as (_, ledger):
         found = forget_release(ledger, name)

@@ -217,9 +217,7 @@ def gates(pinned: Mapping[str, Any]) -> list[Gate]:
     dataset = str(pinned["dataset"])
     found = [empty_gate(dataset, *_whole(pinned))]
     if "whole" in pinned:
-        found.append(
-            empty_gate(dataset, "dataset", "", make_filter(**pinned["whole"]))
-        )
+        found.append(empty_gate(dataset, "dataset", "", make_filter(**pinned["whole"])))
     for flow, share in pinned["flows"].items():
         if share["filter"] is not None:
             shared = make_filter(**share["filter"])

@@ -285,7 +285,7 @@ class _Moves:
                 {},
                 covers=body.get("covers"),
                 key=body.get("key"),
-                epoch=epoch_of(self.rows),
+                epoch=int(body.get("epoch", 0)),
             )
         elif before.state != "open" or entry.book in before.places:
             what = f"charge {entry.charge} was made before"

@@ -1,30 +1,61 @@
 """The shell around every decision: load, decide, store.
 
 Every operation is a command in one transaction. A step may run only after `reserve`
-answered `Granted`; a charge that nobody settles stays in full, for ever.
+answered `Granted`, of which the witness was told; a charge that nobody settles stays in
+full, for ever.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpflow.accounting.theorem import Outcome
-from dpflow.exceptions import DpflowError, LedgerCorrupt, LedgerUnavailable
+from dpflow.exceptions import (
+    ConfigurationError,
+    DpflowError,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerUnavailable,
+    ReservationConflict,
+)
 from dpflow.ledger.again import surely
+from dpflow.ledger.combiner import Combiner
+from dpflow.ledger.damage import Readable
+from dpflow.ledger.decision.admit import released
 from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.entry import Entry, canonical
-from dpflow.ledger.identity import check_environment
-from dpflow.ledger.model import Command, End, Reserve, Seal, State
-from dpflow.ledger.owner import Liveness
+from dpflow.ledger.model import Command, End, Keys, Reserve, Seal, State
 from dpflow.ledger.provenance import provenance
-from dpflow.ledger.records import Answer, Conditions, Request, digest
+from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
 from dpflow.ledger.rows import Changes, Charge
-from dpflow.ledger.storage.base import Storage
+from dpflow.ledger.storage.base import Reading, Storage
+from dpflow.ledger.storage.owners import Liveness
+from dpflow.ledger.tail import check_tail
+from dpflow.ledger.witness.base import WitnessAt
+from dpflow.ledger.witness.check import Look, Watch
+from dpflow.ledger.witness.sources import Sources
 from dpflow.ledger.writer import writer
+from dpflow.policy import Policy
+
+#: How many charges are remembered only to know beside which others they end.
+_REMEMBERED = 10_000
+
+
+class _Answered(NamedTuple):
+    """What came of one command.
+
+    Attributes:
+        answer: An error is an answer, too.
+        entries: What the witness is to be told of, if it is of a kind for it.
+    """
+
+    answer: Any
+    entries: Sequence[Entry] = ()
 
 
 class Ledger:
@@ -33,6 +64,7 @@ class Ledger:
     Args:
         storage: Where it is kept.
         owners: Who holds what.
+        witness: Makes its witness; None if it was waived.
         environment: What this process runs in; a ledger of another one is refused.
         conditions: How requests are decided.
     """
@@ -41,6 +73,7 @@ class Ledger:
         self,
         storage: Storage,
         owners: Liveness,
+        witness: WitnessAt | None = None,
         *,
         environment: str | None = None,
         conditions: Conditions | None = None,
@@ -50,7 +83,13 @@ class Ledger:
         self.conditions = conditions or Conditions(facts=provenance())
         self.id, self.environment, _ = storage.identity
         check_environment(storage.place, self.environment, environment)
+        told = None if witness is None else witness(self.id)
+        self.watch = Watch(storage.place, told)
+        self.sources = Sources(self.id, self.environment, told)
         self._secret: bytes | None = None
+        self._tails: set[str] = set()
+        self._combiner = Combiner(self.ask_all)
+        self._beside: dict[str, object] = {}
 
     @property
     def place(self) -> str:
@@ -69,7 +108,7 @@ class Ledger:
         was made of to anyone who lacks the ledger. Who only reads may not have it.
         """
         if self._secret is None:
-            with self.storage.read() as reading:
+            with self.storage.read() as reading, Readable(self.place):
                 self._secret = reading.secret()
         text = canonical(list(parts)).encode()
         return hmac.new(self._secret, text, "sha256").hexdigest()
@@ -83,10 +122,7 @@ class Ledger:
             DpflowError: If it was refused, or could not be decided.
             LedgerUnavailable: If the ledger did not answer; nothing is known then.
         """
-        (answer,) = self.ask_all([command])
-        if isinstance(answer, DpflowError):
-            raise answer
-        return answer
+        return _raised(self.ask_all([command])[0])
 
     def ask_all(self, commands: Sequence[Command]) -> list[Any]:
         """Answer several commands one after another in one transaction.
@@ -94,51 +130,113 @@ class Ledger:
         Returns:
             An answer for each; one that failed contributes nothing.
         """
-
-        def once(again: bool) -> tuple[list[Any], list[Entry]]:  # noqa: FBT001
-            return self._decided([_sent(each, again=again) for each in commands])
-
-        answers, _ = surely(once)
-        return answers
+        why = self.storage.unwritable
+        if why is not None:
+            return self._kept(commands, why)
+        # The outcome of a failed commit is unknown. The ids were made before sending,
+        # so asking again either finds the answer or decides anew.
+        return self._told(surely(lambda again: self._decided(commands, again=again)))
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Say how a request would be decided now; nothing is kept of it."""
-        command = self._reserving(request)
-        with self.storage.read() as reading:
-            state = self._alive(reading.load(command.keys))
-        return _one(state, command)[0]
+        command, why = self._reserving(request), self.storage.unwritable
+        if why is not None:
+            found: Answer | DpflowError = self._kept([command], why)[0]
+            return found
+        others = self.sources.others(request.policies)
+        with self.storage.read() as reading, Readable(self.place):
+            state = self._alive(reading.load(command.keys), [command])
+            return self._one(state, command, others)[0]
 
-    def _decided(self, commands: Sequence[Command]) -> tuple[list[Any], list[Entry]]:
-        keys = commands[0].keys
-        for command in commands[1:]:
-            keys = keys.and_of(command.keys)
-        answers: list[Any] = []
-        entries: list[Entry] = []
+    def _decided(self, commands: Sequence[Command], *, again: bool) -> list[_Answered]:
+        others = self.sources.others(_policies(commands))
+        found, entries = list[_Answered](), list[Entry]()
         changes: Changes = {}
         values: dict[str, str] = {}
-        with self.storage.write() as transaction:
-            state = self._alive(transaction.load(keys))
-            for command in commands:
-                answer, state, made, changed = _one(state, command)
-                answers.append(answer)
+        with self.storage.write() as transaction, Readable(self.place):
+            state = self._loaded(transaction, commands)
+            for sent in commands:
+                command = _sent(sent, again=again)
+                answer, state, made, changed = self._one(state, command, others)
                 entries += made
                 changes |= changed
                 if made:
                     values |= _values_of(state, command)
+                found.append(_Answered(answer, made or _made_before(state, answer)))
             if entries:
                 transaction.store(changes, entries, values)
-        return answers, entries
+        return found
 
-    def _alive(self, state: State) -> State:
-        """Add which owners of open charges still run."""
+    def _loaded(self, reading: Reading, commands: Sequence[Command]) -> State:
+        """Load what commands need, checked against the witness where one is guarded."""
+        keys = _keys_of(commands)
+        if not any(command.guarded for command in commands):
+            return self._alive(reading.load(keys), commands)
+        look = self.watch.look(keys.books)
+        loaded = reading.load(keys if look is None else keys.and_of(look.keys))
+        self._check(reading, loaded, look, keys.books)
+        if self.storage.unwritable is None:
+            self.watch.compact()
+        return self._alive(loaded, commands)
+
+    def _check(
+        self, reading: Reading, state: State, look: Look | None, books: Iterable[str]
+    ) -> None:
+        for book in set(books) - self._tails:
+            check_tail(reading, state, book, self.place)
+        self.watch.check(look, reading, state)
+        self._tails.update(books)
+
+    def _one(
+        self, state: State, command: Command, others: Mapping[str, str]
+    ) -> tuple[Any, State, Sequence[Entry], Changes]:
+        """Decide one command; one that fails contributes nothing."""
+        try:
+            if others:
+                self.sources.check(state, _policies([command]), others)
+            decision = decide(state, command)
+        except (LedgerUnavailable, LedgerCorrupt):
+            raise
+        except DpflowError as error:
+            return error, state, (), {}
+        return decision.answer, decision.state, decision.entries, decision.changes
+
+    def _told(self, found: Sequence[_Answered]) -> list[Any]:
+        """Tell the witness what was decided; a body may start only after that."""
+        try:
+            self.watch.tell(entry for each in found for entry in each.entries)
+        except LedgerError as error:
+            return [self._untold(each, error) for each in found]
+        return [each.answer for each in found]
+
+    def _untold(self, found: _Answered, error: LedgerError) -> Any:
+        """Give a charge back of which the witness could not be told.
+
+        No body has started. Of anything else that was decided the witness hears when
+        it is enrolled anew.
+        """
+        if isinstance(found.answer, Granted):
+            with suppress(DpflowError):
+                self.void(found.answer.reservation, reason="not witnessed")
+        elif not self.watch.is_told(found.entries):
+            return found.answer
+        # One for each: a traceback belongs to who raises it.
+        return type(error)(error.message, **error.details)
+
+    def _kept(self, commands: Sequence[Command], why: LedgerUnavailable) -> list[Any]:
+        """Answer with kept releases where nothing can be charged, else say why not."""
+        if not any(isinstance(command, Reserve) for command in commands):
+            raise why
+        with self.storage.read() as reading, Readable(self.place):
+            state = self._loaded(reading, commands)
+            return [_kept_or_error(state, command, why) for command in commands]
+
+    def _alive(self, state: State, commands: Sequence[Command]) -> State:
+        """Add which owners of open charges still run, of those that matter here."""
         mine = self.owners.mine()
-        others = {
-            row.owner
-            for row in state.rows.values()
-            if isinstance(row, Charge) and row.state == "open" and row.owner != mine
-        }
-        living: Collection[str] = {each for each in others if self.owners.alive(each)}
-        return replace(state, alive={*living, mine})
+        others = {owner for command in commands for owner in _met(state, command)}
+        living = {each for each in others if each == mine or self.owners.alive(each)}
+        return replace(state, alive=living)
 
     def _reserving(self, request: Request) -> Reserve:
         applies = self.conditions.applies_policies
@@ -156,8 +254,15 @@ class Ledger:
             ReservationConflict: If the id or the release key means something else.
             LedgerUnavailable: If the ledger did not answer; the step may not run.
         """
-        found: Answer = self.ask(self._reserving(request))
-        return found
+        # What has a transaction for itself has all who wait for one.
+        name = () if self.storage.exclusive else tuple(sorted(request.datasets))
+        found = _raised(self._combiner.ask(name, self._reserving(request)))
+        if name and isinstance(found, Granted):
+            if len(self._beside) >= _REMEMBERED:
+                self._beside.clear()
+            self._beside[found.reservation] = name
+        answer: Answer = found
+        return answer
 
     def reserve_many(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
         """Decide several requests one after another in one transaction."""
@@ -190,7 +295,10 @@ class Ledger:
         """
         kept = None if value is None else digest(value)
         told = {**(body or {}), "outcome": outcome, "digest": kept}
-        self._end(reservation, "settle", told, value=value, reported=reported)
+        command = self._ending(reservation, "settle", told, value, reported)
+        alone = () if self.storage.exclusive else reservation
+        name = self._beside.pop(reservation, alone)
+        _raised(self._combiner.ask(name, command))
 
     def void(self, reservation: str, *, reason: str) -> None:
         """Give a charge back whose body certainly never started.
@@ -201,7 +309,7 @@ class Ledger:
             ReservationConflict: If another process reserved it, or it has ended.
             LedgerUnavailable: If the ledger did not answer; it may stay held.
         """
-        self._end(reservation, "void", {"reason": reason})
+        self.ask(self._ending(reservation, "void", {"reason": reason}))
 
     def forfeit(self, reservation: str, *, because: str) -> None:
         """Close a charge that nobody will settle; it is posted in full.
@@ -209,7 +317,7 @@ class Ledger:
         Raises:
             ReservationConflict: If its process still runs, or it has ended.
         """
-        self._end(reservation, "forfeit", {"because": because})
+        self.ask(self._ending(reservation, "forfeit", {"because": because}))
 
     def seal(self, run: str, *, outcome: str) -> bool:
         """End a flow run's preflight: no step draws after it, and the rest is returned.
@@ -233,25 +341,22 @@ class Ledger:
         )
         return found
 
-    def _end(
+    def _ending(
         self,
         reservation: str,
         kind: str,
         body: Mapping[str, Any],
-        *,
         value: str | None = None,
         reported: Outcome | None = None,
-    ) -> None:
-        self.ask(
-            End(
-                charge=reservation,
-                kind=kind,
-                owner=self.owners.mine(),
-                body=body,
-                value=value,
-                reported=reported,
-                **self.label(),
-            )
+    ) -> End:
+        return End(
+            charge=reservation,
+            kind=kind,
+            owner=self.owners.mine(),
+            body=body,
+            value=value,
+            reported=reported,
+            **self.label(),
         )
 
     def close(self) -> None:
@@ -260,18 +365,74 @@ class Ledger:
         self.storage.close()
 
 
-_Found = tuple[Any, State, Sequence[Entry], Changes]
+def check_environment(place: str, serves: str | None, runs: str | None) -> None:
+    """Refuse a ledger that was made for another environment than this one."""
+    if serves is not None and serves != runs:
+        this = "says none" if runs is None else f"says {runs!r}"
+        msg = (
+            f"the ledger {place} serves the environment {serves!r}, and this run "
+            f"{this}. Set DPFLOW_ENVIRONMENT={serves} if that is what it is, or "
+            "DPFLOW_LEDGER_URL to the ledger of its own environment."
+        )
+        raise ConfigurationError(msg)
 
 
-def _one(state: State, command: Command) -> _Found:
-    """Decide one command; one that fails contributes nothing."""
+def _raised(answer: Any) -> Any:
+    """Return an answer, or raise it if it is an error."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _keys_of(commands: Sequence[Command]) -> Keys:
+    keys = commands[0].keys
+    for command in commands[1:]:
+        keys = keys.and_of(command.keys)
+    return keys
+
+
+def _policies(commands: Iterable[Command]) -> Iterator[Policy]:
+    """Yield the policies of the datasets that steps read."""
+    for command in commands:
+        if isinstance(command, Reserve):
+            yield from command.request.policies
+
+
+def _met(state: State, command: Command) -> Iterator[str]:
+    """Yield the owners of open charges that the decision about a command may meet."""
+    names: list[str | None] = []
+    if isinstance(command, Reserve):
+        kept = state.release(command.request.release_key)
+        names = [None if kept is None else kept.charge]
+        names.append(state.run(command.request.covers).preflight)
+    elif isinstance(command, End):
+        names = [command.charge if command.kind == "forfeit" else None]
+    for name in names:
+        charge = None if name is None else state.charge(name)
+        if isinstance(charge, Charge) and charge.state == "open":
+            yield charge.owner
+
+
+def _made_before(state: State, answer: Any) -> Sequence[Entry]:
+    """Return the entries of a charge that was granted when it was asked for first.
+
+    Whether the witness was told of it then is not known.
+    """
+    if not isinstance(answer, Granted):
+        return ()
+    charge = state.charge(answer.reservation)
+    if charge is None:
+        return ()
+    return [state.made(charge, book) for book in charge.places]
+
+
+def _kept_or_error(state: State, command: Command, why: LedgerUnavailable) -> Any:
+    if not isinstance(command, Reserve):
+        return why
     try:
-        decision = decide(state, command)
-    except (LedgerUnavailable, LedgerCorrupt):
-        raise
-    except DpflowError as error:
-        return error, state, (), {}
-    return decision.answer, decision.state, decision.entries, decision.changes
+        return released(state, command.request) or why
+    except ReservationConflict as error:
+        return error
 
 
 def _sent(command: Command, *, again: bool) -> Command:

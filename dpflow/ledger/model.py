@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs import Cost
@@ -184,7 +184,10 @@ class Command:
         at: The time, a label.
         writer: Who writes.
         facts: Who decides, with which code, for the journal.
+        guarded: Whether it is decided only while the witness agrees with the ledger.
     """
+
+    guarded: ClassVar[bool] = False
 
     at: str
     writer: str
@@ -203,6 +206,8 @@ class Reserve(Command):
     Attributes:
         applies: Whether a policy that nothing was charged under is applied by it.
     """
+
+    guarded: ClassVar[bool] = True
 
     request: Request
     applies: bool = True
@@ -308,6 +313,8 @@ class Freeze(Command):
 class Amend(Command):
     """Charge what a step cost more than was reserved for it."""
 
+    guarded: ClassVar[bool] = True
+
     charge: str
     cost: Cost
     because: str
@@ -327,6 +334,8 @@ class Prior(Command):
         evidence: The sha256 of what proves it; each is charged once.
         grant: For a part of the budget that another ledger may spend, the grant.
     """
+
+    guarded: ClassVar[bool] = True
 
     request: Request
     because: str
@@ -409,10 +418,10 @@ class Forget(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint(Command):
-    """Keep a signature over the end of a book's journal.
+    """Keep a signature over an entry of a book, and over all before it.
 
     Attributes:
-        number: Of the entry that was signed; it must be the newest.
+        number: Of the entry that was signed; others may have come since.
         hash: Of that entry.
         signed: What the journal keeps: the signature, and what it was made of.
     """
@@ -423,9 +432,14 @@ class Checkpoint(Command):
     signed: Mapping[str, Any]
 
     @property
+    def place(self) -> tuple[str, int]:
+        """Where the entry is."""
+        return self.book, self.number
+
+    @property
     def keys(self) -> Keys:
-        """The book."""
-        return Keys(books=(self.book,))
+        """The book, and the entry."""
+        return Keys(books=(self.book,), entries=(self.place,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

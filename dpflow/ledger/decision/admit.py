@@ -29,6 +29,7 @@ from dpflow.ledger.decision.gates import (
 )
 from dpflow.ledger.decision.preflight import (
     Cover,
+    before_of,
     check_additive,
     cover_of,
     reopened,
@@ -51,7 +52,7 @@ from dpflow.ledger.refusal import (
     refusal_error,
     refused_with_run,
 )
-from dpflow.ledger.rows import Sums, Term
+from dpflow.ledger.rows import Sums, Term, epoch_of
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
 
@@ -86,7 +87,7 @@ def reserve(state: State, command: Reserve) -> Decision:
         DpflowError: For a request that cannot be decided.
     """
     request, pen = command.request, Pen(state, command)
-    before = _known(state, request) or _released(state, request)
+    before = _known(state, request) or released(state, request)
     if before is not None:
         return pen.decided(before)
     if request.covers is not None:
@@ -94,7 +95,7 @@ def reserve(state: State, command: Reserve) -> Decision:
         if taken is not None:
             return pen.decided(taken)
     case = _case(pen, command)
-    body = _body(case, command.facts)
+    body = _body(pen.state, case, command.facts)
     refusal = _refused_with_run(pen, case, body) or _refused(pen, case, body)
     if refusal is not None:
         return pen.decided(refusal)
@@ -121,7 +122,7 @@ def _known(state: State, request: Request) -> Granted | None:
     return Granted(reservation=charge.id, accounts=tuple(made.body["accounts"]))
 
 
-def _released(state: State, request: Request) -> Replayed | Busy | None:
+def released(state: State, request: Request) -> Replayed | Busy | None:
     """Look the release key up: replay it, wait for a live claim, or go on."""
     release = state.release(request.release_key)
     if release is None:
@@ -327,6 +328,8 @@ def _held(pen: Pen, case: _Case, body: Mapping[str, Any]) -> Granted:
     }
     if request.release_key is not None:
         shared |= {"key": request.release_key}
+    if (epoch := epoch_of(before.rows)) > 0:
+        shared |= {"epoch": epoch}
     if case.cover is not None and case.drawn:
         shared["preflight"] = {"id": case.cover.preflight}
     for book, amounts in _by_book(case).items():
@@ -352,7 +355,7 @@ def _by_book(case: _Case) -> dict[str, Sums]:
     return dict(found)
 
 
-def _body(case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _body(state: State, case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]:
     request, cover = case.request, case.cover
     gates = [gate for gate, _ in case.asked]
     told: dict[str, Any] = {
@@ -368,7 +371,7 @@ def _body(case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]:
         "units": {gate.id: gate.size for gate in gates if gate.size != 1},
     }
     if request.covers is not None:
-        told["covers"] = request.covers
+        told |= {"covers": request.covers, "after": before_of(state, request.covers)}
     if cover is not None:
         told |= cover.told()
     return told

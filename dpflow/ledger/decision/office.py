@@ -347,9 +347,9 @@ def forget(state: State, command: Forget) -> Decision:
 
 
 def checkpoint(state: State, command: Checkpoint) -> Decision:
-    """Keep a signature over the end of a journal; False if it went on meanwhile."""
-    pen, book = Pen(state, command), state.book(command.book)
-    if (book.number, book.hash) != (command.number, command.hash):
+    """Keep a signature over an entry; False if the journal holds another one there."""
+    pen, signed = Pen(state, command), state.entries.get(command.place)
+    if signed is None or signed.hash != command.hash:
         return pen.decided(answer=False)
     body = {**command.facts, "signed": dict(command.signed)}
     pen.write(command.book, "checkpoint", {}, body)

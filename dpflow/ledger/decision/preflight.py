@@ -132,6 +132,16 @@ def reopened(pen: Pen, request: Request) -> Granted | None:
     return None
 
 
+def before_of(state: State, run: str) -> list[tuple[str, int]]:
+    """Return where a run was held or refused last, for who follows several books."""
+    known = state.run(run)
+    found = [] if known.unheld is None else [known.unheld]
+    charge = None if known.preflight is None else state.charge(known.preflight)
+    for book, places in charge.places.items() if charge is not None else ():
+        found.append((book, max(places)))
+    return found
+
+
 def sealed(pen: Pen, charge: Charge, facts: Mapping[str, Any]) -> None:
     """End a preflight on all its accounts and return what was not drawn."""
     body = {**pen.command.facts, **facts}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.entry import Entry
@@ -135,6 +135,28 @@ class Reading(Protocol):
     def releases(self) -> list[tuple[Release, int | None]]:
         """Return every release with the length of its value, if it is kept."""
 
+    def page(self, book: str, number: int) -> list[tuple[Any, ...]]:
+        """Return the next entries of a book after a number, as they are kept.
+
+        Nothing is checked; it is for who checks all of it.
+
+        Returns:
+            At most some thousand, oldest first: the columns of each and its hash.
+        """
+
+    def kept(
+        self, kind: str, above: str = "", limit: int = 1000
+    ) -> list[tuple[Any, ...]]:
+        """Return rows of a kind as they are kept, by their first column; unchecked.
+
+        Args:
+            kind: "book", "term", "account", "charge", "release", "run", "granted" or
+                "claim"; a release has its value as well.
+            above: The first column is above this; ignored for terms and what was
+                granted, of which all are returned.
+            limit: The most to return.
+        """
+
     def secret(self) -> bytes:
         """Return what release keys are made with; who only reads may not have it."""
 
@@ -163,9 +185,12 @@ class Storage(Protocol):
     Attributes:
         place: For messages; without any secret.
         identity: Of the ledger that was opened.
+        exclusive: Whether a transaction keeps every other writer away, and not only
+            those of the books that it locks.
     """
 
     place: str
+    exclusive: bool
 
     @property
     def identity(self) -> Identity:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -19,7 +20,7 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
-from dpflow.ledger.entry import Entry
+from dpflow.ledger.entry import Entry, columns_of
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import Account, Changes, Charge, Key, Release, Row
 from dpflow.ledger.storage.base import (
@@ -31,10 +32,12 @@ from dpflow.ledger.storage.base import (
     reached,
     read_only_error,
 )
+from dpflow.ledger.storage.columns import columns_of_row
 from dpflow.locks import Line, Turn
 
 #: How long a transaction waits for those of other threads.
 _LOCK_SECONDS = 30.0
+_PAGE = 1000
 #: What the URL of such a ledger begins with; a name follows.
 MEMORY = "memory://"
 
@@ -70,6 +73,8 @@ class Memory:
         name: Tells it from the others of this process.
         read_only: Refuse every write.
     """
+
+    exclusive = True
 
     def __init__(self, name: str, *, read_only: bool = False) -> None:
         self.name = name
@@ -253,6 +258,20 @@ class Within:
         found = [r for r in self._kept.rows.values() if isinstance(r, Release)]
         values = self._kept.values
         return [(r, len(values[r.key]) if r.key in values else None) for r in found]
+
+    def page(self, book: str, number: int) -> list[tuple[Any, ...]]:
+        """Return the next entries of a book after a number, as they are kept."""
+        found = self._kept.entries.get(book, [])[number : number + _PAGE]
+        return [(*columns_of(entry), entry.hash) for entry in found]
+
+    def kept(
+        self, kind: str, above: str = "", limit: int = _PAGE
+    ) -> list[tuple[Any, ...]]:
+        """Return rows of a kind as they are kept, by their first column."""
+        rows, whole = self._kept.rows, kind in ("term", "granted")
+        keys = sorted(k for k in rows if k[0] == kind and (whole or k[1] > above))
+        wanted = keys if whole else keys[:limit]
+        return [columns_of_row(rows[key], self._kept.values) for key in wanted]
 
     def secret(self) -> bytes:
         """Return what release keys are made with."""

@@ -220,6 +220,8 @@ SELECT set_config('search_path', 'dpflow, pg_temp', false),
     set_config('enable_seqscan', 'off', false),
     set_config('enable_hashjoin', 'off', false),
     set_config('enable_mergejoin', 'off', false),
+    set_config('enable_hashagg', 'off', false),
+    set_config('enable_memoize', 'off', false),
     set_config('jit', 'off', false),
     (SELECT CAST(system_identifier AS text) FROM pg_control_system())
         AS system_identifier,
@@ -232,8 +234,11 @@ SELECT set_config('search_path', 'dpflow, pg_temp', false),
     to_regclass('dpflow.ledger') IS NOT NULL AS has_ledger,
     to_regclass('dpflow.book') IS NOT NULL AS has_books
 
+-- name: version
+SELECT schema_version FROM ledger
+
 -- name: identity
-SELECT ledger_id, environment, created_at, schema_version, min_writer FROM ledger
+SELECT ledger_id, environment, created_at, min_writer FROM ledger
 
 -- name: pin_server
 INSERT INTO dpflow.server (one, system_identifier, timeline, since, writer, because)
@@ -262,78 +267,85 @@ ON CONFLICT (name) DO NOTHING
 
 -- name: lock
 SELECT name FROM book
-WHERE name IN (
+WHERE name = ANY (ARRAY(
     SELECT json_array_elements_text(CAST(%(books)s AS json))
     UNION ALL
     SELECT json_object_keys(CAST(charge.places AS json)) FROM charge
-    WHERE charge.id IN (
-        SELECT json_array_elements_text(CAST(%(charges)s AS json))
-        UNION ALL
-        SELECT release.charge FROM release
-        WHERE release.key IN (
-            SELECT json_array_elements_text(CAST(%(releases)s AS json)))
-        UNION ALL
-        SELECT run.preflight FROM run
-        WHERE run.id IN (SELECT json_array_elements_text(CAST(%(runs)s AS json)))
-    )
-)
+    WHERE CAST(%(reach)s AS bigint) > 0
+        AND charge.id = ANY (ARRAY(
+            SELECT json_array_elements_text(CAST(%(charges)s AS json))
+            UNION ALL
+            SELECT run.preflight FROM run
+            WHERE run.id = ANY (ARRAY(
+                SELECT json_array_elements_text(CAST(%(runs)s AS json))))))
+))
 ORDER BY name FOR UPDATE
 
 -- name: load
-WITH wanted_book (name) AS MATERIALIZED (
-    SELECT json_array_elements_text(CAST(%(books)s AS json))
-),
-whole_book (name) AS MATERIALIZED (
-    SELECT json_array_elements_text(CAST(%(whole)s AS json))
-),
-run_row AS MATERIALIZED (
+WITH run_row AS MATERIALIZED (
     SELECT xmin, * FROM run
-    WHERE id IN (SELECT json_array_elements_text(CAST(%(runs)s AS json)))
+    WHERE id = ANY (ARRAY(SELECT json_array_elements_text(CAST(%(runs)s AS json))))
+),
+named (charges) AS MATERIALIZED (
+    SELECT ARRAY(
+        SELECT json_array_elements_text(CAST(%(charges)s AS json))
+        UNION ALL SELECT run_row.preflight FROM run_row
+    )
 ),
 charge_row AS MATERIALIZED (
     SELECT xmin, * FROM charge
-    WHERE id IN (
-        SELECT json_array_elements_text(CAST(%(charges)s AS json))
-        UNION SELECT release.charge FROM release
-            WHERE release.key IN (
-                SELECT json_array_elements_text(CAST(%(releases)s AS json)))
-        UNION SELECT run_row.preflight FROM run_row
-    )
+    WHERE id = ANY (ARRAY(
+        SELECT unnest(named.charges) FROM named
+        UNION ALL
+        SELECT release.charge FROM release
+        WHERE release.key = ANY (ARRAY(
+            SELECT json_array_elements_text(CAST(%(releases)s AS json))))
+    ))
 ),
-place (book, made, ended) AS MATERIALIZED (
-    SELECT part.key, CAST(part.value ->> 0 AS bigint), CAST(part.value ->> 1 AS bigint)
-    FROM charge_row, json_each(CAST(charge_row.places AS json)) AS part
+place (book, made, ended, moves) AS MATERIALIZED (
+    SELECT part.key, CAST(part.value ->> 0 AS bigint), CAST(part.value ->> 1 AS bigint),
+        CAST(%(reach)s AS bigint) > 0 AND charge_row.id = ANY (named.charges)
+    FROM charge_row, named, json_each(CAST(charge_row.places AS json)) AS part
 ),
 book_row AS MATERIALIZED (
-    SELECT * FROM book
+    SELECT *, name = ANY (ARRAY(
+        SELECT json_array_elements_text(CAST(%(books)s AS json)))) AS named
+    FROM book
     WHERE number > 0
-        AND name IN (SELECT name FROM wanted_book UNION SELECT book FROM place)
-),
-named_account (id) AS MATERIALIZED (
-    SELECT book_row.name || '#' || book_row.terms || (gate.value ->> 1)
-    FROM json_array_elements(CAST(%(gates)s AS json)) AS gate
-    JOIN book_row ON book_row.name = gate.value ->> 0
-    UNION SELECT json_object_keys(CAST(entry.postings AS json))
-        FROM place
-        JOIN entry ON entry.book = place.book AND entry.number = place.made
-    UNION SELECT account.id FROM account
-        WHERE account.book IN (SELECT name FROM whole_book)
+        AND name = ANY (ARRAY(
+            SELECT json_array_elements_text(CAST(%(books)s AS json))
+            UNION ALL SELECT place.book FROM place WHERE place.moves))
 ),
 account_row AS MATERIALIZED (
-    SELECT * FROM account WHERE id IN (SELECT id FROM named_account)
+    SELECT * FROM account
+    WHERE id = ANY (ARRAY(
+        SELECT book_row.name || '#' || book_row.terms || (gate.value ->> 1)
+        FROM json_array_elements(CAST(%(gates)s AS json)) AS gate
+        JOIN book_row ON book_row.name = gate.value ->> 0
+        UNION ALL
+        SELECT json_object_keys(CAST(entry.postings AS json))
+        FROM place
+        JOIN entry ON entry.book = place.book AND entry.number = place.made
+        WHERE place.moves
+        UNION ALL
+        SELECT whole.id FROM account AS whole
+        WHERE whole.book = ANY (ARRAY(
+            SELECT json_array_elements_text(CAST(%(whole)s AS json))))
+    ))
 ),
 term_row AS MATERIALIZED (
     SELECT term.book, term.number, term.entry
     FROM (
-        SELECT book_row.name, book_row.terms FROM book_row
-            WHERE book_row.name IN (SELECT name FROM wanted_book)
-        UNION SELECT term.book, term.number FROM term
-            WHERE term.book IN (SELECT name FROM whole_book)
-        UNION SELECT split_part(named_account.id, '#', 1),
-                CAST(split_part(split_part(named_account.id, '#', 2), '/', 1) AS bigint)
-            FROM named_account
-    ) AS named (book, number)
-    JOIN term ON term.book = named.book AND term.number = named.number
+        SELECT book_row.name, book_row.terms FROM book_row WHERE book_row.named
+        UNION SELECT account_row.book,
+                CAST(split_part(split_part(account_row.id, '#', 2), '/', 1) AS bigint)
+            FROM account_row WHERE CAST(%(reach)s AS bigint) > 1
+    ) AS wanted (book, number)
+    JOIN term ON term.book = wanted.book AND term.number = wanted.number
+    UNION
+    SELECT whole.book, whole.number, whole.entry FROM term AS whole
+    WHERE whole.book = ANY (ARRAY(
+        SELECT json_array_elements_text(CAST(%(whole)s AS json))))
 ),
 behind (book, number) AS (
     SELECT name, number FROM book_row
@@ -377,10 +389,10 @@ SELECT 'release', NULL, NULL, NULL, NULL, key, charge, book, state, digest,
     CASE state WHEN 'settled' THEN value_of(key) END,
     NULL, NULL, CAST(xmin AS text)
 FROM release
-WHERE key IN (
+WHERE key = ANY (ARRAY(
     SELECT json_array_elements_text(CAST(%(releases)s AS json))
-    UNION SELECT charge_row.key FROM charge_row
-)
+    UNION ALL SELECT charge_row.key FROM charge_row
+))
 UNION ALL
 SELECT 'run', NULL, NULL, NULL, NULL, id, refused, halted, preflight, unheld,
     NULL, NULL, NULL, CAST(xmin AS text)
@@ -394,7 +406,7 @@ UNION ALL
 SELECT 'claim', NULL, NULL, NULL, NULL, name, said,
     NULL, NULL, NULL, NULL, NULL, NULL, CAST(xmin AS text)
 FROM claim
-WHERE name IN (SELECT json_array_elements_text(CAST(%(claims)s AS json)))
+WHERE name = ANY (ARRAY(SELECT json_array_elements_text(CAST(%(claims)s AS json))))
 UNION ALL
 SELECT 'entry', entry.number, NULL, NULL, NULL, entry.book, entry.kind, entry.charge,
     entry.postings, entry.body, entry.at, entry.writer, entry.hash,
@@ -417,13 +429,18 @@ LEFT JOIN entry AS before
 
 -- name: after
 SELECT book, number, kind, charge, postings, body, at, writer, hash
-FROM entry WHERE book = %(book)s AND number >= %(first)s
+FROM entry WHERE book = %(book)s AND number > %(after)s
 ORDER BY number LIMIT %(limit)s
 
 -- name: newest
-SELECT book, number, kind, charge, postings, body, at, writer, hash
-FROM entry WHERE book = %(book)s AND number < %(before)s
-ORDER BY number DESC LIMIT %(limit)s
+SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
+    entry.at, entry.writer, entry.hash, coalesce(before.hash, '')
+FROM entry
+LEFT JOIN entry AS before
+    ON before.book = entry.book AND before.number = entry.number - 1
+WHERE entry.book = %(book)s
+    AND entry.number < coalesce(CAST(%(before)s AS bigint), 9223372036854775807)
+ORDER BY entry.number DESC LIMIT %(limit)s
 
 -- name: rare
 SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
@@ -431,7 +448,8 @@ SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry
 FROM entry
 LEFT JOIN entry AS before
     ON before.book = entry.book AND before.number = entry.number - 1
-WHERE entry.book = %(book)s AND entry.number < %(before)s
+WHERE entry.book = %(book)s
+    AND entry.number < coalesce(CAST(%(before)s AS bigint), 9223372036854775807)
     AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
 ORDER BY entry.number DESC LIMIT %(limit)s
 

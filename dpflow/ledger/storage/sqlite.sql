@@ -201,6 +201,32 @@ SELECT id FROM charge WHERE state = 'open' ORDER BY id;
 -- name: releases
 SELECT key, charge, book, state, digest, length(value) FROM release ORDER BY key;
 
+-- What follows reads rows as they are kept, for who checks all of them.
+
+-- name: kept_book
+SELECT * FROM book WHERE name > :above ORDER BY name LIMIT :limit;
+
+-- name: kept_account
+SELECT * FROM account WHERE id > :above ORDER BY id LIMIT :limit;
+
+-- name: kept_charge
+SELECT * FROM charge WHERE id > :above ORDER BY id LIMIT :limit;
+
+-- name: kept_release
+SELECT * FROM release WHERE key > :above ORDER BY key LIMIT :limit;
+
+-- name: kept_run
+SELECT * FROM run WHERE id > :above ORDER BY id LIMIT :limit;
+
+-- name: kept_claim
+SELECT * FROM claim WHERE name > :above ORDER BY name LIMIT :limit;
+
+-- name: kept_term
+SELECT * FROM term ORDER BY book, number;
+
+-- name: kept_granted
+SELECT * FROM granted ORDER BY book, step;
+
 -- name: secret
 SELECT release_secret FROM ledger;
 

@@ -43,6 +43,8 @@ from dpflow.ledger.storage.columns import (
 )
 
 _PAGE = 1000
+#: So many entries are read at once by who checks all of them.
+_MOST = 4000
 
 
 class Tables:
@@ -150,6 +152,16 @@ class Tables:
     def releases(self) -> list[tuple[Release, int | None]]:
         """Return every release with the length of its value, if it is kept."""
         return [(Release(*row[:5]), row[5]) for row in self._ask("releases")]
+
+    def page(self, book: str, number: int) -> list[tuple[Any, ...]]:
+        """Return the next entries of a book after a number, as they are kept."""
+        return self._ask("after", book=book, after=number, limit=_MOST).fetchall()
+
+    def kept(
+        self, kind: str, above: str = "", limit: int = _PAGE
+    ) -> list[tuple[Any, ...]]:
+        """Return rows of a kind as they are kept, by their first column."""
+        return self._ask(f"kept_{kind}", above=above, limit=limit).fetchall()
 
     def secret(self) -> bytes:
         """Return what release keys are made with."""

@@ -56,12 +56,30 @@ _Kept = tuple[rows.Release, int | None]
 def releases(ledger: Ledger, dataset: str | None = None) -> list[Release]:
     """Return the releases of one dataset or of all, newest first."""
     with ledger.storage.read() as reading:
-        found = [each for _, each in _told(reading, reading.releases())]
-    found.sort(key=lambda each: each.id)
-    found.sort(key=lambda each: each.at, reverse=True)
-    return [
-        item for item in found if dataset is None or dataset in item.dataset.split(",")
-    ]
+        return [found for _, found in _newest(reading, dataset)]
+
+
+def values_kept(
+    ledger: Ledger, dataset: str | None = None
+) -> list[tuple[Release, str]]:
+    """Return the releases that may be replayed, with their values, newest first."""
+    kept = []
+    with ledger.storage.read() as reading:
+        for row, found in _newest(reading, dataset):
+            value = reading.load(Keys(releases=(row.key,))).values.get(row.key)
+            if value is not None:
+                kept.append((found, value))
+    return kept
+
+
+def _newest(
+    reading: Reading, dataset: str | None
+) -> list[tuple[rows.Release, Release]]:
+    found = sorted(_told(reading, reading.releases()), key=lambda pair: pair[1].id)
+    found.sort(key=lambda pair: pair[1].at, reverse=True)
+    if dataset is None:
+        return found
+    return [pair for pair in found if dataset in pair[1].dataset.split(",")]
 
 
 def release_value(ledger: Ledger, name: str) -> tuple[Release, str]:

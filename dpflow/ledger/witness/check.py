@@ -190,6 +190,11 @@ class Watch:
             if not all(line.decides for line in lines):
                 raise
 
+    @staticmethod
+    def is_told(entries: Iterable[Entry]) -> bool:
+        """Say whether the witness hears of one of some entries."""
+        return any(map(_is_told, entries))
+
     def _rolled_back(
         self, reading: Reading, gone: Sequence[Line], witness: WitnessBase
     ) -> LedgerRolledBack:

@@ -1,0 +1,294 @@
+"""One transaction of a ledger in PostgreSQL: a trip to load, and a trip to store.
+
+Statements are sent together and answered in order. What a transaction reads is asked
+behind the locks of its books in one trip; what it writes goes with the COMMIT in the
+second, and the server refuses to commit if a row that no book's lock keeps was written
+by somebody else since.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from operator import itemgetter
+from typing import Any
+
+from psycopg import Cursor, Pipeline
+
+from dpflow.exceptions import LedgerUnavailable
+from dpflow.ledger.entry import Entry, columns_of
+from dpflow.ledger.model import Keys, State
+from dpflow.ledger.rows import (
+    EPOCH,
+    Changes,
+    Epoch,
+    Key,
+    Row,
+    Rows,
+    epoch_of,
+    key_of,
+)
+from dpflow.ledger.storage.base import (
+    Identity,
+    another_ledger,
+    check_writer,
+    disagreement,
+    entries_of,
+)
+from dpflow.ledger.storage.columns import (
+    columns_of_row,
+    parameters,
+    row_of,
+    statements,
+)
+from dpflow.ledger.storage.server import Connection, Durable, Server
+from dpflow.ledger.storage.tables import Tables
+
+_Columns = tuple[Any, ...]
+
+#: How often a load begins anew because what it leads to moved before it was locked.
+_LOADS = 5
+#: Kinds of rows that nearly every charge writes, and those that few do.
+_OFTEN = ("book", "account", "charge", "release", "granted")
+_SELDOM = ("term", "run", "claim")
+#: Where a row's version is, for what no book's lock keeps.
+_VERSION = 13
+
+# A UNION has numbers and texts in columns of their own: numbers from 1, texts from 5.
+_IN_ORDER: Mapping[str, itemgetter[Any]] = {
+    "ledger": itemgetter(0, 1, 12, 12, 12, 12, 12, 12, 12, 12),
+    "book": itemgetter(0, 5, 1, 6, 7, 8, 2, 12, 12, 12),
+    "term": itemgetter(0, 5, 1, 2, 12, 12, 12, 12, 12, 12),
+    "account": itemgetter(0, 5, 6, 1, 7, 8, 2, 9, 12, 12),
+    "charge": itemgetter(0, 5, 6, 7, 8, 9, 10, 11, 12, 1),
+    "release": itemgetter(0, 5, 6, 7, 8, 9, 10, 12, 12, 12),
+    "run": itemgetter(0, 5, 6, 7, 8, 9, 12, 12, 12, 12),
+    "granted": itemgetter(0, 5, 6, 7, 12, 12, 12, 12, 12, 12),
+    "claim": itemgetter(0, 5, 6, 12, 12, 12, 12, 12, 12, 12),
+}
+_ENTRY = itemgetter(5, 1, 6, 7, 8, 9, 10, 11, 12, 13)
+
+
+class Snapshot(Tables):
+    """A consistent state of the ledger.
+
+    Args:
+        connection: In pipeline mode; a transaction of its own begins with this.
+        pipeline: Of the connection.
+        server: Whose it is.
+        identity: Of the ledger that was opened.
+    """
+
+    begin = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+    def __init__(
+        self,
+        connection: Connection,
+        pipeline: Pipeline,
+        server: Server,
+        identity: Identity,
+    ) -> None:
+        self.place = server.place
+        self._server = server
+        self._identity = identity
+        self._wire = connection
+        self._pipeline = pipeline
+        self._sql = _encoded()
+        connection.execute(self.begin)
+
+    def load(self, keys: Keys) -> State:
+        """Return every row that the keys lead to, checked."""
+        asked = self._send("load", **_asked(keys))
+        self.wait()
+        return self._state(keys, asked.fetchall())
+
+    def wait(self) -> None:
+        """Send all that was not sent yet, and wait until all is answered."""
+        # Not a mere flush: after it, the server's timer for idle transactions runs.
+        self._pipeline.sync()
+
+    def _state(self, keys: Keys, found: list[_Columns]) -> State:
+        entries = {
+            (row[5], row[1]): self._entry(row[13], _ENTRY(row))
+            for row in found
+            if row[0] == "entry"
+        }
+        self._check([row for row in found if row[0] == "ledger"])
+
+        def entry(book: str, number: int) -> Entry:
+            known = entries.get((book, number))
+            if known is None:
+                what = f"entry {number} of book {book!r} is not there"
+                raise self._damaged(what)
+            return known
+
+        rows: dict[Key, Row] = {}
+        values: dict[str, str] = {}
+        for columns in found:
+            kind = columns[0]
+            if kind == "entry":
+                continue
+            if kind == "ledger":
+                rows[EPOCH] = Epoch(columns[1])
+                continue
+            row = row_of(_IN_ORDER[kind](columns), entry)
+            rows[key_of(row)] = row
+            wrong = disagreement(row, entry)
+            if wrong is not None:
+                raise self._damaged(wrong)
+            if kind == "release" and columns[10] is not None:
+                values[columns[5]] = columns[10]
+        further = {place: entries[place] for place in keys.entries if place in entries}
+        made = {**entries_of(rows, entry), **further}
+        return State(rows=rows, entries=made, values=values)
+
+    def _check(self, rows: Sequence[_Columns]) -> None:
+        """Refuse another ledger than the one that was opened."""
+        if len(rows) != 1:
+            what = f"{self.place} is no ledger: its identity row is missing"
+            raise self._damaged(what)
+        (row,) = rows
+        check_writer(self.place, row[2])
+        if row[5] != self._identity.ledger:
+            raise another_ledger(self.place, self._identity.ledger, row[5])
+
+    def _send(self, name: str, **values: object) -> Cursor[_Columns]:
+        return self._wire.execute(self._sql[name], values)
+
+    def _ask(self, name: str, **values: object) -> Cursor[_Columns]:
+        asked = self._send(name, **values)
+        self.wait()
+        return asked
+
+
+class Trips(Snapshot):
+    """A transaction that decides: it loads behind locks, and stores once.
+
+    Attributes:
+        stored: Whether there is something to commit.
+    """
+
+    #: The rest is set for the session when it is opened.
+    begin = b"BEGIN"
+
+    def __init__(
+        self,
+        connection: Connection,
+        pipeline: Pipeline,
+        server: Server,
+        identity: Identity,
+    ) -> None:
+        super().__init__(connection, pipeline, server, identity)
+        self.stored = False
+        self._locked: set[str] | None = None
+        self._versions: set[str] = set()
+        self._epoch = 0
+
+    def load(self, keys: Keys) -> State:
+        """Return every row that the keys lead to, checked; lock their books."""
+        asked = _asked(keys)
+        for _ in range(_LOADS):
+            found = self._behind_locks(asked)
+            state = self._state(keys, found)
+            if self._holds(keys, state.rows):
+                self._versions |= {row[_VERSION] for row in found if row[0] != "entry"}
+                self._epoch = epoch_of(state.rows)
+                return state
+            # Locks are taken in one order only, and so all of them anew.
+            self._wire.execute(b"COMMIT")
+            self._wire.execute(self.begin)
+            self._locked = None
+        msg = (
+            f"what was asked of the ledger {self.place} was moved by others whenever "
+            "it was about to be locked; the step did not run"
+        )
+        raise LedgerUnavailable(msg, ledger=self.place)
+
+    def _behind_locks(self, asked: Mapping[str, object]) -> list[_Columns]:
+        locks = None
+        if self._locked is None:
+            self._send("make_books", books=asked["books"])
+            locks = self._send("lock", **asked)
+        load = self._send("load", **asked)
+        self.wait()
+        if locks is not None:
+            self._locked = {name for (name,) in locks.fetchall()}
+        return load.fetchall()
+
+    def _holds(self, keys: Keys, rows: Rows) -> bool:
+        """Say whether all books are locked whose rows a decision may move.
+
+        A charge may have been made meanwhile, or a run taken over by another one.
+        """
+        needed = {*keys.books, *keys.whole, *(k[1] for k in rows if k[0] == "book")}
+        return needed <= (self._locked or set())
+
+    def _check(self, rows: Sequence[_Columns]) -> None:
+        super()._check(rows)
+        ((_, _, _, timeline, pinned, _, identifier, *told),) = rows
+        commit, fsync, full_pages, recovers = told[:4]
+        self._server.check_durable(
+            Durable(commit, fsync, full_pages, recovers == "true")
+        )
+        found = (self._wire.system_identifier, timeline)
+        self._server.check_pinned((identifier, pinned), found)
+
+    def store(
+        self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
+    ) -> None:
+        """Write entries, and the rows that follow from them, with the commit."""
+        if not entries:
+            return
+        held = self._locked or set()
+        if self.stored or not all(entry.book in held for entry in entries):
+            msg = "a transaction stores once, and only entries of books that it locked"
+            raise ValueError(msg)
+        self.stored = True
+        versions = f"{{{','.join(filter(None, self._versions))}}}"
+        kinds: dict[str, list[_Columns]] = {name: [] for name in (*_OFTEN, *_SELDOM)}
+        for key, row in changes.items():
+            if row is None:
+                self._send("drop_release", key=key[1], versions=versions)
+            elif isinstance(row, Epoch):
+                self._send("epoch", epoch=row.number, before=self._epoch)
+            else:
+                kinds[key[0]].append(columns_of_row(row, values))
+        for kind in _SELDOM:
+            if kinds[kind]:
+                rows = json.dumps(kinds[kind])
+                more = {} if kind == "term" else {"versions": versions}
+                self._send(kind, rows=rows, **more)
+        often = {kind: json.dumps(kinds[kind]) for kind in _OFTEN}
+        told = json.dumps([(*columns_of(entry), entry.hash) for entry in entries])
+        self._send("store", entry=told, versions=versions, **often)
+
+    def commit(self) -> None:
+        """Commit what was stored.
+
+        Raises:
+            LedgerUnavailable: If the server rolled back instead.
+        """
+        if not self.stored:
+            # Only locks end; nobody waits for a disk. At a ROLLBACK the driver would
+            # forget all statements that it prepared.
+            self._wire.execute(b"SET LOCAL synchronous_commit = off")
+        # Where a change failed, the server skips all that was sent after it.
+        ending = self._wire.execute(b"COMMIT")
+        self.wait()
+        if ending.statusmessage != "COMMIT":
+            msg = (
+                f"the ledger {self.place} did not commit but answered "
+                f"{ending.statusmessage}; nothing was charged"
+            )
+            raise LedgerUnavailable(msg, ledger=self.place)
+
+
+def _asked(keys: Keys) -> dict[str, object]:
+    further = {"entries": json.dumps(keys.entries), "reach": int(keys.reach)}
+    return {**parameters(keys), **further}
+
+
+@cache
+def _encoded() -> dict[str, bytes]:
+    return {name: sql.encode() for name, sql in statements("postgres").items()}
