@@ -453,6 +453,17 @@ WHERE entry.book = %(book)s
     AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
 ORDER BY entry.number DESC LIMIT %(limit)s
 
+-- name: rare_of_kind
+SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
+    entry.at, entry.writer, entry.hash, coalesce(before.hash, '')
+FROM entry
+LEFT JOIN entry AS before
+    ON before.book = entry.book AND before.number = entry.number - 1
+WHERE entry.book = %(book)s
+    AND entry.number < coalesce(CAST(%(before)s AS bigint), 9223372036854775807)
+    AND entry.kind = %(kind)s AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
+ORDER BY entry.number DESC LIMIT %(limit)s
+
 -- name: books
 SELECT name FROM book WHERE number > 0 ORDER BY name
 

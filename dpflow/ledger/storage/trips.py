@@ -42,8 +42,8 @@ from dpflow.ledger.storage.columns import (
     row_of,
     statements,
 )
+from dpflow.ledger.storage.questions import Questions
 from dpflow.ledger.storage.server import Connection, Durable, Server
-from dpflow.ledger.storage.tables import Tables
 
 _Columns = tuple[Any, ...]
 
@@ -70,7 +70,7 @@ _IN_ORDER: Mapping[str, itemgetter[Any]] = {
 _ENTRY = itemgetter(5, 1, 6, 7, 8, 9, 10, 11, 12, 13)
 
 
-class Snapshot(Tables):
+class Snapshot(Questions):
     """A consistent state of the ledger.
 
     Args:
