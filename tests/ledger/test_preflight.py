@@ -28,7 +28,7 @@ from dpflow.ledger.postgres_server import Server
 from dpflow.ledger.postgres_session import PostgresSession
 from dpflow.ledger.records import Granted, Replayed
 from dpflow.ledger.seals import last_costs, seal
-from dpflow.ledger.spending import spending
+from dpflow.ledger.views.spending import spending
 from dpflow.ledger.verify import verify
 from dpflow.ledger.views import (
     accounts,
