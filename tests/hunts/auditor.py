@@ -107,7 +107,7 @@ class _Account:
     held: list[int]
     entry: int = 0
     overdrawn: bool = False
-    told: list[str] = field(default_factory=list)
+    told: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -180,7 +180,8 @@ class _Auditor:
             assert min(*kept.settled, *kept.held) >= 0, "less than nothing"
             kept.entry = number
             kept.overdrawn |= account in body.get("overdrawn", ())
-            kept.told += body.get("told", {}).get(account, [])
+            for threshold in body.get("told", {}).get(account, []):
+                kept.told[threshold] = number
         self._note(book, columns[:4], postings, body, at)
 
     def _post(
@@ -306,7 +307,7 @@ class _Auditor:
             assert sums == (kept.settled, kept.held), "the account lies"
             assert (book, entry) == (name.split("#")[0], kept.entry), "it lies"
             assert bool(overdrawn) == kept.overdrawn, "the account lies"
-            assert list(data(told)) == kept.told, "the account lies"
+            assert data(told) == kept.told, "the account lies"
 
     def check_charges(self, rows: Sequence[Sequence[Any]]) -> None:
         """Compare the charges."""

@@ -10,26 +10,20 @@ from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.storage.base import Identity
-from dpflow.ledger.storage.sqlite import Connected, make_tables
+from dpflow.ledger.storage.tables import Tables, make_tables
 from tests.hunts.hooks import Hooks, Wire
 
 IDENTITY = Identity("0" * 32, None, "2026-11-22T00:00:00.000+00:00")
-SECRET = "00" * 32
+SECRET = bytes(32)
 
 
 @cache
 def empty_ledger() -> bytes:
     """Return the content of a new ledger's file."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    identity = {
-        "ledger_id": IDENTITY.ledger,
-        "schema_version": 1,
-        "min_writer": 1,
-        "release_secret": SECRET,
-        "at": IDENTITY.created_at,
-        "environment": IDENTITY.environment,
-    }
-    make_tables(connection, identity)
+    connection.execute("BEGIN")
+    make_tables(connection, IDENTITY, SECRET)
+    connection.execute("COMMIT")
     content = connection.serialize()
     connection.close()
     return content
@@ -40,14 +34,6 @@ def tables_in_memory() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.deserialize(empty_ledger())
     return connection
-
-
-class Within(Connected):
-    """A transaction on a connection that the hunts opened."""
-
-    def secret(self) -> bytes:
-        """Return what release keys are made with."""
-        return bytes.fromhex(SECRET)
 
 
 class MemoryStorage:
@@ -69,7 +55,7 @@ class MemoryStorage:
         """Run a block in one transaction."""
         try:
             self.wire.execute("BEGIN IMMEDIATE")
-            yield Within(self.wire, self.place)
+            yield Tables(self.wire, self.place, IDENTITY)
             self.wire.execute("COMMIT")
         except sqlite3.Error as error:
             self.roll_back()

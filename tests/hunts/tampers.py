@@ -42,7 +42,7 @@ TAMPERS = {
         met=False,
     ),
     "overdrawn": Tamper("account", "overdrawn = 1", met=False),
-    "told": Tamper("account", """told = '["0.5"]'""", met=False),
+    "told": Tamper("account", """told = '{"0.5":1}'""", met=False),
     "a book's hash": Tamper("book", f"hash = '{'0' * 64}'"),
     "a book's number": Tamper("book", "number = number - 1"),
     "a book that was put back": Tamper(

@@ -18,7 +18,7 @@ from dpflow.accounting.tally import Tally
 from dpflow.ledger.decision import end
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import Request
-from dpflow.ledger.storage import sqlite
+from dpflow.ledger.storage import tables
 from tests.hunts.machine import QUANTUM, LedgerMachine
 from tests.hunts.memory import MemoryStorage
 from tests.hunts.support import (
@@ -84,7 +84,7 @@ def one_too_many(patch: pytest.MonkeyPatch) -> None:
 
 def trusting(patch: pytest.MonkeyPatch) -> None:
     """Believe the rows without a look at the journal."""
-    patch.setattr(sqlite, "disagreement", lambda *_: None)
+    patch.setattr(tables, "disagreement", lambda *_: None)
 
 
 def any_request_will_do(patch: pytest.MonkeyPatch) -> None:
@@ -133,13 +133,13 @@ def voids_of_others(patch: pytest.MonkeyPatch) -> None:
 
 def half_a_store(patch: pytest.MonkeyPatch) -> None:
     """Write the entries, and leave out what follows from them for charges."""
-    store = sqlite.Connected.store
+    store = tables.Tables.store
 
     def half(self: Any, changes: Any, entries: Any, values: Any) -> None:
         kept = {key: row for key, row in changes.items() if key[0] != "charge"}
         store(self, kept, entries, values)
 
-    patch.setattr(sqlite.Connected, "store", half)
+    patch.setattr(tables.Tables, "store", half)
 
 
 CONTROLS = [

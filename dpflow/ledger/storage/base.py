@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.entry import Entry
+from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.rows import (
     EPOCH,
@@ -20,6 +21,7 @@ from dpflow.ledger.rows import (
     Row,
     Rows,
     Run,
+    Sums,
     Term,
     name_of_term,
 )
@@ -334,8 +336,38 @@ def disagreement(row: Row, read: ReadEntry) -> str | None:
         case Term(book=book, number=number, entry=entry):
             if read(book, entry).body.get("term") != row.facts:
                 return f"term {number} of {book!r} is not what entry {entry} says"
-        case Charge(id=name, places=places):
-            numbers = ((book, n) for book, both in places.items() for n in both if n)
-            if any(read(book, number).charge != name for book, number in numbers):
-                return f"charge {name} is not what its entries say"
+        case Charge(id=name) if _is_edited(row, read):
+            return f"charge {name} is not what its entries say"
     return None
+
+
+def _is_edited(row: Charge, read: ReadEntry) -> bool:
+    """Say whether a charge differs from the entries that began and ended it."""
+    for book, (number, end) in row.places.items():
+        made = read(book, number)
+        named = made.body.get("covers"), made.body.get("key")
+        if (made.charge, *named) != (row.id, row.covers, row.key):
+            return True
+        # Who runs a flow may adopt its preflight, of which its steps draw.
+        if row.covers is None and row.owner != made.body.get("owner"):
+            return True
+        held = {n: a for n, a in row.held.items() if n.partition("#")[0] == book}
+        if end:
+            ended = read(book, end)
+            if ended.charge != row.id or KINDS[ended.kind].ends != row.state or held:
+                return True
+        elif row.state != "open" or not _may_hold(row, held, made):
+            return True
+    return False
+
+
+def _may_hold(row: Charge, held: Sums, made: Entry) -> bool:
+    """Say whether an open charge may hold so much: what was reserved, less draws."""
+    reserved = {name: posting.amount for name, posting in made.postings.items()}
+    if row.covers is None:
+        return held == reserved
+    return held.keys() == reserved.keys() and all(
+        left <= most
+        for name, amounts in held.items()
+        for left, most in zip(amounts, reserved[name], strict=True)
+    )

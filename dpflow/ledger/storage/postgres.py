@@ -53,6 +53,9 @@ class PostgresStorage:
         ConfigurationError: If the URL cannot be read.
     """
 
+    #: Others write other books meanwhile.
+    exclusive = False
+
     def __init__(
         self,
         url: str,
