@@ -77,14 +77,14 @@ def test_what_cannot_be_read_is_damage(
 
 
 @pytest.mark.parametrize(
-    ("field", "asked", "kind"),
+    ("field", "asked"),
     [
-        ("charges", "x", "charge"),
-        ("releases", "x", "release"),
-        ("runs", "x", "run"),
-        ("claims", "x", "claim"),
-        ("books", "b", "book"),
-        ("granted", ("a", "x"), "granted"),
+        ("charges", "x"),
+        ("releases", "x"),
+        ("runs", "x"),
+        ("claims", "x"),
+        ("books", "b"),
+        ("granted", ("a", "x")),
     ],
 )
 def test_another_row_than_was_asked_for_is_damage(
@@ -92,7 +92,6 @@ def test_another_row_than_was_asked_for_is_damage(
     monkeypatch: pytest.MonkeyPatch,
     field: str,
     asked: Any,
-    kind: str,
 ) -> None:
     """In swapped pages, SQLite's search ends at some other row and returns that."""
     mine = granted(ledger, key="week/1")
@@ -110,7 +109,7 @@ def test_another_row_than_was_asked_for_is_damage(
     with ledger.storage.read() as reading:
         assert reading.load(Keys(**{field: (there[field],)}))
         monkeypatch.setattr(loading, "parts_of", lambda _: answered)
-        with pytest.raises(LedgerCorrupt, match=f"another {kind} came"):
+        with pytest.raises(LedgerCorrupt, match="another [a-z]+ came than"):
             reading.load(Keys(**{field: (asked,)}))
 
 
