@@ -9,12 +9,13 @@ by somebody else since.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import Any
 
-from psycopg import Cursor, Pipeline
+from psycopg import Cursor, Pipeline, RawCursor
 
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.entry import Entry, columns_of
@@ -31,6 +32,7 @@ from dpflow.ledger.rows import (
 )
 from dpflow.ledger.storage.base import (
     Identity,
+    Place,
     another_ledger,
     check_writer,
     disagreement,
@@ -38,7 +40,6 @@ from dpflow.ledger.storage.base import (
 )
 from dpflow.ledger.storage.columns import (
     columns_of_row,
-    parameters,
     row_of,
     statements,
 )
@@ -94,7 +95,7 @@ class Snapshot(Tables):
         self._identity = identity
         self._wire = connection
         self._pipeline = pipeline
-        self._sql = _encoded()
+        self._sql = _statements()
         connection.execute(self.begin)
 
     def load(self, keys: Keys) -> State:
@@ -106,6 +107,14 @@ class Snapshot(Tables):
     def rare(self, book: str, *kinds: str) -> Iterator[Entry]:
         """Yield a book's entries of other kinds than `COMMON`, newest first."""
         yield from self._backwards("rare", book, None, kinds=list(kinds) or None)
+
+    def entries(self, places: Iterable[Place]) -> dict[Place, Entry]:
+        """Return those of some entries that are there, hashes checked."""
+        wanted = sorted(set(places))
+        books = _array(book for book, _ in wanted)
+        numbers = _array(str(number) for _, number in wanted)
+        found = self._ask("entries", books=books, numbers=numbers)
+        return {(row[0], row[1]): self._entry(row[9], row) for row in found}
 
     def wait(self) -> None:
         """Send all that was not sent yet, and wait until all is answered."""
@@ -158,7 +167,9 @@ class Snapshot(Tables):
             raise another_ledger(self.place, self._identity.ledger, row[5])
 
     def _send(self, name: str, **values: object) -> Cursor[_Columns]:
-        return self._wire.execute(self._sql[name], values)
+        sql, names = self._sql[name]
+        cursor = RawCursor(self._wire)
+        return cursor.execute(sql, [values[each] for each in names])
 
     def _ask(self, name: str, **values: object) -> Cursor[_Columns]:
         asked = self._send(name, **values)
@@ -193,8 +204,8 @@ class Trips(Snapshot):
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked; lock their books."""
         asked = _asked(keys)
-        for _ in range(_LOADS):
-            found = self._behind_locks(asked)
+        for turn in range(_LOADS):
+            found = self._behind_locks(asked, keys)
             state = self._state(keys, found)
             if self._holds(keys, state.rows):
                 self._versions |= {row[_VERSION] for row in found if row[0] != "entry"}
@@ -204,17 +215,19 @@ class Trips(Snapshot):
             self._wire.execute(b"COMMIT")
             self._wire.execute(self.begin)
             self._locked = None
+            if turn == 0:
+                self._send("make_books", **asked)
         msg = (
             f"what was asked of the ledger {self.place} was moved by others whenever "
             "it was about to be locked; the step did not run"
         )
         raise LedgerUnavailable(msg, ledger=self.place)
 
-    def _behind_locks(self, asked: Mapping[str, object]) -> list[_Columns]:
+    def _behind_locks(self, asked: Mapping[str, object], keys: Keys) -> list[_Columns]:
         locks = None
         if self._locked is None:
-            self._send("make_books", books=asked["books"])
-            locks = self._send("lock", **asked)
+            deep = keys.reach and (keys.charges or keys.runs)
+            locks = self._send("lock_charges" if deep else "lock", **asked)
         load = self._send("load", **asked)
         self.wait()
         if locks is not None:
@@ -293,10 +306,45 @@ class Trips(Snapshot):
 
 
 def _asked(keys: Keys) -> dict[str, object]:
-    further = {"entries": json.dumps(keys.entries), "reach": int(keys.reach)}
-    return {**parameters(keys), **further}
+    """Return the parameters of `load`."""
+    gates = [
+        (book, f"/{place}" if place else "")
+        for book, places in keys.gates.items()
+        for place in places
+    ]
+    return {
+        "books": _array([*keys.books, *keys.whole]),
+        "gate_books": _array([book for book, _ in gates]),
+        "gate_places": _array([place for _, place in gates]),
+        "charges": _array(keys.charges),
+        "releases": _array(keys.releases),
+        "runs": _array(keys.runs),
+        "granted_books": _array([book for book, _ in keys.granted]),
+        "granted_steps": _array([step for _, step in keys.granted]),
+        "claims": _array(keys.claims),
+        "whole": _array(keys.whole),
+        "entry_books": _array([book for book, _ in keys.entries]),
+        "entry_numbers": _array([str(number) for _, number in keys.entries]),
+        "reach": int(keys.reach),
+    }
+
+
+def _array(texts: Iterable[str]) -> str:
+    """Write an array as PostgreSQL reads it."""
+    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+    return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
+
+
+_PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 @cache
-def _encoded() -> dict[str, bytes]:
-    return {name: sql.encode() for name, sql in statements("postgres").items()}
+def _statements() -> dict[str, tuple[bytes, tuple[str, ...]]]:
+    """Return each statement as the server takes it, and its parameters in order."""
+    found = {}
+    for name, sql in statements("postgres").items():
+        names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
+        numbers = {each: f"${number}" for number, each in enumerate(names, 1)}
+        text = _PARAMETER.sub(lambda part: numbers[part[1]], sql)  # noqa: B023
+        found[name] = (text.encode(), names)
+    return found
