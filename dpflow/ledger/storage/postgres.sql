@@ -299,9 +299,12 @@ place (book, made, ended, moves) AS MATERIALIZED (
     FROM charge_row, json_each(CAST(charge_row.places AS json)) AS part
 ),
 book_row AS MATERIALIZED (
-    SELECT * FROM book
-    WHERE number > 0
-        AND name = ANY (CAST(%(books)s AS text[])
+    SELECT book.*, term.number AS newest, term.entry AS pinned
+    FROM book
+    LEFT JOIN term ON term.book = book.name AND term.number = book.terms
+        AND book.name = ANY (CAST(%(books)s AS text[]))
+    WHERE book.number > 0
+        AND book.name = ANY (CAST(%(books)s AS text[])
             || ARRAY(SELECT place.book FROM place WHERE place.moves))
 ),
 account_row AS MATERIALIZED (
@@ -324,11 +327,6 @@ account_row AS MATERIALIZED (
 ),
 term_row AS MATERIALIZED (
     SELECT term.book, term.number, term.entry
-    FROM book_row
-    JOIN term ON term.book = book_row.name AND term.number = book_row.terms
-    WHERE book_row.name = ANY (CAST(%(books)s AS text[]))
-    UNION ALL
-    SELECT term.book, term.number, term.entry
     FROM account_row
     JOIN term ON term.book = account_row.book AND term.number
         = CAST(split_part(split_part(account_row.id, '#', 2), '/', 1) AS bigint)
@@ -339,6 +337,7 @@ term_row AS MATERIALIZED (
 ),
 behind (book, number) AS (
     SELECT name, number FROM book_row
+    UNION SELECT name, pinned FROM book_row WHERE pinned IS NOT NULL
     UNION SELECT book, entry FROM term_row
     UNION SELECT book, entry FROM account_row
     UNION SELECT book, made FROM place
@@ -349,7 +348,7 @@ behind (book, number) AS (
         FROM unnest(CAST(%(entry_books)s AS text[]), CAST(%(entry_numbers)s AS bigint[]))
             AS further (book, number)
 )
-SELECT 'ledger', ledger.epoch, ledger.min_writer,
+SELECT 'epoch', ledger.epoch, ledger.min_writer,
     CASE WHEN pg_is_in_recovery() THEN 0 ELSE
         CAST(CAST('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
             AS bit(32)) AS bigint)
@@ -360,7 +359,7 @@ SELECT 'ledger', ledger.epoch, ledger.min_writer,
     NULL, NULL, NULL
 FROM ledger LEFT JOIN server ON server.one = ledger.one
 UNION ALL
-SELECT 'book', number, terms, NULL, NULL, name, hash, frozen, ran,
+SELECT 'book', number, terms, newest, pinned, name, hash, frozen, ran,
     NULL, NULL, NULL, NULL, NULL
 FROM book_row
 UNION ALL
@@ -441,8 +440,17 @@ LEFT JOIN entry AS before
 WHERE entry.book = %(book)s
     AND entry.number < coalesce(CAST(%(before)s AS bigint), 9223372036854775807)
     AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
-    AND (CAST(%(kinds)s AS text[]) IS NULL
-        OR entry.kind = ANY (CAST(%(kinds)s AS text[])))
+ORDER BY entry.number DESC LIMIT %(limit)s
+
+-- name: rare_of_kind
+SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
+    entry.at, entry.writer, entry.hash, coalesce(before.hash, '')
+FROM entry
+LEFT JOIN entry AS before
+    ON before.book = entry.book AND before.number = entry.number - 1
+WHERE entry.book = %(book)s
+    AND entry.number < coalesce(CAST(%(before)s AS bigint), 9223372036854775807)
+    AND entry.kind = %(kind)s AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
 ORDER BY entry.number DESC LIMIT %(limit)s
 
 -- name: books

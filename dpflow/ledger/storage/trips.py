@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import Any
@@ -18,33 +18,15 @@ from typing import Any
 from psycopg import Cursor, Pipeline, RawCursor
 
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.ledger.entry import Entry, columns_of
+from dpflow.ledger.damage import UNREADABLE
+from dpflow.ledger.entry import Entry, columns_of, entry_of, proof_of
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import (
-    EPOCH,
-    Changes,
-    Epoch,
-    Key,
-    Row,
-    Rows,
-    epoch_of,
-    key_of,
-)
-from dpflow.ledger.storage.base import (
-    Identity,
-    Place,
-    another_ledger,
-    check_writer,
-    disagreement,
-    entries_of,
-)
-from dpflow.ledger.storage.columns import (
-    columns_of_row,
-    row_of,
-    statements,
-)
+from dpflow.ledger.rows import Changes, Epoch, JournalError, Rows, epoch_of
+from dpflow.ledger.storage.base import Identity, Place, another_ledger, check_writer
+from dpflow.ledger.storage.columns import columns_of_row, statements
+from dpflow.ledger.storage.loading import Loading, Part
+from dpflow.ledger.storage.questions import Questions
 from dpflow.ledger.storage.server import Connection, Durable, Server
-from dpflow.ledger.storage.tables import Tables
 
 _Columns = tuple[Any, ...]
 
@@ -58,20 +40,20 @@ _VERSION = 13
 
 # A UNION has numbers and texts in columns of their own: numbers from 1, texts from 5.
 _IN_ORDER: Mapping[str, itemgetter[Any]] = {
-    "ledger": itemgetter(0, 1, 12, 12, 12, 12, 12, 12, 12, 12),
-    "book": itemgetter(0, 5, 1, 6, 7, 8, 2, 12, 12, 12),
-    "term": itemgetter(0, 5, 1, 2, 12, 12, 12, 12, 12, 12),
-    "account": itemgetter(0, 5, 6, 1, 7, 8, 2, 9, 12, 12),
+    "epoch": itemgetter(0, 1, 5, 2),
+    "book": itemgetter(0, 5, 1, 6, 7, 8, 2, 3, 4),
+    "term": itemgetter(0, 5, 1, 2),
+    "account": itemgetter(0, 5, 6, 1, 7, 8, 2, 9),
     "charge": itemgetter(0, 5, 6, 7, 8, 9, 10, 11, 12, 1),
-    "release": itemgetter(0, 5, 6, 7, 8, 9, 10, 12, 12, 12),
-    "run": itemgetter(0, 5, 6, 7, 8, 9, 12, 12, 12, 12),
-    "granted": itemgetter(0, 5, 6, 7, 12, 12, 12, 12, 12, 12),
-    "claim": itemgetter(0, 5, 6, 12, 12, 12, 12, 12, 12, 12),
+    "release": itemgetter(0, 5, 6, 7, 8, 9, 10),
+    "run": itemgetter(0, 5, 6, 7, 8, 9),
+    "granted": itemgetter(0, 5, 6, 7),
+    "claim": itemgetter(0, 5, 6),
+    "entry": itemgetter(5, 1, 6, 7, 8, 9, 10, 11, 12),
 }
-_ENTRY = itemgetter(5, 1, 6, 7, 8, 9, 10, 11, 12, 13)
 
 
-class Snapshot(Tables):
+class Snapshot(Questions):
     """A consistent state of the ledger.
 
     Args:
@@ -104,57 +86,38 @@ class Snapshot(Tables):
         self.wait()
         return self._state(keys, asked.fetchall())
 
-    def rare(self, book: str, *kinds: str) -> Iterator[Entry]:
-        """Yield a book's entries of other kinds than `COMMON`, newest first."""
-        yield from self._backwards("rare", book, None, kinds=list(kinds) or None)
-
-    def entries(self, places: Iterable[Place]) -> dict[Place, Entry]:
-        """Return those of some entries that are there, hashes checked."""
-        wanted = sorted(set(places))
-        books = _array(book for book, _ in wanted)
-        numbers = _array(str(number) for _, number in wanted)
-        found = self._ask("entries", books=books, numbers=numbers)
-        return {(row[0], row[1]): self._entry(row[9], row) for row in found}
-
     def wait(self) -> None:
         """Send all that was not sent yet, and wait until all is answered."""
         # Not a mere flush: after it, the server's timer for idle transactions runs.
         self._pipeline.sync()
 
     def _state(self, keys: Keys, found: list[_Columns]) -> State:
-        entries = {
-            (row[5], row[1]): self._entry(row[13], _ENTRY(row))
-            for row in found
-            if row[0] == "entry"
-        }
-        self._check([row for row in found if row[0] == "ledger"])
+        """Return what one trip brought, checked."""
+        entries = {(row[5], row[1]): row for row in found if row[0] == "entry"}
+        rows = [_IN_ORDER[row[0]](row) for row in found if row[0] != "entry"]
 
-        def entry(book: str, number: int) -> Entry:
-            known = entries.get((book, number))
-            if known is None:
-                what = f"entry {number} of book {book!r} is not there"
-                raise self._damaged(what)
-            return known
+        def ask(_: Sequence[Part]) -> list[_Columns]:
+            """Return all rows, once: what they do not have is not there."""
+            told = rows[:]
+            rows.clear()
+            return told
 
-        rows: dict[Key, Row] = {}
-        values: dict[str, str] = {}
-        for columns in found:
-            kind = columns[0]
-            if kind == "entry":
-                continue
-            if kind == "ledger":
-                rows[EPOCH] = Epoch(columns[1])
-                continue
-            row = row_of(_IN_ORDER[kind](columns), entry)
-            rows[key_of(row)] = row
-            wrong = disagreement(row, entry)
-            if wrong is not None:
-                raise self._damaged(wrong)
-            if kind == "release" and columns[10] is not None:
-                values[columns[5]] = columns[10]
-        further = {place: entries[place] for place in keys.entries if place in entries}
-        made = {**entries_of(rows, entry), **further}
-        return State(rows=rows, entries=made, values=values)
+        def read(shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
+            return {
+                place: self._entry(
+                    entries[place][13],
+                    _IN_ORDER["entry"](entries[place]),
+                    entry_of if place in shown else proof_of,
+                )
+                for place in entries.keys() & (shown | proofs)
+            }
+
+        self._check([row for row in found if row[0] == "epoch"])
+        try:
+            return Loading(keys, ask, read).state()
+        except (JournalError, *UNREADABLE) as error:
+            what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
+            raise self._damaged(what) from error
 
     def _check(self, rows: Sequence[_Columns]) -> None:
         """Refuse another ledger than the one that was opened."""
@@ -165,6 +128,12 @@ class Snapshot(Tables):
         check_writer(self.place, row[2])
         if row[5] != self._identity.ledger:
             raise another_ledger(self.place, self._identity.ledger, row[5])
+
+    def _entries(self, wanted: list[Place]) -> dict[Place, Entry]:
+        books = _array(book for book, _ in wanted)
+        numbers = _array(str(number) for _, number in wanted)
+        found = self._ask("entries", books=books, numbers=numbers)
+        return {(row[0], row[1]): self._entry(row[9], row) for row in found}
 
     def _send(self, name: str, **values: object) -> Cursor[_Columns]:
         sql, names = self._sql[name]
