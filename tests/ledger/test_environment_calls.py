@@ -71,7 +71,7 @@ def test_the_holder_of_the_lock_is_named(path: Path) -> None:
     gate = Gate()
 
     def hold(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).database.write():
+        with open_ledger(url(path)).storage.write():
             say("held")
             gate.wait()
 
