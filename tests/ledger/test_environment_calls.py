@@ -22,7 +22,7 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.model import Wish
-from dpflow.ledger.office import amend, apply_policy, freeze
+from dpflow.ledger.office import amend, apply_policy, forget_release, freeze
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.views.releases import releases
