@@ -58,6 +58,8 @@ from dpflow.ledger.rows import (
     run_of,
 )
 
+_NONE: Mapping[str, int] = {}
+
 # What the kinds do
 
 
@@ -245,13 +247,13 @@ class _Moves:
                     f"{list(found.settled)} and {list(found.held)}"
                 )
                 raise JournalError(what)
-            moved = before or Account(name, entry.book, 0, (), ())
-            self.changes["account", name] = moved._replace(
-                entry=entry.number,
-                settled=found.settled,
-                held=found.held,
-                overdrawn=moved.overdrawn or name in overdrawn,
-                told={**moved.told, **dict.fromkeys(told.get(name, ()), entry.number)},
+            alerts = _NONE if before is None else before.told
+            if name in told:
+                alerts = {**alerts, **dict.fromkeys(told[name], entry.number)}
+            over = name in overdrawn or (before is not None and before.overdrawn)
+            _, settled, holds = found
+            self.changes["account", name] = Account(
+                name, entry.book, entry.number, settled, holds, over, alerts
             )
 
     def charge(self) -> None:

@@ -259,7 +259,7 @@ class SqliteStorage:
             raise LedgerUnavailable(msg, ledger=self.place)
 
     def _check_present(self) -> None:
-        if not self.path.is_file():
+        if not os.path.isfile(self.path):  # noqa: PTH113 (asked at each step)
             if self._file is not None:
                 raise self._removed()
             msg = (

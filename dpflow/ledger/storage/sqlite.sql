@@ -35,8 +35,8 @@ CREATE TABLE account (
     overdrawn INTEGER NOT NULL CHECK (overdrawn IN (0, 1)),
     told TEXT NOT NULL,
     -- A list of digits and commas: no sign, fraction, space or empty number.
-    CHECK (settled GLOB '[[][0-9]*]' AND NOT settled GLOB '*[^][0-9,]*'),
-    CHECK (held GLOB '[[][0-9]*]' AND NOT held GLOB '*[^][0-9,]*')
+    CHECK (settled GLOB '[[][0-9]*]' AND trim(settled, '[],0123456789') = ''),
+    CHECK (held GLOB '[[][0-9]*]' AND trim(held, '[],0123456789') = '')
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE entry (
     book TEXT NOT NULL,
