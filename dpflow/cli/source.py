@@ -30,7 +30,7 @@ from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.rows import Term
-from dpflow.ledger.verify import first_problem
+from dpflow.ledger.audit.verify import first_problem
 from dpflow.ledger.views.terms import book_state, differences, is_replaceable
 from dpflow.overview import ENDED
 from dpflow.policy import Policy, PolicySet, load_policies
