@@ -130,6 +130,8 @@ class Ledger:
         Returns:
             An answer for each; one that failed contributes nothing.
         """
+        if not commands:
+            return []
         why = self.storage.unwritable
         if why is not None:
             return self._kept(commands, why)

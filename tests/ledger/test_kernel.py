@@ -741,7 +741,7 @@ def test_a_step_that_two_gates_refuse_halts_too(ledger: Ledger, path: Place) -> 
     assert caught.value.gate == "dataset"
     with pytest.raises(BudgetRefused, match="halted this flow run"):
         weekly(ledger, SMALL)
-    assert kinds(path, ODOMETER) == ["open", "refuse", "refuse"]
+    assert kinds(path, ODOMETER) == ["refuse", "refuse"]
     with pytest.raises(BudgetRefused, match="No further DP step") as caught:
         weekly(ledger, Gaussian(sensitivity=1, sigma="0.05"))
     assert caught.value.gate == "dataset"

@@ -321,7 +321,7 @@ def reached(
 
 
 def entries_of(rows: Rows, read: ReadEntry) -> dict[tuple[str, int], Entry]:
-    """Return the entries that begin and end charges, end books or refused a run."""
+    """Return the entries that begin and end charges, or refused a run, among rows."""
     wanted = [place for row in rows.values() for place in _places(row)]
     return {(book, number): read(book, number) for book, number in wanted}
 
@@ -329,8 +329,6 @@ def entries_of(rows: Rows, read: ReadEntry) -> dict[tuple[str, int], Entry]:
 def _places(row: Row) -> Iterator[tuple[str, int]]:
     if isinstance(row, Run) and row.unheld is not None:
         yield row.unheld
-    if isinstance(row, Book) and row.number:
-        yield row.name, row.number
     if isinstance(row, Charge):
         for book, numbers in row.places.items():
             yield from ((book, number) for number in numbers if number)
