@@ -25,7 +25,7 @@ from dpflow.exceptions import BudgetRefused, DpflowError
 from dpflow.ledger import Ledger
 from dpflow.ledger.owner import Owners
 from dpflow.ledger.records import Granted, Replayed
-from dpflow.ledger.releases import check_value
+from dpflow.ledger.views.releases import check_value
 from dpflow.ledger.sqlite import SqliteDatabase
 from tests.ledger.support import (
     UNIT,

@@ -88,7 +88,7 @@ CREATE TABLE claim (
     name TEXT PRIMARY KEY,
     said TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX entry_rare ON entry (book, number)
+CREATE INDEX entry_rare ON entry (book, number, kind)
     WHERE kind NOT IN ('reserve', 'settle', 'void', 'seal');
 CREATE INDEX entry_of_kind ON entry (book, kind, number)
     WHERE kind NOT IN ('reserve', 'settle', 'void', 'seal');
