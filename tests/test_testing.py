@@ -31,7 +31,7 @@ from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError, PolicyError, UnknownDataset
 from dpflow.ledger import create_ledger, migrate_ledger, open_ledger
 from dpflow.ledger.memory import forget_memory
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from dpflow.mechanisms.gradient_descent import poisson_sample
 from dpflow.mechanisms.noise import integer_laplace
 from dpflow.mechanisms.sources import (
