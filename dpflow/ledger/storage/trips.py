@@ -33,6 +33,7 @@ from dpflow.ledger.storage.base import (
     Identity,
     another_ledger,
     check_writer,
+    contradiction,
     disagreement,
     entries_of,
 )
@@ -139,6 +140,9 @@ class Snapshot(Questions):
                 raise self._damaged(wrong)
             if kind == "release" and columns[10] is not None:
                 values[columns[5]] = columns[10]
+        wrong = contradiction(rows, entries)
+        if wrong is not None:
+            raise self._damaged(wrong)
         further = {place: entries[place] for place in keys.entries if place in entries}
         made = {**entries_of(rows, entry), **further}
         return State(rows=rows, entries=made, values=values)
