@@ -238,10 +238,10 @@ class Ledger:
 
     def _alive(self, state: State, commands: Sequence[Command]) -> State:
         """Add which owners of open charges still run, of those that matter here."""
-        mine = self.owners.mine()
+        asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
         others = {owner for command in commands for owner in _met(state, command)}
-        living = {each for each in others if each == mine or self.owners.alive(each)}
-        return replace(state, alive=living)
+        living = {each for each in others - asking if self.owners.alive(each)}
+        return replace(state, alive=asking | living)
 
     def _reserving(self, request: Request) -> Reserve:
         applies = self.conditions.applies_policies

@@ -79,7 +79,7 @@ def test_nothing_in_it_can_be_changed(tmp_path: Path, database: str) -> None:
         "DELETE FROM dpflow_witness.source",
     ):
         with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
-            edit(database, statement)
+            edit(database, statement, locked=True)
 
 
 def _without_triggers(database: str, statement: str) -> None:
