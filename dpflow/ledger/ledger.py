@@ -143,12 +143,13 @@ class Ledger:
         """Say how a request would be decided now; nothing is kept of it."""
         command, why = self._reserving(request), self.storage.unwritable
         if why is not None:
-            found: Answer | DpflowError = self._kept([command], why)[0]
-            return found
+            kept: Answer | DpflowError = self._kept([command], why)[0]
+            return kept
         others = self.sources.others(request.policies)
         with self.storage.read() as reading, Readable(self.place):
             state = self._alive(reading.load(command.keys), [command])
-            return self._one(state, command, others)[0]
+            found: Answer | DpflowError = self._one(state, command, others)[0]
+            return found
 
     def _decided(self, commands: Sequence[Command], *, again: bool) -> list[_Answered]:
         others = self.sources.others(_policies(commands))
