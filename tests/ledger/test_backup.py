@@ -11,6 +11,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.witness_old import Witness
+from dpflow.ledger.witness_places import witness_at
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -21,8 +23,6 @@ from dpflow.exceptions import (
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.witness_old import Witness
-from dpflow.ledger.witness_places import witness_at
 from tests.ledger.support import Child, die, edit, granted, holding, read, sums, url
 from tests.ledger.test_reconcile import POLICIES
 from tests.ledger.test_rollback import Host

@@ -17,8 +17,8 @@ from dpflow import Gaussian, Laplace, PureDP, guarded, release
 from dpflow.cli.report import read_report
 from dpflow.config import settings
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, DPStepFailed
-from dpflow.ledger.records import OpenReservation, TermView
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.records import OpenReservation, TermView
 from dpflow.ledger.views import refusals
 from dpflow.overview import FlowOverview, State
 from dpflow.project import current_project
