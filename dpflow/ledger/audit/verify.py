@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError
-from dpflow.ledger.audit.checkpoints import forged, miscounted, points_of, rows_from
-from dpflow.ledger.audit.checkpoints import signed as signed_now
-from dpflow.ledger.audit.checkpoints import sums_of
+from dpflow.ledger.checkpoint import forged, miscounted, points_of, rows_from
+from dpflow.ledger.checkpoint import signed as signed_now
+from dpflow.ledger.checkpoint import sums_of
 from dpflow.ledger.audit.compare import COLUMNS, Comparing, Finding
 from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.audit.gates import Admissions, first_beyond, hidden_overdraft
