@@ -359,7 +359,9 @@ class _Moves:
         kept = found if isinstance(found, Release) else None
         mine = kept is not None and kept.charge == charge.id
         if kind == "reserve" and not mine:
-            self.changes[place] = Release(charge.key, charge.id, entry.book, "claimed")
+            # The same whichever of the charge's books is followed first.
+            book = str(self.body["accounts"][0]).partition("#")[0]
+            self.changes[place] = Release(charge.key, charge.id, book, "claimed")
         elif kept is None or not mine:
             return
         elif kind == "settle" and self.body["outcome"] == "completed":

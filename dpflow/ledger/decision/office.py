@@ -337,7 +337,7 @@ def forget(state: State, command: Forget) -> Decision:
     if (
         kept is None
         or kept.state != "settled"
-        or kept.digest != command.digest
+        or (kept.book, kept.digest) != (command.book, command.digest)
         or kept.key not in state.values
     ):
         return pen.decided(answer=False)
