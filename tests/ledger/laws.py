@@ -524,7 +524,7 @@ class Play:
 
     def repair(self) -> None:
         """Charge again what a witness would say is lost; the same loss once."""
-        rows = sorted(self.rows(Account), key=lambda row: row.id)
+        rows = [row for row in self.rows(Account) if any(row.settled)]
         if not rows:
             return
         row = self.random.choice(rows)
@@ -532,7 +532,7 @@ class Play:
         place = (50, self.random.choice("fe") * 64)
         loss = Loss(
             number=book.number,
-            amounts={row.id: tuple(amount // 3 for amount in row.settled)},
+            amounts={row.id: tuple(-(-amount // 3) for amount in row.settled)},
             entries=(place,),
             frozen=self.random.choice(["", "", "a freeze was lost"]),
         )
