@@ -247,7 +247,7 @@ def owner_of(project: Project) -> str:
     Raises:
         LedgerUnavailable: If it cannot take one.
     """
-    if project.ledger.database.unwritable is not None:
+    if project.ledger.storage.unwritable is not None:
         # Nothing can be reserved in its name.
         return "reader"
     try:

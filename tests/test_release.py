@@ -36,7 +36,7 @@ from dpflow.exceptions import (
     ReleaseError,
 )
 from dpflow.execution import Execution
-from dpflow.ledger.releases import releases
+from dpflow.ledger.views.releases import releases
 from dpflow.ledger.sqlite import SqliteDatabase
 from dpflow.project import current_project
 from dpflow.step import define_step

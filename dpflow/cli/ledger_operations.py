@@ -24,7 +24,7 @@ from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.accounting.costs import Cost
-    from dpflow.ledger.operations import Charge
+    from dpflow.ledger.model import Posted
     from dpflow.ledger.records import OpenReservation
 
 _BLOCK = 2**20
@@ -248,7 +248,7 @@ def amend(
     """
     from dpflow.accounting.cost_text import cost_from_text
     from dpflow.cli.source import project_ledger
-    from dpflow.ledger.operations import amend as charge
+    from dpflow.ledger.office import amend as charge
 
     read = cost_from_text(cost)
     with project_ledger(quiet=True, writes=True) as (_, ledger):
@@ -280,7 +280,7 @@ def import_prior(
     """
     from dpflow.accounting.cost_text import cost_from_text
     from dpflow.cli.source import project_ledger
-    from dpflow.ledger.operations import import_prior as charge
+    from dpflow.ledger.office import import_prior as charge
     from dpflow.policy import load_policies
 
     read, proof = cost_from_text(cost), _sha256(evidence)
@@ -381,7 +381,7 @@ def _say_reservations(found: list[OpenReservation]) -> None:
 
 
 def _say_charges(
-    charges: list[Charge], cost: Cost, facts: Mapping[str, Any], *, as_json: bool
+    charges: list[Posted], cost: Cost, facts: Mapping[str, Any], *, as_json: bool
 ) -> None:
     """Say what was charged by hand."""
     from dpflow.summary import amounts_text

@@ -30,7 +30,6 @@ from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.rows import Term
-from dpflow.ledger.verify import first_problem
 from dpflow.ledger.views.terms import book_state, differences, is_replaceable
 from dpflow.overview import ENDED
 from dpflow.policy import Policy, PolicySet, load_policies
@@ -106,6 +105,9 @@ def damage_told(ledger: Ledger) -> Iterator[None]:
     except UNREADABLE as error:
         if isinstance(error, DpflowError):
             raise
+        # Only where something is wrong.
+        from dpflow.ledger.audit.verify import first_problem  # noqa: PLC0415
+
         problem = first_problem(ledger)
         if problem is None:
             raise

@@ -21,7 +21,7 @@ from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.gates import Gate
 from dpflow.ledger.operations import amend
 from dpflow.ledger.records import Request
-from dpflow.ledger.runs import FlowRun, dataset_runs, run_charges
+from dpflow.ledger.views.runs import FlowRun, dataset_runs, run_charges
 from dpflow.policy import Policy, parse_policy
 from dpflow.workload import Step, times
 

@@ -15,9 +15,9 @@ from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.operations import import_prior
 from dpflow.ledger.records import Granted
-from dpflow.ledger.runs import dataset_runs, run_charges
+from dpflow.ledger.views.runs import dataset_runs, run_charges
 from dpflow.ledger.seals import seal
-from dpflow.ledger.spending import spending
+from dpflow.ledger.views.spending import spending
 from dpflow.ledger.views import accounts, alerts, usage
 from dpflow.plots.burndown import BurnDown
 from tests.ledger.preflights import whole

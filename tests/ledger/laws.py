@@ -279,7 +279,7 @@ class Play:
     """One random history.
 
     Attributes:
-        answers: The types of all answers.
+        answers: The type of each answer, and what it says if it is an error.
     """
 
     def __init__(self, seed: int, storage: Any) -> None:
@@ -291,7 +291,7 @@ class Play:
         self.policies = {"a": PLAIN, "d": WHOLE, **MEMBERS, **SOURCED}
         self.open: list[tuple[str, Request]] = []
         self.ended: list[str] = []
-        self.answers: list[str] = []
+        self.answers: list[tuple[str, str]] = []
         self.repairs = 0
         deeds = [self.reserve] * 8 + [self.end] * 5
         deeds += [self.preflight, self.die] * 3 + [self.seal, self.close] * 2
@@ -315,7 +315,8 @@ class Play:
             answer = self.ledger.ask(command)
         except DpflowError as error:
             answer = error
-        self.answers.append(type(answer).__name__)
+        said = answer.message if isinstance(answer, DpflowError) else ""
+        self.answers.append((type(answer).__name__, said))
         return answer
 
     def request(self, **fields: Any) -> Request:
@@ -346,7 +347,7 @@ class Play:
             "flow": flow,
             "flow_run": run,
             "enclosing_runs": () if run is None else (run, "outer"),
-            "release_key": random.choice([None, None, "k1", "k2"]),
+            "release_key": random.choice([None, "k1"]),
             "preflights": () if run is None else (run,),
             "fresh": random.random() < 0.1,
             **fields,
@@ -463,6 +464,8 @@ class Play:
 
     def carve(self) -> None:
         """Grant a part of a budget."""
+        if self.policies["e"].source is None:
+            return
         cost = ApproxDP(epsilon=self.random.choice(["0.1", "0.7"]), delta=0)
         grant = Grant(
             source="visits",
@@ -562,5 +565,3 @@ def played(seed: int, store: Callable[[], Any], play: Any = Play) -> Any:
         if not lawful(found.storage):
             break
     return found
-
-

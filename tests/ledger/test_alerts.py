@@ -12,7 +12,7 @@ from dpflow import Gaussian, guarded
 from dpflow.accounting import FILTERS
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.alerts import alert_text
+from dpflow.ledger.views.alerts import alert_text
 from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.records import Granted

@@ -19,6 +19,7 @@ from tests.ledger.laws import (
     folded_anew,
     folded_apart,
     lawful,
+    plain,
     played,
     unordered,
 )
@@ -35,13 +36,22 @@ def test_rows_are_the_fold_of_the_journal(seed: int, store: type[Any]) -> None:
     play = once(seed, store)
     assert lawful(play.storage)
     assert unordered(folded_apart(play.storage)) == unordered(play.storage.stored())
-    assert {"Granted", "BudgetRefused"} <= {*play.answers}
+    assert {"Granted", "BudgetRefused"} <= {name for name, _ in play.answers}
+
+
+@pytest.mark.parametrize("store", [InSqlite, InPostgres])
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_every_storage_answers_alike(seed: int, store: type[Any]) -> None:
+    """The same history has the same answers and comes to the same rows."""
+    play, twin = once(seed, store), once(seed, InMemory)
+    assert play.answers == twin.answers
+    assert plain(play.storage.stored()) == plain(twin.storage.stored())
 
 
 def test_the_histories_meet_every_answer() -> None:
     """Not grants only: replays, conflicts, refusals, deaths and repairs come, too."""
     plays = [once(seed, InMemory) for seed in range(HISTORIES)]
-    assert {name for play in plays for name in play.answers} >= {
+    assert {name for play in plays for name, _ in play.answers} >= {
         *("Granted", "Replayed", "Busy", "BudgetRefused", "BudgetExhausted"),
         *("ReservationConflict", "UnsupportedCost", "PolicyChanged", "Applied"),
         *("ConfigurationError", "LedgerUnavailable", "bool", "tuple", "NoneType"),

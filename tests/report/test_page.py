@@ -18,7 +18,7 @@ from dpflow.cli.report import read_report
 from dpflow.config import settings
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, DPStepFailed
 from dpflow.ledger.records import OpenReservation, TermView
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import refusals
 from dpflow.overview import FlowOverview, State
 from dpflow.project import current_project
@@ -219,7 +219,7 @@ def test_no_value_no_argument_and_no_failure_is_on_it(shop):
     (kept,) = made.releases
     assert kept.digest in render(made)
     # What is kept would be found if it were shown.
-    from dpflow.ledger.releases import release_value
+    from dpflow.ledger.views.releases import release_value
     from dpflow.project import current_project
 
     assert CANARIES[0] in release_value(current_project().ledger, "count/W1")[1]

@@ -18,12 +18,15 @@ from dpflow.ledger.records import Entry
 from dpflow.ledger.rows import Amounts
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.views.said import body_of, made_by
+from dpflow.policy_population import PREFIX
 
 #: Entries that a person decided on: no charge and no refusal of a step.
 _DECIDED = (
     *("open", "tighten", "freeze", "thaw"),
     *("forfeit", "amend", "prior", "repair"),
 )
+#: Those of them that may stand in several journals: they charge a step's accounts.
+_SPREAD = ("forfeit", "amend", "prior")
 
 
 class _Line(NamedTuple):
@@ -67,7 +70,8 @@ def history(
 def decisions(ledger: Ledger, dataset: str | None = None) -> list[Entry]:
     """Return what people decided, newest first: no charge and no refusal of a step.
 
-    A decision that moves several accounts is returned once, as the whole dataset's.
+    A decision that moves several accounts is returned once, as the whole dataset's; one
+    that several journals tell of, as a dataset's.
 
     Args:
         ledger: The ledger to read.
@@ -80,8 +84,22 @@ def decisions(ledger: Ledger, dataset: str | None = None) -> list[Entry]:
             _told(reading.rare(book, *_DECIDED), state, book, once=True)
             for book in books
         )
-        lines = list(merge(*told, key=_when, reverse=True))
+        lines = _once(merge(*told, key=_when, reverse=True))
         return list(_written(reading, state, lines))
+
+
+def _once(lines: Iterable[_Line]) -> list[_Line]:
+    """Leave out what a population's journal repeats of a dataset's."""
+    found: dict[tuple[object, ...], _Line] = {}
+    for line in lines:
+        entry = line.entry
+        told = (entry.body.get(name) for name in ("who", "because", "evidence_sha256"))
+        same = (entry.kind, entry.charge, entry.at, *told)
+        if entry.kind not in _SPREAD:
+            same = (*same, entry.book)
+        if same not in found or not entry.book.startswith(PREFIX):
+            found[same] = line
+    return list(found.values())
 
 
 def _books(reading: Reading, dataset: str | None) -> list[str]:
