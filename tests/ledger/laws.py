@@ -408,7 +408,8 @@ class Play:
                 reported = self.random.choice([None, 2, 4])
             outcome = self.random.choice(["completed", "completed", "failed"])
             reported = None if outcome == "failed" else reported
-            value = self.random.choice(["1", None]) if outcome == "completed" else None
+            kept = self.random.choice(["1", "1", "1", None])
+            value = kept if outcome == "completed" else None
             kept = None if value is None else digest(value)
             body = {"outcome": outcome, "digest": kept}
         self.ask(
