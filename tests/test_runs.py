@@ -16,7 +16,7 @@ from dpflow import (
     spend,
 )
 from dpflow.exceptions import ConfigurationError, UnknownDataset
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from dpflow.project import current_project
 from tests.projects import (
     TENTH,

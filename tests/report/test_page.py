@@ -18,7 +18,7 @@ from dpflow.cli.report import read_report
 from dpflow.config import settings
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, DPStepFailed
 from dpflow.ledger.records import OpenReservation, TermView
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import refusals
 from dpflow.overview import FlowOverview, State
 from dpflow.project import current_project
