@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from dpflow.ledger.account import Account
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from dpflow.accounting.tally import Tally
 from dpflow.cli.capacity import is_priced, steps_that_fit
 from dpflow.cli.source import gates
 from dpflow.exceptions import UnsupportedCost
-from dpflow.ledger.account import Account
 from dpflow.policy import parse_policy
 from tests.cli.support import ADULT, CDNOW
 

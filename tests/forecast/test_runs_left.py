@@ -8,6 +8,8 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.gates import Gate
+from dpflow.ledger.operations import amend
 
 from dpflow.accounting.costs import Cost, Gaussian, PureDP
 from dpflow.accounting.output_costs import EarlyStopping
@@ -18,8 +20,6 @@ from dpflow.forecast.gates import loads_of
 from dpflow.forecast.loads import empty_account, load_of
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
-from dpflow.ledger.gates import Gate
-from dpflow.ledger.operations import amend
 from dpflow.ledger.records import Request
 from dpflow.ledger.views.runs import FlowRun, dataset_runs, run_charges
 from dpflow.policy import Policy, parse_policy

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.operations import import_prior
+from dpflow.ledger.seals import seal
 
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import Load, outlooks, runs_left
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
-from dpflow.ledger.operations import import_prior
 from dpflow.ledger.records import Granted
-from dpflow.ledger.views.runs import dataset_runs, run_charges
-from dpflow.ledger.seals import seal
-from dpflow.ledger.views.spending import spending
 from dpflow.ledger.views import accounts, alerts, usage
+from dpflow.ledger.views.runs import dataset_runs, run_charges
+from dpflow.ledger.views.spending import spending
 from dpflow.plots.burndown import BurnDown
 from tests.ledger.preflights import whole
 from tests.ledger.support import make_policy, request

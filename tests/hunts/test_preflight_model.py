@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 import pytest
+from dpflow.ledger.seals import seal
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,9 +24,8 @@ from dpflow import PureDP
 from dpflow.exceptions import DpflowError, LedgerCorrupt
 from dpflow.ledger import Ledger
 from dpflow.ledger import preflight as module
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import Granted
-from dpflow.ledger.seals import seal
-from dpflow.ledger.verify import verify
 from tests.hunts.memory import MemoryDatabase
 from tests.hunts.support import Crash, HookedDatabase, SimulatedOwners, nth
 from tests.ledger.preflights import whole

@@ -14,19 +14,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.freeze import freeze
+from dpflow.ledger.operations import amend
+from dpflow.ledger.releases import forget_release, releases
+from dpflow.ledger.verify import sign_heads
 
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger, views
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.freeze import freeze
-from dpflow.ledger.operations import amend
-from dpflow.ledger.reconcile import reconcile
+from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.records import Replayed
-from dpflow.ledger.releases import forget_release, releases
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.verify import sign_heads
 from tests.ledger.support import (
     BASIC,
     Child,

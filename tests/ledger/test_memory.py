@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.verify import verify
 
 from dpflow.exceptions import (
     BudgetRefused,
@@ -22,7 +23,6 @@ from dpflow.exceptions import (
 from dpflow.ledger import create_ledger, migrate_ledger, open_ledger
 from dpflow.ledger.storage import SCHEMA_VERSION
 from dpflow.ledger.storage.memory import forget_memory
-from dpflow.ledger.verify import verify
 from tests import conftest
 from tests.ledger.support import Child, audit, granted, read, refusal
 

@@ -12,14 +12,14 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.witness_old import Witness
 
 from dpflow import PureDP, guarded
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import open_ledger
-from dpflow.ledger.storage.owners import Owners
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import Granted
-from dpflow.ledger.verify import verify
-from dpflow.ledger.witness_old import Witness
+from dpflow.ledger.storage.owners import Owners
 from dpflow.project import current_project
 from tests.ledger.support import (
     Child,

@@ -8,13 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.operations import amend
 
 import dpflow
 from dpflow import PureDP
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger import provenance as room
-from dpflow.ledger.operations import amend
 from dpflow.ledger.provenance import authors_of, git, provenance, system_user
 from dpflow.ledger.records import Conditions
 from tests.ledger.support import Place, edit, granted, make_ledger, read, url

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.apply import Wish, apply_policy
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -20,10 +21,9 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger import witness as module
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.reconcile import compare, newest_lines, reconcile, trust
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.reconcile import compare, newest_lines, reconcile, trust
+from dpflow.ledger.audit.verify import verify
 from tests.ledger.support import (
     audit,
     edit,

@@ -18,6 +18,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.witness_old import Witness
 
 from dpflow.exceptions import (
     BudgetRefused,
@@ -27,7 +28,6 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.records import Granted
-from dpflow.ledger.witness_old import Witness
 from tests.ledger.support import (
     Child,
     audit,

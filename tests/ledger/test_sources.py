@@ -8,6 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.carve import carve
 
 from dpflow.accounting.costs import ApproxDP
 from dpflow.exceptions import (
@@ -17,11 +19,9 @@ from dpflow.exceptions import (
     UnsupportedCost,
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.carve import carve
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.grants import Grant, grant_from_text
-from dpflow.ledger.verify import verify
 from dpflow.policy import Policy
 from tests.ledger.support import granted, kinds, make_policy, sums, url
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from dpflow.ledger.postgres_server import postgres_statements
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -18,7 +19,6 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger import witness_postgres as module
-from dpflow.ledger.postgres_server import postgres_statements
 from tests.ledger.support import Child, edit, granted, kinds, read, url
 from tests.ledger.witness_contract import CONTRACT, fresh_witness, log_of, made_at
 from tests.postgres import server

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
+from dpflow.ledger.database import Row
+from dpflow.ledger.postgres_session import PostgresSession
+from dpflow.ledger.seals import seal
 
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import open_ledger
-from dpflow.ledger.database import Row
-from dpflow.ledger.postgres_session import PostgresSession
-from dpflow.ledger.records import Granted
-from dpflow.ledger.seals import seal
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.records import Granted
 from tests.ledger.preflights import RUN, drawn, held_run
 from tests.ledger.support import (
     Child,

@@ -10,9 +10,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.apply import Wish, apply_policy
 
 from dpflow.ledger import Ledger, create_ledger, open_ledger, pin_ledger
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.policy import load_policies

@@ -13,9 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError
-from dpflow.ledger.audit.checkpoints import forged, miscounted, points_of, rows_from
+from dpflow.ledger.audit.checkpoints import (
+    forged,
+    miscounted,
+    points_of,
+    rows_from,
+    sums_of,
+)
 from dpflow.ledger.audit.checkpoints import signed as signed_now
-from dpflow.ledger.audit.checkpoints import sums_of
 from dpflow.ledger.audit.compare import COLUMNS, Comparing, Finding
 from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.audit.gates import Admissions, first_beyond, hidden_overdraft
@@ -325,8 +330,10 @@ class _Verification:
         with self.ledger.storage.read() as reading:
             for name, row in reading.load(keys).rows.items():
                 if isinstance(row, Charge | Release):
-                    kept = row if isinstance(row, Charge) else row._replace(
-                        state="settled"
+                    kept = (
+                        row
+                        if isinstance(row, Charge)
+                        else row._replace(state="settled")
                     )
                     self._fold.rows.setdefault(name, kept)
 
