@@ -128,11 +128,10 @@ def named_release(reading: Reading, name: str) -> tuple[rows.Release, Release]:
     Raises:
         ReleaseError: If there is none or more than one.
     """
-    kept = reading.releases()
-    by_id = [each for each in kept if each[0].key.startswith(name)]
-    found = [pair for pair in _told(reading, kept) if pair[1].key == name]
-    if not found:
-        found = list(_told(reading, by_id))
+    kept = _newest(reading, None)
+    found = [pair for pair in kept if pair[1].key == name] or [
+        pair for pair in kept if pair[0].key.startswith(name)
+    ]
     if len(found) == 1:
         return found[0]
     if not found:
