@@ -108,7 +108,7 @@ def bring_ledger_back(folder: Path) -> None:
 @contextlib.contextmanager
 def locked_ledger(folder: Path) -> Iterator[None]:
     """Hold the ledger's lock, as another process might for too long."""
-    database = current_project().ledger.database
+    database = current_project().ledger.storage
     patience, database._lock_seconds = database._lock_seconds, 0.1
     with Path(f"{ledger_file(folder)}.lock").open("r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

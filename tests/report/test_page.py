@@ -12,13 +12,13 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from dpflow.ledger.audit.verify import verify
 
 from dpflow import Gaussian, Laplace, PureDP, guarded, release
 from dpflow.cli.report import read_report
 from dpflow.config import settings
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, DPStepFailed
 from dpflow.ledger.records import OpenReservation, TermView
-from dpflow.ledger.verify import verify
 from dpflow.ledger.views import refusals
 from dpflow.overview import FlowOverview, State
 from dpflow.project import current_project

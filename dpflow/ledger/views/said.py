@@ -64,6 +64,12 @@ def body_of(entry: Entry, made: Mapping[str, Mapping[str, Any]]) -> dict[str, An
     return told
 
 
+def drawn_from(body: Mapping[str, Any]) -> str | None:
+    """Return the preflight that held what an entry reserves; None if none did."""
+    found: Mapping[str, str] = body.get("preflight") or {}
+    return found.get("id")
+
+
 def openings(reading: Reading, book: str) -> dict[int, Entry]:
     """Return the entries that opened the terms of a book, by term, newest first."""
     return {
