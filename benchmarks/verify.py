@@ -22,7 +22,7 @@ from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.policy import parse_policy
 
-_BATCH = 500
+_BATCH = 20
 _POLICY = """\
 dataset: orders
 unit: customer

@@ -169,7 +169,7 @@ def written(
             held.get(account, ()),
             drawn=drawn,
         )
-        for account, amount in amounts.items()
+        for account, amount in sorted(amounts.items())
     }
     number, told = head.number + 1, postings_text(postings)
     text = canonical(body)

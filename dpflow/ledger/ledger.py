@@ -35,7 +35,7 @@ from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
 from dpflow.ledger.rows import Changes, Charge
 from dpflow.ledger.storage.base import Reading, Storage
 from dpflow.ledger.storage.owners import Liveness
-from dpflow.ledger.tail import check_tail
+from dpflow.ledger.tail import check_heads, check_tail
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.check import Look, Watch
 from dpflow.ledger.witness.sources import Sources
@@ -130,6 +130,8 @@ class Ledger:
         Returns:
             An answer for each; one that failed contributes nothing.
         """
+        if not commands:
+            return []
         why = self.storage.unwritable
         if why is not None:
             return self._kept(commands, why)
@@ -171,21 +173,24 @@ class Ledger:
         """Load what commands need, checked against the witness where one is guarded."""
         keys = _keys_of(commands)
         if not any(command.guarded for command in commands):
-            return self._alive(reading.load(keys), commands)
+            loaded = reading.load(keys)
+            check_heads(loaded, keys, self.place)
+            return self._alive(loaded, commands)
         look = self.watch.look(keys.books)
         loaded = reading.load(keys if look is None else keys.and_of(look.keys))
-        self._check(reading, loaded, look, keys.books)
+        self._check(reading, loaded, look, keys)
         if self.storage.unwritable is None:
             self.watch.compact()
         return self._alive(loaded, commands)
 
     def _check(
-        self, reading: Reading, state: State, look: Look | None, books: Iterable[str]
+        self, reading: Reading, state: State, look: Look | None, keys: Keys
     ) -> None:
-        for book in set(books) - self._tails:
+        for book in set(keys.books) - self._tails:
             check_tail(reading, state, book, self.place)
+        check_heads(state, keys, self.place)
         self.watch.check(look, reading, state)
-        self._tails.update(books)
+        self._tails.update(keys.books)
 
     def _one(
         self, state: State, command: Command, others: Mapping[str, str]

@@ -282,7 +282,7 @@ def apply_policy(
     with ledger.storage.read() as reading:
         state = _whole(reading, book)
         if not all(terms.is_charged(state, term) for term in state.terms(book)):
-            forgotten = tuple(ledger.watch.forgotten(reading))
+            forgotten = tuple(ledger.watch.forgotten(reading, book))
     named = (term.facts["pinned"].get("source") for term in state.terms(book))
     command = Apply(
         policy=policy,

@@ -10,6 +10,7 @@ from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.storage.base import Identity
+from dpflow.ledger.storage.memory import Kept
 from dpflow.ledger.storage.tables import Tables, make_tables
 from tests.hunts.hooks import Hooks, Wire
 
@@ -36,6 +37,14 @@ def tables_in_memory() -> sqlite3.Connection:
     return connection
 
 
+def tables_of(kept: Kept) -> sqlite3.Connection:
+    """Write down a ledger that has no tables, so that it can be asked in SQL."""
+    connection = tables_in_memory()
+    entries = [entry for journal in kept.entries.values() for entry in journal]
+    Tables(connection, "memory", IDENTITY).store(kept.rows, entries, kept.values)
+    return connection
+
+
 class MemoryStorage:
     """A ledger in memory, with hooks around each of its statements.
 
@@ -45,6 +54,7 @@ class MemoryStorage:
     place = "memory"
     identity = IDENTITY
     unwritable = None
+    exclusive = True
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection, self.hooks = connection, Hooks()

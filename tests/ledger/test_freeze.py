@@ -159,4 +159,3 @@ def test_a_freeze_shows_in_what_people_read(ledger: Ledger) -> None:
     (term,) = views.terms(ledger, "a")
     assert (term.frozen or {})["who"] == "ann"
     assert [view.state for view in views.accounts(ledger)] == ["frozen"]
-    assert [point.kind for point in views.usage(ledger, "a")] == ["reserve", "freeze"]

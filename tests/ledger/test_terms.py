@@ -11,7 +11,6 @@ import pytest
 
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
-from tests.ledger.journals import open_ledger
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Loss, Repair, Wish
@@ -26,7 +25,15 @@ from dpflow.ledger.office import (
 )
 from dpflow.ledger.records import Conditions
 from dpflow.policy import Policy
-from tests.ledger.journals import audit, body, entries, make_ledger, sums, terms_of
+from tests.ledger.journals import (
+    audit,
+    body,
+    entries,
+    make_ledger,
+    open_ledger,
+    sums,
+    terms_of,
+)
 from tests.ledger.support import BASIC, Place, edit, granted, make_policy, read, url
 
 ANN = Approval(principal="ann")
@@ -44,9 +51,7 @@ def ledger(path: Place) -> Iterator[Ledger]:
 # What is kept and compared
 
 
-def test_a_term_keeps_what_was_declared_beside_what_was_derived(
-    ledger: Ledger
-) -> None:
+def test_a_term_keeps_what_was_declared_beside_what_was_derived(ledger: Ledger) -> None:
     """The one is compared, the other makes the rules."""
     policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="renyi")
     granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[policy])
@@ -77,7 +82,7 @@ def test_rules_come_from_the_ledger_not_from_the_file(
 
 
 def test_a_worker_with_another_version_is_refused_with_the_difference(
-    ledger: Ledger
+    ledger: Ledger,
 ) -> None:
     """Whichever came first governs; nothing of the other is kept."""
     granted(ledger)
@@ -119,9 +124,7 @@ def change(path: Path, *place: str) -> str:
 # Who applies
 
 
-def test_the_first_charge_applies_the_policy_and_says_so(
-    ledger: Ledger
-) -> None:
+def test_the_first_charge_applies_the_policy_and_says_so(ledger: Ledger) -> None:
     """On one machine; the entry that opens the account tells who and why."""
     granted(ledger)
     told = body(ledger, "open")

@@ -61,7 +61,7 @@ class Fold:
         self._seen = seen
         self._waiting: dict[str, deque[Entry]] = {}
         self._books = {
-            row.id: frozenset(row.places)
+            row.id: tuple(row.places)
             for row in self.rows.values()
             if isinstance(row, Charge) and len(row.places) > 1
         }
@@ -125,12 +125,13 @@ class Fold:
             self._follow(head)
         return True
 
-    def _together(self, entry: Entry) -> frozenset[str] | None:
+    def _together(self, entry: Entry) -> tuple[str, ...] | None:
         """Return the books of an entry's charge; None if there is only its own."""
         charge = entry.charge or ""
         if entry.kind == "reserve":
             accounts = entry.body["accounts"]
-            books = frozenset(name.partition("#")[0] for name in accounts)
+            # In the order in which they were written: a release has the first.
+            books = tuple(dict.fromkeys(name.partition("#")[0] for name in accounts))
             if entry.book not in books:
                 what = f"it reserves on accounts of other books only: {accounts}"
                 raise JournalError(what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from operator import le
 from typing import Any, NamedTuple, Protocol
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
@@ -13,6 +14,7 @@ from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.rows import (
     EPOCH,
     Account,
+    Amounts,
     Book,
     Changes,
     Charge,
@@ -92,6 +94,15 @@ def read_only_error(place: str) -> LedgerUnavailable:
     """Make the error for a write where only reading was asked for."""
     msg = f"the ledger {place} was opened for reading only; nothing is charged"
     return LedgerUnavailable(msg, ledger=place)
+
+
+def damaged(what: str, place: str) -> LedgerCorrupt:
+    """Make the error for a row or an entry that is not what it should be."""
+    msg = (
+        f"{what}. Someone edited the ledger, or it is damaged: restore a backup before "
+        "any further step."
+    )
+    return LedgerCorrupt(msg, ledger=place)
 
 
 class Reading(Protocol):
@@ -325,49 +336,96 @@ def _places(row: Row) -> Iterator[tuple[str, int]]:
 
 def disagreement(row: Row, read: ReadEntry) -> str | None:
     """Say how a row differs from what the entry that moved it last says of it."""
-    match row:
-        case Book(name=name, number=number, hash=head) if number:
-            if read(name, number).hash != head:
-                return f"the end of book {name!r} is not entry {number} of its journal"
-        case Account(id=name, entry=number):
-            posting = read(row.book, number).postings.get(name)
-            if posting is None or posting[1:] != (row.settled, row.held):
-                return f"account {name!r} is not what entry {number} says"
-        case Term(book=book, number=number, entry=entry):
-            if read(book, entry).body.get("term") != row.facts:
-                return f"term {number} of {book!r} is not what entry {entry} says"
-        case Charge(id=name) if _is_edited(row, read):
-            return f"charge {name} is not what its entries say"
+    check = _CHECKS.get(type(row))
+    return None if check is None else check(row, read)
+
+
+def _of_book(row: Book, read: ReadEntry) -> str | None:
+    if row.number and read(row.name, row.number).hash != row.hash:
+        return f"the end of book {row.name!r} is not entry {row.number} of its journal"
     return None
 
 
-def _is_edited(row: Charge, read: ReadEntry) -> bool:
-    """Say whether a charge differs from the entries that began and ended it."""
-    for book, (number, end) in row.places.items():
-        made = read(book, number)
-        named = made.body.get("covers"), made.body.get("key")
-        if (made.charge, *named) != (row.id, row.covers, row.key):
-            return True
-        # Who runs a flow may adopt its preflight, of which its steps draw.
-        if row.covers is None and row.owner != made.body.get("owner"):
-            return True
-        held = {n: a for n, a in row.held.items() if n.partition("#")[0] == book}
-        if end:
-            ended = read(book, end)
-            if ended.charge != row.id or KINDS[ended.kind].ends != row.state or held:
-                return True
-        elif row.state != "open" or not _may_hold(row, held, made):
-            return True
-    return False
+def _of_account(row: Account, read: ReadEntry) -> str | None:
+    posting = read(row.book, row.entry).postings.get(row.id)
+    if posting is None or posting[1:] != (row.settled, row.held):
+        return f"account {row.id!r} is not what entry {row.entry} says"
+    return None
 
 
-def _may_hold(row: Charge, held: Sums, made: Entry) -> bool:
-    """Say whether an open charge may hold so much: what was reserved, less draws."""
-    reserved = {name: posting.amount for name, posting in made.postings.items()}
-    if row.covers is None:
-        return held == reserved
-    return held.keys() == reserved.keys() and all(
-        left <= most
-        for name, amounts in held.items()
-        for left, most in zip(amounts, reserved[name], strict=True)
+def _of_term(row: Term, read: ReadEntry) -> str | None:
+    told = read(row.book, row.entry).body.get("term")
+    if told != row.facts or told is None or told.get("number") != row.number:
+        return f"term {row.number} of {row.book!r} is not what entry {row.entry} says"
+    return None
+
+
+def _of_charge(row: Charge, read: ReadEntry) -> str | None:
+    made: dict[str, Amounts] = {}
+    for book, (first, last) in row.places.items():
+        entry = read(book, first)
+        ended = read(book, last) if last else None
+        state = "open" if ended is None else KINDS[ended.kind].ends
+        names = {each.charge for each in (entry, ended) if each is not None}
+        told = [entry.body.get(name) for name in ("covers", "key", "owner")]
+        # Another process may have taken a preflight over.
+        owner = row.owner if row.covers is None else told[2]
+        if (entry.kind, state, names) != ("reserve", row.state, {row.id}) or told != [
+            row.covers,
+            row.key,
+            owner,
+        ]:
+            return f"charge {row.id} is not what its entries say"
+        made |= {name: posting.amount for name, posting in entry.postings.items()}
+    if row.state != "open":
+        made = {}
+    # What a run's steps drew of its preflight is not in the entry that made it.
+    if row.held != made and (row.covers is None or not _is_part(row.held, made)):
+        return f"charge {row.id} does not hold what its entries say"
+    return None
+
+
+def _is_part(held: Sums, made: Sums) -> bool:
+    return held.keys() == made.keys() and all(
+        len(held[name]) == len(amount) and all(map(le, held[name], amount))
+        for name, amount in made.items()
     )
+
+
+def _of_run(row: Run, read: ReadEntry) -> str | None:
+    if row.unheld is not None and read(*row.unheld).body.get("covers") != row.id:
+        return f"flow run {row.id!r} is not what entry {row.unheld[1]} says"
+    return None
+
+
+_CHECKS: Mapping[type, Callable[[Any, ReadEntry], str | None]] = {
+    Book: _of_book,
+    Account: _of_account,
+    Term: _of_term,
+    Charge: _of_charge,
+    Run: _of_run,
+}
+
+
+def contradiction(rows: Rows, read: ReadEntry) -> str | None:
+    """Say how releases differ from what was settled.
+
+    Args:
+        rows: All that were found.
+        read: Reads an entry of a charge.
+    """
+    for row in rows.values():
+        if not isinstance(row, Release) or row.state == "claimed":
+            continue
+        charge = rows.get(("charge", row.charge))
+        if not isinstance(charge, Charge) or row.digest != _digest_of(
+            charge, row, read
+        ):
+            return f"release {row.key} is not what the entries of its charge say"
+    return None
+
+
+def _digest_of(charge: Charge, release: Release, read: ReadEntry) -> str | None:
+    _, ended = charge.places.get(release.book, (0, 0))
+    found: str | None = read(release.book, ended).body.get("digest") if ended else None
+    return found

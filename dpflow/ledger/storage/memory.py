@@ -16,7 +16,6 @@ from typing import Any
 
 from dpflow.exceptions import (
     ConfigurationError,
-    LedgerCorrupt,
     LedgerMissing,
     LedgerUnavailable,
 )
@@ -27,6 +26,8 @@ from dpflow.ledger.storage.base import (
     COMMON,
     Identity,
     Place,
+    contradiction,
+    damaged,
     disagreement,
     entries_of,
     reached,
@@ -180,19 +181,14 @@ class Within:
 
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked."""
-        rows = reached(keys, self._kept.rows.get, self._entry, self._accounts)
-        for row in rows.values():
-            wrong = disagreement(row, self._entry)
-            if wrong is not None:
-                msg = (
-                    f"{wrong}. Someone edited the ledger, or it is damaged: restore a "
-                    "backup before any further step."
-                )
-                raise LedgerCorrupt(msg, ledger=self._place)
         known = self._kept.values
-        values = {
-            k[1]: known[k[1]] for k in rows if k[0] == "release" and k[1] in known
-        }
+        rows = reached(keys, self._kept.rows.get, self._entry, self._accounts)
+        found = [k[1] for k in rows if k[0] == "release" and k[1] in known]
+        values = {key: known[key] for key in found}
+        wrongs = [disagreement(row, self._entry) for row in rows.values()]
+        wrongs.append(contradiction(rows, self._entry))
+        for wrong in filter(None, wrongs):
+            raise damaged(wrong, self._place)
         entries = {**entries_of(rows, self._entry), **self.entries(keys.entries)}
         return State(rows=rows, entries=entries, values=values)
 

@@ -154,10 +154,12 @@ class PostgresStorage:
         if (why := self.unwritable) is not None:
             raise why
         identity = self.identity
-        with self._open() as connection, self._pipelined(connection) as pipeline:
-            within = Trips(connection, pipeline, self.server, identity)
-            yield within
-            within.commit()
+        with self._open() as connection, self._poisoned(connection):
+            with self._pipelined(connection) as pipeline:
+                within = Trips(connection, pipeline, self.server, identity)
+                yield within
+                within.commit()
+            within.check_committed()
 
     @contextmanager
     def read(self) -> Iterator[Snapshot]:

@@ -451,7 +451,17 @@ LEFT JOIN entry AS before
 WHERE entry.book = %(book)s
     AND entry.number < coalesce(CAST(%(before)s AS bigint), 9223372036854775807)
     AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
-    AND (CAST(%(kinds)s AS text[]) IS NULL OR entry.kind = ANY(%(kinds)s))
+ORDER BY entry.number DESC LIMIT %(limit)s
+
+-- name: rare_of_kind
+SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
+    entry.at, entry.writer, entry.hash, coalesce(before.hash, '')
+FROM entry
+LEFT JOIN entry AS before
+    ON before.book = entry.book AND before.number = entry.number - 1
+WHERE entry.book = %(book)s
+    AND entry.number < coalesce(CAST(%(before)s AS bigint), 9223372036854775807)
+    AND entry.kind = %(kind)s AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
 ORDER BY entry.number DESC LIMIT %(limit)s
 
 -- name: books
@@ -464,6 +474,37 @@ SELECT id FROM charge WHERE state = 'open' ORDER BY id
 SELECT key, charge, book, state, digest,
     CASE state WHEN 'settled' THEN length(value_of(key)) END
 FROM release ORDER BY key
+
+-- What follows reads rows as they are kept, for who checks all of them.
+
+-- name: kept_book
+SELECT name, number, hash, frozen, ran, terms FROM book
+WHERE number > 0 AND name > %(above)s ORDER BY name LIMIT %(limit)s
+
+-- name: kept_term
+SELECT book, number, entry FROM term ORDER BY book, number
+
+-- name: kept_account
+SELECT id, book, entry, settled, held, overdrawn, told FROM account
+WHERE id > %(above)s ORDER BY id LIMIT %(limit)s
+
+-- name: kept_charge
+SELECT id, state, owner, places, held, added, covers, key, epoch FROM charge
+WHERE id > %(above)s ORDER BY id LIMIT %(limit)s
+
+-- name: kept_release
+SELECT key, charge, book, state, digest, value_of(key) FROM release
+WHERE key > %(above)s ORDER BY key LIMIT %(limit)s
+
+-- name: kept_run
+SELECT id, refused, halted, preflight, unheld FROM run
+WHERE id > %(above)s ORDER BY id LIMIT %(limit)s
+
+-- name: kept_granted
+SELECT book, step, most FROM granted ORDER BY book, step
+
+-- name: kept_claim
+SELECT name, said FROM claim WHERE name > %(above)s ORDER BY name LIMIT %(limit)s
 
 -- name: secret
 SELECT release_secret FROM ledger

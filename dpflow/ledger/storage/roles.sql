@@ -43,7 +43,7 @@ GRANT SELECT ON dpflow.server, dpflow.book, dpflow.term, dpflow.account, dpflow.
 GRANT SELECT (one, ledger_id, schema_version, min_writer, epoch, created_at,
               environment)
     ON dpflow.ledger TO dpflow_reader;
-GRANT SELECT (key, charge, book, state, digest) ON dpflow.release TO dpflow_reader;
+GRANT SELECT (key, charge, book, state, digest, xmin) ON dpflow.release TO dpflow_reader;
 GRANT EXECUTE ON FUNCTION dpflow.value_of(text)
     TO dpflow_reader, dpflow_worker, dpflow_officer;
 

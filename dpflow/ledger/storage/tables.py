@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
-import json
+import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt
-from dpflow.ledger.entry import (
-    Columns,
-    Entry,
-    columns_of,
-    entry_of,
-)
+from dpflow.ledger.damage import UNREADABLE
+from dpflow.ledger.entry import Entry, columns_of, entry_of, proof_of
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import (
-    Changes,
-    Epoch,
-    JournalError,
-    Key,
-    Release,
-    Row,
-    key_of,
-)
+from dpflow.ledger.rows import Changes, JournalError
 from dpflow.ledger.storage.base import (
     SCHEMA_VERSION,
     Identity,
     Place,
     another_ledger,
     check_writer,
-    disagreement,
-    entries_of,
+    damaged,
     first_edition,
 )
-from dpflow.ledger.storage.columns import (
-    columns_of_row,
-    entries_behind,
-    parameters,
-    row_of,
-    statements,
-)
+from dpflow.ledger.storage.columns import columns_of_row, statements
+from dpflow.ledger.storage.loading import Loading, Part
+from dpflow.ledger.storage.questions import Questions
 
-_PAGE = 1000
-#: So many entries are read at once by who checks all of them.
-_MOST = 4000
+#: Up to so many parameters a statement has a text of its own.
+_FEW = 8
+#: Most entries or rows of one statement.
+_MANY = 256
+#: Parts of `load` that are asked by pairs.
+_PAIRS = ("load_gate", "load_term", "load_granted", "entries")
 
 
-class Tables:
+class Tables(Questions):
     """A ledger within one transaction of a connection.
 
     Args:
@@ -62,170 +50,113 @@ class Tables:
         self.place = place
         self._identity = identity
         self._connection = connection
-        self._sql = statements("sqlite")
 
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked."""
-        found = self._ask("load", **parameters(keys)).fetchall()
-        self._check_identity([row for row in found if row[0] == "epoch"])
-        behind = {place for row in found for place in entries_behind(row)}
-        wanted = sorted(behind.union(keys.entries))
-        entries = self._entries(wanted)
-
-        def entry(book: str, number: int) -> Entry:
-            known = entries.get((book, number))
-            if known is None:
-                what = f"entry {number} of book {book!r} is not there"
-                raise self._damaged(what)
-            return known
-
-        rows: dict[Key, Row] = {}
-        for columns in found:
-            row = row_of(columns, entry)
-            rows[key_of(row)] = row
-            wrong = disagreement(row, entry)
-            if wrong is not None:
-                raise self._damaged(wrong)
-        values = {c[1]: c[6] for c in found if c[0] == "release" and c[6] is not None}
-        further = {place: entries[place] for place in keys.entries if place in entries}
-        made = {**entries_of(rows, entry), **further}
-        return State(rows=rows, entries=made, values=values)
+        loading = Loading(keys, self._rows, self._proved)
+        try:
+            return loading.state()
+        except (JournalError, *UNREADABLE) as error:
+            what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
+            raise damaged(what, self.place) from error
+        finally:
+            # What another ledger says of itself is no damage.
+            self._check_identity(loading.ledger)
 
     def store(
         self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
     ) -> None:
         """Write entries, and the rows that follow from them."""
-        if not entries:
-            return
-        told = [(*columns_of(entry), entry.hash) for entry in entries]
-        self._ask("entry", rows=json.dumps(told))
-        kinds: dict[str, list[tuple[Any, ...]]] = {}
+        kinds: dict[str, list[Any]] = {
+            "entry": [(*columns_of(entry), entry.hash) for entry in entries]
+        }
         for key, row in changes.items():
             if row is None:
-                self._ask("drop_release", key=key[1])
-            elif isinstance(row, Epoch):
-                self._ask("epoch", epoch=row.number)
+                kinds.setdefault("drop_release", []).append(key[1:])
             else:
                 kinds.setdefault(key[0], []).append(columns_of_row(row, values))
         for kind, rows in kinds.items():
-            self._ask(kind, rows=json.dumps(rows))
-
-    def books(self) -> list[str]:
-        """Return the names of all books, sorted."""
-        return [name for (name,) in self._ask("books")]
-
-    def entries(self, places: Iterable[Place]) -> dict[Place, Entry]:
-        """Return those of some entries that are there, hashes checked."""
-        return self._entries(sorted(set(places)))
-
-    def after(self, book: str, number: int = 0) -> Iterator[Entry]:
-        """Yield the entries of a book after a number, oldest first, hashes checked.
-
-        Raises:
-            LedgerCorrupt: If one is not what was hashed, or is missing.
-        """
-        previous = self._hash_of(book, number)
-        while True:
-            asked = {"book": book, "after": number, "limit": _PAGE}
-            found = self._ask("after", **asked).fetchall()
-            for columns in found:
-                if columns[:2] != (book, number + 1):
-                    what = f"entry {number + 1} of book {book!r} is not there"
-                    raise self._damaged(what)
-                yield self._entry(previous, columns)
-                number, previous = columns[1], columns[8]
-            if len(found) < _PAGE:
-                return
-
-    def newest(self, book: str, before: int | None = None) -> Iterator[Entry]:
-        """Yield the entries of a book before a number, newest first, hashes checked."""
-        yield from self._backwards("newest", book, before)
-
-    def rare(self, book: str, *kinds: str) -> Iterator[Entry]:
-        """Yield a book's entries of other kinds than `COMMON`, newest first."""
-        wanted = json.dumps(kinds) if kinds else None
-        yield from self._backwards("rare", book, None, kinds=wanted)
-
-    def open_charges(self) -> list[str]:
-        """Return the ids of all charges that did not end, sorted."""
-        return [name for (name,) in self._ask("open_charges")]
-
-    def releases(self) -> list[tuple[Release, int | None]]:
-        """Return every release with the length of its value, if it is kept."""
-        return [(Release(*row[:5]), row[5]) for row in self._ask("releases")]
-
-    def page(self, book: str, number: int) -> list[tuple[Any, ...]]:
-        """Return the next entries of a book after a number, as they are kept."""
-        return self._ask("after", book=book, after=number, limit=_MOST).fetchall()
-
-    def kept(
-        self, kind: str, above: str = "", limit: int = _PAGE
-    ) -> list[tuple[Any, ...]]:
-        """Return rows of a kind as they are kept, by their first column."""
-        return self._ask(f"kept_{kind}", above=above, limit=limit).fetchall()
-
-    def secret(self) -> bytes:
-        """Return what release keys are made with."""
-        ((text,),) = self._ask("secret").fetchall()
-        return bytes.fromhex(text)
+            for some in _pieces(rows):
+                sql = _text(((kind, len(some)),))
+                self._connection.execute(sql, tuple(chain.from_iterable(some)))
 
     def copy_to(self, target: sqlite3.Connection) -> None:
         """Copy the whole ledger, its log included, as this transaction sees it."""
         self._connection.backup(target)
 
-    def _backwards(
-        self, name: str, book: str, before: int | None, **named: str | None
-    ) -> Iterator[Entry]:
-        while True:
-            asked = {"book": book, "before": before, "limit": _PAGE, **named}
-            found = self._ask(name, **asked).fetchall()
-            for columns in found:
-                if columns[0] != book:
-                    what = f"an entry of book {columns[0]!r} is among those of {book!r}"
-                    raise self._damaged(what)
-                yield self._entry(columns[9], columns)
-                before = columns[1]
-            if len(found) < _PAGE:
-                return
-
-    def _hash_of(self, book: str, number: int) -> str:
-        """Return the hash of an entry; empty for what is before the first."""
-        found = self.entries([(book, number)]) if number else {}
-        if number and not found:
-            what = f"entry {number} of book {book!r} is not there"
-            raise self._damaged(what)
-        return found[book, number].hash if number else ""
-
-    def _check_identity(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def _check_identity(self, found: tuple[str, int] | None) -> None:
         """Refuse another ledger than the one that was opened."""
-        if len(rows) != 1:
-            what = f"{self.place} is no ledger: its identity row is missing"
-            raise self._damaged(what)
-        ((_, _, ledger, needed, *_),) = rows
+        if found is None:
+            return
+        ledger, needed = found
         check_writer(self.place, needed)
         if ledger != self._identity.ledger:
             raise another_ledger(self.place, self._identity.ledger, ledger)
 
-    def _entries(self, wanted: list[tuple[str, int]]) -> dict[tuple[str, int], Entry]:
-        rows = self._ask("entries", wanted=json.dumps(wanted)) if wanted else []
-        return {(row[0], row[1]): self._entry(row[9], row) for row in rows}
+    def _rows(self, parts: Sequence[Part]) -> list[tuple[Any, ...]]:
+        """Return the rows of several parts of `load`."""
+        shape: list[tuple[str, int]] = []
+        values: list[Any] = []
+        for name, given in parts:
+            padded = _padded(given)
+            shape.append((name, len(padded)))
+            values += chain.from_iterable(padded) if name in _PAIRS else padded
+        return self._connection.execute(_text(tuple(shape)), values).fetchall()
 
-    def _entry(self, previous: str, columns: tuple[Any, ...]) -> Entry:
-        try:
-            return entry_of(previous, Columns(*columns[:8]), columns[8])
-        except JournalError as error:
-            what = f"entry {columns[1]} of book {columns[0]!r}: {error}"
-            raise self._damaged(what) from error
+    def _entries(self, wanted: list[Place]) -> dict[Place, Entry]:
+        return self._proved(set(wanted), set())
+
+    def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
+        """Return those of some entries that are there; proofs lack their bodies."""
+        found: dict[Place, Entry] = {}
+        wanted = [*shown, *proofs]
+        for start in range(0, len(wanted), _MANY):
+            for columns in self._rows([("entries", wanted[start : start + _MANY])]):
+                place = columns[:2]
+                read = entry_of if place in shown else proof_of
+                found[place] = self._entry(columns[9] or "", columns, read)
+        if not found.keys() <= set(wanted):
+            what = "another entry came than the one that was asked for"
+            raise damaged(what, self.place)
+        return found
 
     def _ask(self, name: str, **parameters: Any) -> sqlite3.Cursor:
-        return self._connection.execute(self._sql[name], parameters)
+        return self._connection.execute(statements("sqlite")[name], parameters)
 
-    def _damaged(self, what: str) -> LedgerCorrupt:
-        msg = (
-            f"{what}. Someone edited the ledger, or it is damaged: restore a backup "
-            "before any further step."
-        )
-        return LedgerCorrupt(msg, ledger=self.place)
+
+def _padded(given: Sequence[Any]) -> Sequence[Any]:
+    """Repeat the last of many parameters, so that there are few different texts."""
+    if len(given) <= _FEW:
+        return given
+    size = 1 << (len(given) - 1).bit_length()
+    return [*given, *[given[-1]] * (size - len(given))]
+
+
+def _pieces(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Cut many rows into pieces of few different lengths."""
+    start = 0
+    while start < len(rows):
+        rest = min(len(rows) - start, _MANY)
+        size = rest if rest <= _FEW else 1 << (rest.bit_length() - 1)
+        yield rows[start : start + size]
+        start += size
+
+
+@cache
+def _text(parts: tuple[tuple[str, int], ...]) -> str:
+    """Return the statement that asks some parts, each for so many parameters."""
+    sql = statements("sqlite")
+    return "\nUNION ALL\n".join(_repeated(sql[name], size) for name, size in parts)
+
+
+_GROUPS = re.compile(r"\((\(\?(?:, \?)*\))\)")
+
+
+def _repeated(sql: str, size: int) -> str:
+    groups = _GROUPS.search(sql)
+    if groups is not None:
+        return sql.replace(groups[0], ", ".join([groups[1]] * size))
+    return sql.replace("(?)", f"({', '.join('?' * size)})")
 
 
 def make_tables(

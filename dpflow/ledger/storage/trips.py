@@ -42,8 +42,8 @@ from dpflow.ledger.storage.columns import (
     row_of,
     statements,
 )
+from dpflow.ledger.storage.questions import Questions
 from dpflow.ledger.storage.server import Connection, Durable, Server
-from dpflow.ledger.storage.tables import Tables
 
 _Columns = tuple[Any, ...]
 
@@ -70,7 +70,7 @@ _IN_ORDER: Mapping[str, itemgetter[Any]] = {
 _ENTRY = itemgetter(5, 1, 6, 7, 8, 9, 10, 11, 12, 13)
 
 
-class Snapshot(Tables):
+class Snapshot(Questions):
     """A consistent state of the ledger.
 
     Args:
@@ -184,6 +184,7 @@ class Trips(Snapshot):
         self._locked: set[str] | None = None
         self._versions: set[str] = set()
         self._epoch = 0
+        self._ending: Cursor[_Columns] | None = None
 
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked; lock their books."""
@@ -264,22 +265,25 @@ class Trips(Snapshot):
         self._send("store", entry=told, versions=versions, **often)
 
     def commit(self) -> None:
-        """Commit what was stored.
-
-        Raises:
-            LedgerUnavailable: If the server rolled back instead.
-        """
+        """Ask to commit what was stored; the pipeline's end brings the answer."""
         if not self.stored:
             # Only locks end; nobody waits for a disk. At a ROLLBACK the driver would
             # forget all statements that it prepared.
             self._wire.execute(b"SET LOCAL synchronous_commit = off")
         # Where a change failed, the server skips all that was sent after it.
-        ending = self._wire.execute(b"COMMIT")
-        self.wait()
-        if ending.statusmessage != "COMMIT":
+        self._ending = self._wire.execute(b"COMMIT")
+
+    def check_committed(self) -> None:
+        """Check that the transaction did commit.
+
+        Raises:
+            LedgerUnavailable: If the server rolled back instead.
+        """
+        told = self._ending and self._ending.statusmessage
+        if told != "COMMIT":
             msg = (
-                f"the ledger {self.place} did not commit but answered "
-                f"{ending.statusmessage}; nothing was charged"
+                f"the ledger {self.place} did not commit but answered {told}; nothing "
+                "was charged"
             )
             raise LedgerUnavailable(msg, ledger=self.place)
 

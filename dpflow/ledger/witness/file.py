@@ -34,7 +34,7 @@ _LOCK_SECONDS = 30.0
 #: Beyond this the file is rewritten with fewer lines.
 _LARGE = 2**20
 #: How many lines a rewritten file keeps, besides the newest of each book and account.
-_KEPT = 1000
+KEPT = 1000
 _BLOCK = 4096
 
 
@@ -158,12 +158,12 @@ class FileWitness(WitnessBase):
         places = {(line.place, line.hash) for line in newest}
         older = {
             (line.place, line.kind, line.hash): line
-            for line in every[:-_KEPT]
+            for line in every[:-KEPT]
             # No later line tells what was decided before it.
             if line.decides or (line.place, line.hash) in places
         }
         header = Header(ledger=self.ledger, epoch=self.epoch, whole=False)
-        self._rewrite(header, [*older.values(), *every[-_KEPT:]])
+        self._rewrite(header, [*older.values(), *every[-KEPT:]])
         fresh = self._unseen()
         self._accept(fresh)
         self._large = max(_LARGE, 2 * fresh.end.offset)
