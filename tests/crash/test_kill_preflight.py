@@ -11,7 +11,7 @@ import pytest
 from dpflow.ledger import open_ledger
 from dpflow.ledger.records import Granted
 from dpflow.ledger.seals import seal
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from tests.ledger.preflights import RUN, drawn, held_run, whole
 from tests.ledger.support import (
     Child,

@@ -18,8 +18,8 @@ import pytest
 
 from dpflow.exceptions import LedgerError
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.backup import backup, restore
-from dpflow.ledger.reconcile import reconcile
+from dpflow.ledger.audit.backup import backup, restore
+from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.witness_places import witness_at
 from tests.ledger.support import (
     Child,

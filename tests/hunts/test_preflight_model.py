@@ -25,7 +25,7 @@ from dpflow.ledger import Ledger
 from dpflow.ledger import preflight as module
 from dpflow.ledger.records import Granted
 from dpflow.ledger.seals import seal
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from tests.hunts.memory import MemoryDatabase
 from tests.hunts.support import Crash, HookedDatabase, SimulatedOwners, nth
 from tests.ledger.preflights import whole

@@ -19,8 +19,8 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.backup import backup, restore
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.backup import backup, restore
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.witness_old import Witness
 from dpflow.ledger.witness_places import witness_at
 from tests.ledger.support import Child, die, edit, granted, holding, read, sums, url
@@ -250,7 +250,7 @@ def test_a_restore_without_its_witness_changes_nothing(host: Host) -> None:
 def test_a_restore_waits_for_those_who_use_the_ledger(host, monkeypatch):
     """And gives up in the end, before anything is replaced."""
     copy = back_up(host)
-    monkeypatch.setattr("dpflow.ledger.backup._LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("dpflow.ledger.audit.backup._LOCK_SECONDS", 0.1)
     with holding(host.path), pytest.raises(LedgerUnavailable, match="holds the lock"):
         put_back(host, copy)
     assert [p.name for p in host.folder.iterdir() if "before" in p.name] == []

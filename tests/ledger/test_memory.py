@@ -22,7 +22,7 @@ from dpflow.exceptions import (
 from dpflow.ledger import create_ledger, migrate_ledger, open_ledger
 from dpflow.ledger.database import SCHEMA_VERSION
 from dpflow.ledger.memory import forget_memory
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from tests import conftest
 from tests.ledger.support import Child, audit, granted, read, refusal
 

@@ -18,7 +18,7 @@ from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import open_ledger
 from dpflow.ledger.owner import Owners
 from dpflow.ledger.records import Granted
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.witness_old import Witness
 from dpflow.project import current_project
 from tests.ledger.support import (

@@ -10,7 +10,7 @@ import pytest
 from dpflow.exceptions import BudgetRefused, LedgerError, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger, views
 from dpflow.ledger.views.spending import spending
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from tests.ledger.support import Place, granted, make_ledger, make_policy, request, url
 
 

@@ -22,8 +22,8 @@ from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger import witness as module
 from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.reconcile import compare, newest_lines, reconcile, trust
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.reconcile import compare, newest_lines, reconcile, trust
+from dpflow.ledger.audit.verify import verify
 from tests.ledger.support import (
     audit,
     edit,

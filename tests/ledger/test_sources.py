@@ -21,7 +21,7 @@ from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.carve import carve
 from dpflow.ledger.grants import Grant, grant_from_text
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from dpflow.policy import Policy
 from tests.ledger.support import granted, kinds, make_policy, sums, url
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from dpflow import Gaussian
 from dpflow.exceptions import BudgetRefused, LedgerCorrupt, LedgerRolledBack
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.checkpoints import signature
+from dpflow.ledger.audit.checkpoints import signature
 from dpflow.ledger.operations import amend, import_prior
-from dpflow.ledger.reconcile import compare, reconcile
+from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.records import canonical
 from dpflow.ledger.replay import TAIL, Replay
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from tests.ledger.support import (
     COLUMNS,
     Place,

@@ -12,7 +12,7 @@ from dpflow.ledger import Ledger
 from dpflow.ledger.freeze import freeze
 from dpflow.ledger.operations import import_prior
 from dpflow.ledger.records import canonical, digest
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import history
 from tests.ledger.support import (
     Place,

@@ -21,11 +21,11 @@ from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger import witness as module
 from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.backup import backup, restore
+from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.freeze import freeze, freeze_of, thaw
-from dpflow.ledger.reconcile import compare, reconcile
+from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.terms import newest_term
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from dpflow.policy import Policy
 from tests.ledger.support import (
     BASIC,

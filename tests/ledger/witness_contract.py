@@ -14,7 +14,7 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.reconcile import compare, reconcile, trust
+from dpflow.ledger.audit.reconcile import compare, reconcile, trust
 from dpflow.ledger.witness_lines import Line
 from dpflow.ledger.witness_log import Log, LogError, LogWitness
 from dpflow.ledger.witness_places import witness_at

@@ -13,7 +13,7 @@ from dpflow.ledger.database import Row
 from dpflow.ledger.postgres_session import PostgresSession
 from dpflow.ledger.records import Granted
 from dpflow.ledger.seals import seal
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from tests.ledger.preflights import RUN, drawn, held_run
 from tests.ledger.support import (
     Child,

@@ -14,7 +14,7 @@ import pytest
 from dpflow.ledger import Ledger, create_ledger, open_ledger, pin_ledger
 from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from dpflow.policy import load_policies
 from tests.ledger.support import Place, audit, await_death, kinds, read, sums, url
 from tests.projects import POLICY, ROOT
