@@ -22,11 +22,11 @@ from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.freeze import freeze
 from dpflow.ledger.operations import amend
-from dpflow.ledger.audit.reconcile import reconcile
+from dpflow.ledger.reconcile import reconcile
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.releases import forget_release, releases
-from dpflow.ledger.sqlite import SqliteDatabase
-from dpflow.ledger.audit.verify import sign_heads
+from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.verify import sign_heads
 from tests.ledger.support import (
     BASIC,
     Child,
@@ -79,7 +79,7 @@ def test_the_holder_of_the_lock_is_named(path: Path) -> None:
     child = Child(hold)
     assert child.line() == "held"
     os.kill(child.pid, signal.SIGSTOP)
-    impatient = SqliteDatabase(path, lock_seconds=SHORT)
+    impatient = SqliteStorage(path, lock_seconds=SHORT)
     try:
         with pytest.raises(LedgerUnavailable, match="another process") as caught:
             ledger_on(impatient)
@@ -103,14 +103,14 @@ def test_a_holder_that_nobody_names_can_be_found(
         locks = tmp_path / "locks"
         if text is not None:
             locks.write_text(text, "utf-8")
-        monkeypatch.setattr("dpflow.ledger.sqlite_files._LOCKS", locks)
+        monkeypatch.setattr("dpflow.ledger.storage.files._LOCKS", locks)
         with holding(path), pytest.raises(LedgerUnavailable, match="fuser"):
-            ledger_on(SqliteDatabase(path, lock_seconds=0.05))
+            ledger_on(SqliteStorage(path, lock_seconds=0.05))
 
 
 def test_a_thread_that_holds_the_lock_is_named(path: Path) -> None:
     """By the name that the program gave it."""
-    database = SqliteDatabase(path, lock_seconds=SHORT)
+    database = SqliteStorage(path, lock_seconds=SHORT)
     ledger = ledger_on(database)
     inside, leave = threading.Event(), threading.Event()
 
@@ -186,7 +186,7 @@ def test_a_settlement_asks_once_more_and_no_more(path: Path) -> None:
 
 def test_a_settlement_waits_for_the_lock_once(path: Path) -> None:
     """Nothing was sent, so there is nothing to look up."""
-    ledger = ledger_on(SqliteDatabase(path, lock_seconds=SHORT))
+    ledger = ledger_on(SqliteStorage(path, lock_seconds=SHORT))
     reservation = granted(ledger)
     with holding(path):
         since = time.monotonic()

@@ -12,7 +12,7 @@ import pytest
 
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger import Ledger
-from dpflow.ledger.database import statements
+from dpflow.ledger.storage import statements
 from tests.ledger.support import (
     UNIT,
     edit,
@@ -96,7 +96,7 @@ def test_another_row_than_was_asked_for_is_damage(
     any_row = re.sub(r"\bWHERE [^()]*$", "LIMIT 1;", statements()[statement])
     monkeypatch.setattr(module, "statements", lambda: {statement: any_row})
     with (
-        ledger.database.read() as session,
+        ledger.storage.read() as session,
         pytest.raises(LedgerCorrupt, match=f"{statement} with another row"),
     ):
         session.rows(statement, **asked)

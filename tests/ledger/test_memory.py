@@ -20,9 +20,9 @@ from dpflow.exceptions import (
     LedgerMissing,
 )
 from dpflow.ledger import create_ledger, migrate_ledger, open_ledger
-from dpflow.ledger.database import SCHEMA_VERSION
-from dpflow.ledger.memory import forget_memory
-from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.storage import SCHEMA_VERSION
+from dpflow.ledger.storage.memory import forget_memory
+from dpflow.ledger.verify import verify
 from tests import conftest
 from tests.ledger.support import Child, audit, granted, read, refusal
 
@@ -82,7 +82,7 @@ def test_an_error_leaves_no_transaction_open(place: str) -> None:
     ledger = create_ledger(place)
 
     def broken(problem: type[BaseException] | None) -> None:
-        with ledger.database.write() as session:
+        with ledger.storage.write() as session:
             session.change("set_epoch", epoch=5)
             if problem is not None:
                 raise problem

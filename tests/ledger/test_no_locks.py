@@ -16,7 +16,7 @@ import pytest
 from dpflow import PureDP, guarded
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import open_ledger
-from dpflow.ledger.owner import Owners
+from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.records import Granted
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.witness_old import Witness

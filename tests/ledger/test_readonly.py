@@ -50,7 +50,7 @@ def test_it_takes_no_charge(writer: Ledger, path: Place) -> None:
         with pytest.raises(LedgerUnavailable, match="opened for reading only"):
             ledger.reserve(request(ledger, "0.1"))
         with pytest.raises(LedgerUnavailable, match="opened for reading only"):
-            ledger.database.migrate([])
+            ledger.storage.migrate([])
     assert views.history(writer, kind=None) == before
 
 
@@ -60,7 +60,7 @@ def test_the_database_itself_refuses(writer: Ledger, path: Place) -> None:
     with (
         reader(path) as ledger,
         pytest.raises(LedgerError),
-        ledger.database.read() as s,
+        ledger.storage.read() as s,
     ):
         s.change("note_alert", **values)
     assert views.alerts(writer, "a") == []

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any, cast
 
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.mechanism_costs import relations_of
 from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Filter
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
@@ -36,6 +34,7 @@ from dpflow.ledger.decision.preflight import (
 )
 from dpflow.ledger.decision.terms import governing
 from dpflow.ledger.entry import canonical
+from dpflow.ledger.memo import by_identity
 from dpflow.ledger.model import Decision, Pen, Reserve, State
 from dpflow.ledger.records import (
     Alert,
@@ -318,7 +317,7 @@ def _journal_refusal(
 def _held(pen: Pen, case: _Case, body: Mapping[str, Any]) -> Granted:
     request, before = case.request, pen.state
     accounts = [gate.id for gate, _ in case.pairs]
-    alerts = [alert for g, a in case.pairs for alert in _alerts(case, g, a, before)]
+    alerts = _alerts(case, before)
     shared = {
         **body,
         "owner": request.owner,
@@ -380,17 +379,27 @@ def _body(state: State, case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]
 # What is told once
 
 
-def _alerts(case: _Case, gate: Gate, amount: Tally, state: State) -> list[Alert]:
-    """Return the thresholds of a policy that a charge is the first to reach."""
+def _alerts(case: _Case, state: State) -> list[Alert]:
+    """Return the thresholds of policies that a charge is the first to reach."""
     policies = (*case.request.policies, *case.request.populations)
-    policy: Policy = {policy.dataset: policy for policy in policies}[gate.dataset]
-    rule = gate.rule
+    thresholds = {policy.dataset: _thresholds(policy) for policy in policies}
+    return [
+        alert
+        for gate, amount in case.pairs
+        for alert in _reached(case, gate, amount, thresholds[gate.dataset], state)
+    ]
+
+
+@by_identity
+def _thresholds(policy: Policy) -> list[Fraction]:
+    return [Fraction(threshold) for threshold in policy.alerts]
+
+
+def _reached(
+    case: _Case, gate: Gate, amount: Tally, alerts: Sequence[Fraction], state: State
+) -> list[Alert]:
     used = gate.settled + gate.held + case.added(gate, amount)
-    if not policy.alerts:
-        return []
-    if isinstance(rule, Filter) and rule.admits(
-        _enlarged(used, _exactly(policy.alerts[0]))
-    ):
+    if not alerts or not gate.uses_at_least(used, alerts[0]):
         return []
     row, reached = state.account(gate.id), gate.used_share(used)
     if reached is None:
@@ -405,7 +414,7 @@ def _alerts(case: _Case, gate: Gate, amount: Tally, state: State) -> list[Alert]
             threshold=number_text(threshold),
             used_fraction=reached,
         )
-        for threshold in map(Fraction, policy.alerts)
+        for threshold in alerts
         if threshold <= reached and number_text(threshold) not in known
     ]
 
@@ -428,17 +437,3 @@ def _first_charges(case: _Case, state: State) -> list[TermOpened]:
             )
         )
     return found
-
-
-def _enlarged(used: Tally, threshold: Fraction) -> Tally:
-    """Return the use that would fill the budget if this one fills the threshold.
-
-    Deciding is much cheaper than reading a fraction, and most steps are far below.
-    """
-    above, below = threshold.numerator, threshold.denominator
-    # The quotient, rounded up, in whole numbers.
-    amounts = (-(-amount * below // above) for amount in used.amounts)
-    return Tally(tuple(amount + 1 if amount else 0 for amount in amounts))
-
-
-_exactly = lru_cache(maxsize=256)(Fraction)

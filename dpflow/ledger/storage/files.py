@@ -109,7 +109,6 @@ def set_durable(connection: sqlite3.Connection, path: Path) -> None:
     Raises:
         LedgerUnavailable: If they would not.
     """
-    connection.execute("PRAGMA foreign_keys = ON")
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")

@@ -9,39 +9,22 @@ by somebody else since.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import Any
 
-from psycopg import Cursor, Pipeline
+from psycopg import Cursor, Pipeline, RawCursor
 
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.ledger.entry import Entry, columns_of
+from dpflow.ledger.damage import UNREADABLE
+from dpflow.ledger.entry import Entry, columns_of, entry_of, proof_of
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import (
-    EPOCH,
-    Changes,
-    Epoch,
-    Key,
-    Row,
-    Rows,
-    epoch_of,
-    key_of,
-)
-from dpflow.ledger.storage.base import (
-    Identity,
-    another_ledger,
-    check_writer,
-    disagreement,
-    entries_of,
-)
-from dpflow.ledger.storage.columns import (
-    columns_of_row,
-    parameters,
-    row_of,
-    statements,
-)
+from dpflow.ledger.rows import Changes, Epoch, JournalError, Rows, epoch_of
+from dpflow.ledger.storage.base import Identity, Place, another_ledger, check_writer
+from dpflow.ledger.storage.columns import columns_of_row, statements
+from dpflow.ledger.storage.loading import Loading, Part
 from dpflow.ledger.storage.questions import Questions
 from dpflow.ledger.storage.server import Connection, Durable, Server
 
@@ -57,17 +40,17 @@ _VERSION = 13
 
 # A UNION has numbers and texts in columns of their own: numbers from 1, texts from 5.
 _IN_ORDER: Mapping[str, itemgetter[Any]] = {
-    "ledger": itemgetter(0, 1, 12, 12, 12, 12, 12, 12, 12, 12),
-    "book": itemgetter(0, 5, 1, 6, 7, 8, 2, 12, 12, 12),
-    "term": itemgetter(0, 5, 1, 2, 12, 12, 12, 12, 12, 12),
-    "account": itemgetter(0, 5, 6, 1, 7, 8, 2, 9, 12, 12),
+    "epoch": itemgetter(0, 1, 5, 2),
+    "book": itemgetter(0, 5, 1, 6, 7, 8, 2, 3, 4),
+    "term": itemgetter(0, 5, 1, 2),
+    "account": itemgetter(0, 5, 6, 1, 7, 8, 2, 9),
     "charge": itemgetter(0, 5, 6, 7, 8, 9, 10, 11, 12, 1),
-    "release": itemgetter(0, 5, 6, 7, 8, 9, 10, 12, 12, 12),
-    "run": itemgetter(0, 5, 6, 7, 8, 9, 12, 12, 12, 12),
-    "granted": itemgetter(0, 5, 6, 7, 12, 12, 12, 12, 12, 12),
-    "claim": itemgetter(0, 5, 6, 12, 12, 12, 12, 12, 12, 12),
+    "release": itemgetter(0, 5, 6, 7, 8, 9, 10),
+    "run": itemgetter(0, 5, 6, 7, 8, 9),
+    "granted": itemgetter(0, 5, 6, 7),
+    "claim": itemgetter(0, 5, 6),
+    "entry": itemgetter(5, 1, 6, 7, 8, 9, 10, 11, 12),
 }
-_ENTRY = itemgetter(5, 1, 6, 7, 8, 9, 10, 11, 12, 13)
 
 
 class Snapshot(Questions):
@@ -94,7 +77,7 @@ class Snapshot(Questions):
         self._identity = identity
         self._wire = connection
         self._pipeline = pipeline
-        self._sql = _encoded()
+        self._sql = _statements()
         connection.execute(self.begin)
 
     def load(self, keys: Keys) -> State:
@@ -109,39 +92,32 @@ class Snapshot(Questions):
         self._pipeline.sync()
 
     def _state(self, keys: Keys, found: list[_Columns]) -> State:
-        entries = {
-            (row[5], row[1]): self._entry(row[13], _ENTRY(row))
-            for row in found
-            if row[0] == "entry"
-        }
-        self._check([row for row in found if row[0] == "ledger"])
+        """Return what one trip brought, checked."""
+        entries = {(row[5], row[1]): row for row in found if row[0] == "entry"}
+        rows = [_IN_ORDER[row[0]](row) for row in found if row[0] != "entry"]
 
-        def entry(book: str, number: int) -> Entry:
-            known = entries.get((book, number))
-            if known is None:
-                what = f"entry {number} of book {book!r} is not there"
-                raise self._damaged(what)
-            return known
+        def ask(_: Sequence[Part]) -> list[_Columns]:
+            """Return all rows, once: what they do not have is not there."""
+            told = rows[:]
+            rows.clear()
+            return told
 
-        rows: dict[Key, Row] = {}
-        values: dict[str, str] = {}
-        for columns in found:
-            kind = columns[0]
-            if kind == "entry":
-                continue
-            if kind == "ledger":
-                rows[EPOCH] = Epoch(columns[1])
-                continue
-            row = row_of(_IN_ORDER[kind](columns), entry)
-            rows[key_of(row)] = row
-            wrong = disagreement(row, entry)
-            if wrong is not None:
-                raise self._damaged(wrong)
-            if kind == "release" and columns[10] is not None:
-                values[columns[5]] = columns[10]
-        further = {place: entries[place] for place in keys.entries if place in entries}
-        made = {**entries_of(rows, entry), **further}
-        return State(rows=rows, entries=made, values=values)
+        def read(shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
+            return {
+                place: self._entry(
+                    entries[place][13],
+                    _IN_ORDER["entry"](entries[place]),
+                    entry_of if place in shown else proof_of,
+                )
+                for place in entries.keys() & (shown | proofs)
+            }
+
+        self._check([row for row in found if row[0] == "epoch"])
+        try:
+            return Loading(keys, ask, read).state()
+        except (JournalError, *UNREADABLE) as error:
+            what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
+            raise self._damaged(what) from error
 
     def _check(self, rows: Sequence[_Columns]) -> None:
         """Refuse another ledger than the one that was opened."""
@@ -153,8 +129,16 @@ class Snapshot(Questions):
         if row[5] != self._identity.ledger:
             raise another_ledger(self.place, self._identity.ledger, row[5])
 
+    def _entries(self, wanted: list[Place]) -> dict[Place, Entry]:
+        books = _array(book for book, _ in wanted)
+        numbers = _array(str(number) for _, number in wanted)
+        found = self._ask("entries", books=books, numbers=numbers)
+        return {(row[0], row[1]): self._entry(row[9], row) for row in found}
+
     def _send(self, name: str, **values: object) -> Cursor[_Columns]:
-        return self._wire.execute(self._sql[name], values)
+        sql, names = self._sql[name]
+        cursor = RawCursor(self._wire)
+        return cursor.execute(sql, [values[each] for each in names])
 
     def _ask(self, name: str, **values: object) -> Cursor[_Columns]:
         asked = self._send(name, **values)
@@ -189,8 +173,8 @@ class Trips(Snapshot):
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked; lock their books."""
         asked = _asked(keys)
-        for _ in range(_LOADS):
-            found = self._behind_locks(asked)
+        for turn in range(_LOADS):
+            found = self._behind_locks(asked, keys)
             state = self._state(keys, found)
             if self._holds(keys, state.rows):
                 self._versions |= {row[_VERSION] for row in found if row[0] != "entry"}
@@ -200,17 +184,19 @@ class Trips(Snapshot):
             self._wire.execute(b"COMMIT")
             self._wire.execute(self.begin)
             self._locked = None
+            if turn == 0:
+                self._send("make_books", **asked)
         msg = (
             f"what was asked of the ledger {self.place} was moved by others whenever "
             "it was about to be locked; the step did not run"
         )
         raise LedgerUnavailable(msg, ledger=self.place)
 
-    def _behind_locks(self, asked: Mapping[str, object]) -> list[_Columns]:
+    def _behind_locks(self, asked: Mapping[str, object], keys: Keys) -> list[_Columns]:
         locks = None
         if self._locked is None:
-            self._send("make_books", books=asked["books"])
-            locks = self._send("lock", **asked)
+            deep = keys.reach and (keys.charges or keys.runs)
+            locks = self._send("lock_charges" if deep else "lock", **asked)
         load = self._send("load", **asked)
         self.wait()
         if locks is not None:
@@ -289,10 +275,45 @@ class Trips(Snapshot):
 
 
 def _asked(keys: Keys) -> dict[str, object]:
-    further = {"entries": json.dumps(keys.entries), "reach": int(keys.reach)}
-    return {**parameters(keys), **further}
+    """Return the parameters of `load`."""
+    gates = [
+        (book, f"/{place}" if place else "")
+        for book, places in keys.gates.items()
+        for place in places
+    ]
+    return {
+        "books": _array([*keys.books, *keys.whole]),
+        "gate_books": _array([book for book, _ in gates]),
+        "gate_places": _array([place for _, place in gates]),
+        "charges": _array(keys.charges),
+        "releases": _array(keys.releases),
+        "runs": _array(keys.runs),
+        "granted_books": _array([book for book, _ in keys.granted]),
+        "granted_steps": _array([step for _, step in keys.granted]),
+        "claims": _array(keys.claims),
+        "whole": _array(keys.whole),
+        "entry_books": _array([book for book, _ in keys.entries]),
+        "entry_numbers": _array([str(number) for _, number in keys.entries]),
+        "reach": int(keys.reach),
+    }
+
+
+def _array(texts: Iterable[str]) -> str:
+    """Write an array as PostgreSQL reads it."""
+    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+    return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
+
+
+_PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 @cache
-def _encoded() -> dict[str, bytes]:
-    return {name: sql.encode() for name, sql in statements("postgres").items()}
+def _statements() -> dict[str, tuple[bytes, tuple[str, ...]]]:
+    """Return each statement as the server takes it, and its parameters in order."""
+    found = {}
+    for name, sql in statements("postgres").items():
+        names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
+        numbers = {each: f"${number}" for number, each in enumerate(names, 1)}
+        text = _PARAMETER.sub(lambda part: numbers[part[1]], sql)  # noqa: B023
+        found[name] = (text.encode(), names)
+    return found
