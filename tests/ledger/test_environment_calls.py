@@ -22,11 +22,19 @@ from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.freeze import freeze
 from dpflow.ledger.operations import amend
-from dpflow.ledger.reconcile import reconcile
+from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.releases import forget_release, releases
+<<<<<<< HEAD
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.verify import sign_heads
+||||||| 8350095
+from dpflow.ledger.sqlite import SqliteDatabase
+from dpflow.ledger.verify import sign_heads
+=======
+from dpflow.ledger.sqlite import SqliteDatabase
+from dpflow.ledger.audit.verify import sign_heads
+>>>>>>> shell
 from tests.ledger.support import (
     BASIC,
     Child,

@@ -20,9 +20,19 @@ from dpflow.exceptions import (
     LedgerMissing,
 )
 from dpflow.ledger import create_ledger, migrate_ledger, open_ledger
+<<<<<<< HEAD
 from dpflow.ledger.storage import SCHEMA_VERSION
 from dpflow.ledger.storage.memory import forget_memory
 from dpflow.ledger.verify import verify
+||||||| 8350095
+from dpflow.ledger.database import SCHEMA_VERSION
+from dpflow.ledger.memory import forget_memory
+from dpflow.ledger.verify import verify
+=======
+from dpflow.ledger.database import SCHEMA_VERSION
+from dpflow.ledger.memory import forget_memory
+from dpflow.ledger.audit.verify import verify
+>>>>>>> shell
 from tests import conftest
 from tests.ledger.support import Child, audit, granted, read, refusal
 
