@@ -81,7 +81,7 @@ class Loading:
             wrong = disagreement(row, self._entry)
             if wrong is not None:
                 raise JournalError(wrong)
-        wrong = contradiction(rows, self._entry)
+        wrong = contradiction(rows, self._entries)
         if wrong is not None:
             raise JournalError(wrong)
         known = self._entries
