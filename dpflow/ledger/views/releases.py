@@ -12,7 +12,7 @@ from typing import Any
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger import rows
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys
+from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.records import digest
 from dpflow.ledger.storage.base import Reading
 
@@ -149,7 +149,8 @@ def _told(
     everything = list(kept)
     for start in range(0, len(everything), _PAGE):
         page = everything[start : start + _PAGE]
-        state = reading.load(Keys(charges=tuple({row.charge for row, _ in page})))
+        names = tuple({row.charge for row, _ in page})
+        state = reading.load(Keys(charges=names, reach=Reach.ENTRIES))
         for row, size in page:
             charge = state.charge(row.charge)
             if charge is None:

@@ -13,7 +13,7 @@ from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, State
+from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.rows import Charge, Term, name_of_term
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.views.accounts import gates_of_book, term_of
@@ -174,7 +174,7 @@ def _of_term(reading: Reading, term: Term, start: int) -> Iterator[Entry]:
 def _refused(reading: Reading, facts: Iterable[_Facts]) -> set[str]:
     """Return those runs that met a refusal, on whatever dataset."""
     names = tuple({each.id for each in facts if each.id is not None})
-    state = reading.load(Keys(runs=names))
+    state = reading.load(Keys(runs=names, reach=Reach.ENTRIES))
     return {name for name in names if state.run(name).refused}
 
 
@@ -276,7 +276,8 @@ def run_charges(ledger: Ledger, run: FlowRun) -> dict[str, RunCharge]:
     """Read what a run did to each account, by its id."""
     names = (*(step.reservation for step in run.steps), *run.preflights)
     with ledger.storage.read() as reading:
-        state = reading.load(Keys(charges=(*names, *run.lent)))
+        charges = (*names, *run.lent)
+        state = reading.load(Keys(charges=charges, reach=Reach.ENTRIES))
     found = [charge for name in names if (charge := state.charge(name)) is not None]
     entries = [*_entries(state, found), *_drawn(state, run.lent)]
     traces: dict[str, _Trace] = {}
