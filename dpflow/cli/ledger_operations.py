@@ -59,7 +59,7 @@ def backup(
     Example: `dpflow ledger backup /backup/ledger.db`
     """
     from dpflow.cli.source import ledger_facts, project_ledger
-    from dpflow.ledger.backup import backup as copy
+    from dpflow.ledger.audit.backup import backup as copy
 
     with project_ledger() as (_, ledger):
         report = copy(ledger, path)
@@ -101,8 +101,8 @@ def restore(
     from dpflow.cli.source import policies_and_problem
     from dpflow.config import settings
     from dpflow.ledger import pinned_id, sqlite_path
-    from dpflow.ledger.backup import restore as put_back
-    from dpflow.ledger.witness_places import witness_at
+    from dpflow.ledger.audit.backup import restore as put_back
+    from dpflow.ledger.witness.places import witness_at
     from dpflow.project import project_conditions
 
     found = settings()
@@ -146,7 +146,7 @@ def export(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the whole journal, account by account, in order, with stable columns.
+    """Write the whole journal, dataset by dataset, in order, with stable columns.
 
     Amounts, bodies and hashes are as the ledger keeps them, so that others can chain
     the hashes again. With --json and --out, JSON says how many entries were written;
@@ -155,7 +155,7 @@ def export(
     Example: `dpflow ledger export --format csv --out journal.csv`
     """
     from dpflow.cli.source import project_ledger
-    from dpflow.ledger.export import COLUMNS, journal_rows
+    from dpflow.ledger.audit.export import COLUMNS, journal_rows
 
     form = Format.JSONL if as_json and output is None else form
     with project_ledger() as (_, ledger):

@@ -172,7 +172,7 @@ def collect(
         if dataset is None or known & set(each.accounts)
     ]
     if stamp is not None and dataset is not None:
-        heads = tuple(head for head in stamp.heads if head.account in known)
+        heads = tuple(head for head in stamp.heads if head.dataset == dataset)
         stamp = replace(stamp, heads=heads)
     return Report(
         ledger=ledger.id,

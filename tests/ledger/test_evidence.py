@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.evidence_verifier import read_bundle
+from dpflow.ledger.freeze import freeze
+from dpflow.ledger.operations import import_prior
 
 from dpflow import PureDP
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger
-from dpflow.ledger.evidence import verifier_text, write_evidence
-from dpflow.ledger.evidence_verifier import read_bundle
-from dpflow.ledger.freeze import freeze
-from dpflow.ledger.operations import import_prior
+from dpflow.ledger.audit.bundle import verifier_text, write_evidence
+from dpflow.ledger.audit.verify import sign_heads, verify
 from dpflow.ledger.records import canonical
-from dpflow.ledger.verify import sign_heads, verify
 from tests.ledger.support import BASIC, granted, make_ledger, new_ledger
 from tests.ledger.test_verify import SHOP, STEP, fill
 
@@ -515,7 +515,7 @@ def test_half_a_bundle_is_not_left_behind(tmp_path, monkeypatch):
         yield {"account": "a#1"}
         raise LedgerUnavailable("gone", ledger="here")
 
-    monkeypatch.setattr("dpflow.ledger.evidence.journal_rows", broken)
+    monkeypatch.setattr("dpflow.ledger.audit.bundle.journal_rows", broken)
     with pytest.raises(LedgerUnavailable, match="gone"):
         write_evidence(ledger, tmp_path / "b.zip")
     assert not (tmp_path / "b.zip").exists()

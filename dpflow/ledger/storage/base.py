@@ -425,8 +425,9 @@ def contradiction(rows: Rows, entries: Mapping[Place, Entry]) -> str | None:
     for row in rows.values():
         if not isinstance(row, Release) or row.state == "claimed":
             continue
+        # Another charge with its key leads to a release without the one that made it.
         charge = rows.get(("charge", row.charge))
-        if not isinstance(charge, Charge) or row.digest != _digest_of(
+        if isinstance(charge, Charge) and row.digest != _digest_of(
             charge, row, entries
         ):
             return f"release {row.key} is not what the entries of its charge say"
