@@ -15,7 +15,7 @@ from dpflow.exceptions import PolicyNotApplied
 from dpflow.policy import Policy
 
 if TYPE_CHECKING:
-    from dpflow.ledger.terms import Term
+    from dpflow.ledger.rows import Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

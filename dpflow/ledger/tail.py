@@ -60,9 +60,8 @@ def check_heads(state: State, keys: Keys, place: str) -> None:
             if account is None and name not in needed and row.name not in keys.whole:
                 continue
             if account is None or account.entry != row.number:
-                raise _disagrees(
-                    f"Account {name!r} is not as entry {row.number} left it", place
-                )
+                problem = f"Account {name!r} is not as entry {row.number} left it"
+                raise _disagrees(problem, place)
 
 
 def _disagrees(problem: str, place: str) -> LedgerCorrupt:

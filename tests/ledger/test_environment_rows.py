@@ -109,7 +109,7 @@ def test_another_row_than_was_asked_for_is_damage(
     with ledger.storage.read() as reading:
         assert reading.load(Keys(**{field: (there[field],)}))
         monkeypatch.setattr(loading, "parts_of", lambda _: answered)
-        with pytest.raises(LedgerCorrupt, match="another [a-z]+ came than"):
+        with pytest.raises(LedgerCorrupt, match=r"another [a-z]+ came"):
             reading.load(Keys(**{field: (asked,)}))
 
 

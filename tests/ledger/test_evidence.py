@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.evidence_verifier import read_bundle
+from dpflow.ledger.freeze import freeze
+from dpflow.ledger.operations import import_prior
 
 from dpflow import PureDP
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.audit.bundle import verifier_text, write_evidence
-from dpflow.ledger.evidence_verifier import read_bundle
-from dpflow.ledger.freeze import freeze
-from dpflow.ledger.operations import import_prior
-from dpflow.ledger.records import canonical
 from dpflow.ledger.audit.verify import sign_heads, verify
+from dpflow.ledger.records import canonical
 from tests.ledger.support import BASIC, granted, make_ledger, new_ledger
 from tests.ledger.test_verify import SHOP, STEP, fill
 

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.carve import carve
+from dpflow.ledger.evidence_verifier import Verifier, read_bundle
+from dpflow.ledger.seals import seal
 
 from dpflow.accounting.costs import ApproxDP
 from dpflow.ledger import create_ledger
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.carve import carve
 from dpflow.ledger.audit.bundle import README, verifier_text, write_evidence
-from dpflow.ledger.evidence_verifier import Verifier, read_bundle
-from dpflow.ledger.records import canonical, digest
-from dpflow.ledger.seals import seal
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.records import canonical, digest
 from tests.ledger.preflights import RUN, drawn, held_run
 from tests.ledger.support import granted, make_policy, new_ledger, url
 from tests.ledger.test_evidence import (

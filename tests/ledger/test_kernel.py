@@ -22,7 +22,6 @@ from dpflow.exceptions import (
     ConfigurationError,
     DpflowError,
     LedgerCorrupt,
-    LedgerUnavailable,
     PolicyChanged,
     ReservationConflict,
     UnsupportedCost,
@@ -90,7 +89,10 @@ def everything(path: Place) -> list[Any]:
         "release",
         "claim",
     )
-    return [read(path, f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
+    found = [read(path, f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
+    # A book that was only locked has a row, and no entry.
+    found[0] = [row for row in found[0] if row[1] > 0]
+    return found
 
 
 def error_of(call: Callable[[], object]) -> type[DpflowError]:
@@ -643,8 +645,9 @@ def test_a_decision_costs_the_same_after_many_charges(
         return found
 
     def charge(count: int) -> None:
-        many = [request(counting, "1e-5") for _ in range(count)]
-        assert {Granted} == {type(a) for a in counting.reserve_many(many)}
+        for _ in range(count // 10):
+            many = [request(counting, "1e-5") for _ in range(10)]
+            assert {Granted} == {type(a) for a in counting.reserve_many(many)}
 
     # The first of two may find nothing remembered.
     charge(10)

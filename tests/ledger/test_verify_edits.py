@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from dpflow.ledger.freeze import freeze
+from dpflow.ledger.operations import import_prior
 
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger
-from dpflow.ledger.freeze import freeze
-from dpflow.ledger.operations import import_prior
-from dpflow.ledger.records import canonical, digest
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.records import canonical, digest
 from dpflow.ledger.views import history
 from tests.ledger.support import (
     Place,

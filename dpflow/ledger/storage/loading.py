@@ -61,6 +61,8 @@ class Loading:
         #: Entries that are shown, and those that only prove what a row says.
         self._shown: set[Place] = set(keys.entries)
         self._proofs: set[Place] = set()
+        #: Entries that were read with their bodies.
+        self._bodies: set[Place] = set()
 
     def state(self) -> State:
         """Return the rows with the entries of charges.
@@ -92,7 +94,8 @@ class Loading:
         """Read rows, and then the entries behind them."""
         for columns in self._ask(parts):
             self._note(columns)
-        wanted = self._shown - self._entries.keys()
+        wanted = self._shown - self._bodies
+        self._bodies |= wanted
         proofs = self._proofs - self._entries.keys() - wanted
         if wanted or proofs:
             self._entries.update(self._read(wanted, proofs))

@@ -255,110 +255,100 @@ ON CONFLICT (one) DO UPDATE SET system_identifier = excluded.system_identifier,
 -- name: lock_ledger
 LOCK TABLE ledger IN ACCESS EXCLUSIVE MODE
 
--- A load: in one trip, a book that has no row gets one, the books are locked in the
--- order of their names, and all is read that the keys lead to.
+-- A load: in one trip, the books are locked in the order of their names, and all is
+-- read that the keys lead to. A book that has no row yet gets one to be locked.
 
 -- name: make_books
 INSERT INTO book (name, number, hash, ran, terms)
 SELECT wanted.name, 0, '', '{}', 0
-FROM json_array_elements_text(CAST(%(books)s AS json)) AS wanted (name)
+FROM unnest(CAST(%(books)s AS text[])) AS wanted (name)
 ORDER BY wanted.name COLLATE "C"
 ON CONFLICT (name) DO NOTHING
 
 -- name: lock
+SELECT name FROM book WHERE name = ANY (CAST(%(books)s AS text[]))
+ORDER BY name FOR UPDATE
+
+-- name: lock_charges
 SELECT name FROM book
-WHERE name = ANY (ARRAY(
-    SELECT json_array_elements_text(CAST(%(books)s AS json))
-    UNION ALL
+WHERE name = ANY (CAST(%(books)s AS text[]) || ARRAY(
     SELECT json_object_keys(CAST(charge.places AS json)) FROM charge
-    WHERE CAST(%(reach)s AS bigint) > 0
-        AND charge.id = ANY (ARRAY(
-            SELECT json_array_elements_text(CAST(%(charges)s AS json))
-            UNION ALL
-            SELECT run.preflight FROM run
-            WHERE run.id = ANY (ARRAY(
-                SELECT json_array_elements_text(CAST(%(runs)s AS json))))))
+    WHERE charge.id = ANY (CAST(%(charges)s AS text[]) || ARRAY(
+        SELECT run.preflight FROM run WHERE run.id = ANY (CAST(%(runs)s AS text[]))
+    ))
 ))
 ORDER BY name FOR UPDATE
 
 -- name: load
 WITH run_row AS MATERIALIZED (
-    SELECT xmin, * FROM run
-    WHERE id = ANY (ARRAY(SELECT json_array_elements_text(CAST(%(runs)s AS json))))
-),
-named (charges) AS MATERIALIZED (
-    SELECT ARRAY(
-        SELECT json_array_elements_text(CAST(%(charges)s AS json))
-        UNION ALL SELECT run_row.preflight FROM run_row
-    )
+    SELECT xmin, * FROM run WHERE id = ANY (CAST(%(runs)s AS text[]))
 ),
 charge_row AS MATERIALIZED (
     SELECT xmin, * FROM charge
-    WHERE id = ANY (ARRAY(
-        SELECT unnest(named.charges) FROM named
-        UNION ALL
-        SELECT release.charge FROM release
-        WHERE release.key = ANY (ARRAY(
-            SELECT json_array_elements_text(CAST(%(releases)s AS json))))
-    ))
+    WHERE id = ANY (CAST(%(charges)s AS text[])
+        || ARRAY(SELECT run_row.preflight FROM run_row)
+        || ARRAY(
+            SELECT release.charge FROM release
+            WHERE release.key = ANY (CAST(%(releases)s AS text[]))))
 ),
 place (book, made, ended, moves) AS MATERIALIZED (
     SELECT part.key, CAST(part.value ->> 0 AS bigint), CAST(part.value ->> 1 AS bigint),
-        CAST(%(reach)s AS bigint) > 0 AND charge_row.id = ANY (named.charges)
-    FROM charge_row, named, json_each(CAST(charge_row.places AS json)) AS part
+        CAST(%(reach)s AS bigint) > 0
+        AND charge_row.id = ANY (CAST(%(charges)s AS text[])
+            || ARRAY(SELECT run_row.preflight FROM run_row))
+    FROM charge_row, json_each(CAST(charge_row.places AS json)) AS part
 ),
 book_row AS MATERIALIZED (
-    SELECT *, name = ANY (ARRAY(
-        SELECT json_array_elements_text(CAST(%(books)s AS json)))) AS named
+    SELECT book.*, term.number AS newest, term.entry AS pinned
     FROM book
-    WHERE number > 0
-        AND name = ANY (ARRAY(
-            SELECT json_array_elements_text(CAST(%(books)s AS json))
-            UNION ALL SELECT place.book FROM place WHERE place.moves))
+    LEFT JOIN term ON term.book = book.name AND term.number = book.terms
+        AND book.name = ANY (CAST(%(books)s AS text[]))
+    WHERE book.number > 0
+        AND book.name = ANY (CAST(%(books)s AS text[])
+            || ARRAY(SELECT place.book FROM place WHERE place.moves))
 ),
 account_row AS MATERIALIZED (
     SELECT * FROM account
-    WHERE id = ANY (ARRAY(
-        SELECT book_row.name || '#' || book_row.terms || (gate.value ->> 1)
-        FROM json_array_elements(CAST(%(gates)s AS json)) AS gate
-        JOIN book_row ON book_row.name = gate.value ->> 0
-        UNION ALL
-        SELECT json_object_keys(CAST(entry.postings AS json))
-        FROM place
-        JOIN entry ON entry.book = place.book AND entry.number = place.made
-        WHERE place.moves
-        UNION ALL
-        SELECT whole.id FROM account AS whole
-        WHERE whole.book = ANY (ARRAY(
-            SELECT json_array_elements_text(CAST(%(whole)s AS json))))
-    ))
+    WHERE id = ANY (
+        ARRAY(
+            SELECT book_row.name || '#' || book_row.terms || gate.place
+            FROM unnest(CAST(%(gate_books)s AS text[]), CAST(%(gate_places)s AS text[]))
+                AS gate (book, place)
+            JOIN book_row ON book_row.name = gate.book)
+        || ARRAY(
+            SELECT json_object_keys(CAST(entry.postings AS json))
+            FROM place
+            JOIN entry ON entry.book = place.book AND entry.number = place.made
+            WHERE place.moves)
+        || ARRAY(
+            SELECT whole.id FROM account AS whole
+            WHERE whole.book = ANY (CAST(%(whole)s AS text[])))
+    )
 ),
 term_row AS MATERIALIZED (
     SELECT term.book, term.number, term.entry
-    FROM (
-        SELECT book_row.name, book_row.terms FROM book_row WHERE book_row.named
-        UNION SELECT account_row.book,
-                CAST(split_part(split_part(account_row.id, '#', 2), '/', 1) AS bigint)
-            FROM account_row WHERE CAST(%(reach)s AS bigint) > 1
-    ) AS wanted (book, number)
-    JOIN term ON term.book = wanted.book AND term.number = wanted.number
-    UNION
-    SELECT whole.book, whole.number, whole.entry FROM term AS whole
-    WHERE whole.book = ANY (ARRAY(
-        SELECT json_array_elements_text(CAST(%(whole)s AS json))))
+    FROM account_row
+    JOIN term ON term.book = account_row.book AND term.number
+        = CAST(split_part(split_part(account_row.id, '#', 2), '/', 1) AS bigint)
+    WHERE CAST(%(reach)s AS bigint) > 1
+    UNION ALL
+    SELECT term.book, term.number, term.entry FROM term
+    WHERE term.book = ANY (CAST(%(whole)s AS text[]))
 ),
 behind (book, number) AS (
     SELECT name, number FROM book_row
+    UNION SELECT name, pinned FROM book_row WHERE pinned IS NOT NULL
     UNION SELECT book, entry FROM term_row
     UNION SELECT book, entry FROM account_row
     UNION SELECT book, made FROM place
     UNION SELECT book, ended FROM place WHERE ended > 0
     UNION SELECT CAST(unheld AS json) ->> 0, CAST(CAST(unheld AS json) ->> 1 AS bigint)
         FROM run_row WHERE unheld IS NOT NULL
-    UNION SELECT further.value ->> 0, CAST(further.value ->> 1 AS bigint)
-        FROM json_array_elements(CAST(%(entries)s AS json)) AS further
+    UNION SELECT further.book, further.number
+        FROM unnest(CAST(%(entry_books)s AS text[]), CAST(%(entry_numbers)s AS bigint[]))
+            AS further (book, number)
 )
-SELECT 'ledger', ledger.epoch, ledger.min_writer,
+SELECT 'epoch', ledger.epoch, ledger.min_writer,
     CASE WHEN pg_is_in_recovery() THEN 0 ELSE
         CAST(CAST('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
             AS bit(32)) AS bigint)
@@ -369,7 +359,7 @@ SELECT 'ledger', ledger.epoch, ledger.min_writer,
     NULL, NULL, NULL
 FROM ledger LEFT JOIN server ON server.one = ledger.one
 UNION ALL
-SELECT 'book', number, terms, NULL, NULL, name, hash, frozen, ran,
+SELECT 'book', number, terms, newest, pinned, name, hash, frozen, ran,
     NULL, NULL, NULL, NULL, NULL
 FROM book_row
 UNION ALL
@@ -389,10 +379,8 @@ SELECT 'release', NULL, NULL, NULL, NULL, key, charge, book, state, digest,
     CASE state WHEN 'settled' THEN value_of(key) END,
     NULL, NULL, CAST(xmin AS text)
 FROM release
-WHERE key = ANY (ARRAY(
-    SELECT json_array_elements_text(CAST(%(releases)s AS json))
-    UNION ALL SELECT charge_row.key FROM charge_row
-))
+WHERE key = ANY (CAST(%(releases)s AS text[])
+    || ARRAY(SELECT charge_row.key FROM charge_row))
 UNION ALL
 SELECT 'run', NULL, NULL, NULL, NULL, id, refused, halted, preflight, unheld,
     NULL, NULL, NULL, CAST(xmin AS text)
@@ -400,13 +388,14 @@ FROM run_row
 UNION ALL
 SELECT 'granted', NULL, NULL, NULL, NULL, granted.book, granted.step, granted.most,
     NULL, NULL, NULL, NULL, NULL, NULL
-FROM json_array_elements(CAST(%(granted)s AS json)) AS wanted
-JOIN granted ON granted.book = wanted.value ->> 0 AND granted.step = wanted.value ->> 1
+FROM unnest(CAST(%(granted_books)s AS text[]), CAST(%(granted_steps)s AS text[]))
+    AS wanted (book, step)
+JOIN granted ON granted.book = wanted.book AND granted.step = wanted.step
 UNION ALL
 SELECT 'claim', NULL, NULL, NULL, NULL, name, said,
     NULL, NULL, NULL, NULL, NULL, NULL, CAST(xmin AS text)
 FROM claim
-WHERE name = ANY (ARRAY(SELECT json_array_elements_text(CAST(%(claims)s AS json))))
+WHERE name = ANY (CAST(%(claims)s AS text[]))
 UNION ALL
 SELECT 'entry', entry.number, NULL, NULL, NULL, entry.book, entry.kind, entry.charge,
     entry.postings, entry.body, entry.at, entry.writer, entry.hash,
@@ -421,9 +410,9 @@ LEFT JOIN entry AS before
 -- name: entries
 SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
     entry.at, entry.writer, entry.hash, coalesce(before.hash, '')
-FROM json_array_elements(CAST(%(wanted)s AS json)) AS wanted
-JOIN entry ON entry.book = wanted.value ->> 0
-    AND entry.number = CAST(wanted.value ->> 1 AS bigint)
+FROM unnest(CAST(%(books)s AS text[]), CAST(%(numbers)s AS bigint[]))
+    AS wanted (book, number)
+JOIN entry ON entry.book = wanted.book AND entry.number = wanted.number
 LEFT JOIN entry AS before
     ON before.book = entry.book AND before.number = entry.number - 1
 

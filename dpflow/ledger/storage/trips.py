@@ -9,42 +9,23 @@ by somebody else since.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import Any
 
-from psycopg import Cursor, Pipeline
-
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.ledger.entry import Entry, columns_of
+from dpflow.ledger.damage import UNREADABLE
+from dpflow.ledger.entry import Entry, columns_of, entry_of, proof_of
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import (
-    EPOCH,
-    Changes,
-    Epoch,
-    Key,
-    Row,
-    Rows,
-    epoch_of,
-    key_of,
-)
-from dpflow.ledger.storage.base import (
-    Identity,
-    another_ledger,
-    check_writer,
-    contradiction,
-    disagreement,
-    entries_of,
-)
-from dpflow.ledger.storage.columns import (
-    columns_of_row,
-    parameters,
-    row_of,
-    statements,
-)
+from dpflow.ledger.rows import Changes, Epoch, JournalError, Rows, epoch_of
+from dpflow.ledger.storage.base import Identity, Place, another_ledger, check_writer
+from dpflow.ledger.storage.columns import columns_of_row, statements
+from dpflow.ledger.storage.loading import Loading, Part
 from dpflow.ledger.storage.questions import Questions
-from dpflow.ledger.storage.server import Connection, Durable, Server
+from dpflow.ledger.storage.server import Durable, Server
+from dpflow.ledger.storage.wire import Answer, Wire
 
 _Columns = tuple[Any, ...]
 
@@ -58,45 +39,37 @@ _VERSION = 13
 
 # A UNION has numbers and texts in columns of their own: numbers from 1, texts from 5.
 _IN_ORDER: Mapping[str, itemgetter[Any]] = {
-    "ledger": itemgetter(0, 1, 12, 12, 12, 12, 12, 12, 12, 12),
-    "book": itemgetter(0, 5, 1, 6, 7, 8, 2, 12, 12, 12),
-    "term": itemgetter(0, 5, 1, 2, 12, 12, 12, 12, 12, 12),
-    "account": itemgetter(0, 5, 6, 1, 7, 8, 2, 9, 12, 12),
+    "epoch": itemgetter(0, 1, 5, 2),
+    "book": itemgetter(0, 5, 1, 6, 7, 8, 2, 3, 4),
+    "term": itemgetter(0, 5, 1, 2),
+    "account": itemgetter(0, 5, 6, 1, 7, 8, 2, 9),
     "charge": itemgetter(0, 5, 6, 7, 8, 9, 10, 11, 12, 1),
-    "release": itemgetter(0, 5, 6, 7, 8, 9, 10, 12, 12, 12),
-    "run": itemgetter(0, 5, 6, 7, 8, 9, 12, 12, 12, 12),
-    "granted": itemgetter(0, 5, 6, 7, 12, 12, 12, 12, 12, 12),
-    "claim": itemgetter(0, 5, 6, 12, 12, 12, 12, 12, 12, 12),
+    "release": itemgetter(0, 5, 6, 7, 8, 9, 10),
+    "run": itemgetter(0, 5, 6, 7, 8, 9),
+    "granted": itemgetter(0, 5, 6, 7),
+    "claim": itemgetter(0, 5, 6),
+    "entry": itemgetter(5, 1, 6, 7, 8, 9, 10, 11, 12),
 }
-_ENTRY = itemgetter(5, 1, 6, 7, 8, 9, 10, 11, 12, 13)
 
 
 class Snapshot(Questions):
     """A consistent state of the ledger.
 
     Args:
-        connection: In pipeline mode; a transaction of its own begins with this.
-        pipeline: Of the connection.
+        wire: Outside a transaction; one of its own begins with this.
         server: Whose it is.
         identity: Of the ledger that was opened.
     """
 
-    begin = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+    begin = ("begin_reading", b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
-    def __init__(
-        self,
-        connection: Connection,
-        pipeline: Pipeline,
-        server: Server,
-        identity: Identity,
-    ) -> None:
+    def __init__(self, wire: Wire, server: Server, identity: Identity) -> None:
         self.place = server.place
         self._server = server
         self._identity = identity
-        self._wire = connection
-        self._pipeline = pipeline
-        self._sql = _encoded()
-        connection.execute(self.begin)
+        self._wire = wire
+        self._sql = _statements()
+        wire.send(*self.begin)
 
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked."""
@@ -105,47 +78,36 @@ class Snapshot(Questions):
         return self._state(keys, asked.fetchall())
 
     def wait(self) -> None:
-        """Send all that was not sent yet, and wait until all is answered."""
-        # Not a mere flush: after it, the server's timer for idle transactions runs.
-        self._pipeline.sync()
+        """Wait until all that was sent is answered."""
+        self._wire.wait()
 
     def _state(self, keys: Keys, found: list[_Columns]) -> State:
-        entries = {
-            (row[5], row[1]): self._entry(row[13], _ENTRY(row))
-            for row in found
-            if row[0] == "entry"
-        }
-        self._check([row for row in found if row[0] == "ledger"])
+        """Return what one trip brought, checked."""
+        entries = {(row[5], row[1]): row for row in found if row[0] == "entry"}
+        rows = [_IN_ORDER[row[0]](row) for row in found if row[0] != "entry"]
 
-        def entry(book: str, number: int) -> Entry:
-            known = entries.get((book, number))
-            if known is None:
-                what = f"entry {number} of book {book!r} is not there"
-                raise self._damaged(what)
-            return known
+        def ask(_: Sequence[Part]) -> list[_Columns]:
+            """Return all rows, once: what they do not have is not there."""
+            told = rows[:]
+            rows.clear()
+            return told
 
-        rows: dict[Key, Row] = {}
-        values: dict[str, str] = {}
-        for columns in found:
-            kind = columns[0]
-            if kind == "entry":
-                continue
-            if kind == "ledger":
-                rows[EPOCH] = Epoch(columns[1])
-                continue
-            row = row_of(_IN_ORDER[kind](columns), entry)
-            rows[key_of(row)] = row
-            wrong = disagreement(row, entry)
-            if wrong is not None:
-                raise self._damaged(wrong)
-            if kind == "release" and columns[10] is not None:
-                values[columns[5]] = columns[10]
-        wrong = contradiction(rows, entries)
-        if wrong is not None:
-            raise self._damaged(wrong)
-        further = {place: entries[place] for place in keys.entries if place in entries}
-        made = {**entries_of(rows, entry), **further}
-        return State(rows=rows, entries=made, values=values)
+        def read(shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
+            return {
+                place: self._entry(
+                    entries[place][13],
+                    _IN_ORDER["entry"](entries[place]),
+                    entry_of if place in shown else proof_of,
+                )
+                for place in entries.keys() & (shown | proofs)
+            }
+
+        self._check([row for row in found if row[0] == "epoch"])
+        try:
+            return Loading(keys, ask, read).state()
+        except (JournalError, *UNREADABLE) as error:
+            what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
+            raise self._damaged(what) from error
 
     def _check(self, rows: Sequence[_Columns]) -> None:
         """Refuse another ledger than the one that was opened."""
@@ -157,10 +119,17 @@ class Snapshot(Questions):
         if row[5] != self._identity.ledger:
             raise another_ledger(self.place, self._identity.ledger, row[5])
 
-    def _send(self, name: str, **values: object) -> Cursor[_Columns]:
-        return self._wire.execute(self._sql[name], values)
+    def _entries(self, wanted: list[Place]) -> dict[Place, Entry]:
+        books = _array(book for book, _ in wanted)
+        numbers = _array(str(number) for _, number in wanted)
+        found = self._ask("entries", books=books, numbers=numbers)
+        return {(row[0], row[1]): self._entry(row[9], row) for row in found}
 
-    def _ask(self, name: str, **values: object) -> Cursor[_Columns]:
+    def _send(self, name: str, **values: object) -> Answer:
+        sql, names = self._sql[name]
+        return self._wire.send(name, sql, [values[each] for each in names])
+
+    def _ask(self, name: str, **values: object) -> Answer:
         asked = self._send(name, **values)
         self.wait()
         return asked
@@ -174,47 +143,43 @@ class Trips(Snapshot):
     """
 
     #: The rest is set for the session when it is opened.
-    begin = b"BEGIN"
+    begin = ("begin", b"BEGIN")
 
-    def __init__(
-        self,
-        connection: Connection,
-        pipeline: Pipeline,
-        server: Server,
-        identity: Identity,
-    ) -> None:
-        super().__init__(connection, pipeline, server, identity)
+    def __init__(self, wire: Wire, server: Server, identity: Identity) -> None:
+        super().__init__(wire, server, identity)
         self.stored = False
         self._locked: set[str] | None = None
         self._versions: set[str] = set()
         self._epoch = 0
-        self._ending: Cursor[_Columns] | None = None
+        self._ending: Answer | None = None
 
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked; lock their books."""
         asked = _asked(keys)
-        for _ in range(_LOADS):
-            found = self._behind_locks(asked)
+        for turn in range(_LOADS):
+            found = self._behind_locks(asked, keys)
             state = self._state(keys, found)
             if self._holds(keys, state.rows):
                 self._versions |= {row[_VERSION] for row in found if row[0] != "entry"}
                 self._epoch = epoch_of(state.rows)
                 return state
             # Locks are taken in one order only, and so all of them anew.
-            self._wire.execute(b"COMMIT")
-            self._wire.execute(self.begin)
+            self._wire.send("rollback", b"ROLLBACK")
+            self._wire.send(*self.begin)
             self._locked = None
+            if turn == 0:
+                self._send("make_books", **asked)
         msg = (
             f"what was asked of the ledger {self.place} was moved by others whenever "
             "it was about to be locked; the step did not run"
         )
         raise LedgerUnavailable(msg, ledger=self.place)
 
-    def _behind_locks(self, asked: Mapping[str, object]) -> list[_Columns]:
+    def _behind_locks(self, asked: Mapping[str, object], keys: Keys) -> list[_Columns]:
         locks = None
         if self._locked is None:
-            self._send("make_books", books=asked["books"])
-            locks = self._send("lock", **asked)
+            deep = keys.reach and (keys.charges or keys.runs)
+            locks = self._send("lock_charges" if deep else "lock", **asked)
         load = self._send("load", **asked)
         self.wait()
         if locks is not None:
@@ -269,13 +234,12 @@ class Trips(Snapshot):
         self._send("store", entry=told, versions=versions, **often)
 
     def commit(self) -> None:
-        """Ask to commit what was stored; the pipeline's end brings the answer."""
-        if not self.stored:
-            # Only locks end; nobody waits for a disk. At a ROLLBACK the driver would
-            # forget all statements that it prepared.
-            self._wire.execute(b"SET LOCAL synchronous_commit = off")
+        """Ask to commit what was stored; the answer comes when the wire ends."""
         # Where a change failed, the server skips all that was sent after it.
-        self._ending = self._wire.execute(b"COMMIT")
+        if self.stored:
+            self._ending = self._wire.send("commit", b"COMMIT")
+        else:
+            self._wire.send("rollback", b"ROLLBACK")
 
     def check_committed(self) -> None:
         """Check that the transaction did commit.
@@ -283,8 +247,8 @@ class Trips(Snapshot):
         Raises:
             LedgerUnavailable: If the server rolled back instead.
         """
-        told = self._ending and self._ending.statusmessage
-        if told != "COMMIT":
+        told = self._ending and self._ending.status
+        if self.stored and told != "COMMIT":
             msg = (
                 f"the ledger {self.place} did not commit but answered {told}; nothing "
                 "was charged"
@@ -293,10 +257,45 @@ class Trips(Snapshot):
 
 
 def _asked(keys: Keys) -> dict[str, object]:
-    further = {"entries": json.dumps(keys.entries), "reach": int(keys.reach)}
-    return {**parameters(keys), **further}
+    """Return the parameters of `load`."""
+    gates = [
+        (book, f"/{place}" if place else "")
+        for book, places in keys.gates.items()
+        for place in places
+    ]
+    return {
+        "books": _array([*keys.books, *keys.whole]),
+        "gate_books": _array([book for book, _ in gates]),
+        "gate_places": _array([place for _, place in gates]),
+        "charges": _array(keys.charges),
+        "releases": _array(keys.releases),
+        "runs": _array(keys.runs),
+        "granted_books": _array([book for book, _ in keys.granted]),
+        "granted_steps": _array([step for _, step in keys.granted]),
+        "claims": _array(keys.claims),
+        "whole": _array(keys.whole),
+        "entry_books": _array([book for book, _ in keys.entries]),
+        "entry_numbers": _array([str(number) for _, number in keys.entries]),
+        "reach": int(keys.reach),
+    }
+
+
+def _array(texts: Iterable[str]) -> str:
+    """Write an array as PostgreSQL reads it."""
+    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+    return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
+
+
+_PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 @cache
-def _encoded() -> dict[str, bytes]:
-    return {name: sql.encode() for name, sql in statements("postgres").items()}
+def _statements() -> dict[str, tuple[bytes, tuple[str, ...]]]:
+    """Return each statement as the server takes it, and its parameters in order."""
+    found = {}
+    for name, sql in statements("postgres").items():
+        names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
+        numbers = {each: f"${number}" for number, each in enumerate(names, 1)}
+        text = _PARAMETER.sub(lambda part: numbers[part[1]], sql)  # noqa: B023
+        found[name] = (text.encode(), names)
+    return found

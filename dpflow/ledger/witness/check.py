@@ -326,9 +326,7 @@ def begin_anew(
     # What was charged since that commit may have been told to the old one.
     with storage.read() as reading:
         since = [
-            line
-            for line in beginning(reading)
-            if (line.place, line.kind) not in known
+            line for line in beginning(reading) if (line.place, line.kind) not in known
         ]
     if since:
         witness.append(since)

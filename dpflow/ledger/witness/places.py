@@ -9,8 +9,8 @@ from pathlib import Path
 from dpflow.config import NO_WITNESS, PREFECT_WITNESS, WITNESS_VARIABLE
 from dpflow.exceptions import ConfigurationError, how_to_install
 from dpflow.ledger.storage.memory import MEMORY
-from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.base import WitnessAt
+from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.log import Log, LogWitness
 
 _POSTGRES = ("postgresql://", "postgres://")
