@@ -59,6 +59,7 @@ class Admissions:
         self._highest: dict[str, dict[str, Amounts]] = {}
         self._since: dict[str, int] = {}
         self._terms: dict[str, Term] = {}
+        self._drawn: set[str] = set()
 
     def begin(self, rows: Mapping[Key, Row]) -> None:
         """Go on from rows that are trusted."""
@@ -74,6 +75,9 @@ class Admissions:
         """
         if entry.kind == "reserve":
             self._granted(rows, entry)
+        elif entry.kind == "void" and entry.charge in self._drawn:
+            what = "it voids a preflight of which something was drawn"
+            raise JournalError(what)
         elif entry.kind in ("open", "tighten"):
             facts = entry.body["term"]
             after = Term(entry.book, facts["number"], entry.number, facts)
@@ -103,6 +107,8 @@ class Admissions:
         if not isinstance(book, Book) or book.frozen is not None:
             what = "a step was granted while its dataset was frozen, or had no policy"
             raise JournalError(what)
+        if "preflight" in entry.body:
+            self._drawn.add(entry.body["preflight"]["id"])
         highest = self._highest.setdefault(entry.book, {})
         term = f"{entry.book}#{book.terms}"
         for name, (_, settled, held) in entry.postings.items():
