@@ -147,12 +147,13 @@ class Ledger:
         """Say how a request would be decided now; nothing is kept of it."""
         command, why = self._reserving(request), self.storage.unwritable
         if why is not None:
-            found: Answer | DpflowError = self._kept([command], why)[0]
-            return found
+            kept: Answer | DpflowError = self._kept([command], why)[0]
+            return kept
         others = self.sources.others(request.policies)
         with self.storage.read() as reading, Readable(self.place):
             state = self._alive(reading.load(command.keys), [command])
-            return self._one(state, command, others)[0]
+            found: Answer | DpflowError = self._one(state, command, others)[0]
+            return found
 
     def _decided(self, commands: Sequence[Command], *, again: bool) -> list[_Answered]:
         others = self.sources.others(_policies(commands))
@@ -266,10 +267,10 @@ class Ledger:
 
     def _alive(self, state: State, commands: Sequence[Command]) -> State:
         """Add which owners of open charges still run, of those that matter here."""
-        mine = self.owners.mine()
+        asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
         others = {owner for command in commands for owner in _met(state, command)}
-        living = {each for each in others if each == mine or self.owners.alive(each)}
-        return replace(state, alive=living)
+        living = {each for each in others - asking if self.owners.alive(each)}
+        return replace(state, alive=asking | living)
 
     def _reserving(self, request: Request) -> Reserve:
         applies = self.conditions.applies_policies

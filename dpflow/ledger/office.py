@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpflow.accounting.costs import ApproxDP, Cost
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, ReleaseError
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.decision import terms
 from dpflow.ledger.grants import Grant, check_covers
@@ -16,6 +16,7 @@ from dpflow.ledger.model import (
     Amend,
     Applied,
     Apply,
+    Forget,
     Freeze,
     Keys,
     Posted,
@@ -25,6 +26,7 @@ from dpflow.ledger.model import (
     Wish,
 )
 from dpflow.ledger.records import Request
+from dpflow.ledger.views.releases import Release, named_release
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
 
@@ -228,6 +230,29 @@ def close_abandoned(ledger: Ledger, reservation: str, *, because: str) -> None:
         ReservationConflict: If its process still runs, or it has ended.
     """
     ledger.forfeit(reservation, because=because)
+
+
+# Releases
+
+
+def forget_release(ledger: Ledger, name: str) -> Release:
+    """Delete the value of a release; its digest and its charge stay.
+
+    Args:
+        ledger: Where it is kept.
+        name: Its release key, or its id or the start of that.
+
+    Raises:
+        ReleaseError: If there is none or more than one, or no value to delete.
+    """
+    with ledger.storage.read() as reading:
+        row, found = named_release(reading, name)
+    command = Forget(key=row.key, digest=row.digest, **ledger.label())
+    if not ledger.ask(command):
+        msg = f"release {name!r} is {found.state}: there is no value to delete"
+        raise ReleaseError(msg)
+    with ledger.storage.read() as reading:
+        return named_release(reading, row.key)[1]
 
 
 # Policies

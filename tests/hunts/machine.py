@@ -41,7 +41,18 @@ FAULT = st.tuples(
     st.sampled_from(["before", "after"]),
     st.sampled_from(["crash", "fails once", "fails for ever"]),
 )
-TABLES = "book term account entry charge release run granted claim ledger".split()
+TABLES = [
+    "book",
+    "term",
+    "account",
+    "entry",
+    "charge",
+    "release",
+    "run",
+    "granted",
+    "claim",
+    "ledger",
+]
 STATES = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
 
 #: Costs and requests that must be refused wherever they are made or sent.
@@ -155,7 +166,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def check_reserve(self, worker: int, made: Request) -> None:
         """Reserve with both and compare."""
         name, answer = outcome(lambda: self.workers[worker].reserve(made))
-        assert self.expected(made) == name
+        assert self.expected(made) == name, answer
         if isinstance(answer, Replayed):
             assert self.model.releases[made.key_text][1] == answer.value
         self.counts[name] += 1
@@ -234,8 +245,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def check_end(self, worker: int, how: str, name: str) -> None:
         """End a charge with both and compare."""
-        told, _ = outcome(self.end(worker, how, name))
-        assert self.expected_end(worker, how, name) == told
+        told, answer = outcome(self.end(worker, how, name))
+        assert self.expected_end(worker, how, name) == told, answer
         self.counts[f"{how} {told}"] += 1
 
     @rule(worker=WORKER, pick=PICK, fails=st.booleans())

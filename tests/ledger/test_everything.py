@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.carve import carve
+from dpflow.ledger.evidence_verifier import JOURNAL, Verifier, read_bundle
+from dpflow.ledger.freeze import freeze, thaw
+from dpflow.ledger.operations import amend, import_prior
+from dpflow.ledger.seals import seal
+from dpflow.ledger.witness_places import witness_at
 
 from dpflow import Gaussian
 from dpflow.accounting.costs import ApproxDP
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
 from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.ledger import Ledger, create_ledger, open_ledger, pin_ledger
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.backup import backup, restore
-from dpflow.ledger.carve import carve
 from dpflow.ledger.audit.bundle import write_evidence
-from dpflow.ledger.evidence_verifier import JOURNAL, Verifier, read_bundle
 from dpflow.ledger.audit.export import journal_rows
-from dpflow.ledger.freeze import freeze, thaw
-from dpflow.ledger.operations import amend, import_prior
-from dpflow.ledger.seals import seal
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.witness_places import witness_at
 from dpflow.policy import Policy, load_policies
 from tests.cli.support import run, run_fine, run_json
 from tests.ledger.preflights import drawn, held_run, whole

@@ -25,7 +25,8 @@ from dpflow import (
 )
 from dpflow.cli import app
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.model import Wish
+from dpflow.ledger.office import apply_policy
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts, open_reservations

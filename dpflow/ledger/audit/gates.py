@@ -208,7 +208,10 @@ def _is_pinned(told: Mapping[str, Any] | None, made: Mapping[str, Any] | None) -
     """Say whether a gate is the one that a copy makes; its thresholds may be lower."""
     if told is None or made is None:
         return told is made
-    return (rule_of(told["rule"]), told["halt"]) == (rule_of(made["rule"]), made["halt"])
+    return (rule_of(told["rule"]), told["halt"]) == (
+        rule_of(made["rule"]),
+        made["halt"],
+    )
 
 
 def _check_tighter(before: Term | None, after: Term) -> None:

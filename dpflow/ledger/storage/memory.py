@@ -185,17 +185,24 @@ class Within:
         rows = reached(keys, self._kept.rows.get, self._entry, self._accounts)
         found = [k[1] for k in rows if k[0] == "release" and k[1] in known]
         values = {key: known[key] for key in found}
+        entries = {**entries_of(rows, self._entry), **self.entries(keys.entries)}
         wrongs = [disagreement(row, self._entry) for row in rows.values()]
-        wrongs.append(contradiction(rows, self._entry))
+        wrongs.append(contradiction(rows, entries))
         for wrong in filter(None, wrongs):
             raise damaged(wrong, self._place)
-        entries = {**entries_of(rows, self._entry), **self.entries(keys.entries)}
         return State(rows=rows, entries=entries, values=values)
 
     def store(
         self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
     ) -> None:
         """Write entries, and the rows that follow from them."""
+        mine = [*self._entries, *entries]
+        for book in {entry.book for entry in entries}:
+            first = len(self._kept.entries.get(book, ())) + 1
+            numbers = [entry.number for entry in mine if entry.book == book]
+            if numbers != list(range(first, first + len(numbers))):
+                msg = f"entry {first} of book {book!r} is the next, not {numbers[0]}"
+                raise LedgerCorrupt(msg, ledger=self._place)
         self._changes |= changes
         self._entries += entries
         self._values |= values
