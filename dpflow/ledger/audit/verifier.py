@@ -454,6 +454,8 @@ def _is_pinned(facts: Data, place: str) -> bool:
     """Say whether a gate has the theorem and the limits that its copy pins."""
     pinned, gate = facts["pinned"], facts["gates"][place]
     kind, _, name = place.partition("/")
+    if name and name not in pinned["flows"] and pinned["other_flows"] != "allow":
+        return True  # taken off: no step asks it, and what it charged was under it
     if name:
         share = pinned["flows"].get(name, {})
         default = pinned["odometer"] if kind == "odometer" else None
