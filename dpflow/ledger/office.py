@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dpflow.accounting.costs import ApproxDP, Cost
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, ReleaseError
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.decision import terms
 from dpflow.ledger.grants import Grant, check_covers
@@ -16,6 +17,7 @@ from dpflow.ledger.model import (
     Amend,
     Applied,
     Apply,
+    Forget,
     Freeze,
     Keys,
     Posted,
@@ -25,6 +27,7 @@ from dpflow.ledger.model import (
     Wish,
 )
 from dpflow.ledger.records import Request
+from dpflow.ledger.views.releases import Release, named_release
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
 
@@ -230,6 +233,21 @@ def close_abandoned(ledger: Ledger, reservation: str, *, because: str) -> None:
     ledger.forfeit(reservation, because=because)
 
 
+def forget_release(ledger: Ledger, name: str) -> Release:
+    """Delete the value of a release; its digest and its charge stay.
+
+    Raises:
+        ReleaseError: If there is none or more than one, or no value to delete.
+    """
+    with ledger.storage.read() as reading:
+        row, found = named_release(reading, name)
+    command = Forget(key=row.key, book=row.book, digest=row.digest, **ledger.label())
+    if not ledger.ask(command):
+        msg = f"release {name!r} is {found.state}: there is no value to delete"
+        raise ReleaseError(msg)
+    return replace(found, state="forgotten", size=None)
+
+
 # Policies
 
 
@@ -253,7 +271,8 @@ def apply_policy(
     if wish.grant is not None:
         check_covers(wish.grant, policy, ledger.id, ledger.environment)
         ledger.sources.check_given(wish.grant)
-    book, forgotten = policy.dataset, ()
+    book = policy.dataset
+    forgotten: tuple[str, ...] = ()
     with ledger.storage.read() as reading:
         state = _whole(reading, book)
         if not all(terms.is_charged(state, term) for term in state.terms(book)):
