@@ -157,11 +157,10 @@ def _outcome(item: JournalEntry) -> tuple[str, bool]:
     if kind == "open":
         return _with_name(_opened(item), body), False
     if kind == "reserve":
-        return _with_name(item.fate, body), item.fate == "forfeited"
+        drawn = "from the preflight" if "preflight" in body else ""
+        return _with_name(item.fate or drawn, body), item.fate == "forfeited"
     if kind == "refuse":
         return str(body.get("refusal")).removeprefix("Budget").lower(), True
-    if kind == "draw":
-        return "from the preflight", False
     if kind == "seal":
         return f"run {body.get('outcome')}, undrawn rest returned", False
     if kind == "settle" and body.get("outcome") == "failed":

@@ -32,7 +32,6 @@ _KIND_STYLES = {
     "reserve": "cyan",
     "settle": "green",
     "void": "yellow",
-    "draw": "cyan",
     "seal": "yellow",
     "forfeit": "magenta",
     "refuse": "bold red",

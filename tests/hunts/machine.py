@@ -166,7 +166,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def check_reserve(self, worker: int, made: Request) -> None:
         """Reserve with both and compare."""
         name, answer = outcome(lambda: self.workers[worker].reserve(made))
-        assert self.expected(made) == name
+        assert self.expected(made) == name, answer
         if isinstance(answer, Replayed):
             assert self.model.releases[made.key_text][1] == answer.value
         self.counts[name] += 1
@@ -245,8 +245,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def check_end(self, worker: int, how: str, name: str) -> None:
         """End a charge with both and compare."""
-        told, _ = outcome(self.end(worker, how, name))
-        assert self.expected_end(worker, how, name) == told
+        told, answer = outcome(self.end(worker, how, name))
+        assert self.expected_end(worker, how, name) == told, answer
         self.counts[f"{how} {told}"] += 1
 
     @rule(worker=WORKER, pick=PICK, fails=st.booleans())

@@ -7,7 +7,6 @@ import re
 import time
 
 import pytest
-from dpflow.ledger.apply import Wish, apply_policy
 from prefect import flow, task
 from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
@@ -16,6 +15,8 @@ from prefect.utilities.visualization import TaskVizTracker
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import outlooks
+from dpflow.ledger.model import Wish
+from dpflow.ledger.office import apply_policy
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.views import accounts
 from dpflow.prefect import artifacts

@@ -8,7 +8,6 @@ import re
 import runpy
 
 import pytest
-from dpflow.ledger.apply import Wish, apply_policy
 from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.exceptions import Pause
@@ -26,6 +25,8 @@ from dpflow import (
 )
 from dpflow.cli import app
 from dpflow.exceptions import ConfigurationError
+from dpflow.ledger.model import Wish
+from dpflow.ledger.office import apply_policy
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts, open_reservations

@@ -35,7 +35,7 @@ SHIPPED = (
     "entry.py",
     "journal.py",
     "audit/fold.py",
-    "audit/checkpoints.py",
+    "checkpoint.py",
 )
 _TEXT = """\
 Evidence of a dpflow ledger: its journal, with the policies that were applied and the

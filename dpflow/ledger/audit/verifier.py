@@ -34,10 +34,10 @@ if __name__ == "__main__":
     # Python looks in no folder by itself where it was told to trust none.
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from dpflow.ledger.audit.checkpoints import forged, miscounted
-from dpflow.ledger.audit.fold import Fold
-from dpflow.ledger.entry import Columns, Entry, canonical, entry_of
-from dpflow.ledger.rows import (
+from dpflow.ledger.checkpoint import forged, miscounted  # noqa: E402
+from dpflow.ledger.audit.fold import Fold  # noqa: E402
+from dpflow.ledger.entry import Columns, Entry, canonical, entry_of  # noqa: E402
+from dpflow.ledger.rows import (  # noqa: E402
     Account,
     Book,
     Charge,

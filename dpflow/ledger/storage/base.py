@@ -407,25 +407,36 @@ _CHECKS: Mapping[type, Callable[[Any, ReadEntry], str | None]] = {
 }
 
 
-def contradiction(rows: Rows, read: ReadEntry) -> str | None:
-    """Say how releases differ from what was settled.
+def contradiction(rows: Rows, entries: Mapping[Place, Entry]) -> str | None:
+    """Say how rows differ from entries that were read for other rows.
+
+    A row may agree with an entry of its own and still be as it was before a later one,
+    or be gone.
 
     Args:
         rows: All that were found.
-        read: Reads an entry of a charge.
+        entries: All that were read.
     """
+    for (_, number), entry in entries.items():
+        for name in entry.postings:
+            account = rows.get(("account", name))
+            if isinstance(account, Account) and account.entry < number:
+                return f"account {name!r} is not as entry {number} left it"
     for row in rows.values():
         if not isinstance(row, Release) or row.state == "claimed":
             continue
+        # Another charge with its key leads to a release without the one that made it.
         charge = rows.get(("charge", row.charge))
-        if not isinstance(charge, Charge) or row.digest != _digest_of(
-            charge, row, read
+        if isinstance(charge, Charge) and row.digest != _digest_of(
+            charge, row, entries
         ):
             return f"release {row.key} is not what the entries of its charge say"
     return None
 
 
-def _digest_of(charge: Charge, release: Release, read: ReadEntry) -> str | None:
+def _digest_of(
+    charge: Charge, release: Release, entries: Mapping[Place, Entry]
+) -> str | None:
     _, ended = charge.places.get(release.book, (0, 0))
-    found: str | None = read(release.book, ended).body.get("digest") if ended else None
-    return found
+    entry = entries.get((release.book, ended))
+    return None if entry is None else entry.body.get("digest")

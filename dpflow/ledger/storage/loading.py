@@ -61,6 +61,8 @@ class Loading:
         #: Entries that are shown, and those that only prove what a row says.
         self._shown: set[Place] = set(keys.entries)
         self._proofs: set[Place] = set()
+        #: Entries that were read with their bodies.
+        self._bodies: set[Place] = set()
 
     def state(self) -> State:
         """Return the rows with the entries of charges.
@@ -81,7 +83,7 @@ class Loading:
             wrong = disagreement(row, self._entry)
             if wrong is not None:
                 raise JournalError(wrong)
-        wrong = contradiction(rows, self._entry)
+        wrong = contradiction(rows, self._entries)
         if wrong is not None:
             raise JournalError(wrong)
         known = self._entries
@@ -92,7 +94,8 @@ class Loading:
         """Read rows, and then the entries behind them."""
         for columns in self._ask(parts):
             self._note(columns)
-        wanted = self._shown - self._entries.keys()
+        wanted = self._shown - self._bodies
+        self._bodies |= wanted
         proofs = self._proofs - self._entries.keys() - wanted
         if wanted or proofs:
             self._entries.update(self._read(wanted, proofs))
@@ -113,7 +116,7 @@ class Loading:
             self._proofs.add((book.name, book.number))
             if columns[8] is not None:
                 self._term(book.name, columns[7], columns[8])
-            elif book.terms and book.name in self._keys.books:
+            elif self._lacks_term(book):
                 what = f"term {book.terms} of {book.name!r} is not there"
                 raise JournalError(what)
         elif kind == "charge":
@@ -139,6 +142,11 @@ class Loading:
         self.rows[key_of(row)] = row
         if isinstance(row, Run) and row.unheld is not None:
             self._shown.add(row.unheld)
+
+    def _lacks_term(self, book: Book) -> bool:
+        """Say whether a book came without its newest term, which was asked for."""
+        asked = book.terms > 0 and book.name in self._keys.books
+        return asked and (book.name, book.terms) not in self._terms
 
     def _term(self, book: str, number: int, entry: int) -> None:
         self._terms[book, number] = entry
@@ -213,12 +221,14 @@ class Loading:
         """Return the keys of rows that may be there."""
         keys, rows = self._keys, self.rows
         asked: set[tuple[str, ...]] = {EPOCH}
+        # A book brings its newest term along, whatever leads to it.
+        books = [row for row in rows.values() if isinstance(row, Book)]
+        asked.update(("term", row.name, str(row.terms)) for row in books)
         for book in (*keys.books, *keys.whole):
             asked.add(("book", book))
             row = rows.get(("book", book))
             if isinstance(row, Book):
                 base = f"{book}#{row.terms}"
-                asked.add(("term", book, str(row.terms)))
                 for place in keys.gates.get(book, ()):
                     asked.add(("account", f"{base}/{place}" if place else base))
         asked.update(("charge", name) for name in keys.charges)

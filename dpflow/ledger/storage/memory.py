@@ -185,11 +185,11 @@ class Within:
         rows = reached(keys, self._kept.rows.get, self._entry, self._accounts)
         found = [k[1] for k in rows if k[0] == "release" and k[1] in known]
         values = {key: known[key] for key in found}
+        entries = {**entries_of(rows, self._entry), **self.entries(keys.entries)}
         wrongs = [disagreement(row, self._entry) for row in rows.values()]
-        wrongs.append(contradiction(rows, self._entry))
+        wrongs.append(contradiction(rows, entries))
         for wrong in filter(None, wrongs):
             raise damaged(wrong, self._place)
-        entries = {**entries_of(rows, self._entry), **self.entries(keys.entries)}
         return State(rows=rows, entries=entries, values=values)
 
     def store(

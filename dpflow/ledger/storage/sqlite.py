@@ -406,7 +406,7 @@ class SqliteStorage:
         ):
             return self._no_locks(text, waited)
         unusable = isinstance(error, sqlite3.OperationalError) or "readonly" in text
-        if unusable and not text.startswith("no such table"):
+        if unusable and not text.startswith(("no such table", "malformed JSON")):
             msg = (
                 f"the ledger {self.path} cannot be used: {text}. The step did not run "
                 "and nothing was charged unless `dpflow history` shows it."

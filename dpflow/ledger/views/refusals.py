@@ -10,7 +10,7 @@ from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.decision.gates import split
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys
+from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.records import RefusalView
 from dpflow.ledger.storage.base import Reading
 
@@ -20,7 +20,11 @@ _NAMED = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
 def count_refusals(ledger: Ledger, flow_run: str) -> int:
     """Return how many refusals a flow run has met."""
     with ledger.storage.read() as reading:
-        return len(reading.load(Keys(runs=(flow_run,))).run(flow_run).refused)
+        return len(
+            reading.load(Keys(runs=(flow_run,), reach=Reach.ENTRIES))
+            .run(flow_run)
+            .refused
+        )
 
 
 def refusal_of_run(
@@ -38,7 +42,7 @@ def refusal_of_run(
             execution of the run, which a new term or another policy may have answered.
     """
     with ledger.storage.read() as reading:
-        run = reading.load(Keys(runs=(flow_run,))).run(flow_run)
+        run = reading.load(Keys(runs=(flow_run,), reach=Reach.ENTRIES)).run(flow_run)
         places = [(book, number) for book, number, _ in run.refused[after:]]
         entries = reading.entries(places)
     bodies = [entries[place].body for place in places]

@@ -12,7 +12,7 @@ from typing import Any
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger import rows
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys
+from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.records import digest
 from dpflow.ledger.storage.base import Reading
 
@@ -128,11 +128,10 @@ def named_release(reading: Reading, name: str) -> tuple[rows.Release, Release]:
     Raises:
         ReleaseError: If there is none or more than one.
     """
-    kept = reading.releases()
-    by_id = [each for each in kept if each[0].key.startswith(name)]
-    found = [pair for pair in _told(reading, kept) if pair[1].key == name]
-    if not found:
-        found = list(_told(reading, by_id))
+    kept = _newest(reading, None)
+    found = [pair for pair in kept if pair[1].key == name] or [
+        pair for pair in kept if pair[0].key.startswith(name)
+    ]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -150,7 +149,8 @@ def _told(
     everything = list(kept)
     for start in range(0, len(everything), _PAGE):
         page = everything[start : start + _PAGE]
-        state = reading.load(Keys(charges=tuple({row.charge for row, _ in page})))
+        names = tuple({row.charge for row, _ in page})
+        state = reading.load(Keys(charges=names, reach=Reach.ENTRIES))
         for row, size in page:
             charge = state.charge(row.charge)
             if charge is None:

@@ -8,7 +8,7 @@ from dpflow.accounting.tally import Tally
 from dpflow.ledger.decision.end import gate_of
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, State
+from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.records import OpenReservation
 from dpflow.ledger.rows import Charge
 from dpflow.ledger.storage.base import Reading
@@ -39,7 +39,7 @@ def waiting(
         state: With all open charges. Default: they are read.
     """
     names = reading.open_charges()
-    state = state or reading.load(Keys(charges=tuple(names)))
+    state = state or reading.load(Keys(charges=tuple(names), reach=Reach.ENTRIES))
     living: dict[str, bool] = {}
     found = []
     for name in names:

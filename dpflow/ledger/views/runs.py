@@ -13,11 +13,11 @@ from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, State
+from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.rows import Charge, Term, name_of_term
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.views.accounts import gates_of_book, term_of
-from dpflow.ledger.views.said import openings
+from dpflow.ledger.views.said import drawn_from, openings
 from dpflow.ledger.views.unusual import RECENT
 from dpflow.policy_population import PREFIX
 
@@ -78,6 +78,7 @@ class FlowRun:
         steps: The steps that were charged, in order.
         complete: Whether all its steps settled, and none failed or was refused.
         preflights: Reservations that held the run, or its rest, before its steps.
+        lent: Charges of runs within it that drew from its preflights.
         deployment: Id of the deployment that it is a run of, or None.
     """
 
@@ -87,6 +88,7 @@ class FlowRun:
     steps: tuple[RunStep, ...]
     complete: bool
     preflights: tuple[str, ...] = ()
+    lent: tuple[str, ...] = ()
     deployment: str | None = None
 
 
@@ -172,7 +174,7 @@ def _of_term(reading: Reading, term: Term, start: int) -> Iterator[Entry]:
 def _refused(reading: Reading, facts: Iterable[_Facts]) -> set[str]:
     """Return those runs that met a refusal, on whatever dataset."""
     names = tuple({each.id for each in facts if each.id is not None})
-    state = reading.load(Keys(runs=names))
+    state = reading.load(Keys(runs=names, reach=Reach.ENTRIES))
     return {name for name in names if state.run(name).refused}
 
 
@@ -188,6 +190,7 @@ class _Facts:
     steps: dict[str, RunStep] = field(default_factory=dict)
     #: Whether each of its preflights was sealed.
     preflights: dict[str, bool] = field(default_factory=dict)
+    lent: list[str] = field(default_factory=list)
 
     def run(self, refused: set[str]) -> FlowRun:
         """Return the run."""
@@ -198,6 +201,7 @@ class _Facts:
             at=self.at,
             steps=steps,
             preflights=tuple(self.preflights),
+            lent=tuple(self.lent),
             deployment=self.deployment,
             complete=(
                 self.whole
@@ -257,6 +261,9 @@ def _facts(entries: Iterable[Entry], sure: int) -> list[_Facts]:
             )
             facts.begin(charge, body)
             begun[charge] = facts
+            around = begun.get(drawn_from(body) or "")
+            if around is not None and around is not facts:
+                around.lent.append(charge)
         elif charge in begun and KINDS[entry.kind].ends:
             begun[charge].end(charge, entry.kind, body)
     return list(found.values())
@@ -269,14 +276,16 @@ def run_charges(ledger: Ledger, run: FlowRun) -> dict[str, RunCharge]:
     """Read what a run did to each account, by its id."""
     names = (*(step.reservation for step in run.steps), *run.preflights)
     with ledger.storage.read() as reading:
-        state = reading.load(Keys(charges=tuple(names)))
+        charges = (*names, *run.lent)
+        state = reading.load(Keys(charges=charges, reach=Reach.ENTRIES))
     found = [charge for name in names if (charge := state.charge(name)) is not None]
+    entries = [*_entries(state, found), *_drawn(state, run.lent)]
     traces: dict[str, _Trace] = {}
-    for entry in sorted(_entries(state, found), key=lambda each: each[:2]):
+    for entry in sorted(entries, key=lambda each: each[:2]):
         for account, posting in entry.postings.items():
             zero = Tally((0,) * len(posting.amount))
             trace = traces.setdefault(account, _Trace(zero))
-            trace.add(entry, Tally(posting.amount))
+            trace.add(entry, Tally(posting.amount), own=entry.charge in names)
     for charge in found:
         # Raised by hand, after its end whenever that was.
         for account, amount in charge.added.items():
@@ -297,6 +306,15 @@ def _entries(state: State, charges: Iterable[Charge]) -> Iterator[Entry]:
                 yield ended
 
 
+def _drawn(state: State, charges: Iterable[str]) -> Iterator[Entry]:
+    """Yield the entries that reserved charges of other runs."""
+    for name in charges:
+        charge = state.charge(name)
+        for book in () if charge is None else charge.places:
+            assert charge is not None
+            yield state.made(charge, book)
+
+
 @dataclass(slots=True)
 class _Trace:
     """What one run did to one account, entry by entry."""
@@ -310,14 +328,15 @@ class _Trace:
         """All that is posted and held."""
         return sum(self.held.values(), self.posted)
 
-    def add(self, entry: Entry, amount: Tally) -> None:
-        """Follow one entry."""
+    def add(self, entry: Entry, amount: Tally, *, own: bool) -> None:
+        """Follow one entry, or what another run draws of this one's preflight."""
         charge = str(entry.charge)
         if entry.kind == "reserve":
-            drawn = entry.body.get("preflight", {}).get("id")
+            drawn = drawn_from(entry.body) or ""
             if drawn in self.held:
                 self.held[drawn] = self.held[drawn] - amount
-            self.held[charge] = amount
+            if own:
+                self.held[charge] = amount
         else:
             self.held.pop(charge, None)
             if KINDS[entry.kind].settles:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.model import Keys
+from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.provenance import told_anew
 from dpflow.ledger.rows import Term
 from dpflow.ledger.storage.base import Reading
@@ -38,7 +38,7 @@ def made_by(reading: Reading, entries: Iterable[Entry]) -> dict[str, Mapping[str
     wanted = [charge for charge in unknown if charge not in found]
     for start in range(0, len(wanted), _PAGE):
         page = tuple(wanted[start : start + _PAGE])
-        state = reading.load(Keys(charges=page))
+        state = reading.load(Keys(charges=page, reach=Reach.ENTRIES))
         for name in page:
             charge = state.charge(name)
             if charge is not None:
@@ -62,6 +62,12 @@ def body_of(entry: Entry, made: Mapping[str, Mapping[str, Any]]) -> dict[str, An
     if entry.kind == "amend":
         told["reserved_cost"] = first["cost"]
     return told
+
+
+def drawn_from(body: Mapping[str, Any]) -> str | None:
+    """Return the preflight that held what an entry reserves; None if none did."""
+    found: Mapping[str, str] = body.get("preflight") or {}
+    return found.get("id")
 
 
 def openings(reading: Reading, book: str) -> dict[int, Entry]:

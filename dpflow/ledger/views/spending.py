@@ -18,7 +18,7 @@ from dpflow.ledger.model import Keys
 from dpflow.ledger.rows import Amounts
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.views.accounts import gates_of_book, term_of
-from dpflow.ledger.views.said import body_of, made_by, openings
+from dpflow.ledger.views.said import body_of, drawn_from, made_by, openings
 
 _HAVE_BUDGETS = ("dataset", "partition", "population")
 
@@ -149,7 +149,7 @@ class _Account:
         kind = KINDS[entry.kind]
         if entry.kind == "reserve":
             self.held[str(entry.charge)] = told
-            drawn = told.body.get("preflight", {}).get("id")
+            drawn = drawn_from(told.body) or ""
             if drawn in self.held:
                 whole = self.held[drawn]
                 rest = tuple(map(sub, whole.amount, told.amount))
