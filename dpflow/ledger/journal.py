@@ -338,6 +338,10 @@ class _Moves:
         if mine != set(entry.postings):
             what = f"it ends charge {charge.id} on some of its accounts only"
             raise JournalError(what)
+        if (entry.kind, charge.covers is None) in (("seal", True), ("settle", False)):
+            # The rest of a preflight returns, for nothing ran under it; a step's never.
+            what = f"a {entry.kind} is no end of charge {charge.id}"
+            raise JournalError(what)
         if self.rule.returns:
             for name, posting in entry.postings.items():
                 if posting.amount != charge.held[name]:
