@@ -255,8 +255,8 @@ ON CONFLICT (one) DO UPDATE SET system_identifier = excluded.system_identifier,
 -- name: lock_ledger
 LOCK TABLE ledger IN ACCESS EXCLUSIVE MODE
 
--- A load: in one trip, the books are locked in the order of their names, and all is
--- read that the keys lead to. A book that has no row yet gets one to be locked.
+-- A load: in one trip, a book that has no row gets one, the books are locked in the
+-- order of their names, and all is read that the keys lead to.
 
 -- name: make_books
 INSERT INTO book (name, number, hash, ran, terms)
