@@ -279,6 +279,12 @@ WHERE name = ANY (CAST(%(books)s AS text[]) || ARRAY(
 ))
 ORDER BY name FOR UPDATE
 
+-- name: lock_runs
+-- The steps of a run draw from one preflight in several books.
+SELECT run.id FROM run JOIN charge ON charge.id = run.preflight
+WHERE run.id = ANY (CAST(%(runs)s AS text[]))
+ORDER BY run.id, charge.id FOR UPDATE
+
 -- name: load
 WITH run_row AS MATERIALIZED (
     SELECT xmin, * FROM run WHERE id = ANY (CAST(%(runs)s AS text[]))

@@ -181,6 +181,8 @@ class Trips(Snapshot):
                 self._send("make_books", **asked)
             deep = keys.reach and (keys.charges or keys.runs)
             locks = self._send("lock_charges" if deep else "lock", **asked)
+            if keys.runs:
+                self._send("lock_runs", **asked)
         load = self._send("load", **asked)
         self.wait()
         if locks is not None:
