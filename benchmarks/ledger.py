@@ -33,12 +33,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from dpflow.ledger.chain import entry_hash
 
 from benchmarks.ledger_raw import of_bytes, of_rows
 from benchmarks.slow_sync import run_again_with_slow_syncs
 from dpflow import PureDP
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.chain import entry_hash
 from dpflow.ledger.records import Request
 from dpflow.policy import Policy, parse_policy
 from tests.ledger.support import Child, Gate

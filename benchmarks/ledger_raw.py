@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg.rows import dict_row
-
 from dpflow.ledger.database import statements
 from dpflow.ledger.postgres_server import postgres_statements
+from psycopg.rows import dict_row
 
 #: What a charge asks before it reserves, and before it settles.
 _BEFORE_RESERVE = ("read_reservation", "newest_term", "read_account", "newest_entries")

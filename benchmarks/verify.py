@@ -5,17 +5,12 @@ Run it with `python -m benchmarks.verify [CHARGES]`.
 
 from __future__ import annotations
 
-import sys
-import tempfile
-import time
 import uuid
 from pathlib import Path
 
 from dpflow import PureDP
-from dpflow.ledger.entry import columns_of
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Decision, End, Reserve
-from dpflow.ledger.decision.decide import decide
+from dpflow.ledger.model import End
 from dpflow.ledger.records import Request
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.owners import Owners

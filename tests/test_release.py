@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.sqlite import SqliteDatabase
 
 from dpflow import (
     DiscreteGaussian,
@@ -37,7 +38,6 @@ from dpflow.exceptions import (
 )
 from dpflow.execution import Execution
 from dpflow.ledger.views.releases import releases
-from dpflow.ledger.sqlite import SqliteDatabase
 from dpflow.project import current_project
 from dpflow.step import define_step
 from tests.projects import (

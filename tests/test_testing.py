@@ -13,6 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.memory import forget_memory
 
 from dpflow import (
     BudgetExhausted,
@@ -30,7 +31,6 @@ from dpflow import (
 from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError, PolicyError, UnknownDataset
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.memory import forget_memory
 from dpflow.ledger.audit.verify import verify
 from dpflow.mechanisms.gradient_descent import poisson_sample
 from dpflow.mechanisms.noise import integer_laplace

@@ -163,7 +163,9 @@ def _says_more(line: Line) -> bool:
 def _line_text(line: Line) -> str:
     """Say what a witnessed entry was, as far as its line tells."""
     if line.charge:
-        return f"reservation {line.charge}" + (f" of run {line.run}" if line.run else "")
+        return f"reservation {line.charge}" + (
+            f" of run {line.run}" if line.run else ""
+        )
     if not _says_more(line):
         return "all up to it"
     known = {

@@ -68,7 +68,8 @@ class Kind(NamedTuple):
         settles: Whether its amount is added to what is settled.
         ends: The state that its charge has afterwards, if it ends one.
         returns: Whether its amount must be all that its charge holds.
-        ran: By how much it changes the number of charges that may have read data.
+        ran: By how much it changes the number of charges that may have read data. No
+            body runs under a preflight, so that a seal takes it back as a void does.
         charges: Whether its postings may hold anything but nothing.
     """
 
@@ -92,7 +93,7 @@ KINDS: Mapping[str, Kind] = {
     "settle": Kind(settles=True, ends="settled"),
     "void": Kind(ends="void", returns=True, ran=-1),
     "forfeit": Kind(settles=True, ends="forfeited", returns=True),
-    "seal": Kind(ends="sealed", returns=True),
+    "seal": Kind(ends="sealed", returns=True, ran=-1),
     "amend": Kind(settles=True, ran=1),
     "prior": Kind(settles=True, ran=1),
     "repair": Kind(settles=True, ran=1),
@@ -337,6 +338,10 @@ class _Moves:
         if mine != set(entry.postings):
             what = f"it ends charge {charge.id} on some of its accounts only"
             raise JournalError(what)
+        if (entry.kind, charge.covers is None) in (("seal", True), ("settle", False)):
+            # The rest of a preflight returns, for nothing ran under it; a step's never.
+            what = f"a {entry.kind} is no end of charge {charge.id}"
+            raise JournalError(what)
         if self.rule.returns:
             for name, posting in entry.postings.items():
                 if posting.amount != charge.held[name]:
@@ -359,7 +364,9 @@ class _Moves:
         kept = found if isinstance(found, Release) else None
         mine = kept is not None and kept.charge == charge.id
         if kind == "reserve" and not mine:
-            self.changes[place] = Release(charge.key, charge.id, entry.book, "claimed")
+            # The same whichever of the charge's books is followed first.
+            book = str(self.body["accounts"][0]).partition("#")[0]
+            self.changes[place] = Release(charge.key, charge.id, book, "claimed")
         elif kept is None or not mine:
             return
         elif kind == "settle" and self.body["outcome"] == "completed":
@@ -420,12 +427,8 @@ class _Moves:
                 raise JournalError(what)
         ran = head.ran
         if self.rule.ran:
-            charge = self.changes.get(("charge", entry.charge or ""))
-            covers = isinstance(charge, Charge) and charge.covers is not None
-            # No body runs under a preflight; its steps are charges of their own.
-            more = 0 if covers else self.rule.ran
-            terms_of = {name_of_term(name) for name in entry.postings}
-            ran = {**ran, **{term: ran.get(term, 0) + more for term in terms_of}}
+            more, of = self.rule.ran, {name_of_term(name) for name in entry.postings}
+            ran = {**ran, **{term: ran.get(term, 0) + more for term in of}}
         if entry.kind == "reserve" and self.body.get("flow") is not None:
             flow = flow_mark(terms, self.body["flow"])
             ran = ran if flow in ran else {**ran, flow: 1}

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from dpflow.accounting.theorem import Outcome
+from dpflow.config import ledger_key
 from dpflow.exceptions import (
     ConfigurationError,
     DpflowError,
@@ -24,12 +25,13 @@ from dpflow.exceptions import (
     ReservationConflict,
 )
 from dpflow.ledger.again import surely
+from dpflow.ledger.checkpoint import opening
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import Readable
 from dpflow.ledger.decision.admit import released
 from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.entry import Entry, canonical
-from dpflow.ledger.model import Command, End, Keys, Reserve, Seal, State
+from dpflow.ledger.model import Checkpoint, Command, End, Keys, Reserve, Seal, State
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
 from dpflow.ledger.rows import Changes, Charge
@@ -44,6 +46,8 @@ from dpflow.policy import Policy
 
 #: How many charges are remembered only to know beside which others they end.
 _REMEMBERED = 10_000
+#: Number and kind of the entry that begins a book.
+_FIRST = (1, "open")
 
 
 class _Answered(NamedTuple):
@@ -143,12 +147,13 @@ class Ledger:
         """Say how a request would be decided now; nothing is kept of it."""
         command, why = self._reserving(request), self.storage.unwritable
         if why is not None:
-            found: Answer | DpflowError = self._kept([command], why)[0]
-            return found
+            kept: Answer | DpflowError = self._kept([command], why)[0]
+            return kept
         others = self.sources.others(request.policies)
         with self.storage.read() as reading, Readable(self.place):
             state = self._alive(reading.load(command.keys), [command])
-            return self._one(state, command, others)[0]
+            found: Answer | DpflowError = self._one(state, command, others)[0]
+            return found
 
     def _decided(self, commands: Sequence[Command], *, again: bool) -> list[_Answered]:
         others = self.sources.others(_policies(commands))
@@ -165,9 +170,33 @@ class Ledger:
                 if made:
                     values |= _values_of(state, command)
                 found.append(_Answered(answer, made or _made_before(state, answer)))
+            made, changed = self._signed(state, entries)
+            if made:
+                found[-1] = _Answered(found[-1].answer, (*found[-1].entries, *made))
+            entries += made
             if entries:
-                transaction.store(changes, entries, values)
+                transaction.store(changes | changed, entries, values)
         return found
+
+    def _signed(
+        self, state: State, entries: Sequence[Entry]
+    ) -> tuple[Sequence[Entry], Changes]:
+        """Sign the books that were just opened, if this process has the key."""
+        made, changes = list[Entry](), Changes()
+        opened = [entry for entry in entries if (entry.number, entry.kind) == _FIRST]
+        key = ledger_key() if opened else None
+        for entry in opened if key is not None else ():
+            command = Checkpoint(
+                book=entry.book,
+                number=entry.number,
+                hash=entry.hash,
+                signed=opening(key, self.id, entry),
+                **self.label(),
+            )
+            _, state, more, changed = self._one(state, command, {})
+            made += more
+            changes |= changed
+        return made, changes
 
     def _loaded(self, reading: Reading, commands: Sequence[Command]) -> State:
         """Load what commands need, checked against the witness where one is guarded."""
@@ -238,10 +267,10 @@ class Ledger:
 
     def _alive(self, state: State, commands: Sequence[Command]) -> State:
         """Add which owners of open charges still run, of those that matter here."""
-        mine = self.owners.mine()
+        asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
         others = {owner for command in commands for owner in _met(state, command)}
-        living = {each for each in others if each == mine or self.owners.alive(each)}
-        return replace(state, alive=living)
+        living = {each for each in others - asking if self.owners.alive(each)}
+        return replace(state, alive=asking | living)
 
     def _reserving(self, request: Request) -> Reserve:
         applies = self.conditions.applies_policies

@@ -347,7 +347,8 @@ class Prior(Command):
     def keys(self) -> Keys:
         """The accounts of every gate, and the evidence."""
         keys = Reserve(at="", writer="", request=self.request).keys
-        return Keys(books=keys.books, gates=keys.gates, claims=(self.name,))
+        claims = (*keys.claims, self.name)
+        return Keys(books=keys.books, gates=keys.gates, claims=claims)
 
     @property
     def name(self) -> str:
@@ -404,16 +405,18 @@ class Forget(Command):
 
     Attributes:
         key: Of the release.
+        book: Where the entries of its charge are.
         digest: Of the value that is meant; another one is kept.
     """
 
     key: str
+    book: str
     digest: str | None
 
     @property
     def keys(self) -> Keys:
-        """The release with its charge."""
-        return Keys(releases=(self.key,))
+        """The release, and the book that tells of its end."""
+        return Keys(books=(self.book,), releases=(self.key,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -596,6 +599,9 @@ class Pen:
         charge: str | None = None,
     ) -> Entry:
         """Write the next entry of a book."""
+        for name in body.get("claims", ()):
+            # What others said of a name that was not loaded would be lost.
+            assert name in self.command.keys.claims, name
         entry = written(
             self.state.rows,
             book,

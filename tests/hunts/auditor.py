@@ -213,7 +213,7 @@ class _Auditor:
             left = self.charges[body["preflight"]["id"]].left
             left[account] = _less(left[account], amount)
             assert min(left[account]) >= 0, "drew more than was held"
-        most = self.granted[account.split("#")[0], body["step"]]
+        most = self.granted[account.split("#", maxsplit=1)[0], body["step"]]
         most[account] = list(map(max, most.get(account, amount), amount))
 
     def _refuse(self, account: str, amount: list[int], body: Any) -> None:

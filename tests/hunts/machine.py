@@ -41,7 +41,18 @@ FAULT = st.tuples(
     st.sampled_from(["before", "after"]),
     st.sampled_from(["crash", "fails once", "fails for ever"]),
 )
-TABLES = "book term account entry charge release run granted claim ledger".split()
+TABLES = [
+    "book",
+    "term",
+    "account",
+    "entry",
+    "charge",
+    "release",
+    "run",
+    "granted",
+    "claim",
+    "ledger",
+]
 STATES = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
 
 #: Costs and requests that must be refused wherever they are made or sent.

@@ -55,7 +55,7 @@ TAMPERS = {
     "a freeze": Tamper("book", """frozen = '{"who":"ann"}'""", met=False),
     "how many ran": Tamper("book", "ran = '{}'", met=False),
     "how many terms": Tamper("book", "terms = 2"),
-    "a term's entry": Tamper("term", f"entry = (SELECT max(number) FROM entry)"),
+    "a term's entry": Tamper("term", "entry = (SELECT max(number) FROM entry)"),
     "a raised budget": Tamper(
         "entry", "body = replace(body, '1e-9', '1') WHERE number = 1"
     ),

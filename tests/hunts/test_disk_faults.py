@@ -26,9 +26,7 @@ DISK = [
 ]
 
 
-def use_failing_disk(
-    folder: Path, fail: Hook, storage: type[ApswStorage]
-) -> None:
+def use_failing_disk(folder: Path, fail: Hook, storage: type[ApswStorage]) -> None:
     """Use a ledger until the disk has failed, let it recover, and look."""
     path = folder / "ledger.db"
     for old in folder.iterdir():

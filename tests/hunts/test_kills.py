@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction

@@ -35,6 +35,7 @@ from dpflow.ledger.storage.postgres_owners import SessionOwners
 from dpflow.ledger.storage.server import Connection
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.tables import Tables, make_tables
+from dpflow.ledger.storage.wire import Answer, Wire
 from dpflow.policy import Policy, parse_policy
 
 #: One epsilon in tally units.
@@ -446,39 +447,27 @@ class FaultyPostgres(PostgresStorage):
         self.before: Callable[[str], None] = _nothing
         self.after: Callable[[str], None] = _nothing
 
-    @contextmanager
-    def borrowed(self) -> Iterator[Connection]:
-        """Lend a connection that calls the hooks."""
-        with super().borrowed() as connection:
-            lent: Any = _FaultyPostgresConnection(connection, self)
-            yield lent
+    def wire(self, connection: Connection) -> Wire:
+        """Return a wire that calls the hooks."""
+        return _FaultyWire(connection, self)
 
 
-class _FaultyPostgresConnection:
-    """A PostgreSQL connection that calls its storage's hooks."""
+class _FaultyWire(Wire):
+    """Sends statements to PostgreSQL between its storage's hooks."""
 
     def __init__(self, connection: Connection, hooks: FaultyPostgres) -> None:
-        self._connection, self._hooks = connection, hooks
-        self._pipeline: Any = None
+        super().__init__(connection)
+        self._hooks = hooks
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-    @contextmanager
-    def pipeline(self) -> Iterator[Any]:
-        """Enter the pipeline mode and remember it."""
-        with self._connection.pipeline() as self._pipeline:
-            yield self._pipeline
-
-    def execute(self, sql: bytes, *values: Any, **options: Any) -> Any:
-        """Run a statement between the hooks."""
+    def send(self, name: str, sql: bytes, values: Sequence[object] = ()) -> Answer:
+        """Send a statement between the hooks."""
         self._hooks.before(sql.decode())
-        cursor = self._connection.execute(sql, *values, **options)
-        if self._hooks.after is not _nothing and self._pipeline is not None:
+        answer = super().send(name, sql, values)
+        if self._hooks.after is not _nothing:
             # It has run, not only been sent, when the hook is called.
-            self._pipeline.sync()
+            self.wait()
         self._hooks.after(sql.decode())
-        return cursor
+        return answer
 
 
 def _nothing(sql: str) -> None:

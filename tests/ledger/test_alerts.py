@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger.terms import FIRST
 
 from dpflow import Gaussian, guarded
 from dpflow.accounting import FILTERS
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.views.alerts import alert_text
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
+from dpflow.ledger.decision.terms import FIRST
+from dpflow.ledger.model import Wish
+from dpflow.ledger.office import apply_policy
 from dpflow.ledger.records import Granted
-from dpflow.ledger.terms import FIRST
+from dpflow.ledger.views.alerts import alert_text
 from dpflow.policy import Policy
 from tests.ledger.support import Place, make_ledger, make_policy, new_ledger, request
 from tests.projects import TENTH, make_project

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import sqlite3
@@ -21,8 +20,8 @@ from dpflow.exceptions import (
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.witness_old import Witness
-from dpflow.ledger.witness_places import witness_at
+from dpflow.ledger.witness.file import FileWitness
+from dpflow.ledger.witness.places import witness_at
 from tests.ledger.support import Child, die, edit, granted, holding, read, sums, url
 from tests.ledger.test_reconcile import POLICIES
 from tests.ledger.test_rollback import Host
@@ -77,7 +76,7 @@ def test_a_backup_is_one_whole_file_for_its_owner(host: Host) -> None:
     copy = back_up(host)
     assert set(host.folder.iterdir()) - before == {copy}
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-    for table in ("entry", "account", "reservation"):
+    for table in ("entry", "account", "charge"):
         every = f"SELECT * FROM {table} ORDER BY 1, 2"
         assert read(copy, every) == read(host.path, every)
 
@@ -93,7 +92,7 @@ def test_a_backup_never_overwrites(host: Host) -> None:
 
 def test_a_backup_of_a_bad_ledger_is_refused_and_removed(host: Host) -> None:
     """Nobody should rely on it."""
-    edit(host.path, "DROP TRIGGER entry_no_update", "UPDATE entry SET at = 'x'")
+    edit(host.path, "UPDATE entry SET at = 'x'")
     with pytest.raises(LedgerCorrupt, match="does not verify"):
         backup(host.open(), host.folder / "kept.db")
     assert [p for p in host.folder.iterdir() if "kept" in p.name] == []
@@ -182,9 +181,9 @@ def test_a_restore_leaves_no_old_log_beside_the_new_file(host: Host) -> None:
     host.path.unlink()
     assert Path(f"{host.path}-wal").exists()
     (file,) = Path(host.witness).iterdir()
-    lines = Witness(file, file.stem).all_lines()
-    texts = [line.used for line in lines if line.account == "a#1"]
-    most = Fraction(json.loads(texts[-1])[0], 10**36)
+    lines = FileWitness(file, file.stem).all_lines()
+    told = [line.used["a#1"] for line in lines if "a#1" in line.used]
+    most = Fraction(told[-1][0], 10**36)
     put_back(host, copy)
     assert read(host.path, "PRAGMA integrity_check") == [("ok",)]
     assert used(host) >= most

@@ -110,9 +110,7 @@ def test_who_waits_is_decided_together_in_order(ledger: Ledger) -> None:
     assert [len(batch) for batch in slow.batches] == [1, MOST_AT_ONCE, 2]
     assert made == [each for batch in slow.batches for each in batch]
     for each in made:
-        assert asking.told[id_of(each)] == Granted(
-            reservation=id_of(each), accounts=()
-        )
+        assert asking.told[id_of(each)] == Granted(reservation=id_of(each), accounts=())
 
 
 def test_another_dataset_does_not_wait(ledger: Ledger) -> None:
@@ -255,9 +253,7 @@ def test_a_settlement_does_not_share_the_witnesss_failure(ledger: Ledger) -> Non
     """What keeps a step from being decided is no obstacle for one that ends."""
     slow = Slow()
     asking = Asking(Combiner(slow.decide))
-    ends = [
-        End(charge=f"r{n}", kind="settle", at="now", writer="me") for n in range(2)
-    ]
+    ends = [End(charge=f"r{n}", kind="settle", at="now", writer="me") for n in range(2)]
     made: list[Command] = [asks(ledger), ends[0], asks(ledger), ends[1]]
 
     def fail(commands: Sequence[Command]) -> None:

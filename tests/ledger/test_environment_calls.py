@@ -22,7 +22,7 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.model import Wish
-from dpflow.ledger.office import amend, apply_policy, freeze
+from dpflow.ledger.office import amend, apply_policy, forget_release, freeze
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.views.releases import releases
@@ -71,7 +71,7 @@ def test_the_holder_of_the_lock_is_named(path: Path) -> None:
     gate = Gate()
 
     def hold(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).database.write():
+        with open_ledger(url(path)).storage.write():
             say("held")
             gate.wait()
 

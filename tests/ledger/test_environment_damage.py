@@ -23,10 +23,10 @@ import pytest
 
 from dpflow.exceptions import BudgetRefused, DpflowError
 from dpflow.ledger import Ledger
-from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.records import Granted, Replayed
-from dpflow.ledger.views.releases import check_value
+from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.views.releases import check_value
 from tests.ledger.support import (
     UNIT,
     audit,

@@ -22,7 +22,6 @@ from dpflow.exceptions import (
     ConfigurationError,
     DpflowError,
     LedgerCorrupt,
-    LedgerUnavailable,
     PolicyChanged,
     ReservationConflict,
     UnsupportedCost,

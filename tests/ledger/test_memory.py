@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.verify import verify
 
 from dpflow.exceptions import (
     BudgetRefused,

@@ -6,10 +6,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.database import MIN_WRITER, SCHEMA_VERSION, migrations
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger import create_ledger, migrate_ledger, open_ledger, views
-from dpflow.ledger.database import MIN_WRITER, SCHEMA_VERSION, migrations
 
 OLD = Path(__file__).parent / "data" / "schema_1.sql"
 

@@ -574,7 +574,7 @@ def test_a_commit_that_rolled_back_is_no_commit(
     def fail_first(self: Trips) -> None:
         wire = vars(self)["_wire"]
         with suppress(psycopg.errors.DivisionByZero):
-            wire.execute("SELECT 1 / 0")
+            wire.send("fail", b"SELECT 1 / 0")
             self.wait()
         commit(self)
 

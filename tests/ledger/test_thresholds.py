@@ -8,12 +8,12 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from dpflow.ledger.account import rule_from_text, rule_to_text
 
 from dpflow import Gaussian
 from dpflow.accounting import FILTERS, Filter, conversions, gaussian, make_filter
 from dpflow.accounting.theorem import ThresholdFilter, solved_thresholds
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger.account import rule_from_text, rule_to_text
 from tests.ledger.support import Place, granted, make_ledger, make_policy, request
 
 STEP = Gaussian(sensitivity=1, sigma=1)

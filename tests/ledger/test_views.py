@@ -8,11 +8,11 @@ from contextlib import closing
 from decimal import Decimal
 
 import pytest
+from dpflow.ledger.database import statements
 
 from dpflow import Gaussian
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger import Ledger, open_ledger, views
-from dpflow.ledger.database import statements
 from dpflow.ledger.records import AccountView, UnusualSteps
 from tests.ledger.support import (
     Child,

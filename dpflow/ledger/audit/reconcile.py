@@ -208,7 +208,7 @@ def _compared(
     """Find what the ledger lacks of all that was told."""
     lines = [*{_mark(line): line for line in lines}.values()]
     gone = missing(reading, lines)
-    names = [lost_name(line.book, line.number, line.hash) for line in gone]
+    names = [lost_name(line.book, line.number, _told(line)) for line in gone]
     books = tuple(sorted({line.book for line in gone}))
     state = reading.load(Keys(books=books, whole=books, claims=tuple(names)))
     lost = [
@@ -237,7 +237,7 @@ def _compared(
         repairs[book] = model.Loss(
             number=state.book(book).number,
             amounts=amounts,
-            entries=tuple(dict.fromkeys((line.number, line.hash) for line in mine)),
+            entries=tuple(dict.fromkeys((line.number, _told(line)) for line in mine)),
             charges=tuple(map(_charge_json, mine[:_LISTED])),
             frozen="" if decided is None else decided.because,
         )
@@ -254,6 +254,11 @@ def _compared(
     if comparison.older and not repairs:
         repairs = _raising(reading)
     return _Found(comparison=comparison, losses=repairs)
+
+
+def _told(line: Line) -> str:
+    """Return what names an entry that was lost, or that and all before it."""
+    return f"{line.hash} and all before" if line.kind == HEAD else line.hash
 
 
 def _mark(line: Line) -> tuple[object, ...]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError
-from dpflow.ledger.audit.checkpoints import forged, miscounted, points_of, rows_from
-from dpflow.ledger.audit.checkpoints import signed as signed_now
-from dpflow.ledger.audit.checkpoints import sums_of
+from dpflow.ledger.checkpoint import forged, miscounted, points_of, rows_from
+from dpflow.ledger.checkpoint import signed as signed_now
+from dpflow.ledger.checkpoint import sums_of
 from dpflow.ledger.audit.compare import COLUMNS, Comparing, Finding
 from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.audit.gates import Admissions, first_beyond, hidden_overdraft
@@ -27,7 +27,7 @@ from dpflow.ledger.rows import Account, Charge, JournalError, Key, Release, Row,
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.witness.check import missing
 
-_NOTHING: Mapping[str, Any] = {}
+_REWRITTEN = "it was signed with another content: the history was rewritten"
 #: What reading garbage raises.
 UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
@@ -127,6 +127,8 @@ class _Verification:
         self._terms: dict[tuple[str, int], tuple[tuple[int, str], tuple[int, str]]] = {}
         self._opened: dict[tuple[str, int], Term] = {}
         self._whole = 0
+        #: By dataset, the signed entry after which it is read.
+        self._from: Mapping[str, int] = {}
 
     # Checkpoints
 
@@ -180,10 +182,13 @@ class _Verification:
             return
         with self.ledger.storage.read() as reading:
             for book, points in self._points.items():
-                sums = points[-1]["sums"]
+                sums, number = points[-1]["sums"], points[-1]["number"]
                 rows.update(rows_from(book, sums))
-                for number, both in sums["terms"].items():
-                    self._trust_term(reading, rows, (book, int(number)), both)
+                there = reading.page(book, number - 1)
+                if not there or there[0][8] != points[-1]["hash"]:
+                    self._add(_REWRITTEN, book, number)
+                for term, both in sums["terms"].items():
+                    self._trust_term(reading, rows, (book, int(term)), both)
         if not self.report.fine:
             return
         for book, points in self._points.items():
@@ -191,6 +196,7 @@ class _Verification:
         numbers = {book: number for book, (number, _) in self._heads.items()}
         self._gates.begin(rows)
         self._fold = Fold(rows, numbers, self._seen)
+        self._from = numbers
         self.report.trusted = sum(numbers.values())
 
     def _trust_term(
@@ -205,8 +211,7 @@ class _Verification:
         for place, told in both:
             entry = reading.entries([(book, place)]).get((book, place))
             if entry is None or entry.hash != told:
-                what = "it was signed with another content: the history was rewritten"
-                self._add(what, book, place)
+                self._add(_REWRITTEN, book, place)
                 return
             term = Term(book, number, place, entry.body["term"])
             self._opened.setdefault(name, term)
@@ -280,7 +285,7 @@ class _Verification:
         if columns[0] != book or columns[1] != number:
             return f"entry {number} is missing; {columns[1]} is the next"
         if signed and signed.get(number, columns[8]) != columns[8]:
-            return "it was signed with another content: the history was rewritten"
+            return _REWRITTEN
         return None
 
     def _end_journals(self) -> None:
@@ -349,8 +354,7 @@ class _Verification:
         with self.ledger.storage.read() as reading:
             self._catch_up(reading)
             if self.report.trusted:
-                self.report.bad += self._open_charges(reading)
-                self.report.bad += self._releases(reading)
+                self._rest(reading)
         self._end_journals()
 
     def _count(self, kind: str, number: int) -> None:
@@ -374,6 +378,14 @@ class _Verification:
                     what = "more was charged than its filter admits, but it is not "
                     problem = f"{what}overdrawn"
                     self.report.bad.append(Finding(problem=problem, account=row.id))
+
+    def _rest(self, reading: Reading) -> None:
+        """Check what does not follow from the entries after a checkpoint."""
+        try:
+            self.report.bad += self._open_charges(reading)
+            self.report.bad += self._releases(reading)
+        except LedgerCorrupt as error:
+            self.report.bad.append(Finding(problem=error.message))
 
     def _open_charges(self, reading: Reading) -> Iterator[Finding]:
         """Compare what is open, where nothing is known of what has ended."""
@@ -419,9 +431,20 @@ class _Verification:
             self.report.witness = "missing"
             return
         self.report.witness = "agrees"
-        lines = witness.all_lines()
-        with self.ledger.storage.read() as reading:
-            gone = missing(reading, lines)
+        lines = [
+            line
+            for line in witness.all_lines()
+            # What is before a signed checkpoint was compared when that was signed.
+            if line.number > self._from.get(line.book, 0)
+        ]
+        try:
+            with self.ledger.storage.read() as reading:
+                gone = missing(reading, lines)
+        except LedgerCorrupt as error:
+            self.report.witness = "contradicts"
+            if not self.report.bad:
+                self.report.bad.append(Finding(problem=error.message))
+            return
         if gone:
             self.report.witness = "contradicts"
             what = (

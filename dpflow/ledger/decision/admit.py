@@ -106,7 +106,7 @@ def _known(state: State, request: Request) -> Granted | None:
     charge = state.charge(request.reservation)
     if charge is None:
         return None
-    made = state.made(charge, next(iter(charge.places)))
+    made = state.made(charge, min(charge.places))
     same = (made.body["fingerprint"], charge.owner, charge.state) == (
         request.fingerprint(),
         request.owner,

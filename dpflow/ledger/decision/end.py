@@ -35,7 +35,7 @@ def end(state: State, command: End) -> Decision:
     body = {**command.facts, **command.body}
     if reported is not None:
         body["reported"] = reported
-    for book in charge.places:
+    for book in sorted(charge.places):
         amounts = _posted(state, charge, book, reported)
         pen.write(book, kind, amounts, body, charge=charge.id)
     return pen.decided(None)

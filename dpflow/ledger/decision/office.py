@@ -95,7 +95,7 @@ def amend(state: State, command: Amend) -> Decision:
         )
         raise ReservationConflict(msg, reservation=charge.id)
     extra: dict[str, tuple[Gate, Amounts]] = {}
-    made = [state.made(charge, book) for book in charge.places]
+    made = [state.made(charge, book) for book in sorted(charge.places)]
     for entry in made:
         units = entry.body.get("units", {})
         for name, known in _charged(state, charge, entry.book).items():
@@ -337,7 +337,7 @@ def forget(state: State, command: Forget) -> Decision:
     if (
         kept is None
         or kept.state != "settled"
-        or kept.digest != command.digest
+        or (kept.book, kept.digest) != (command.book, command.digest)
         or kept.key not in state.values
     ):
         return pen.decided(answer=False)

@@ -113,11 +113,11 @@ def reopened(pen: Pen, request: Request) -> Granted | None:
     charge = None if found is None else state.charge(found)
     if charge is None or charge.state != "open" or is_repaired(state, charge):
         return None
-    made = state.made(charge, next(iter(charge.places)))
+    made = state.made(charge, min(charge.places))
     same = made.body["fingerprint"] == request.fingerprint()
     owned = charge.owner == request.owner
     if not owned and charge.owner not in state.alive:
-        for book in charge.places:
+        for book in sorted(charge.places):
             body = {**pen.command.facts, "owner": request.owner}
             pen.write(book, "adopt", {}, body, charge=charge.id)
     elif not owned and not same:
@@ -137,7 +137,7 @@ def before_of(state: State, run: str) -> list[tuple[str, int]]:
     known = state.run(run)
     found = [] if known.unheld is None else [known.unheld]
     charge = None if known.preflight is None else state.charge(known.preflight)
-    for book, places in charge.places.items() if charge is not None else ():
+    for book, places in sorted(charge.places.items()) if charge is not None else ():
         found.append((book, max(places)))
     return found
 
@@ -145,7 +145,7 @@ def before_of(state: State, run: str) -> list[tuple[str, int]]:
 def sealed(pen: Pen, charge: Charge, facts: Mapping[str, Any]) -> None:
     """End a preflight on all its accounts and return what was not drawn."""
     body = {**pen.command.facts, **facts}
-    for book in charge.places:
+    for book in sorted(charge.places):
         rest = {
             name: amount
             for name, amount in charge.held.items()

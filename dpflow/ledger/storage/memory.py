@@ -196,6 +196,13 @@ class Within:
         self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
     ) -> None:
         """Write entries, and the rows that follow from them."""
+        mine = [*self._entries, *entries]
+        for book in {entry.book for entry in entries}:
+            first = len(self._kept.entries.get(book, ())) + 1
+            numbers = [entry.number for entry in mine if entry.book == book]
+            if numbers != list(range(first, first + len(numbers))):
+                msg = f"entry {first} of book {book!r} is the next, not {numbers[0]}"
+                raise LedgerCorrupt(msg, ledger=self._place)
         self._changes |= changes
         self._entries += entries
         self._values |= values

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 from weakref import WeakSet
@@ -34,6 +34,7 @@ from dpflow.ledger.storage.base import (
 from dpflow.ledger.storage.columns import statements
 from dpflow.ledger.storage.server import Connection, Server, abandon, is_stale
 from dpflow.ledger.storage.trips import Snapshot, Trips
+from dpflow.ledger.storage.wire import Wire
 from dpflow.ledger.writer import writer
 
 _LOCK_SECONDS = 30.0
@@ -155,8 +156,8 @@ class PostgresStorage:
             raise why
         identity = self.identity
         with self._open() as connection, self._poisoned(connection):
-            with self._pipelined(connection) as pipeline:
-                within = Trips(connection, pipeline, self.server, identity)
+            with self._pipelined(connection) as wire:
+                within = Trips(wire, self.server, identity)
                 yield within
                 within.commit()
             within.check_committed()
@@ -165,9 +166,9 @@ class PostgresStorage:
     def read(self) -> Iterator[Snapshot]:
         """Run a block that reads one consistent state; the right to read will do."""
         identity = self.identity
-        with self._open() as connection, self._pipelined(connection) as pipeline:
-            yield Snapshot(connection, pipeline, self.server, identity)
-            connection.execute(b"COMMIT")
+        with self._open() as connection, self._pipelined(connection) as wire:
+            yield Snapshot(wire, self.server, identity)
+            wire.send("commit", b"COMMIT")
 
     def close(self) -> None:
         """Close the connections that nobody uses; a later call opens new ones."""
@@ -210,21 +211,18 @@ class PostgresStorage:
         with self._poisoned(connection), connection.transaction():
             yield
 
+    def wire(self, connection: Connection) -> Wire:
+        """Return what statements are sent by."""
+        return Wire(connection)
+
     @contextmanager
-    def _pipelined(self, connection: Connection) -> Iterator[psycopg.Pipeline]:
-        """Run a block whose statements are sent together, until one's answer is due."""
-        context = connection.pipeline()
+    def _pipelined(self, connection: Connection) -> Iterator[Wire]:
+        """Run a block whose statements are sent together, until an answer is due."""
         with self._poisoned(connection):
-            pipeline = context.__enter__()
-            try:
-                yield pipeline
-                context.__exit__(None, None, None)
-            except BaseException:
-                connection.close()
-                with suppress(psycopg.Error):
-                    # Nothing is sent any more; the driver's own state is tidied up.
-                    context.__exit__(None, None, None)
-                raise
+            wire = self.wire(connection)
+            yield wire
+            wire.wait()
+            wire.end()
 
     @contextmanager
     def _poisoned(self, connection: Connection) -> Iterator[None]:

@@ -59,16 +59,25 @@ class Connection(psycopg.Connection[TupleRow]):
         system_identifier: Of the server's cluster.
         has_ledger: Whether there is a ledger, of whatever schema.
         has_books: Whether it is of a schema with books.
+        prepared: Names of the statements that were prepared in the session.
     """
 
     system_identifier = ""
     has_ledger = False
     has_books = False
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.prepared: set[str] = set()
+
     def wait(self, gen: Any, interval: Any = 0.1, timeout: Any = None) -> Any:
         """Wait for the server, at most so long that a stopped one is noticed."""
-        limit = STATEMENT_SECONDS + _GRACE_SECONDS
-        return super().wait(gen, interval, limit if timeout is None else timeout)
+        return super().wait(gen, interval, patience() if timeout is None else timeout)
+
+
+def patience() -> float:
+    """Return how many seconds to wait for a server that says nothing."""
+    return STATEMENT_SECONDS + _GRACE_SECONDS
 
 
 class Server:
@@ -142,8 +151,6 @@ class Server:
             if isinstance(error, psycopg.Error):
                 raise self.translated(error) from None
             raise
-        # Every statement is one of a few that are sent again and again.
-        connection.prepare_threshold = 0
         connection.system_identifier = row["system_identifier"]
         connection.has_ledger = row["has_ledger"]
         connection.has_books = row["has_books"]

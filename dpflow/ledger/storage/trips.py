@@ -15,8 +15,6 @@ from functools import cache
 from operator import itemgetter
 from typing import Any
 
-from psycopg import Cursor, Pipeline, RawCursor
-
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.entry import Entry, columns_of, entry_of, proof_of
@@ -26,7 +24,8 @@ from dpflow.ledger.storage.base import Identity, Place, another_ledger, check_wr
 from dpflow.ledger.storage.columns import columns_of_row, statements
 from dpflow.ledger.storage.loading import Loading, Part
 from dpflow.ledger.storage.questions import Questions
-from dpflow.ledger.storage.server import Connection, Durable, Server
+from dpflow.ledger.storage.server import Durable, Server
+from dpflow.ledger.storage.wire import Answer, Wire
 
 _Columns = tuple[Any, ...]
 
@@ -57,28 +56,20 @@ class Snapshot(Questions):
     """A consistent state of the ledger.
 
     Args:
-        connection: In pipeline mode; a transaction of its own begins with this.
-        pipeline: Of the connection.
+        wire: Outside a transaction; one of its own begins with this.
         server: Whose it is.
         identity: Of the ledger that was opened.
     """
 
-    begin = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+    begin = ("begin_reading", b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
-    def __init__(
-        self,
-        connection: Connection,
-        pipeline: Pipeline,
-        server: Server,
-        identity: Identity,
-    ) -> None:
+    def __init__(self, wire: Wire, server: Server, identity: Identity) -> None:
         self.place = server.place
         self._server = server
         self._identity = identity
-        self._wire = connection
-        self._pipeline = pipeline
+        self._wire = wire
         self._sql = _statements()
-        connection.execute(self.begin)
+        wire.send(*self.begin)
 
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked."""
@@ -87,9 +78,8 @@ class Snapshot(Questions):
         return self._state(keys, asked.fetchall())
 
     def wait(self) -> None:
-        """Send all that was not sent yet, and wait until all is answered."""
-        # Not a mere flush: after it, the server's timer for idle transactions runs.
-        self._pipeline.sync()
+        """Wait until all that was sent is answered."""
+        self._wire.wait()
 
     def _state(self, keys: Keys, found: list[_Columns]) -> State:
         """Return what one trip brought, checked."""
@@ -135,12 +125,11 @@ class Snapshot(Questions):
         found = self._ask("entries", books=books, numbers=numbers)
         return {(row[0], row[1]): self._entry(row[9], row) for row in found}
 
-    def _send(self, name: str, **values: object) -> Cursor[_Columns]:
+    def _send(self, name: str, **values: object) -> Answer:
         sql, names = self._sql[name]
-        cursor = RawCursor(self._wire)
-        return cursor.execute(sql, [values[each] for each in names])
+        return self._wire.send(name, sql, [values[each] for each in names])
 
-    def _ask(self, name: str, **values: object) -> Cursor[_Columns]:
+    def _ask(self, name: str, **values: object) -> Answer:
         asked = self._send(name, **values)
         self.wait()
         return asked
@@ -154,21 +143,15 @@ class Trips(Snapshot):
     """
 
     #: The rest is set for the session when it is opened.
-    begin = b"BEGIN"
+    begin = ("begin", b"BEGIN")
 
-    def __init__(
-        self,
-        connection: Connection,
-        pipeline: Pipeline,
-        server: Server,
-        identity: Identity,
-    ) -> None:
-        super().__init__(connection, pipeline, server, identity)
+    def __init__(self, wire: Wire, server: Server, identity: Identity) -> None:
+        super().__init__(wire, server, identity)
         self.stored = False
         self._locked: set[str] | None = None
         self._versions: set[str] = set()
         self._epoch = 0
-        self._ending: Cursor[_Columns] | None = None
+        self._ending: Answer | None = None
 
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked; lock their books."""
@@ -181,8 +164,8 @@ class Trips(Snapshot):
                 self._epoch = epoch_of(state.rows)
                 return state
             # Locks are taken in one order only, and so all of them anew.
-            self._wire.execute(b"COMMIT")
-            self._wire.execute(self.begin)
+            self._wire.send("rollback", b"ROLLBACK")
+            self._wire.send(*self.begin)
             self._locked = None
             if turn == 0:
                 self._send("make_books", **asked)
@@ -251,13 +234,12 @@ class Trips(Snapshot):
         self._send("store", entry=told, versions=versions, **often)
 
     def commit(self) -> None:
-        """Ask to commit what was stored; the pipeline's end brings the answer."""
-        if not self.stored:
-            # Only locks end; nobody waits for a disk. At a ROLLBACK the driver would
-            # forget all statements that it prepared.
-            self._wire.execute(b"SET LOCAL synchronous_commit = off")
+        """Ask to commit what was stored; the answer comes when the wire ends."""
         # Where a change failed, the server skips all that was sent after it.
-        self._ending = self._wire.execute(b"COMMIT")
+        if self.stored:
+            self._ending = self._wire.send("commit", b"COMMIT")
+        else:
+            self._wire.send("rollback", b"ROLLBACK")
 
     def check_committed(self) -> None:
         """Check that the transaction did commit.
@@ -265,8 +247,8 @@ class Trips(Snapshot):
         Raises:
             LedgerUnavailable: If the server rolled back instead.
         """
-        told = self._ending and self._ending.statusmessage
-        if told != "COMMIT":
+        told = self._ending and self._ending.status
+        if self.stored and told != "COMMIT":
             msg = (
                 f"the ledger {self.place} did not commit but answered {told}; nothing "
                 "was charged"

@@ -97,6 +97,22 @@ def signed(
     }
 
 
+def opening(key: bytes, ledger: str, entry: Entry) -> dict[str, Any]:
+    """Return what the checkpoint of a book's first entry says.
+
+    Signed when it is written, so that a book without a checkpoint is one whose
+    checkpoints were removed.
+    """
+    place = (entry.number, entry.hash)
+    sums = {
+        "accounts": {},
+        "charges": {},
+        "terms": {"1": (place, place)},
+        "book": Book(entry.book, *place, None, {}, 1)[1:],
+    }
+    return signed(key, ledger, entry.book, place, None, sums)
+
+
 def forged(
     key: bytes, ledger: str, book: str, points: Iterable[Mapping[str, Any]]
 ) -> int | None:
