@@ -34,8 +34,8 @@ SHIPPED = (
     "rows.py",
     "entry.py",
     "journal.py",
-    "audit/fold.py",
     "checkpoint.py",
+    "audit/fold.py",
 )
 _TEXT = """\
 Evidence of a dpflow ledger: its journal, with the policies that were applied and the
@@ -115,10 +115,8 @@ def _fill(archive: zipfile.ZipFile, ledger: Ledger, key: bytes | None) -> None:
     contents: dict[str, Iterable[str]] = {
         format_of.JOURNAL: _journal(ledger, {row[0]: row[1] for row in books}),
         format_of.ACCOUNTS: [json.dumps(accounts, indent=1, sort_keys=True) + "\n"],
-        VERIFIER: [_source("audit/verifier.py")],
         README: [_TEXT],
-        **{f"dpflow/ledger/{name}": [_source(name)] for name in SHIPPED},
-        **{f"{folder}/__init__.py": ['"""Part of dpflow."""\n'] for folder in _FOLDERS},
+        **{name: [text] for name, text in verifier_files().items()},
     }
     sums = {
         name: _write(archive, name, lines) for name, lines in sorted(contents.items())
@@ -142,6 +140,14 @@ def _fill(archive: zipfile.ZipFile, ledger: Ledger, key: bytes | None) -> None:
     if key is not None:
         signature = hmac.new(key, text.encode(), "sha256").hexdigest()
         _write(archive, format_of.SIGNATURE, [f"{signature}\n"])
+
+
+def verifier_files() -> dict[str, str]:
+    """Return the verifier with all that it imports, by name: it needs nothing else."""
+    found = {VERIFIER: _source("audit/verifier.py")}
+    found |= {f"{folder}/__init__.py": '"""Part of dpflow."""\n' for folder in _FOLDERS}
+    found |= {f"dpflow/ledger/{name}": _source(name) for name in SHIPPED}
+    return found
 
 
 _FOLDERS = ("dpflow", "dpflow/ledger", "dpflow/ledger/audit")

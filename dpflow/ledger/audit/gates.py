@@ -59,6 +59,7 @@ class Admissions:
         self._highest: dict[str, dict[str, Amounts]] = {}
         self._since: dict[str, int] = {}
         self._terms: dict[str, Term] = {}
+        self._drawn: set[str] = set()
 
     def begin(self, rows: Mapping[Key, Row]) -> None:
         """Go on from rows that are trusted."""
@@ -74,6 +75,9 @@ class Admissions:
         """
         if entry.kind == "reserve":
             self._granted(rows, entry)
+        elif entry.kind == "void" and entry.charge in self._drawn:
+            what = "it voids a preflight of which something was drawn"
+            raise JournalError(what)
         elif entry.kind in ("open", "tighten"):
             facts = entry.body["term"]
             after = Term(entry.book, facts["number"], entry.number, facts)
@@ -103,6 +107,8 @@ class Admissions:
         if not isinstance(book, Book) or book.frozen is not None:
             what = "a step was granted while its dataset was frozen, or had no policy"
             raise JournalError(what)
+        if "preflight" in entry.body:
+            self._drawn.add(entry.body["preflight"]["id"])
         highest = self._highest.setdefault(entry.book, {})
         term = f"{entry.book}#{book.terms}"
         for name, (_, settled, held) in entry.postings.items():
@@ -190,12 +196,25 @@ def _check_pins(term: Term) -> None:
     except DpflowError as error:
         what = f"the pinned policy of term {term.number} cannot be read: {error}"
         raise JournalError(what) from error
-    told = facts["gates"]
-    if wanted.keys() != told.keys() or any(
-        not _is_pinned(told[place], gate) for place, gate in wanted.items()
-    ):
-        what = f"a gate is not the one that term {term.number} pinned"
+    for place, told in facts["gates"].items():
+        made = wanted.get(place)
+        # A flow that was taken off keeps the gate under which it was charged.
+        if not (place in wanted or _is_taken_off(facts["pinned"], place)) or (
+            place in wanted and not _is_pinned(told, made)
+        ):
+            what = f"a gate is not the one that term {term.number} pinned: {place!r}"
+            raise JournalError(what)
+    if wanted.keys() - facts["gates"].keys():
+        what = f"a gate that term {term.number} pinned is not there"
         raise JournalError(what)
+
+
+def _is_taken_off(pinned: Mapping[str, Any], place: str) -> bool:
+    """Say whether a gate is of a flow that may not use the dataset any more."""
+    name = place.partition("/")[2]
+    return (
+        bool(name) and name not in pinned["flows"] and pinned["other_flows"] != "allow"
+    )
 
 
 def _is_pinned(told: Mapping[str, Any] | None, made: Mapping[str, Any] | None) -> bool:
@@ -215,7 +234,7 @@ def _check_tighter(before: Term | None, after: Term) -> None:
     pinned = after.facts["pinned"]
     for place in before.facts["gates"]:
         kind, _, name = place.partition("/")
-        if name and name not in pinned["flows"] and pinned["other_flows"] != "allow":
+        if _is_taken_off(pinned, place):
             continue  # no step asks it any more
         old, new = gate_rule(before, kind, name), gate_rule(after, kind, name)
         if old is not None and (new is None or not _is_tighter(old, new)):

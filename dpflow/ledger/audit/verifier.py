@@ -106,6 +106,8 @@ class Verifier:
         self.opened: dict[tuple[str, int], Data] = {}
         self.given: list[tuple[str, Data]] = []
         self.checked: dict[str, int] = {}
+        #: Preflights of which something was drawn.
+        self.drawn: set[str] = set()
 
     @property
     def entries(self) -> int:
@@ -194,6 +196,9 @@ class Verifier:
         """Check a decision beside what was before it."""
         if entry.kind == "reserve":
             self._check_granted(rows, entry)
+        elif entry.kind == "void" and entry.charge in self.drawn:
+            what = "it voids a preflight of which something was drawn"
+            raise JournalError(what)
         elif entry.kind == "open":
             self.opened[entry.book, entry.body["term"]["number"]] = entry.body
         elif entry.kind == "tighten":
@@ -207,6 +212,8 @@ class Verifier:
         if book_of(rows, entry.book).frozen is not None:
             what = "a step was granted while its dataset was frozen"
             raise JournalError(what)
+        if "preflight" in entry.body:
+            self.drawn.add(entry.body["preflight"]["id"])
         for name, (_, settled, held) in entry.postings.items():
             limits = _thresholds(_rule_of(rows, name), len(held))
             if limits is None:
@@ -447,6 +454,8 @@ def _is_pinned(facts: Data, place: str) -> bool:
     """Say whether a gate has the theorem and the limits that its copy pins."""
     pinned, gate = facts["pinned"], facts["gates"][place]
     kind, _, name = place.partition("/")
+    if name and name not in pinned["flows"] and pinned["other_flows"] != "allow":
+        return True  # taken off: no step asks it, and what it charged was under it
     if name:
         share = pinned["flows"].get(name, {})
         default = pinned["odometer"] if kind == "odometer" else None
