@@ -24,7 +24,6 @@ from dpflow.ledger.audit.export import entry_columns, journal_rows
 from dpflow.ledger.audit.verifier import ENTRY, JOURNAL, Verifier, read_bundle
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.model import Wish
 from dpflow.ledger.office import (
     amend,
     apply_policy,
@@ -33,6 +32,7 @@ from dpflow.ledger.office import (
     import_prior,
     thaw,
 )
+from dpflow.ledger.orders import Wish
 from dpflow.ledger.witness.places import witness_at
 from dpflow.policy import Policy, load_policies
 from tests.cli.support import run, run_fine, run_json
@@ -341,9 +341,7 @@ def total(row: Any) -> list[int]:
 
 def test_one_changed_byte_of_any_kind_of_entry_is_found(world: World) -> None:
     """By `verify`, and by the verifier of a bundle, which name the entry."""
-    rows = [
-        dict(zip(ENTRY, row, strict=True)) for row in entry_columns(world.ledger)
-    ]
+    rows = [dict(zip(ENTRY, row, strict=True)) for row in entry_columns(world.ledger)]
     first = {row["kind"]: row for row in reversed(rows)}
     assert first.keys() == KINDS
     files = read_bundle(world.prove("good.zip"))

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError
-from dpflow.ledger.checkpoint import forged, miscounted, points_of, rows_from
-from dpflow.ledger.checkpoint import signed as signed_now
-from dpflow.ledger.checkpoint import sums_of
 from dpflow.ledger.audit.compare import COLUMNS, Comparing, Finding
 from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.audit.gates import Admissions, first_beyond, hidden_overdraft
+from dpflow.ledger.checkpoint import forged, miscounted, points_of, rows_from, sums_of
+from dpflow.ledger.checkpoint import signed as signed_now
 from dpflow.ledger.entry import Columns, Entry, entry_of
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Checkpoint, Keys
+from dpflow.ledger.model import Keys
+from dpflow.ledger.orders import Checkpoint
 from dpflow.ledger.records import digest
 from dpflow.ledger.rows import Account, Charge, JournalError, Key, Release, Row, Term
 from dpflow.ledger.storage.base import Reading
@@ -330,8 +330,10 @@ class _Verification:
         with self.ledger.storage.read() as reading:
             for name, row in reading.load(keys).rows.items():
                 if isinstance(row, Charge | Release):
-                    kept = row if isinstance(row, Charge) else row._replace(
-                        state="settled"
+                    kept = (
+                        row
+                        if isinstance(row, Charge)
+                        else row._replace(state="settled")
                     )
                     self._fold.rows.setdefault(name, kept)
 
