@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("dpflow", deadline=None, print_blob=True, derandomize=False)
+from tests.sizes import scaled
+
+settings.register_profile(
+    "dpflow",
+    deadline=None,
+    print_blob=True,
+    derandomize=False,
+    max_examples=scaled(40),
+)
 settings.load_profile("dpflow")
 
 

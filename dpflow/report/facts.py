@@ -189,6 +189,29 @@ def collect(
     )
 
 
+def unread(ledger: Ledger, problems: Sequence[str], stamp: Stamp) -> Report:
+    """Return a page that says why a damaged ledger is not shown.
+
+    Args:
+        ledger: The ledger.
+        problems: What is wrong with it.
+        stamp: What a verification found.
+    """
+    return Report(
+        ledger=ledger.id,
+        place=ledger.place,
+        at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        warnings=tuple(problems),
+        sections=(),
+        flows=(),
+        reservations=(),
+        held=0,
+        releases=(),
+        kept=0,
+        stamp=stamp,
+    )
+
+
 def _section(
     ledger: Ledger,
     standing: Standing,

@@ -398,8 +398,10 @@ def _thresholds(policy: Policy) -> list[Fraction]:
 def _reached(
     case: _Case, gate: Gate, amount: Tally, alerts: Sequence[Fraction], state: State
 ) -> list[Alert]:
-    used = gate.settled + gate.held + case.added(gate, amount)
-    if not alerts or not gate.uses_at_least(used, alerts[0]):
+    if not alerts:
+        return []
+    used = gate.used + case.added(gate, amount)
+    if not gate.uses_at_least(used, alerts[0]):
         return []
     row, reached = state.account(gate.id), gate.used_share(used)
     if reached is None:
