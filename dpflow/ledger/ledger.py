@@ -38,7 +38,8 @@ from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import Readable
 from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.entry import Entry, canonical
-from dpflow.ledger.model import Checkpoint, Command, End, Keys, Reserve, Seal, State
+from dpflow.ledger.model import Command, End, Keys, Reserve, Seal, State
+from dpflow.ledger.orders import Checkpoint
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
 from dpflow.ledger.rows import Changes

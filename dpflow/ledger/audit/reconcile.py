@@ -24,7 +24,8 @@ from dpflow.ledger.audit.lost import (
 )
 from dpflow.ledger.decision.gates import Gate, gate_at, remainder, split
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, Repair, State, lost_name
+from dpflow.ledger.model import Keys, State
+from dpflow.ledger.orders import Repair, lost_name
 from dpflow.ledger.rows import Account, Amounts, epoch_of
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.witness.base import WitnessBase

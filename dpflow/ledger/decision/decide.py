@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dpflow.ledger import model
+from dpflow.ledger import model, orders
 from dpflow.ledger.decision import admit, end, office, terms
 from dpflow.ledger.model import Command, Decision, State
 
@@ -13,13 +13,13 @@ _DECISIONS: Mapping[type[Command], Callable[[State, Any], Decision]] = {
     model.Reserve: admit.reserve,
     model.End: end.end,
     model.Seal: end.seal,
-    model.Apply: terms.apply,
-    model.Freeze: office.freeze,
-    model.Amend: office.amend,
-    model.Prior: office.prior,
-    model.Repair: office.repair,
-    model.Forget: office.forget,
-    model.Checkpoint: office.checkpoint,
+    orders.Apply: terms.apply,
+    orders.Freeze: office.freeze,
+    orders.Amend: office.amend,
+    orders.Prior: office.prior,
+    orders.Repair: office.repair,
+    orders.Forget: office.forget,
+    orders.Checkpoint: office.checkpoint,
 }
 
 
