@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test lint types tests types-and-tests tests-prefect tests-rules tests-ledger docs wheel slow campaign data schema clean
 
+# A program starts faster where Python may keep what it has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What waits for servers, disks and killed processes runs beside what computes.
 LEDGER := tests/ledger tests/crash tests/races
 SYSTEM := tests/prefect $(LEDGER)
@@ -41,15 +44,19 @@ tests-rules:
 tests-ledger:
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(LEDGER)
 
+# Two processes, each with a server of its own: most of the time one only waits.
 tests-prefect:
-	$(BIN)/python -m pytest -q -p no:cacheprovider tests/prefect
+	$(BIN)/python -m pytest -q -p no:cacheprovider -n 2 tests/prefect
 
 docs: $(VENV)/dev.installed
 	@echo "== The documentation, in site/"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-# How much larger than at each push the hunts are; docs/campaign.md has the figures.
+# How much larger than at each push the hunts are, and all other searches;
+# docs/campaign.md has the figures.
 SCALE ?= 20
+SEARCH_SCALE ?= 5
+SEARCHES := tests $(addprefix --ignore=,tests/prefect tests/crash tests/races tests/hunts)
 
 wheel: | $(BIN)/python
 	@echo "== A wheel in dist/, to install elsewhere"
@@ -63,6 +70,8 @@ slow: $(VENV)/dev.installed
 campaign: $(VENV)/dev.installed slow
 	@echo "== The hunts of tests/hunts, $(SCALE) times as large as at each push"
 	DPFLOW_CAMPAIGN=$(SCALE) $(BIN)/python -m pytest -q tests/hunts
+	@echo "== All other searches, $(SEARCH_SCALE) times as large as at each push"
+	DPFLOW_CAMPAIGN=$(SEARCH_SCALE) $(BIN)/python -m pytest -q $(SEARCHES)
 	@echo "== Mutants of the ledger"
 	$(BIN)/python -m tests.hunts.mutants
 

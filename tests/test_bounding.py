@@ -43,6 +43,7 @@ from tests.projects import (
     run_python,
     spent,
 )
+from tests.sizes import scaled
 
 RELATIONS = ("add-or-remove", "replace-one")
 AMOUNTS = [-9.0, -2.0, 0.0, 1.0, 2.5, 3.0, 50.0, float("nan"), float("inf")]
@@ -143,7 +144,7 @@ def neighbours(rest, own, replaced, places):
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("relation", RELATIONS)
 @given(data=st.data())
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=scaled(24))
 def test_no_neighbour_differs_by_more_than_is_claimed(library, relation, data):
     """Counts and sums, scalar and by group, in both norms, however rows are chosen."""
     rest, own = data.draw(others), data.draw(rows_of)

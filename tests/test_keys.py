@@ -26,6 +26,7 @@ from dpflow.keys import Untold, fill
 from dpflow.ledger.codec import encode
 from dpflow.step import define_step
 from tests.projects import NOISY, POLICY, TENTH, make_project, rows
+from tests.sizes import scaled
 
 #: A budget that two charges of a tenth leave alone.
 DIVIDED = POLICY.replace("epsilon: 1}", "epsilon: 9}") + "partition: {by: day}\n"
@@ -387,7 +388,7 @@ def by_name(value):
     return fill("{v}", {"v": value})
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(60), suppress_health_check=[HealthCheck.too_slow])
 @given(VALUES, VALUES, st.integers(0, 1499))
 def test_two_arguments_never_share_a_key(one, other, place):
     """Nor does one with another that differs in a single number."""

@@ -22,15 +22,15 @@ from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Odometer, ThresholdFilter
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
+    UNITS,
     Number,
     bound_above,
     evaluate,
     exact,
     exact_delta,
     exact_epsilon,
-    float_up,
-    from_units,
     number_text,
+    ratio_up,
     to_real,
     units_down,
     units_up,
@@ -162,7 +162,10 @@ class RenyiOdometer(Odometer):
         divergence, uncovered = tally.amounts
         if uncovered:
             return float("inf")
-        return float_up(from_units(divergence) + self._idle)
+        idle = self._idle
+        # The sum of both, in whole numbers: this is asked at each step.
+        over = divergence * idle.denominator + idle.numerator * UNITS
+        return ratio_up(over, UNITS * idle.denominator)
 
     def parameters(self) -> dict[str, Any]:
         """Return delta and the order, derived or given."""

@@ -20,7 +20,7 @@ and what its charge holds there:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import add, sub
+from operator import add, le, sub
 from typing import Any, NamedTuple
 
 from dpflow.ledger.entry import (
@@ -115,8 +115,10 @@ def posted(
     Raises:
         JournalError: If the account would hold less than nothing.
     """
-    nothing = (0,) * len(amount)
-    settled, holds = (nothing, nothing) if before is None else before[3:5]
+    if before is None:
+        settled = holds = (0,) * len(amount)
+    else:
+        settled, holds = before.settled, before.held
     rule = KINDS[kind]
     if len(settled) != len(amount) or (rule.ends and len(held) != len(amount)):
         what = f"{list(amount)} has not as many components as its account"
@@ -231,9 +233,10 @@ class _Moves:
         held = self.before.held if self.rule.ends and self.before else {}
         drawn = self.preflight is not None
         overdrawn, told = self.body.get("overdrawn", ()), self.body.get("told", {})
+        book, number, mine = entry.book, entry.number, f"{entry.book}#"
         for name, posting in entry.postings.items():
             before = account_of(self.rows, name)
-            if name.partition("#")[0] != entry.book:
+            if not name.startswith(mine):
                 what = f"account {name!r} belongs to another book"
                 raise JournalError(what)
             found = posted(
@@ -246,13 +249,12 @@ class _Moves:
                     f"{list(found.settled)} and {list(found.held)}"
                 )
                 raise JournalError(what)
-            moved = before or Account(name, entry.book, 0, (), ())
-            self.changes["account", name] = moved._replace(
-                entry=entry.number,
-                settled=found.settled,
-                held=found.held,
-                overdrawn=moved.overdrawn or name in overdrawn,
-                told={**moved.told, **dict.fromkeys(told.get(name, ()), entry.number)},
+            known, above = ({}, False) if before is None else (before[6], before[5])
+            if name in told:
+                known = {**known, **dict.fromkeys(told[name], number)}
+            _, settled, holds = found
+            self.changes["account", name] = Account(
+                name, book, number, settled, holds, above or name in overdrawn, known
             )
 
     def charge(self) -> None:
@@ -283,7 +285,7 @@ class _Moves:
                 "open",
                 body["owner"],
                 {},
-                {},
+                amounts,
                 covers=body.get("covers"),
                 key=body.get("key"),
                 epoch=int(body.get("epoch", 0)),
@@ -291,8 +293,9 @@ class _Moves:
         elif before.state != "open" or entry.book in before.places:
             what = f"charge {entry.charge} was made before"
             raise JournalError(what)
-        held = {**before.held, **amounts}
-        self._keep(before._replace(held=held))
+        else:
+            before = before._replace(held={**before.held, **amounts})
+        self._keep(before)
         if self.preflight is not None:
             self._drawn(self.preflight["id"], amounts)
         if before.covers is not None:
@@ -322,6 +325,10 @@ class _Moves:
         key = ("granted", self.entry.book, step)
         known = self.rows.get(key)
         most = known.most if isinstance(known, Granted) else {}
+        if all(map(most.__contains__, amounts)) and all(
+            all(map(le, amount, most[name])) for name, amount in amounts.items()
+        ):
+            return
         higher = {
             name: tuple(map(max, most.get(name, amount), amount))
             for name, amount in amounts.items()
@@ -331,7 +338,8 @@ class _Moves:
 
     def _ended(self, state: str) -> None:
         entry, charge = self.entry, self._known()
-        mine = {name for name in charge.held if name.partition("#")[0] == entry.book}
+        book = f"{entry.book}#"
+        mine = {name for name in charge.held if name.startswith(book)}
         if charge.state not in ("open", state) or not mine:
             what = f"it ends charge {charge.id}, which is {charge.state}"
             raise JournalError(what)
@@ -351,7 +359,9 @@ class _Moves:
                     )
                     raise JournalError(what)
         held = {name: a for name, a in charge.held.items() if name not in mine}
-        self._keep(charge._replace(state=state, held=held))
+        self._keep(
+            Charge(charge.id, state, charge.owner, charge.places, held, *charge[5:])
+        )
 
     def release(self) -> None:
         """Claim the charge's release key, keep its output's digest, or let it go."""
@@ -448,4 +458,5 @@ class _Moves:
             places = {**places, entry.book: (entry.number, 0)}
         elif self.rule.ends is not None:
             places = {**places, entry.book: (places[entry.book][0], entry.number)}
-        self.changes["charge", charge.id] = charge._replace(places=places)
+        name, state, owner, _, *rest = charge
+        self.changes["charge", name] = Charge(name, state, owner, places, *rest)

@@ -8,7 +8,7 @@ full, for ever.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,19 +22,26 @@ from dpflow.exceptions import (
     LedgerCorrupt,
     LedgerError,
     LedgerUnavailable,
-    ReservationConflict,
 )
 from dpflow.ledger.again import surely
+from dpflow.ledger.asked import (
+    kept_or_error,
+    keys_of,
+    met,
+    policies,
+    sent,
+    told_of,
+    values_of,
+)
 from dpflow.ledger.checkpoint import opening
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import Readable
-from dpflow.ledger.decision.admit import released
 from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.model import Checkpoint, Command, End, Keys, Reserve, Seal, State
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
-from dpflow.ledger.rows import Changes, Charge
+from dpflow.ledger.rows import Changes
 from dpflow.ledger.storage.base import Reading, Storage
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.tail import check_heads, check_tail
@@ -42,7 +49,6 @@ from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.check import Look, Watch
 from dpflow.ledger.witness.sources import Sources
 from dpflow.ledger.writer import writer
-from dpflow.policy import Policy
 
 #: How many charges are remembered only to know beside which others they end.
 _REMEMBERED = 10_000
@@ -156,20 +162,22 @@ class Ledger:
             return found
 
     def _decided(self, commands: Sequence[Command], *, again: bool) -> list[_Answered]:
-        others = self.sources.others(_policies(commands))
+        others = self.sources.others(policies(commands))
         found, entries = list[_Answered](), list[Entry]()
         changes: Changes = {}
         values: dict[str, str] = {}
         with self.storage.write() as transaction, Readable(self.place):
             state = self._loaded(transaction, commands)
-            for sent in commands:
-                command = _sent(sent, again=again)
+            if any(command.guarded for command in commands):
+                self.watch.compact()
+            for each in commands:
+                command = sent(each, again=again)
                 answer, state, made, changed = self._one(state, command, others)
                 entries += made
                 changes |= changed
                 if made:
-                    values |= _values_of(state, command)
-                found.append(_Answered(answer, made or _made_before(state, answer)))
+                    values |= values_of(state, command)
+                found.append(_Answered(answer, told_of(state, answer, made)))
             made, changed = self._signed(state, entries)
             if made:
                 found[-1] = _Answered(found[-1].answer, (*found[-1].entries, *made))
@@ -200,7 +208,7 @@ class Ledger:
 
     def _loaded(self, reading: Reading, commands: Sequence[Command]) -> State:
         """Load what commands need, checked against the witness where one is guarded."""
-        keys = _keys_of(commands)
+        keys = keys_of(commands)
         if not any(command.guarded for command in commands):
             loaded = reading.load(keys)
             check_heads(loaded, keys, self.place)
@@ -208,8 +216,6 @@ class Ledger:
         look = self.watch.look(keys.books)
         loaded = reading.load(keys if look is None else keys.and_of(look.keys))
         self._check(reading, loaded, look, keys)
-        if self.storage.unwritable is None:
-            self.watch.compact()
         return self._alive(loaded, commands)
 
     def _check(
@@ -227,7 +233,7 @@ class Ledger:
         """Decide one command; one that fails contributes nothing."""
         try:
             if others:
-                self.sources.check(state, _policies([command]), others)
+                self.sources.check(state, policies([command]), others)
             decision = decide(state, command)
         except (LedgerUnavailable, LedgerCorrupt):
             raise
@@ -263,12 +269,12 @@ class Ledger:
             raise why
         with self.storage.read() as reading, Readable(self.place):
             state = self._loaded(reading, commands)
-            return [_kept_or_error(state, command, why) for command in commands]
+            return [kept_or_error(state, command, why) for command in commands]
 
     def _alive(self, state: State, commands: Sequence[Command]) -> State:
         """Add which owners of open charges still run, of those that matter here."""
         asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
-        others = {owner for command in commands for owner in _met(state, command)}
+        others = {owner for command in commands for owner in met(state, command)}
         living = {each for each in others - asking if self.owners.alive(each)}
         return replace(state, alive=asking | living)
 
@@ -416,69 +422,3 @@ def _raised(answer: Any) -> Any:
     if isinstance(answer, Exception):
         raise answer
     return answer
-
-
-def _keys_of(commands: Sequence[Command]) -> Keys:
-    keys = commands[0].keys
-    for command in commands[1:]:
-        keys = keys.and_of(command.keys)
-    return keys
-
-
-def _policies(commands: Iterable[Command]) -> Iterator[Policy]:
-    """Yield the policies of the datasets that steps read."""
-    for command in commands:
-        if isinstance(command, Reserve):
-            yield from command.request.policies
-
-
-def _met(state: State, command: Command) -> Iterator[str]:
-    """Yield the owners of open charges that the decision about a command may meet."""
-    names: list[str | None] = []
-    if isinstance(command, Reserve):
-        kept = state.release(command.request.release_key)
-        names = [None if kept is None else kept.charge]
-        names.append(state.run(command.request.covers).preflight)
-    elif isinstance(command, End):
-        names = [command.charge if command.kind == "forfeit" else None]
-    for name in names:
-        charge = None if name is None else state.charge(name)
-        if isinstance(charge, Charge) and charge.state == "open":
-            yield charge.owner
-
-
-def _made_before(state: State, answer: Any) -> Sequence[Entry]:
-    """Return the entries of a charge that was granted when it was asked for first.
-
-    Whether the witness was told of it then is not known.
-    """
-    if not isinstance(answer, Granted):
-        return ()
-    charge = state.charge(answer.reservation)
-    if charge is None:
-        return ()
-    return [state.made(charge, book) for book in charge.places]
-
-
-def _kept_or_error(state: State, command: Command, why: LedgerUnavailable) -> Any:
-    if not isinstance(command, Reserve):
-        return why
-    try:
-        return released(state, command.request) or why
-    except ReservationConflict as error:
-        return error
-
-
-def _sent(command: Command, *, again: bool) -> Command:
-    """Say that a command was sent before, where that matters."""
-    if again and isinstance(command, End | Seal):
-        return replace(command, again=True)
-    return command
-
-
-def _values_of(state: State, command: Command) -> dict[str, str]:
-    """Return the value that a command keeps, by its release key."""
-    if not isinstance(command, End) or command.value is None:
-        return {}
-    charge = state.charge(command.charge)
-    return {} if charge is None or charge.key is None else {charge.key: command.value}

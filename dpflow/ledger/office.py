@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dpflow.accounting.costs import ApproxDP, Cost
@@ -232,27 +233,19 @@ def close_abandoned(ledger: Ledger, reservation: str, *, because: str) -> None:
     ledger.forfeit(reservation, because=because)
 
 
-# Releases
-
-
 def forget_release(ledger: Ledger, name: str) -> Release:
     """Delete the value of a release; its digest and its charge stay.
-
-    Args:
-        ledger: Where it is kept.
-        name: Its release key, or its id or the start of that.
 
     Raises:
         ReleaseError: If there is none or more than one, or no value to delete.
     """
     with ledger.storage.read() as reading:
         row, found = named_release(reading, name)
-    command = Forget(key=row.key, digest=row.digest, **ledger.label())
+    command = Forget(key=row.key, book=row.book, digest=row.digest, **ledger.label())
     if not ledger.ask(command):
         msg = f"release {name!r} is {found.state}: there is no value to delete"
         raise ReleaseError(msg)
-    with ledger.storage.read() as reading:
-        return named_release(reading, row.key)[1]
+    return replace(found, state="forgotten", size=None)
 
 
 # Policies
@@ -278,7 +271,8 @@ def apply_policy(
     if wish.grant is not None:
         check_covers(wish.grant, policy, ledger.id, ledger.environment)
         ledger.sources.check_given(wish.grant)
-    book, forgotten = policy.dataset, ()
+    book = policy.dataset
+    forgotten: tuple[str, ...] = ()
     with ledger.storage.read() as reading:
         state = _whole(reading, book)
         if not all(terms.is_charged(state, term) for term in state.terms(book)):

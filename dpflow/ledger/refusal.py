@@ -144,8 +144,8 @@ def _reason(refusal: Refusal) -> str:
     if account.state != "open":
         return f"the account is {account.state}."
     if isinstance(account.rule, Odometer) and account.halt is not None:
-        reading = account.rule.read(account.settled + account.held)
-        reached = account.rule.read(account.settled + account.held + refusal.asked)
+        reading = account.rule.read(account.used)
+        reached = account.rule.read(account.used + refusal.asked)
         return (
             f"its reading would rise from {reading_up(reading)} to "
             f"{reading_up(reached)}, above "
@@ -174,7 +174,7 @@ def _left(account: Gate) -> dict[str, str] | None:
 
 def _asked(account: Gate, amount: Tally) -> dict[str, str]:
     """Return what a step asked of an account; of a halt, how far its reading rises."""
-    rule, before = account.rule, account.settled + account.held
+    rule, before = account.rule, account.used
     if account.halt is not None and isinstance(rule, Odometer):
         reading, reached = rule.read(before), rule.read(before + amount)
         if reached != float("inf"):
@@ -186,7 +186,7 @@ def _odometer_left(account: Gate) -> dict[str, str] | None:
     """Return the distance of the reading from the halt, rounded down."""
     if account.halt is None or not isinstance(account.rule, Odometer):
         return None
-    reading = account.rule.read(account.settled + account.held)
+    reading = account.rule.read(account.used)
     if reading == float("inf"):
         return {"epsilon": "0"}
     distance = max(account.halt - Fraction(reading), Fraction(0))

@@ -22,6 +22,7 @@ from dpflow.accounting.mechanism_costs import ExponentialMechanism
 from dpflow.accounting.optimal import Parts, fixed_delta, fixed_epsilon
 from dpflow.accounting.plan import PlanFilter
 from dpflow.exceptions import InvalidCost
+from tests.sizes import scaled
 
 mp = mpmath.mp.clone()
 mp.dps = 50
@@ -89,12 +90,12 @@ def test_one_and_two_steps_in_50_digits(eta: str, share: str) -> None:
 @pytest.mark.parametrize("cells", [16, 24, 32, 48, 64])
 @pytest.mark.parametrize("eta", ["0.1", "2"])
 def test_every_point_of_the_grid(cells: int, eta: str) -> None:
-    """On all grid points, also coarse grids, one and two steps are not below."""
+    """On grid points, also of coarse grids, one and two steps are not below."""
     game = Game(Fraction(eta), cells, 10.0)
     size = mp.mpf(str(eta))
     for count, exact in ((1, one), (2, two)):
         values = game.after(count)
-        for place in range(0, count * cells, 7):
+        for place in range(0, count * cells, max(1, 13 // scaled(1))):
             true = exact(size, mp.mpf(game.step) * place)
             assert true <= mp.mpf(float(values[place]))
 
@@ -198,41 +199,51 @@ def test_earlier_and_later_numbers_of_steps() -> None:
         assert np.array_equal(values, Game(Fraction("0.2"), 32, 4.0).after(count))
 
 
-def played(
-    kinds: Sequence[Fraction], epsilon: float, places: int, *, ranged: bool = True
-) -> float:
+def played(kinds: Sequence[Fraction], epsilon: float, places: int) -> float:
     """Return the delta of an analyst who chooses order and t by the outputs so far.
 
     Args:
         kinds: The ranges of the steps.
         epsilon: Where delta is read.
         places: How many values of t are tried at each step.
-        ranged: If not, every step is a randomized response.
     """
+    # Losses are whole numbers of this unit: exact, and quick to add and to look up.
+    unit = Fraction(1, math.lcm(*(kind.denominator for kind in kinds)) * places)
+    outcomes = {kind: _outcomes(kind, unit, places) for kind in kinds}
 
     @cache
-    def value(left: tuple[Fraction, ...], spent: Fraction) -> float:
+    def value(left: tuple[Fraction, ...], spent: int) -> float:
         if not left:
-            return max(-math.expm1(epsilon - float(spent)), 0.0)
+            return max(-math.expm1(epsilon - spent / unit.denominator), 0.0)
         options = [0.0]
         for index in {left.index(kind) for kind in left}:
             kind, rest = left[index], left[:index] + left[index + 1 :]
-            for k in range(1, places):
-                t = kind * k / places if ranged else kind
-                low = t - kind if ranged else -kind
-                p = math.expm1(-float(low)) / (math.exp(-low) - math.exp(-t))
+            for p, t, low in outcomes[kind]:
                 options.append(
                     p * value(rest, spent + t) + (1 - p) * value(rest, spent + low)
                 )
         return max(options)
 
-    return value(tuple(sorted(kinds)), Fraction(0))
+    return value(tuple(sorted(kinds)), 0)
+
+
+def _outcomes(
+    kind: Fraction, unit: Fraction, places: int
+) -> list[tuple[float, int, int]]:
+    """Return each step of a range: a chance, and the losses, in units, of both ends."""
+    found = []
+    for k in range(1, places):
+        t = kind * k / places
+        low = t - kind
+        p = math.expm1(-float(low)) / (math.exp(-low) - math.exp(-t))
+        found.append((p, int(t / unit), int(low / unit)))
+    return found
 
 
 SIZES = st.sampled_from([Fraction(x) for x in ("0.1", "0.4", "0.5", "2")])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(10), deadline=None)
 @given(st.lists(SIZES, min_size=1, max_size=4), st.integers(0, 9))
 def test_no_adaptive_order_reaches_more(sizes: list[Fraction], tenths: int) -> None:
     """Ranges that differ, in any adaptive order: their blocks together dominate."""
@@ -295,7 +306,7 @@ UTILITIES = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(16), deadline=None)
 @given(st.lists(UTILITIES, min_size=4, max_size=4), st.sampled_from([0.2, 1.0, 3.0]))
 def test_real_exponential_mechanisms(
     tables: list[list[tuple[float, float]]], eta: float
@@ -344,11 +355,12 @@ def test_blocks_are_not_better(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_long_run_takes_little_time() -> None:
-    """A hundred thousand small steps compose, below their Renyi bound."""
-    parts = steps("0.001", 10**5)
+    """Tens of thousands of small steps compose, below their Renyi bound."""
+    count = min(scaled(2 * 10**4), 10**5)
+    parts = steps("0.001", count)
     found = composed_epsilon(parts, MILLIONTH, "pld")
     assert found <= composed_epsilon(parts, MILLIONTH, "renyi")
-    gaussian: Parts = ((Gaussian(sensitivity=1, sigma=2000), 10**5),)
+    gaussian: Parts = ((Gaussian(sensitivity=1, sigma=2000), count),)
     assert fixed_epsilon(gaussian, MILLIONTH) <= found * Fraction(1001, 1000)
 
 

@@ -18,6 +18,7 @@ from dpflow.accounting.costs import Cost
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS, units_down
+from tests.sizes import scaled
 
 SPLIT = make_filter("concentrated", epsilon=1, delta="1e-6", delta_loss="6e-7")
 WHOLE = make_filter("concentrated", epsilon=1, delta="1e-6")
@@ -167,7 +168,7 @@ budgets = st.tuples(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=scaled(10))
 @given(budgets, st.fractions(Fraction(1, 2), 1, max_denominator=20))
 def test_a_tighter_budget_never_admits_more(budget, share):
     """Less epsilon, less delta or less of either part never raises a limit."""

@@ -22,6 +22,7 @@ from dpflow.accounting.early_stopping import (
 from dpflow.accounting.optimal import fixed_epsilon
 from dpflow.accounting.output_costs import EarlyStopping
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from tests.sizes import scaled
 
 mp = mpmath.mp.clone()
 mp.dps = 60
@@ -150,7 +151,7 @@ def sized(low: int, high: int) -> st.SearchStrategy[Fraction]:
     return st.floats(low, high).map(lambda x: Fraction(f"{10**x:.5g}"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(24), deadline=None)
 @given(st.data())
 def test_theorem_15_in_60_digits(data: st.DataObject) -> None:
     """The float recursion is never below the exact one, and within 1e-9 of it."""
@@ -247,7 +248,7 @@ def test_accountants_refuse_what_they_cannot_compose() -> None:
         )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=scaled(4), deadline=None)
 @given(
     st.sampled_from(fractions("0.02", "0.1", "0.5")),
     st.sampled_from(fractions("0", "1e-10")),

@@ -17,6 +17,7 @@ from dpflow.accounting.costs import Cost
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
+from tests.sizes import scaled
 
 RULE = make_filter("gaussian", epsilon=1, delta="1e-6")
 TWENTY = Gaussian(sensitivity=1, sigma=20)
@@ -137,7 +138,7 @@ def test_reserve_then_settle_equals_charge(costs, worst, realised):
     assert settled == before + RULE.price(realised)
 
 
-@settings(max_examples=25)
+@settings(max_examples=scaled(10))
 @given(
     st.integers(1, 50).map(lambda n: Fraction(n, 10)),
     st.integers(1, 1000).map(lambda n: Fraction(n, 10**8)),

@@ -21,6 +21,7 @@ from dpflow.accounting.individual import IndividualBound, windows_divergence
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
+from tests.sizes import scaled
 
 MP = mpmath.mp.clone()
 MP.dps = 60
@@ -53,7 +54,7 @@ def gaussian_delta(epsilon: Fraction, mu_squared) -> mpmath.mpf:
     return first - MP.exp(eps) * MP.ncdf(-mu / 2 - eps / mu)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(decades, deltas, orders)
 def test_bound_is_below_the_divergence_allowed(epsilon, delta, order):
     """The public bound is what the order allows, rounded down, or is refused."""
@@ -68,7 +69,7 @@ def test_bound_is_below_the_divergence_allowed(epsilon, delta, order):
     assert truth - bound <= max(truth * MP.mpf("1e-9"), MP.mpf("1.1e-36"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(16), deadline=None)
 @given(decades, deltas)
 def test_gaussian_bound_spends_delta_and_no_more(epsilon, delta):
     """The squared mu that is allowed reaches delta from below."""
@@ -214,7 +215,7 @@ def test_unusable_filters_are_refused(options):
         make_filter("individual", **{"epsilon": 1, "delta": "1e-6"} | options)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(decades.filter(lambda e: e >= Fraction(1, 100)), deltas)
 def test_filter_round_trips_and_its_order_is_near_the_best(epsilon, delta):
     """The pinned numbers rebuild the rule; no neighbouring order allows more steps."""
@@ -227,7 +228,7 @@ def test_filter_round_trips_and_its_order_is_near_the_best(epsilon, delta):
         assert theirs <= mine * (1 + MP.mpf("5e-2"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(
     deltas,
     orders,

@@ -25,6 +25,7 @@ from dpflow.accounting.loss_grid import (
 from dpflow.accounting.mechanism_costs import PoissonSampledGaussian
 from dpflow.accounting.optimal import Parts, fixed_delta, fixed_epsilon
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
+from tests.sizes import scaled
 
 mp = mpmath.mp.clone()
 mp.dps = 50
@@ -58,7 +59,7 @@ def two_laplace_delta(
     return both_ends + inner
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=scaled(4), deadline=None)
 @given(
     st.sampled_from(["0.01", "0.3", "2"]),
     st.integers(1, 40),

@@ -22,6 +22,7 @@ from dpflow.accounting.output_costs import (
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
+from tests.sizes import scaled
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
 TOY = OutputDP({"none": 0, "answer": "0.5"})
@@ -139,7 +140,7 @@ def test_theorem_15_beats_lemma_11() -> None:
         assert saved[0] < rule.price_realised(lemma, ran).amounts[0]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=scaled(32), deadline=None)
 @given(
     st.lists(
         st.tuples(

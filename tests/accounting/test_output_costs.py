@@ -30,6 +30,7 @@ from dpflow.accounting.output_costs import (
     SparseVector,
 )
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from tests.sizes import scaled
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
 TOY = OutputDP({"none": 0, "answer": "0.5"})
@@ -263,7 +264,7 @@ def test_relations_are_those_of_the_substep() -> None:
     assert relations_of(cost) == ("add-or-remove",)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=scaled(20), deadline=None)
 @given(
     st.dictionaries(
         st.text(min_size=1, max_size=5),

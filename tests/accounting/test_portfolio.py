@@ -19,6 +19,7 @@ from dpflow.accounting.mechanism_costs import (
 from dpflow.accounting.portfolio import default_members
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from tests.sizes import scaled
 
 GAUSSIAN = Gaussian(sensitivity=1, sigma=20)
 PURE = PureDP(epsilon="0.1")
@@ -224,7 +225,7 @@ def test_the_tally_is_small():
     assert len(total.to_text()) < 1000
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(24), deadline=None)
 @given(
     counts=st.lists(st.integers(0, 30), min_size=4, max_size=4),
     more=st.lists(st.integers(0, 10), min_size=4, max_size=4),

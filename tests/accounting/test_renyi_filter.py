@@ -15,6 +15,7 @@ from dpflow.accounting.renyi import RenyiFilter, best_order, readable_order
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
+from tests.sizes import scaled
 
 MP = mpmath.mp.clone()
 MP.dps = 60
@@ -54,7 +55,7 @@ DELTAS = st.one_of(powers(-30, -1), st.just(Fraction("0.5")))
 ORDERS = st.one_of(powers(0, 6).filter(lambda a: a > 1), st.just(Fraction("1.0001")))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(80), deadline=None)
 @given(epsilon=powers(-9, 3), delta=DELTAS, order=ORDERS, tight=st.booleans())
 def test_thresholds_are_just_below_the_truth(epsilon, delta, order, tight):
     """Within one unit or 1e-9, never above; an order that allows nothing is refused."""
@@ -158,7 +159,7 @@ def test_parameters_make_an_equal_rule():
     assert rule == make_filter(**rule.parameters())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=scaled(20), deadline=None)
 @given(
     amounts=st.lists(st.integers(0, 10**36), min_size=1, max_size=6),
     extra=st.integers(0, 10**34),

@@ -26,6 +26,7 @@ from dpflow.accounting.costs import Gaussian
 from dpflow.accounting.curves import renyi
 from dpflow.accounting.mechanism_costs import PoissonSampledGaussian
 from dpflow.accounting.sampled_fractional import fractional_log_moment, planned
+from tests.sizes import scaled
 
 #: What the rule loses wherever it applies, relative to the truth.
 GAP = Fraction(1, 10**14)
@@ -178,7 +179,7 @@ rates = st.one_of(powers(-9, 0), powers(-9, -1).map(lambda x: 1 - x))
 orders = st.one_of(powers(-4, 6).map(lambda x: 1 + x), st.just(Fraction("1.0001")))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(rate=rates, noise=powers(-1, 6), order=orders)
 @example(rate=Fraction(1, 10**9), noise=Fraction(10**6), order=Fraction("1.0001"))
 @example(rate=Fraction("0.999999999"), noise=Fraction(1), order=Fraction("2.5"))
@@ -216,7 +217,7 @@ def log_below(rate: Fraction) -> Fraction:
         return Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(10), deadline=None)
 @given(rate=rates, noise=powers(-3, 6), order=orders)
 @example(rate=Fraction(1, 100), noise=Fraction(1, 1000), order=Fraction("1.5"))
 @example(rate=Fraction(1, 10**9), noise=Fraction(1, 1000), order=Fraction("999999.5"))
@@ -231,7 +232,7 @@ def test_no_price_is_below_the_truth(rate, noise, order):
     assert corner_truth(rate, noise, order) <= found <= renyi(plain, order)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(24), deadline=None)
 @given(rate=rates, noise=powers(-1, 5), order=st.integers(2, 120))
 @example(rate=Fraction(1, 100), noise=Fraction(1), order=2)
 @example(rate=Fraction(1, 100), noise=Fraction(1), order=200)
@@ -244,7 +245,7 @@ def test_whole_orders_agree_with_the_exact_sum(rate, noise, order):
     assert found <= exact * (1 + GAP)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(24), deadline=None)
 @given(rate=powers(-6, 0), noise=powers(-2, 3), order=powers(-3, 2), more=powers(-6, 1))
 def test_prices_grow_with_the_order_and_the_rate(rate, noise, order, more):
     """So does the truth, and the rule follows it."""

@@ -189,12 +189,13 @@ def best_branches(admits: Admits, epsilon, first: Mechanism, losses) -> object:
     """Return the delta of the best pair of each branch after a first mechanism."""
     if not admits((first,)):
         return MP.mpf(0)
+    # What fits after the first mechanism does not depend on its output.
+    pairs = [widest_pair(lambda m: admits((first, m)), real(loss)) for loss in losses]
     after = {}
     for index, (p, q) in enumerate(first.outputs):
         gained = MP.log(p / q)
         choices = []
-        for loss in losses:
-            chosen = widest_pair(lambda m: admits((first, m)), real(loss))
+        for chosen in pairs:
             up, down = chosen.outputs[0]
             worth = up - MP.exp(real(epsilon) - gained) * down
             choices.append((worth, chosen))

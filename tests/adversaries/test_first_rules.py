@@ -28,6 +28,7 @@ from dpflow.accounting.costs import Cost
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS, from_units
+from tests.sizes import scaled
 
 #: The referee's own arithmetic: fifty digits and some to spare.
 MP: Any = mpmath.mp.clone()
@@ -286,7 +287,7 @@ sigma_lists = st.lists(st.integers(2, 300), max_size=30)
 
 
 @targets
-@settings(max_examples=10)
+@settings(max_examples=scaled(5))
 @given(sigmas=sigma_lists)
 def test_gaussians_that_fill_the_gaussian_filter_keep_delta(epsilon, delta, sigmas):
     """The exact delta of a full filter is at most the budget, and nearly all of it."""
@@ -307,7 +308,7 @@ def test_a_gaussian_threshold_a_thousandth_too_large_is_caught(epsilon, delta):
 
 
 @targets
-@settings(max_examples=10)
+@settings(max_examples=scaled(5))
 @given(sigmas=sigma_lists)
 def test_gaussians_that_fill_the_concentrated_filter_keep_delta(epsilon, delta, sigmas):
     """The exact delta of a full filter is below the budget, which zCDP never fills."""

@@ -24,6 +24,7 @@ from dpflow.accounting.output import OutputFilter
 from dpflow.accounting.output_costs import OutputDP, ProposeTestRelease, SparseVector
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Outcome
+from tests.sizes import scaled
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def mechanisms(draw: st.DrawFn) -> Finite:
     return odp(outputs, epsilons)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=scaled(48), deadline=None)
 @given(st.lists(mechanisms(), min_size=1, max_size=2), st.data())
 def test_composition_of_random_mechanisms(
     library: list[Finite], data: st.DataObject

@@ -256,9 +256,11 @@ class _Auditor:
             self.forgotten.add(body["release"])
         elif kind == "repair":
             self.epoch = max(self.epoch, int(body.get("epoch", 0)))
-        self._note_run(book, kind, charge, postings)
+        self._count(book, kind, postings, body)
         for claim, said in body.get("claims", {}).items():
-            self.claims[claim][name] = said
+            self.claims[claim].pop(name, None)
+            if said is not None:
+                self.claims[claim][name] = said
 
     def _note_refusal(self, book: str, number: int, body: Any) -> None:
         self.refusals += 1
@@ -269,17 +271,15 @@ class _Auditor:
             if run == body.get("covers"):
                 self.preflights[run][book].append(number)
 
-    def _note_run(
-        self, book: _Book, kind: str, charge: str | None, postings: Iterable[str]
-    ) -> None:
-        """Count charges whose body may have read data; under a preflight none does."""
-        counted = {"reserve": 1, "amend": 1, "prior": 1, "repair": 1, "void": -1}
-        if kind not in counted:
-            return
-        covers = charge in self.charges and "covers" in self.charges[charge].body
-        for term in {name.split("#")[1].split("/")[0] for name in postings}:
-            more = 0 if covers else counted[kind]
-            book.ran[term] = book.ran.get(term, 0) + more
+    def _count(self, book: _Book, kind: str, postings: Iterable[str], body: Any) -> None:
+        """Count charges that may have read data, and mark the flows of steps."""
+        counted = {"reserve": 1, "amend": 1, "prior": 1, "repair": 1}
+        counted |= {"void": -1, "seal": -1}
+        terms = {name.split("#")[1].split("/")[0] for name in postings}
+        for term in terms if kind in counted else ():
+            book.ran[term] = book.ran.get(term, 0) + counted[kind]
+        if kind == "reserve" and body["flow"] is not None:
+            book.ran[f"{book.terms}/{body['flow']}"] = 1
 
     # The tables
 
@@ -324,14 +324,14 @@ class _Auditor:
             assert (data(held), data(added)) == (left, charge.added), "it lies"
             told = charge.body.get("covers"), charge.body.get("key")
             assert (covers, key) == told, "the charge lies"
-            assert 0 <= epoch <= self.epoch, "the charge lies"
+            assert epoch == charge.body.get("epoch", 0) <= self.epoch, "it lies"
 
     def check_releases(self, rows: Sequence[Sequence[Any]]) -> None:
         """Compare the releases with the charges that made them."""
         for key, name, book, state, digest, value in rows:
             charge = self.charges[name]
             assert charge.body["key"] == key, "the release lies"
-            assert book in charge.made, "the release lies"
+            assert book == charge.body["accounts"][0].split("#")[0], "it lies"
             if state == "claimed":
                 assert charge.state() == "open", "a claim of nobody"
                 assert (digest, value) == (None, None), "the claim lies"

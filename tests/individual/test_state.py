@@ -16,6 +16,7 @@ from dpflow.accounting import make_odometer
 from dpflow.accounting.individual import IndividualBound
 from dpflow.exceptions import InvalidCost, LedgerCorrupt, ReleaseError
 from dpflow.individual import PrivateTally
+from tests.sizes import scaled
 
 ONE = IndividualBound(measure="renyi", order=8, bound=1)
 UGLY = [float("nan"), -float("nan"), float("inf"), -float("inf"), -1.0, -1e-320, 1e308]
@@ -44,7 +45,7 @@ shares = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(bounds, st.lists(st.tuples(shares, shares, shares), max_size=25))
 def test_nobody_exceeds_the_bound_and_nobody_is_left_out_early(bound, steps):
     """Against exact sums: who was admitted fits, who was not would not have."""

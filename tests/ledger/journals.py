@@ -7,14 +7,11 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.ledger.audit.fold import Fold
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.rows import EPOCH, Account, Epoch, Key, Row, Run
-from tests.ledger.support import Place, url
-
-__all__ = ["open_ledger"]
 
 #: One epsilon in tally units.
 UNIT = 10**36
@@ -89,7 +86,7 @@ def folded(journals: dict[str, list[Entry]]) -> dict[Key, Row]:
 
 
 def audit(ledger: Ledger) -> None:
-    """Compare every row that can be named with the fold of the journals."""
+    """Compare every row with the fold of the journals, and let `verify` do so."""
     with ledger.storage.read() as reading:
         books = tuple(reading.books())
         rows = folded({book: list(reading.after(book)) for book in books})
@@ -104,6 +101,7 @@ def audit(ledger: Ledger) -> None:
         stored = {EPOCH: Epoch(0), **reading.load(keys).rows}
     told = {key: plain(row) for key, row in {EPOCH: Epoch(0), **rows}.items()}
     assert told == {key: plain(row) for key, row in stored.items()}
+    assert verify(ledger).bad == []
 
 
 def plain(row: Row) -> str:
@@ -113,8 +111,3 @@ def plain(row: Row) -> str:
             refused=tuple(sorted(row.refused)), halted=tuple(sorted(row.halted))
         )
     return canonical(row)
-
-
-def make_ledger(path: Place) -> Ledger:
-    """Make a ledger at a place."""
-    return create_ledger(url(path))

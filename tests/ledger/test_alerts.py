@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dpflow.ledger.apply import Wish, apply_policy
-from dpflow.ledger.terms import FIRST
 
 from dpflow import Gaussian, guarded
 from dpflow.accounting import FILTERS

@@ -14,8 +14,8 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Wish
 from dpflow.ledger.office import amend, apply_policy, freeze, freeze_of, thaw
 from dpflow.ledger.records import Replayed
-from tests.ledger.journals import account, audit, kinds, make_ledger
-from tests.ledger.support import Place, granted, make_policy, request
+from tests.ledger.journals import account, audit, kinds
+from tests.ledger.support import Place, granted, make_ledger, make_policy, request
 
 WIDE = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
 HALTING = make_policy(flows="{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}", **WIDE)

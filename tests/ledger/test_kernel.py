@@ -924,7 +924,7 @@ def test_a_charge_that_was_edited_by_hand_is_not_ended(
     }.get(column, "'other'")
     edit(path, f"UPDATE charge SET {column} = {value}")
     before = everything(path)
-    with pytest.raises(LedgerCorrupt, match="not what its entries say"):
+    with pytest.raises(LedgerCorrupt, match="Someone edited the ledger"):
         ledger.settle(running)
     assert before == everything(path)
 

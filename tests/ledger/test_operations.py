@@ -18,18 +18,10 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import amend, import_prior
+from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.views import accounts, usage
-from tests.ledger.journals import (
-    audit,
-    body,
-    entries,
-    kinds,
-    make_ledger,
-    open_ledger,
-    sums,
-    whole,
-)
-from tests.ledger.support import BASIC, Place, make_policy, request, url
+from tests.ledger.journals import audit, body, entries, kinds, sums, whole
+from tests.ledger.support import BASIC, Place, make_ledger, make_policy, request, url
 
 TWO = make_policy(
     "shop",

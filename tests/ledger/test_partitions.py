@@ -31,8 +31,15 @@ from dpflow.policy_changes import judge
 from dpflow.policy_copy import guarantee_in_words
 from dpflow.rounding import number_from_text
 from dpflow.summary import term_guarantee, terms_in_words
-from tests.ledger.journals import audit, make_ledger
-from tests.ledger.support import BASIC, Place, granted, make_policy, request
+from tests.ledger.journals import audit
+from tests.ledger.support import (
+    BASIC,
+    Place,
+    granted,
+    make_ledger,
+    make_policy,
+    request,
+)
 
 WEEKS = make_policy(unit="user-week", partition="{by: week}")
 CAPPED = make_policy(unit="user-week", partition="{by: week}", lifetime="{epsilon: 2}")

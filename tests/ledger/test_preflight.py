@@ -38,21 +38,13 @@ from dpflow.ledger.model import (
     Wish,
 )
 from dpflow.ledger.office import amend, apply_policy, freeze
+from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Granted, Replayed
 from dpflow.ledger.rows import JournalError
 from dpflow.ledger.views import accounts, open_reservations, refusal_of_run, usage
 from dpflow.ledger.views.last_run import last_costs
 from dpflow.ledger.views.spending import spending
-from tests.ledger.journals import (
-    audit,
-    await_death,
-    entries,
-    kinds,
-    make_ledger,
-    open_ledger,
-    state_of,
-    sums,
-)
+from tests.ledger.journals import audit, await_death, entries, kinds, state_of, sums
 from tests.ledger.preflights import RUN, drawn, held_run, whole
 from tests.ledger.support import (
     BASIC,
@@ -60,6 +52,7 @@ from tests.ledger.support import (
     Place,
     die,
     granted,
+    make_ledger,
     make_policy,
     request,
     url,
@@ -665,9 +658,7 @@ def forged(ledger: Any, kind: str, amount: str, charge: str) -> None:
         state = transaction.load(Keys(runs=(RUN,), books=("a",), gates={"a": ("",)}))
         pen = Pen(state, Seal(run=RUN, owner="x", outcome="x", **ledger.label()))
         amounts = {"a#1": PRICE(PureDP(epsilon=amount)).amounts}
-        pen.write(
-            "a", kind, amounts, {"outcome": "x", **fields.pop("body", {})}, **fields
-        )
+        pen.write("a", kind, amounts, {"outcome": "x"}, charge=charge)
         transaction.store(pen.changes, pen.entries, {})
 
 

@@ -9,9 +9,9 @@ import pytest
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, UnsupportedCost
 from dpflow.ledger.records import Granted
-from tests.ledger.journals import audit, kinds, make_ledger, state_of, sums
+from tests.ledger.journals import audit, kinds, state_of, sums
 from tests.ledger.preflights import RUN, drawn, held_run, whole
-from tests.ledger.support import Place, make_policy, request
+from tests.ledger.support import Place, make_ledger, make_policy, request
 
 OTHER = make_policy("b")
 

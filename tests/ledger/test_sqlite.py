@@ -882,7 +882,7 @@ def test_a_kept_error_keeps_no_transaction(tmp_path: Path) -> None:
     kept: list[BaseException] = []
     try:
         with first.write() as session:
-            reading = session._connection.execute("VALUES (1), (2), (3)")
+            reading = session.connection.execute("VALUES (1), (2), (3)")
             reading.fetchone()
             raise RuntimeError
     except RuntimeError as error:

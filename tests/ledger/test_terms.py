@@ -23,18 +23,20 @@ from dpflow.ledger.office import (
     propose,
     thaw,
 )
+from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Conditions
 from dpflow.policy import Policy
-from tests.ledger.journals import (
-    audit,
-    body,
-    entries,
+from tests.ledger.journals import audit, body, entries, sums, terms_of
+from tests.ledger.support import (
+    BASIC,
+    Place,
+    edit,
+    granted,
     make_ledger,
-    open_ledger,
-    sums,
-    terms_of,
+    make_policy,
+    read,
+    url,
 )
-from tests.ledger.support import BASIC, Place, edit, granted, make_policy, read, url
 
 ANN = Approval(principal="ann")
 HALF = make_policy(budget="{epsilon: 0.5}")
@@ -102,7 +104,7 @@ def test_a_copy_that_was_edited_by_hand_is_noticed(tmp_path: Path, field: str) -
     path = tmp_path / "ledger.db"
     ledger = make_ledger(path)
     granted(ledger)
-    edit(path, "DROP TRIGGER entry_stays", change(path, "term", field))
+    edit(path, change(path, "term", field))
     with pytest.raises(LedgerCorrupt, match="entry 1 of book 'a'"):
         granted(ledger)
 

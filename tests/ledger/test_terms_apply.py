@@ -21,17 +21,8 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Applied, End, Keys, Pen, Wish
 from dpflow.ledger.office import apply_policy, propose
 from dpflow.policy import Policy
-from tests.ledger.journals import (
-    account,
-    audit,
-    body,
-    kinds,
-    make_ledger,
-    sums,
-    terms_of,
-    whole,
-)
-from tests.ledger.support import BASIC, Place, granted, make_policy
+from tests.ledger.journals import account, audit, body, kinds, sums, terms_of, whole
+from tests.ledger.support import BASIC, Place, granted, make_ledger, make_policy
 
 ANN = Approval(principal="ann")
 NEW = Wish(new_term=True, because="a new year")

@@ -23,8 +23,8 @@ from dpflow.ledger.model import Freeze, Keys, Pen, Wish
 from dpflow.ledger.office import amend, apply_policy, freeze, propose, thaw
 from dpflow.policy import Policy
 from dpflow.summary import term_guarantee, terms_in_words
-from tests.ledger.journals import UNIT, audit, body, entries, make_ledger, terms_of
-from tests.ledger.support import Place, granted, make_policy
+from tests.ledger.journals import UNIT, audit, body, entries, terms_of
+from tests.ledger.support import Place, granted, make_ledger, make_policy
 
 ANN = Approval(principal="ann")
 NEW = Wish(new_term=True, because="a new year")

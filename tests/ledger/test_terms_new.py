@@ -18,8 +18,8 @@ from dpflow.ledger.model import Applied, Wish
 from dpflow.ledger.office import apply_policy, freeze
 from dpflow.policy import Policy
 from dpflow.policy_fields import Budget
-from tests.ledger.journals import audit, body, make_ledger, sums, terms_of
-from tests.ledger.support import Place, granted, make_policy
+from tests.ledger.journals import audit, body, sums, terms_of
+from tests.ledger.support import Place, granted, make_ledger, make_policy
 
 ANN = Approval(principal="ann")
 NEW = Wish(new_term=True, because="a new year")

@@ -22,6 +22,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.records import Granted
 from dpflow.ledger.witness import file as witness_module
 from dpflow.ledger.witness.base import WitnessAt, WitnessBase
 from dpflow.ledger.witness.file import FileWitness
@@ -38,6 +39,7 @@ from tests.ledger.support import (
     new_ledger,
     owners_of,
     read,
+    request,
     state_of,
     sums,
     url,
@@ -428,3 +430,18 @@ def test_an_account_that_was_put_back_is_noticed(tmp_path: Path) -> None:
         granted(
             open_ledger(url(path), witness="none"), policies=[policy], flow="weekly"
         )
+
+
+def test_what_is_found_granted_is_told_again(tmp_path: Path) -> None:
+    """Who asks again after an answer was lost cannot know whether it was told."""
+    ledger = new_ledger(tmp_path)
+    asked = request(ledger)
+    witness = ledger.watch.witness
+    assert isinstance(witness, FileWitness)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(witness, "append", lambda _: None)
+        assert isinstance(ledger.reserve(asked), Granted)
+    assert witness.all_lines() == ()
+    assert isinstance(ledger.reserve(asked), Granted)
+    (told,) = witness.all_lines()
+    assert told.charge == asked.reservation

@@ -34,6 +34,7 @@ from dpflow.mechanisms.gradient_descent import (
 )
 from dpflow.mechanisms.rows import Clip, Factors
 from tests.projects import POLICY, account, make_project
+from tests.sizes import scaled
 
 QUIET = Gaussian(sensitivity=1, noise_multiplier="1e-6")
 
@@ -53,7 +54,7 @@ def squared_norm(row: np.ndarray, step: float) -> Fraction:
     ),
     st.sampled_from(["1", "0.1", "7.3", "1e-9", "1e9"]),
 )
-@settings(max_examples=150)
+@settings(max_examples=scaled(60))
 def test_no_row_is_longer_than_the_clip(rows: list, norm: str) -> None:
     """In exact arithmetic, whatever the row holds; the sum adds such rows exactly."""
     clip = Clip.to(norm)

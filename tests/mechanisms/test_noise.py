@@ -24,6 +24,7 @@ from dpflow.exceptions import DpflowError, ReleaseError
 from dpflow.mechanisms import noise
 from dpflow.mechanisms.noise import LARGEST_INT, draw, sampler_for
 from dpflow.rounding import float_up
+from tests.sizes import scaled
 
 DRAWS = 20_000
 
@@ -116,7 +117,7 @@ class TestPrice:
     """OpenDP's own privacy map never exceeds what dpflow charges."""
 
     @given(sensitivity=numbers, ratio=ratios)
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=scaled(16), deadline=None)
     def test_map(self, sensitivity: Fraction, ratio: Fraction) -> None:
         """Its rho is at most (sensitivity / sigma)^2 / 2, its epsilon 1 / ratio."""
         scale, slack = float_up(sensitivity * ratio), 1 + 1e-9

@@ -22,6 +22,7 @@ from dpflow.mechanisms.propose_test_release import (
     spread_of,
 )
 from tests.projects import POLICY, account, make_project
+from tests.sizes import scaled
 
 COST = ProposeTestRelease(epsilon=1, delta="1e-6")
 BINS = Bins.of(2, 0)
@@ -45,7 +46,7 @@ def brute_force(values: tuple, bins: Bins) -> int:
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])
 @given(st.lists(st.integers(0, 40), min_size=4, max_size=6))
-@settings(max_examples=60)
+@settings(max_examples=scaled(24))
 def test_the_distance_is_exact(shift: float, values: list[int]) -> None:
     """Against all replacements of up to all people."""
     bins = Bins.of(2, shift)
@@ -59,7 +60,7 @@ def test_the_distance_is_exact(shift: float, values: list[int]) -> None:
     st.integers(0, 7),
     st.floats(-1e6, 1e6),
 )
-@settings(max_examples=200)
+@settings(max_examples=scaled(80))
 def test_one_person_moves_the_distance_by_at_most_one(
     values: list[float], place: int, new: float
 ) -> None:

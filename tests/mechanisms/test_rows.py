@@ -15,6 +15,7 @@ from dpflow.exceptions import ReleaseError
 from dpflow.individual.state import PrivateMask
 from dpflow.mechanisms import rows as module
 from dpflow.mechanisms.rows import MOST_PEOPLE, Clip, Factors
+from tests.sizes import scaled
 
 wild = st.floats(allow_nan=True, allow_infinity=True)
 NORMS = ["1", "0.1", "7.3", "1e-9", "1e9"]
@@ -38,7 +39,7 @@ def exact_rows(products: module._Products) -> list[list[Fraction]]:
     arrays(np.float64, (4, 2), elements=wild),
     st.sampled_from(NORMS),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 def test_no_product_is_longer_than_the_clip(left, right, norm) -> None:
     """In exact arithmetic; what a person pays for covers it, and sums are exact."""
     products = Clip.to(norm).apply(Factors(left).outer(right))

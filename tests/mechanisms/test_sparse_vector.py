@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -35,12 +36,14 @@ REACH = 30
 MANY = 9
 
 
+@cache
 def mass(k: int, scale: float) -> float:
     """Return the probability of k under discrete Laplace noise."""
     ratio = math.exp(-1 / scale)
     return (1 - ratio) / (1 + ratio) * ratio ** abs(k)
 
 
+@cache
 def at_least(k: int, scale: float) -> float:
     """Return the probability of k or more."""
     ratio = math.exp(-1 / scale)
@@ -119,8 +122,9 @@ def worst_excess(mechanism: Callable, cost: SparseVector, pairs: list) -> float:
     """Return the largest loss of any output beyond the epsilon of its cell."""
     epsilons = {name: float(e) for name, e in cost.output_dp().cells}
     worst = -math.inf
+    laws = {side: law(mechanism, cost, side) for side in {*itertools.chain(*pairs)}}
     for one, other in pairs:
-        first, second = law(mechanism, cost, one), law(mechanism, cost, other)
+        first, second = laws[one], laws[other]
         for p, q in ((first, second), (second, first)):
             for output, chance in p.items():
                 loss = math.log(chance / q[output]) if q.get(output) else math.inf

@@ -1,4 +1,4 @@
-"""One Prefect server for all tests here, and a project for each."""
+"""One Prefect server for all tests of a process, and a project for each test."""
 
 from __future__ import annotations
 
@@ -46,6 +46,28 @@ flows:
   report: {}
   parent: {}
 """
+
+
+def _room(nodeid: str) -> str:
+    """Return what of these tests stays in one process.
+
+    Each process has its server, so a file stays in one; and so does the matrix, whose
+    experiments are begun once for all of its files. Pages share nothing.
+    """
+    file, _, _ = nodeid.partition("::")
+    if file.endswith("/test_pages.py"):
+        return nodeid
+    return file.rpartition("/")[0] if "/matrix/" in file else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Share the tests out by rooms, where several processes run them."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = _room
+    return scheduler
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -122,7 +122,9 @@ def test_a_flow_and_a_loader_work_without_parentheses(project):
 
 
 @pytest.mark.parametrize("decorator", [dp_flow, private_task])
-@pytest.mark.parametrize("nothing", ["text", 5, step(body), flow(body)], ids=str)
+@pytest.mark.parametrize(
+    "nothing", ["text", 5, step(body), flow(body)], ids=["text", "5", "step", "flow"]
+)
 def test_a_flow_or_loader_without_parentheses_is_checked_too(decorator, nothing):
     """A name given by position is none; a task and a flow are no function."""
     with pytest.raises(ConfigurationError, match=r"made of a function|on the function"):

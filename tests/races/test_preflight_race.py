@@ -52,7 +52,7 @@ def together(
     found = []
     for child in children:
         code, lines = child.end()
-        assert code == 0, lines
+        assert code == 0, "\n".join(lines)
         found += lines
     return found
 

@@ -46,7 +46,7 @@ def racers(target: Callable[[int, Callable[[str], None]], None]) -> list[list[st
     found = []
     for child in children:
         code, lines = child.end()
-        assert code == 0, lines
+        assert code == 0, "\n".join(lines)
         found.append(lines)
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.mechanism_costs import relations_of
@@ -268,7 +268,7 @@ def _refused(pen: Pen, case: _Case, body: Mapping[str, Any]) -> BudgetRefused | 
     never = bool(closed) or frozen or ended
     refusal = Refusal(
         request=request,
-        account=cast("Any", gate),
+        account=gate,
         asked=amount,
         closed=bool(closed) and not frozen,
         halted=gate.id in halted,
@@ -398,8 +398,10 @@ def _thresholds(policy: Policy) -> list[Fraction]:
 def _reached(
     case: _Case, gate: Gate, amount: Tally, alerts: Sequence[Fraction], state: State
 ) -> list[Alert]:
-    used = gate.settled + gate.held + case.added(gate, amount)
-    if not alerts or not gate.uses_at_least(used, alerts[0]):
+    if not alerts:
+        return []
+    used = gate.used + case.added(gate, amount)
+    if not gate.uses_at_least(used, alerts[0]):
         return []
     row, reached = state.account(gate.id), gate.used_share(used)
     if reached is None:

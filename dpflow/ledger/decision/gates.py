@@ -84,7 +84,7 @@ class Gate:
         """Say whether the gate lets a step run that asks for so much."""
         if self.state != "open":
             return False
-        total = self.settled + self.held + asked
+        total = self.used + asked
         if isinstance(self.rule, Filter):
             return self.rule.admits(total)
         if self.halt is None or not isinstance(self.rule, Odometer):

@@ -16,6 +16,7 @@ from typing import Any
 
 from dpflow.exceptions import (
     ConfigurationError,
+    LedgerCorrupt,
     LedgerMissing,
     LedgerUnavailable,
 )

@@ -255,8 +255,8 @@ ON CONFLICT (one) DO UPDATE SET system_identifier = excluded.system_identifier,
 -- name: lock_ledger
 LOCK TABLE ledger IN ACCESS EXCLUSIVE MODE
 
--- A load: in one trip, the books are locked in the order of their names, and all is
--- read that the keys lead to. A book that has no row yet gets one to be locked.
+-- A load: in one trip, a book that has no row gets one, the books are locked in the
+-- order of their names, and all is read that the keys lead to.
 
 -- name: make_books
 INSERT INTO book (name, number, hash, ran, terms)
@@ -278,6 +278,12 @@ WHERE name = ANY (CAST(%(books)s AS text[]) || ARRAY(
     ))
 ))
 ORDER BY name FOR UPDATE
+
+-- name: lock_runs
+-- The steps of a run draw from one preflight in several books.
+SELECT run.id FROM run JOIN charge ON charge.id = run.preflight
+WHERE run.id = ANY (CAST(%(runs)s AS text[]))
+ORDER BY run.id, charge.id FOR UPDATE
 
 -- name: load
 WITH run_row AS MATERIALIZED (

@@ -40,6 +40,8 @@ _URL: Final = re.compile(
     r"(?:/[^/@:?#\s]*)?(?:\?[^#@\s]*)?"  # database and options
 )
 _NO_LEDGER: Final = ("42P01", "3F000", "3D000")
+#: A row is another one than was read, or two wait for each other: nothing was written.
+_RACES: Final = ("40001", "40P01")
 _SECRETS: Final = ("password", "sslpassword", "sslkey", "passfile")
 
 
@@ -242,6 +244,12 @@ class Server:
                 "or find the holder in pg_stat_activity."
             )
             return LedgerUnavailable(msg, ledger=self.place, waited=waited)
+        if code in _RACES:
+            msg = (
+                f"others were faster to write the same rows of the ledger {self.place}"
+                ": nothing was written, and the step did not run; try again"
+            )
+            return LedgerUnavailable(msg, ledger=self.place, raced=True)
         if code == "42501":
             msg = (
                 f"the role that uses the ledger {self.place} may not do this: {text}. "

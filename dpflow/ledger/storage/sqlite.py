@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
 
@@ -101,9 +101,9 @@ class SqliteStorage:
         except OSError as error:
             raise cls._unavailable(path, error) from error
         storage = cls(path)
-        with storage._transaction("BEGIN IMMEDIATE") as connection:
-            make_tables(connection, identity, secret)
         storage._identity = identity
+        with storage._transaction("BEGIN IMMEDIATE") as tables:
+            make_tables(tables.connection, identity, secret)
         return storage
 
     @property
@@ -115,9 +115,8 @@ class SqliteStorage:
             LedgerUnavailable: If it cannot be read, or is of another version.
         """
         if self._identity is None:
-            connected = self._reading() if self._forbidden() else self._transaction()
-            with connected as connection:
-                self._identity = newest_identity(connection, self.place)
+            with self.read() as tables:
+                return tables.identity
         return self._identity
 
     @property
@@ -127,8 +126,7 @@ class SqliteStorage:
             return read_only_error(self.place)
         return self._forbidden()
 
-    @contextmanager
-    def write(self) -> Iterator[Tables]:
+    def write(self) -> AbstractContextManager[Tables]:
         """Run a block in one immediate transaction under the ledger's lock.
 
         Raises:
@@ -136,17 +134,11 @@ class SqliteStorage:
         """
         if (why := self.unwritable) is not None:
             raise why
-        identity = self.identity
-        with self._transaction("BEGIN IMMEDIATE") as connection:
-            yield Tables(connection, self.place, identity)
+        return self._transaction("BEGIN IMMEDIATE")
 
-    @contextmanager
-    def read(self) -> Iterator[Tables]:
+    def read(self) -> AbstractContextManager[Tables]:
         """Run a block that reads one consistent state; the right to read will do."""
-        identity = self.identity
-        connected = self._reading() if self._forbidden() else self._transaction()
-        with connected as connection:
-            yield Tables(connection, self.place, identity)
+        return self._reading() if self._forbidden() else self._transaction("BEGIN")
 
     def close(self) -> None:
         """Close the connection; a later call opens it again.
@@ -174,13 +166,13 @@ class SqliteStorage:
         return not_writable(self.path, self.place)
 
     @contextmanager
-    def _transaction(self, begin: str = "BEGIN") -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str) -> Iterator[Tables]:
         """Run a block in one transaction."""
         turn, whole, since = Turn(), False, time.monotonic()
         try:
             try:
                 connection = self._begun(turn, begin)
-                yield connection
+                yield self._within(connection)
                 connection.execute("COMMIT")
                 # What went into a file that is not there any more is no commit.
                 self._check_same_files()
@@ -197,15 +189,20 @@ class SqliteStorage:
             self._end(turn, whole=whole)
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _reading(self) -> Iterator[Tables]:
         since = time.monotonic()
         try:
             with self._reader.opened() as connection:
-                yield connection
+                yield self._within(connection)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._translated(error, time.monotonic() - since) from error
         except OSError as error:
             raise self._unavailable(self.path, error) from error
+
+    def _within(self, connection: sqlite3.Connection) -> Tables:
+        if self._identity is None:
+            self._identity = newest_identity(connection, self.place)
+        return Tables(connection, self.place, self._identity)
 
     def _begun(self, turn: Turn, begin: str) -> sqlite3.Connection:
         """Keep other threads and processes away and begin a transaction."""
@@ -262,7 +259,7 @@ class SqliteStorage:
             raise LedgerUnavailable(msg, ledger=self.place)
 
     def _check_present(self) -> None:
-        if not self.path.is_file():
+        if not os.path.isfile(self.path):  # noqa: PTH113 (asked at each step)
             if self._file is not None:
                 raise self._removed()
             msg = (

@@ -34,9 +34,17 @@ CREATE TABLE account (
     held TEXT NOT NULL,
     overdrawn INTEGER NOT NULL CHECK (overdrawn IN (0, 1)),
     told TEXT NOT NULL,
-    -- A list of digits and commas: no sign, fraction, space or empty number.
-    CHECK (settled GLOB '[[][0-9]*]' AND NOT settled GLOB '*[^][0-9,]*'),
-    CHECK (held GLOB '[[][0-9]*]' AND NOT held GLOB '*[^][0-9,]*')
+    -- Numbers between commas: no sign, fraction, space or empty number.
+    CONSTRAINT account_settled_check CHECK (
+        settled GLOB '[[][0-9]*]'
+        AND trim(substr(settled, 2, length(settled) - 2), ',0123456789') = ''
+        AND instr(settled, ',,') = 0 AND instr(settled, ',]') = 0
+    ),
+    CONSTRAINT account_held_check CHECK (
+        held GLOB '[[][0-9]*]'
+        AND trim(substr(held, 2, length(held) - 2), ',0123456789') = ''
+        AND instr(held, ',,') = 0 AND instr(held, ',]') = 0
+    )
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE entry (
     book TEXT NOT NULL,

@@ -48,8 +48,8 @@ class Tables(Questions):
         self, connection: sqlite3.Connection, place: str, identity: Identity
     ) -> None:
         self.place = place
-        self._identity = identity
-        self._connection = connection
+        self.identity = identity
+        self.connection = connection
 
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked."""
@@ -78,11 +78,11 @@ class Tables(Questions):
         for kind, rows in kinds.items():
             for some in _pieces(rows):
                 sql = _text(((kind, len(some)),))
-                self._connection.execute(sql, tuple(chain.from_iterable(some)))
+                self.connection.execute(sql, tuple(chain.from_iterable(some)))
 
     def copy_to(self, target: sqlite3.Connection) -> None:
         """Copy the whole ledger, its log included, as this transaction sees it."""
-        self._connection.backup(target)
+        self.connection.backup(target)
 
     def _check_identity(self, found: tuple[str, int] | None) -> None:
         """Refuse another ledger than the one that was opened."""
@@ -90,8 +90,8 @@ class Tables(Questions):
             return
         ledger, needed = found
         check_writer(self.place, needed)
-        if ledger != self._identity.ledger:
-            raise another_ledger(self.place, self._identity.ledger, ledger)
+        if ledger != self.identity.ledger:
+            raise another_ledger(self.place, self.identity.ledger, ledger)
 
     def _rows(self, parts: Sequence[Part]) -> list[tuple[Any, ...]]:
         """Return the rows of several parts of `load`."""
@@ -101,7 +101,7 @@ class Tables(Questions):
             padded = _padded(given)
             shape.append((name, len(padded)))
             values += chain.from_iterable(padded) if name in _PAIRS else padded
-        return self._connection.execute(_text(tuple(shape)), values).fetchall()
+        return self.connection.execute(_text(tuple(shape)), values).fetchall()
 
     def _entries(self, wanted: list[Place]) -> dict[Place, Entry]:
         return self._proved(set(wanted), set())
@@ -121,7 +121,7 @@ class Tables(Questions):
         return found
 
     def _ask(self, name: str, **parameters: Any) -> sqlite3.Cursor:
-        return self._connection.execute(statements("sqlite")[name], parameters)
+        return self.connection.execute(statements("sqlite")[name], parameters)
 
 
 def _padded(given: Sequence[Any]) -> Sequence[Any]:

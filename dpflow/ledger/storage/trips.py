@@ -156,7 +156,7 @@ class Trips(Snapshot):
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked; lock their books."""
         asked = _asked(keys)
-        for turn in range(_LOADS):
+        for _ in range(_LOADS):
             found = self._behind_locks(asked, keys)
             state = self._state(keys, found)
             if self._holds(keys, state.rows):
@@ -167,8 +167,6 @@ class Trips(Snapshot):
             self._wire.send("rollback", b"ROLLBACK")
             self._wire.send(*self.begin)
             self._locked = None
-            if turn == 0:
-                self._send("make_books", **asked)
         msg = (
             f"what was asked of the ledger {self.place} was moved by others whenever "
             "it was about to be locked; the step did not run"
@@ -178,8 +176,13 @@ class Trips(Snapshot):
     def _behind_locks(self, asked: Mapping[str, object], keys: Keys) -> list[_Columns]:
         locks = None
         if self._locked is None:
+            if keys.books or keys.whole:
+                # Only a row can be locked; a new book has none.
+                self._send("make_books", **asked)
             deep = keys.reach and (keys.charges or keys.runs)
             locks = self._send("lock_charges" if deep else "lock", **asked)
+            if keys.runs:
+                self._send("lock_runs", **asked)
         load = self._send("load", **asked)
         self.wait()
         if locks is not None:

@@ -160,6 +160,8 @@ class WitnessBase(ABC):
 
     def accept(self, unseen: Unseen) -> None:
         """Remember that these lines are in the ledger."""
+        if not unseen.lines and unseen.end == self._seen.end:
+            return
         self._alone(lambda: self._accept(unseen), "read")
 
     def _accept(self, unseen: Unseen) -> None:
