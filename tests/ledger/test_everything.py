@@ -341,9 +341,7 @@ def total(row: Any) -> list[int]:
 
 def test_one_changed_byte_of_any_kind_of_entry_is_found(world: World) -> None:
     """By `verify`, and by the verifier of a bundle, which name the entry."""
-    rows = [
-        dict(zip(ENTRY, row, strict=True)) for row in entry_columns(world.ledger)
-    ]
+    rows = [dict(zip(ENTRY, row, strict=True)) for row in entry_columns(world.ledger)]
     first = {row["kind"]: row for row in reversed(rows)}
     assert first.keys() == KINDS
     files = read_bundle(world.prove("good.zip"))
