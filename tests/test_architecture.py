@@ -77,6 +77,7 @@ PURE = {
     "contextlib",
     "collections",
     "dataclasses",
+    "enum",
     "decimal",
     "fractions",
     "functools",

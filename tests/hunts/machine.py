@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dpflow import ApproxDP, Gaussian, PureDP
 from dpflow.exceptions import DpflowError, LedgerUnavailable
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.records import Replayed, Request
@@ -360,6 +361,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 return
             with pytest.raises((AssertionError, KeyError)):
                 audit(self.ask())
+            assert verify(self.workers[worker]).bad, f"not verified: {name}"
             if tamper.met:
                 told, answer = outcome(lambda: ask(self.workers[worker]))
                 assert told == "LedgerCorrupt", (name, answer)
@@ -428,5 +430,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Audit the journal."""
+        assert verify(self.workers[0]).bad == []
         states = audit(self.ask(), LIMIT * QUANTUM).states
         assert {n: c.state for n, c in self.model.charges.items()} == states

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 
 from dpflow import PureDP
 from dpflow.exceptions import DpflowError, LedgerCorrupt
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import admit
 from dpflow.ledger.journal import _Moves
 from dpflow.ledger.ledger import Ledger
@@ -299,6 +300,7 @@ class PreflightMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """The whole journal implies what the ledger says."""
         audit(asked(self.raw))
+        assert verify(self.workers[0]).bad == []
 
 
 def play(examples: int, *phases: Phase) -> None:

@@ -28,7 +28,16 @@ from dpflow.ledger.entry import Columns, Entry, entry_of
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.orders import Checkpoint
-from dpflow.ledger.rows import Account, Charge, JournalError, Key, Release, Row, Term
+from dpflow.ledger.rows import (
+    Account,
+    Charge,
+    JournalError,
+    Key,
+    Release,
+    Row,
+    Term,
+    epoch_of,
+)
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.witness.check import missing
 
@@ -330,9 +339,21 @@ class _Verification:
             self._count(kind, found.number)
         with self.ledger.storage.read() as reading:
             self._catch_up(reading)
+            self._repairs(reading)
             if self.report.trusted:
                 self._rest(reading)
         self._end_journals()
+
+    def _repairs(self, reading: Reading) -> None:
+        """Compare how many repairs the ledger had; a checkpoint hides those before."""
+        told, made = (
+            epoch_of(rows) for rows in (reading.load(Keys()).rows, self._fold.rows)
+        )
+        if told < made or (told > made and not self.report.trusted):
+            what = (
+                f"it says that it was repaired {told} times, its journal {made} times"
+            )
+            self.report.bad.append(Finding(problem=what))
 
     def _count(self, kind: str, number: int) -> None:
         if kind == "account":
