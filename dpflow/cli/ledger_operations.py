@@ -24,7 +24,7 @@ from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.accounting.costs import Cost
-    from dpflow.ledger.model import Posted
+    from dpflow.ledger.orders import Posted
     from dpflow.ledger.records import OpenReservation
 
 _BLOCK = 2**20

@@ -85,10 +85,12 @@ def load_of(gate: Gate, workload: Workload, *, renewed: bool = False) -> Load:
     Raises:
         UnsupportedCost: If the gate has no price for a step.
     """
-    pairs = []
+    pairs, used = [], gate.used
     for step in workload:
-        reserved = gate.price(step.cost)
-        pairs.append((reserved, _posted(gate, step, reserved), step.times))
+        reserved = gate.price(step.cost, used)
+        posted = _posted(gate, step, reserved)
+        pairs.append((reserved, posted, step.times))
+        used = used + times(posted, step.times)
     *peaks, spent = trace(pairs, gate.rule.zero())
     kept: list[Tally] = []
     for peak in (spent, *reversed(peaks)):

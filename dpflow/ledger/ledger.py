@@ -38,7 +38,8 @@ from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import Readable
 from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.entry import Entry, canonical
-from dpflow.ledger.model import Checkpoint, Command, End, Keys, Reserve, Seal, State
+from dpflow.ledger.model import Command, End, Keys, Reserve, Seal, State
+from dpflow.ledger.orders import Checkpoint
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
 from dpflow.ledger.rows import Changes
@@ -193,7 +194,9 @@ class Ledger:
         made, changes = list[Entry](), Changes()
         opened = [entry for entry in entries if (entry.number, entry.kind) == _FIRST]
         key = ledger_key() if opened else None
-        for entry in opened if key is not None else ():
+        if key is None:
+            return made, changes
+        for entry in opened:
             command = Checkpoint(
                 book=entry.book,
                 number=entry.number,

@@ -13,17 +13,16 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.decision import terms
 from dpflow.ledger.grants import Grant, check_covers
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import (
+from dpflow.ledger.model import Keys, State
+from dpflow.ledger.orders import (
     Amend,
     Applied,
     Apply,
     Forget,
     Freeze,
-    Keys,
     Posted,
     Prior,
     Proposal,
-    State,
     Wish,
 )
 from dpflow.ledger.records import Request

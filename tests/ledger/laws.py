@@ -23,20 +23,16 @@ from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.entry import Entry, canonical, columns_of, entry_of
 from dpflow.ledger.grants import Grant
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import (
+from dpflow.ledger.model import Command, End, Keys, Reserve, Seal
+from dpflow.ledger.orders import (
     Amend,
     Apply,
     Checkpoint,
-    Command,
-    End,
     Forget,
     Freeze,
-    Keys,
     Loss,
     Prior,
     Repair,
-    Reserve,
-    Seal,
     Wish,
 )
 from dpflow.ledger.records import Granted, Request, digest

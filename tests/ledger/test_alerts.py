@@ -14,8 +14,8 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.decision.terms import FIRST
-from dpflow.ledger.model import Wish
 from dpflow.ledger.office import apply_policy
+from dpflow.ledger.orders import Wish
 from dpflow.ledger.records import Granted
 from dpflow.ledger.views.alerts import alert_text
 from dpflow.policy import Policy

@@ -21,8 +21,8 @@ from dpflow.ledger import Ledger, open_ledger, views
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.model import Wish
 from dpflow.ledger.office import amend, apply_policy, forget_release, freeze
+from dpflow.ledger.orders import Wish
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.views.releases import releases

@@ -24,7 +24,6 @@ from dpflow.ledger.audit.export import entry_columns, journal_rows
 from dpflow.ledger.audit.verifier import ENTRY, JOURNAL, Verifier, read_bundle
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.model import Wish
 from dpflow.ledger.office import (
     amend,
     apply_policy,
@@ -33,6 +32,7 @@ from dpflow.ledger.office import (
     import_prior,
     thaw,
 )
+from dpflow.ledger.orders import Wish
 from dpflow.ledger.witness.places import witness_at
 from dpflow.policy import Policy, load_policies
 from tests.cli.support import run, run_fine, run_json

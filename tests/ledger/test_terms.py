@@ -13,7 +13,6 @@ from dpflow import Gaussian, PureDP
 from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Loss, Repair, Wish
 from dpflow.ledger.office import (
     amend,
     apply_policy,
@@ -24,6 +23,7 @@ from dpflow.ledger.office import (
     thaw,
 )
 from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.orders import Loss, Repair, Wish
 from dpflow.ledger.records import Conditions
 from dpflow.policy import Policy
 from tests.ledger.journals import audit, body, entries, sums, terms_of

@@ -18,8 +18,9 @@ from dpflow.exceptions import (
 from dpflow.ledger import views
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Applied, End, Keys, Pen, Wish
+from dpflow.ledger.model import End, Keys, Pen
 from dpflow.ledger.office import apply_policy, propose
+from dpflow.ledger.orders import Applied, Wish
 from dpflow.policy import Policy
 from tests.ledger.journals import account, audit, body, kinds, sums, terms_of, whole
 from tests.ledger.support import BASIC, Place, granted, make_ledger, make_policy

@@ -14,8 +14,8 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Applied, Wish
 from dpflow.ledger.office import apply_policy, freeze
+from dpflow.ledger.orders import Applied, Wish
 from dpflow.policy import Policy
 from dpflow.policy_fields import Budget
 from tests.ledger.journals import audit, body, sums, terms_of

@@ -12,8 +12,8 @@ from dpflow.ledger import Ledger
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.model import Wish
 from dpflow.ledger.office import apply_policy, freeze, import_prior
+from dpflow.ledger.orders import Wish
 from dpflow.ledger.records import digest
 from tests.ledger.support import (
     Place,

@@ -25,10 +25,10 @@ from dpflow import (
 )
 from dpflow.cli import app
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.model import Wish
-from dpflow.ledger.office import apply_policy
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.office import apply_policy
+from dpflow.ledger.orders import Wish
 from dpflow.ledger.views import accounts, open_reservations
 from dpflow.prefect import flow as flow_module
 from dpflow.prefect import place

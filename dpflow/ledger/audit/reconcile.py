@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger import model
+from dpflow.ledger import orders
 from dpflow.ledger.audit.lost import (
     LostDecisions,
     LostRelease,
@@ -24,7 +24,8 @@ from dpflow.ledger.audit.lost import (
 )
 from dpflow.ledger.decision.gates import Gate, gate_at, remainder, split
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, Repair, State, lost_name
+from dpflow.ledger.model import Keys, State
+from dpflow.ledger.orders import Repair, lost_name
 from dpflow.ledger.rows import Account, Amounts, epoch_of
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.witness.base import WitnessBase
@@ -115,7 +116,7 @@ class _Found:
     """A comparison, and what a repair would do about it."""
 
     comparison: Comparison
-    losses: Mapping[str, model.Loss]
+    losses: Mapping[str, orders.Loss]
 
 
 def compare(ledger: Ledger) -> Comparison:
@@ -234,7 +235,7 @@ def _compared(
             losses.append(_untold(state, name, mine))
         decided = lost_decisions(reading, state, book, mine)
         decisions += [decided] if decided is not None else []
-        repairs[book] = model.Loss(
+        repairs[book] = orders.Loss(
             number=state.book(book).number,
             amounts=amounts,
             entries=tuple(dict.fromkeys((line.number, _told(line)) for line in mine)),
@@ -266,12 +267,12 @@ def _mark(line: Line) -> tuple[object, ...]:
     return line.place, line.hash, line.kind
 
 
-def _raising(reading: Reading) -> dict[str, model.Loss]:
+def _raising(reading: Reading) -> dict[str, orders.Loss]:
     """Return a repair that only counts: of a copy from before one that lost nothing."""
     for book in reading.books():
         number = reading.load(Keys(books=(book,))).book(book).number
         if number:
-            return {book: model.Loss(number=number)}
+            return {book: orders.Loss(number=number)}
     return {}
 
 

@@ -26,7 +26,8 @@ from dpflow.ledger.checkpoint import forged, miscounted, points_of, rows_from, s
 from dpflow.ledger.checkpoint import signed as signed_now
 from dpflow.ledger.entry import Columns, Entry, entry_of
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Checkpoint, Keys
+from dpflow.ledger.model import Keys
+from dpflow.ledger.orders import Checkpoint
 from dpflow.ledger.rows import Account, Charge, JournalError, Key, Release, Row, Term
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.witness.check import missing

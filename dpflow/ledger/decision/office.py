@@ -22,18 +22,16 @@ from dpflow.ledger.decision.end import gate_of, known_charge
 from dpflow.ledger.decision.gates import Gate, gate_at, gates_of, remainder, split
 from dpflow.ledger.decision.terms import governing, newest, officers_of
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.model import (
+from dpflow.ledger.model import Decision, Pen, State
+from dpflow.ledger.orders import (
     Amend,
     Checkpoint,
-    Decision,
     Forget,
     Freeze,
     Loss,
-    Pen,
     Posted,
     Prior,
     Repair,
-    State,
     lost_name,
 )
 from dpflow.ledger.rows import Amounts, Charge, Term, epoch_of

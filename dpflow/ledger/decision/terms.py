@@ -27,15 +27,8 @@ from dpflow.ledger.decision.gates import Gate, gate_at, gates_text, split
 from dpflow.ledger.decision.lifetime import Budgets, check_lifetime, check_raise
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.memo import by_identity
-from dpflow.ledger.model import (
-    Applied,
-    Apply,
-    Decision,
-    Pen,
-    Proposal,
-    State,
-    Wish,
-)
+from dpflow.ledger.model import Decision, Pen, State
+from dpflow.ledger.orders import Applied, Apply, Proposal, Wish
 from dpflow.ledger.records import TermView, digest
 from dpflow.ledger.rows import Account, Book, Term, flow_mark
 from dpflow.policy import Policy
