@@ -106,9 +106,8 @@ def checkpoint(*, as_json: AsJson = False) -> None:
     if as_json:
         say_json({"ledger": facts, **_report_json(report)})
     elif report.fine:
-        say(
-            f"Verified {report.entries:,} entries and signed {len(report.heads)} heads."
-        )
+        number = len(report.heads)
+        say(f"Verified {report.entries:,} entries and signed {number} journals.")
     else:
         _say_report(report)
     if not report.fine:
