@@ -106,9 +106,8 @@ def checkpoint(*, as_json: AsJson = False) -> None:
     if as_json:
         say_json({"ledger": facts, **_report_json(report)})
     elif report.fine:
-        say(
-            f"Verified {report.entries:,} entries and signed {len(report.heads)} heads."
-        )
+        number = len(report.heads)
+        say(f"Verified {report.entries:,} entries and signed {number} journals.")
     else:
         _say_report(report)
     if not report.fine:
@@ -294,21 +293,22 @@ def _report_json(report: Report) -> dict[str, Any]:
 
 def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
     """Return what each account has used, in its theorem's currency."""
-    from dpflow.ledger.decision.gates import gate_at
+    from dpflow.ledger.decision.gates import gate_at, split
     from dpflow.ledger.model import Keys
+    from dpflow.ledger.rows import Account
 
     found: dict[str, dict[str, str]] = {}
     with ledger.storage.read() as reading:
         for book in reading.books():
             state = reading.load(Keys(whole=(book,)))
             terms = {term.number: term for term in state.terms(book)}
-            for kind, name, *_ in state.rows:
-                number = int(name.partition("#")[2].partition("/")[0] or 0)
-                gate = None
-                if kind == "account" and number in terms:
-                    gate = gate_at(state, terms[number], name)
+            for row in state.rows.values():
+                if not isinstance(row, Account):
+                    continue
+                term = terms.get(split(row.id)[1])
+                gate = None if term is None else gate_at(state, term, row.id)
                 if gate is not None:
-                    found[name] = dict(gate.rule.named(gate.used))
+                    found[row.id] = dict(gate.rule.named(gate.used))
     return found
 
 
