@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpflow.ledger import model, orders
-from dpflow.ledger.decision import admit, end, office, terms
+from dpflow.ledger.decision import admit, applying, end, office
 from dpflow.ledger.model import Command, Decision, State
 
 _DECISIONS: Mapping[type[Command], Callable[[State, Any], Decision]] = {
     model.Reserve: admit.reserve,
     model.End: end.end,
     model.Seal: end.seal,
-    orders.Apply: terms.apply,
+    orders.Apply: applying.apply,
     orders.Freeze: office.freeze,
     orders.Amend: office.amend,
     orders.Prior: office.prior,
