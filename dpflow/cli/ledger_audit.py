@@ -17,7 +17,7 @@ from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
-    from dpflow.ledger.audit.verify import Report
+    from dpflow.ledger.audit.compare import Report
     from dpflow.ledger.witness.lines import Line
 
 _SHOWN = 10

@@ -61,6 +61,7 @@ def signed(
     ledger: str,
     book: str,
     place: tuple[int, str],
+    *,
     last: Mapping[str, Any] | None,
     sums: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def opening(key: bytes, ledger: str, entry: Entry) -> dict[str, Any]:
         "terms": {"1": (place, place)},
         "book": Book(entry.book, *place, None, {}, 1)[1:],
     }
-    return signed(key, ledger, entry.book, place, None, sums)
+    return signed(key, ledger, entry.book, place, last=None, sums=sums)
 
 
 def forged(

@@ -42,7 +42,7 @@ class Request:
 
     Attributes:
         reservation: A fresh uuid of this execution of the body, made before sending.
-        owner: The process that asks (`dpflow.ledger.owner`).
+        owner: The process that asks (`dpflow.ledger.storage.owners`).
         policies: One per dataset that the step reads; all admit it or none.
         populations: One per population that any of these datasets belongs to.
         cost: The step's worst case.

@@ -271,7 +271,9 @@ class _Auditor:
             if run == body.get("covers"):
                 self.preflights[run][book].append(number)
 
-    def _count(self, book: _Book, kind: str, postings: Iterable[str], body: Any) -> None:
+    def _count(
+        self, book: _Book, kind: str, postings: Iterable[str], body: Any
+    ) -> None:
         """Count charges that may have read data, and mark the flows of steps."""
         counted = {"reserve": 1, "amend": 1, "prior": 1, "repair": 1}
         counted |= {"void": -1, "seal": -1}

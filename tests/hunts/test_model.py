@@ -19,7 +19,7 @@ from dpflow.ledger.decision import end
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import Account
-from dpflow.ledger.storage import tables
+from dpflow.ledger.storage import loading, tables
 from dpflow.ledger.storage.memory import Memory, forget_memory
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.hunts.auditor import Ask
@@ -176,7 +176,7 @@ def one_too_many(patch: pytest.MonkeyPatch) -> None:
 
 def trusting(patch: pytest.MonkeyPatch) -> None:
     """Believe the rows without a look at the journal."""
-    patch.setattr(tables, "disagreement", lambda *_: None)
+    patch.setattr(loading, "disagreement", lambda *_: None)
 
 
 def any_request_will_do(patch: pytest.MonkeyPatch) -> None:

@@ -417,9 +417,7 @@ def resigned(files: Files, key: str) -> Files:
         ),
         (
             lambda f: resigned(
-                resealed(
-                    lines(f, lambda r: in_point(r, signature="0" * 64))
-                ),
+                resealed(lines(f, lambda r: in_point(r, signature="0" * 64))),
                 KEY,
             ),
             "forged, or signed with another key",

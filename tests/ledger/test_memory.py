@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from dpflow.ledger.verify import verify
 
 from dpflow.exceptions import (
     BudgetRefused,

@@ -19,10 +19,12 @@ import pytest
 from dpflow import PureDP
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger import views
+from dpflow.ledger.journal import follow, written
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys
+from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.opening import accept_server, create_ledger, open_ledger
 from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.rows import Charge
 from dpflow.ledger.storage import server as storage_server
 from dpflow.ledger.storage.postgres import PostgresStorage
 from dpflow.ledger.storage.trips import Trips
@@ -614,3 +616,48 @@ def test_rows_that_no_book_keeps_are_written_as_they_were_read(
     assert claims == [(met[1].reservation,)]
     assert sums(postgres_url) == (0, 0)
     audit(postgres_url)
+
+
+def half_a_change(ledger: Ledger, url: str, name: str) -> None:
+    """Settle a charge whose row somebody writes between the load and the store."""
+    with ledger.storage.write() as transaction:
+        state = transaction.load(Keys(charges=(name,), reach=Reach.ACCOUNTS))
+        edit(url, "UPDATE charge SET owner = owner", checked=True)
+        (row,) = [row for row in state.rows.values() if isinstance(row, Charge)]
+        entry = written(
+            state.rows,
+            "a",
+            "settle",
+            dict(row.held),
+            {"outcome": "completed"},
+            charge=row.id,
+            at="then",
+            writer="me",
+        )
+        transaction.store(follow(state.rows, entry), [entry], {})
+
+
+def test_a_change_that_finds_another_row_commits_nothing(
+    ledger: Ledger, postgres_url: str
+) -> None:
+    """Nor does what was sent with it; it is known that nothing was written."""
+    name = granted(ledger, "0.1")
+    with pytest.raises(LedgerUnavailable, match="others were faster") as caught:
+        half_a_change(ledger, postgres_url, name)
+    assert caught.value.details["raced"]
+    assert read(postgres_url, "SELECT state FROM charge") == [("open",)]
+    assert sums(postgres_url) == (0, Fraction(1, 10))
+    ledger.settle(name)
+    audit(postgres_url)
+
+
+def test_the_test_of_half_a_change_finds_one(ledger: Ledger, postgres_url: str) -> None:
+    """Control: a store that does not check what it found."""
+    edit(
+        postgres_url,
+        "CREATE OR REPLACE FUNCTION dpflow.changed_meanwhile() RETURNS boolean "
+        "LANGUAGE sql AS 'SELECT true'",
+    )
+    half_a_change(ledger, postgres_url, granted(ledger, "0.1"))
+    assert read(postgres_url, "SELECT state FROM charge") == [("open",)]
+    assert sums(postgres_url) == (Fraction(1, 10), 0)

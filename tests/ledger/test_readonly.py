@@ -83,7 +83,8 @@ def slip(reading: Any) -> None:
     if hasattr(reading, "store"):
         reading.store({("claim", "x"): Claim("x", {})}, (), {})
     else:
-        reading._wire.execute(b"INSERT INTO dpflow.claim VALUES ('x', '{}')")
+        reading._wire.send("slip", b"INSERT INTO dpflow.claim VALUES ('x', '{}')")
+        reading.wait()
 
 
 def test_alerts_are_listed_newest_first(writer: Ledger) -> None:

@@ -212,9 +212,7 @@ def charges_taken_back(host: Host, book: str = "a") -> None:
     host.work()
     sql = "SELECT max(number) FROM entry WHERE book = ? AND kind = 'reserve'"
     ((number,),) = read(host.path, sql, book)
-    edit(
-        host.path, f"DELETE FROM entry WHERE book = '{book}' AND number >= {number}"
-    )
+    edit(host.path, f"DELETE FROM entry WHERE book = '{book}' AND number >= {number}")
     fit_rows(host.path)
 
 

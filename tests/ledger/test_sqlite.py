@@ -31,8 +31,8 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.rows import Claim
+from dpflow.ledger.storage.base import Transaction
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.tables import Tables
 from tests.ledger.support import (
     Child,
     Gate,
@@ -165,7 +165,7 @@ def test_an_error_in_a_block_leaves_nothing(
     granted(ledger)
 
 
-def write_a_row(session: Tables) -> None:
+def write_a_row(session: Transaction) -> None:
     """Write something within a transaction."""
     session.store({("claim", "x"): Claim("x", {})}, (), {})
 
@@ -665,7 +665,7 @@ def test_a_child_forked_inside_a_long_transaction_is_refused(
     ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot know which locks it holds: refused at once, and the parent is fine."""
-    monkeypatch.setattr("dpflow.ledger.sqlite._FORK_SECONDS", 0.1)
+    monkeypatch.setattr("dpflow.ledger.storage.sqlite._FORK_SECONDS", 0.1)
     asked = request(ledger)
     inside, leave = threading.Event(), threading.Event()
 

@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from dpflow.exceptions import BudgetRefused, LedgerUnavailable
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.office import freeze
+from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Granted
 from dpflow.ledger.witness.places import witness_at
 from tests.ledger.support import (
     FaultySqlite,
+    audit,
     faulty,
+    granted,
+    kinds,
     make_ledger,
     make_policy,
     owners_of,
@@ -84,3 +90,46 @@ def test_it_asks_the_same_after_many(counted: Counted) -> None:
     for number in range(2, 60):
         counted.pair(number)
     assert counted.pair(60) == early
+
+
+def test_a_lost_answer_is_asked_for_again(counted: Counted) -> None:
+    """The transaction went through, its answer did not come: the id is found.
+
+    The witness is told of the charge all the same, before the step may start.
+    """
+    ledger, lost = counted.ledger, list[str]()
+
+    def fail(sql: str) -> None:
+        if sql == "COMMIT" and not lost:
+            lost.append(sql)
+            msg = "test"
+            raise LedgerUnavailable(msg)
+
+    counted.storage.after = fail
+    asked = request(ledger)
+    assert isinstance(ledger.reserve(asked), Granted)
+    assert lost == ["COMMIT"]
+    path = counted.storage.path
+    assert kinds(path) == ["open", "reserve"]
+    assert ledger.watch.witness is not None
+    (told,) = ledger.watch.witness.all_lines()
+    assert told.charge == asked.reservation
+    ledger.settle(asked.reservation)
+    audit(path)
+
+
+def test_what_others_commit_is_seen_at_once(tmp_path: Path) -> None:
+    """Nothing that was read before it stands."""
+    path = tmp_path / "ledger.db"
+    one, two = make_ledger(path), open_ledger(url(path))
+    for _ in range(5):
+        one.settle(granted(one))
+        two.void(granted(two), reason="test")
+        granted(two)
+    for ledger in (one, two):
+        with pytest.raises(BudgetRefused):
+            granted(ledger, "0.01")
+    freeze(one, "a", who="ann", because="test")
+    with pytest.raises(BudgetRefused, match="frozen"):
+        granted(two)
+    audit(path)

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from dpflow import Gaussian
 from dpflow.exceptions import BudgetRefused, LedgerCorrupt, LedgerRolledBack
 from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.ledger.audit.reconcile import compare, reconcile
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import Columns, canonical, entry_hash
 from dpflow.ledger.office import amend, import_prior
 from dpflow.ledger.tail import TAIL
-from dpflow.ledger.audit.reconcile import compare, reconcile
-from dpflow.ledger.audit.verify import verify
 from tests.ledger.support import (
     COLUMNS,
     Place,

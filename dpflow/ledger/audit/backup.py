@@ -25,9 +25,10 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     LedgerUnwitnessed,
 )
+from dpflow.ledger.audit.compare import Report
 from dpflow.ledger.audit.lost import LostRelease, kept_releases
 from dpflow.ledger.audit.reconcile import Comparison, reconcile
-from dpflow.ledger.audit.verify import Report, verify
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.storage.files import check_left

@@ -36,6 +36,7 @@ SHIPPED = (
     "journal.py",
     "checkpoint.py",
     "audit/fold.py",
+    "audit/pinned.py",
 )
 _TEXT = """\
 Evidence of a dpflow ledger: its journal, with the policies that were applied and the
@@ -43,7 +44,7 @@ checkpoints that were signed. Verify it with Python 3.11 or later, and nothing e
 
     python -I verify.py
 
-manifest.json     what is here, with the sha256 of each file and the head of each journal
+manifest.json     what is here, with the sha256 of each file and each journal's head
 manifest.hmac     HMAC-SHA256 of manifest.json with the ledger's key, if it was there
 journal.jsonl     every entry, dataset by dataset; `hash` chains each to the one before
 accounts.json     the sums of each account, as the ledger kept them

@@ -1,14 +1,15 @@
-"""Every stored row beside the one that the journal comes to."""
+"""Every stored row beside the one that the journal comes to, and what is found."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from dpflow.ledger.model import Keys
 from dpflow.ledger.records import digest
-from dpflow.ledger.rows import Key, Release, Row
+from dpflow.ledger.rows import Charge, Key, Release, Row
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.storage.columns import columns_of_row
 
@@ -64,6 +65,36 @@ class Finding:
         return f"{where}: {self.problem}" if where else self.problem
 
 
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What a verification read, and what it found.
+
+    Attributes:
+        bad: The first bad entry of each journal, then all else; empty if all agrees.
+        trusted: Entries before signed checkpoints, which were not read again.
+        checkpoints: How many there are.
+        signed: Whether their signatures were checked.
+        heads: Number and hash of the newest entry that was read, by dataset.
+    """
+
+    accounts: int = 0
+    entries: int = 0
+    postings: int = 0
+    trusted: int = 0
+    reservations: int = 0
+    releases: int = 0
+    checkpoints: int = 0
+    signed: bool = False
+    witness: str = "waived"
+    bad: list[Finding] = field(default_factory=list)
+    heads: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing is bad."""
+        return not self.bad
+
+
 class Comparing:
     """Compares the rows of one kind, page by page.
 
@@ -113,6 +144,43 @@ class Comparing:
                 return
         if isinstance(row, Release):
             yield from _valued(row, told[-1])
+
+
+def open_charges(
+    reading: Reading, stored: Sequence[str], rows: Mapping[Key, Row]
+) -> Iterator[Finding]:
+    """Compare what is open, where nothing is known of what has ended.
+
+    Args:
+        reading: Of the ledger.
+        stored: The ids of the charges that it says are open.
+        rows: What its journals come to.
+    """
+    ours = {
+        row.id: row
+        for row in rows.values()
+        if isinstance(row, Charge) and row.state == "open"
+    }
+    state = reading.load(Keys(charges=tuple(stored)))
+    for name in sorted({*stored, *ours}):
+        if state.charge(name) != ours.get(name):
+            what = f"reservation {name}: its row is not what its journal tells"
+            yield Finding(problem=what)
+
+
+def bad_releases(reading: Reading, kept: Sequence[Release]) -> Iterator[Finding]:
+    """Compare releases with the entries that settled them."""
+    state = reading.load(Keys(releases=tuple(row.key for row in kept)))
+    for row in kept:
+        charge, value = state.charge(row.charge), state.values.get(row.key)
+        ended = None if charge is None else state.ended(charge, row.book)
+        told = None if ended is None else ended.body.get("digest")
+        fine = charge is not None and charge.key == row.key
+        if row.state == "settled":
+            fine = fine and told == row.digest
+            fine = fine and (value is None or digest(value) == row.digest)
+        if not fine:
+            yield Finding(problem=f"release {row.key} is not the value that was kept")
 
 
 def _valued(row: Release, value: str | None) -> Iterator[Finding]:

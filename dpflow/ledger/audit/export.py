@@ -65,8 +65,7 @@ def entry_columns(
         while number < last:
             with ledger.storage.read() as reading:
                 page = reading.page(book, number)
-            for columns in page[: last - number]:
-                yield columns
+            yield from page[: last - number]
             if not page:
                 return
             number = page[-1][1]

@@ -25,7 +25,6 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -34,12 +33,20 @@ if __name__ == "__main__":
     # Python looks in no folder by itself where it was told to trust none.
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from dpflow.ledger.checkpoint import forged, miscounted  # noqa: E402
-from dpflow.ledger.audit.fold import Fold  # noqa: E402
-from dpflow.ledger.entry import Columns, Entry, canonical, entry_of  # noqa: E402
-from dpflow.ledger.rows import (  # noqa: E402
+from dpflow.ledger.audit.fold import Fold
+from dpflow.ledger.audit.pinned import (
+    Data,
+    check_tighter,
+    gate_rule,
+    is_pinned,
+    rule_of,
+    term_of,
+    thresholds,
+)
+from dpflow.ledger.checkpoint import forged, miscounted
+from dpflow.ledger.entry import Columns, Entry, canonical, entry_of
+from dpflow.ledger.rows import (
     Account,
-    Book,
     Charge,
     JournalError,
     Key,
@@ -64,7 +71,6 @@ _UNREADABLE = (
     *(ArithmeticError, AttributeError, LookupError),
     *(RecursionError, TypeError, ValueError),
 )
-Data = Mapping[str, Any]
 
 
 class BadError(Exception):
@@ -185,8 +191,8 @@ class Verifier:
             hashes[number] = entry.hash
             self.fold.add(book, [entry])
         self.fold.end()
-        for book, (number, problem) in self.fold.bad.items():
-            self.bad.append(f"dataset {book!r}, entry {number}: {problem}")
+        for book, (number, what) in self.fold.bad.items():
+            self.bad.append(f"dataset {book!r}, entry {number}: {what}")
         accounts = sum(isinstance(row, Account) for row in self.fold.rows.values())
         self.said.append(
             f"journal: {self.entries} entries of {accounts} accounts were followed"
@@ -202,7 +208,7 @@ class Verifier:
         elif entry.kind == "open":
             self.opened[entry.book, entry.body["term"]["number"]] = entry.body
         elif entry.kind == "tighten":
-            _check_tighter(rows, entry)
+            check_tighter(rows, entry)
         elif entry.kind == "prior" and "grant" in entry.body:
             self.given.append((entry.book, entry.body))
         elif entry.kind == "checkpoint":
@@ -215,7 +221,7 @@ class Verifier:
         if "preflight" in entry.body:
             self.drawn.add(entry.body["preflight"]["id"])
         for name, (_, settled, held) in entry.postings.items():
-            limits = _thresholds(_rule_of(rows, name), len(held))
+            limits = thresholds(rule_of(rows, name), len(held))
             if limits is None:
                 continue
             total = [a + b for a, b in zip(settled, held, strict=True)]
@@ -255,9 +261,9 @@ class Verifier:
 
     def _hides_overdraft(self, account: Account) -> bool:
         """Say whether an account is above the thresholds that its term began with."""
-        opened = self.opened.get((account.book, _term_of(account.id)))
-        rule = {} if opened is None else _gate_rule(opened["term"], account.id)
-        limits = _thresholds(rule, len(account.held))
+        opened = self.opened.get((account.book, term_of(account.id)))
+        rule = {} if opened is None else gate_rule(opened["term"], account.id)
+        limits = thresholds(rule, len(account.held))
         if limits is None or account.overdrawn:
             return False
         total = [a + b for a, b in zip(account.settled, account.held, strict=True)]
@@ -274,7 +280,7 @@ class Verifier:
             if sha256(text.encode()).hexdigest() != facts["policy_hash"]:
                 self.bad.append(f"{name}: its policy is not what was pinned")
             for place in facts["gates"]:
-                if not _is_pinned(facts, place):
+                if not is_pinned(facts, place):
                     self.bad.append(f"{name}: its gate {place!r} is not its policy's")
         self.said.append(f"policies: {len(terms)} terms")
 
@@ -366,14 +372,14 @@ class Verifier:
         held = [name for row in rows.values() for name in _holding(row)]
         accounts = (row for row in rows.values() if isinstance(row, Account))
         for account in sorted(accounts, key=lambda row: row.id):
-            rule = _rule_of(rows, account.id)
+            rule = rule_of(rows, account.id)
             yield {
                 "account": account.id,
                 **{each: rule.get(each) for each in ("theorem", "epsilon", "delta")},
                 "settled": list(account.settled),
                 "held": list(account.held),
                 "open": held.count(account.id),
-                "thresholds": _thresholds(rule, len(account.held)),
+                "thresholds": thresholds(rule, len(account.held)),
                 "checked": self.checked.get(account.id, 0),
             }
 
@@ -383,93 +389,6 @@ def _holding(row: Row) -> list[str]:
     if isinstance(row, Charge) and row.state == "open":
         return list(row.held)
     return []
-
-
-def _term_of(account: str) -> int:
-    return int(account.partition("#")[2].partition("/")[0])
-
-
-def _place_of(account: str) -> str:
-    """Return the gate of an account, as its id tells."""
-    place = account.partition("#")[2].partition("/")[2]
-    if place.startswith("partition/"):
-        place = place.removeprefix("partition/").partition("/")[2]
-        return place or "partition"
-    if place:
-        return place
-    return "population" if account.startswith("population/") else "dataset"
-
-
-def _gate_rule(facts: Data, account: str) -> Data:
-    place = _place_of(account)
-    gates = facts["gates"]
-    if place not in gates and place.startswith("odometer/"):
-        place = "odometer"
-    gate = gates.get(place)
-    return {} if gate is None else _parsed(gate["rule"])
-
-
-def _rule_of(rows: Mapping[Key, Row], account: str) -> Data:
-    """Return the rule of an account under the newest copy of its term."""
-    term = rows.get(("term", account.partition("#")[0], str(_term_of(account))))
-    return _gate_rule(term.facts, account) if isinstance(term, Term) else {}
-
-
-@lru_cache(maxsize=512)
-def _parsed(text: str) -> Data:
-    found: Data = json.loads(text)
-    return found
-
-
-def _thresholds(rule: Data, length: int) -> list[int] | None:
-    """Return the pinned thresholds; None if the theorem has none of this form."""
-    found = rule.get("thresholds")
-    if not isinstance(found, list) or len(found) != length:
-        return None
-    return found if all(isinstance(each, int) for each in found) else None
-
-
-def _check_tighter(rows: Mapping[Key, Row], entry: Entry) -> None:
-    """Check that no threshold of a term is raised in place."""
-    facts = entry.body["term"]
-    book = rows.get(("book", entry.book))
-    before = rows.get(("term", entry.book, str(facts["number"])))
-    if not isinstance(before, Term) or not isinstance(book, Book):
-        what = f"there is no term {facts['number']} to tighten"
-        raise JournalError(what)
-    for place, gate in before.facts["gates"].items():
-        after = facts["gates"].get(place)
-        if gate is None or after is None:
-            continue
-        old = _parsed(gate["rule"]).get("thresholds")
-        new = _parsed(after["rule"]).get("thresholds")
-        whole = isinstance(old, list) and isinstance(new, list)
-        whole = whole and all(isinstance(each, int) for each in (*old, *new))
-        if whole and any(b > a for a, b in zip(old, new, strict=True)):
-            what = f"its gate {place!r} was loosened in place"
-            raise JournalError(what)
-
-
-def _is_pinned(facts: Data, place: str) -> bool:
-    """Say whether a gate has the theorem and the limits that its copy pins."""
-    pinned, gate = facts["pinned"], facts["gates"][place]
-    kind, _, name = place.partition("/")
-    if name and name not in pinned["flows"] and pinned["other_flows"] != "allow":
-        return True  # taken off: no step asks it, and what it charged was under it
-    if name:
-        share = pinned["flows"].get(name, {})
-        default = pinned["odometer"] if kind == "odometer" else None
-        wanted = share.get("filter" if kind == "flow" else "odometer", default)
-    elif kind == "odometer":
-        wanted = pinned["odometer"]
-    else:
-        wanted = (pinned.get("whole") if kind == "dataset" else None) or pinned[
-            "filter"
-        ]
-    if gate is None or wanted is None:
-        return gate is wanted
-    rule = _parsed(gate["rule"])
-    return all(rule.get(n) == wanted.get(n) for n in ("theorem", "epsilon", "delta"))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,12 +8,18 @@ transaction of its own, so that steps go on running meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError
-from dpflow.ledger.audit.compare import COLUMNS, Comparing, Finding
+from dpflow.ledger.audit.compare import (
+    COLUMNS,
+    Comparing,
+    Finding,
+    Report,
+    bad_releases,
+    open_charges,
+)
 from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.audit.gates import Admissions, first_beyond, hidden_overdraft
 from dpflow.ledger.checkpoint import forged, miscounted, points_of, rows_from, sums_of
@@ -22,7 +28,6 @@ from dpflow.ledger.entry import Columns, Entry, entry_of
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.orders import Checkpoint
-from dpflow.ledger.records import digest
 from dpflow.ledger.rows import Account, Charge, JournalError, Key, Release, Row, Term
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.witness.check import missing
@@ -30,36 +35,6 @@ from dpflow.ledger.witness.check import missing
 _REWRITTEN = "it was signed with another content: the history was rewritten"
 #: What reading garbage raises.
 UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
-
-
-@dataclass(slots=True, kw_only=True)
-class Report:
-    """What a verification read, and what it found.
-
-    Attributes:
-        bad: The first bad entry of each journal, then all else; empty if all agrees.
-        trusted: Entries before signed checkpoints, which were not read again.
-        checkpoints: How many there are.
-        signed: Whether their signatures were checked.
-        heads: Number and hash of the newest entry that was read, by dataset.
-    """
-
-    accounts: int = 0
-    entries: int = 0
-    postings: int = 0
-    trusted: int = 0
-    reservations: int = 0
-    releases: int = 0
-    checkpoints: int = 0
-    signed: bool = False
-    witness: str = "waived"
-    bad: list[Finding] = field(default_factory=list)
-    heads: dict[str, tuple[int, str]] = field(default_factory=dict)
-
-    @property
-    def fine(self) -> bool:
-        """Whether nothing is bad."""
-        return not self.bad
 
 
 def first_problem(ledger: Ledger) -> str | None:
@@ -251,7 +226,7 @@ class _Verification:
         raw = reading.page(book, number)
         if not raw:
             return False
-        entries, signed = [], self._signed.get(book, {})
+        entries, signed = list[Entry](), self._signed.get(book, {})
         for columns in raw:
             number += 1
             problem = self._problem(columns, book, number, signed)
@@ -384,43 +359,14 @@ class _Verification:
     def _rest(self, reading: Reading) -> None:
         """Check what does not follow from the entries after a checkpoint."""
         try:
-            self.report.bad += self._open_charges(reading)
-            self.report.bad += self._releases(reading)
+            stored = reading.open_charges()
+            self.report.reservations = len(stored)
+            self.report.bad += open_charges(reading, stored, self._fold.rows)
+            kept = [row for row, _ in reading.releases()]
+            self.report.releases = len(kept)
+            self.report.bad += bad_releases(reading, kept)
         except LedgerCorrupt as error:
             self.report.bad.append(Finding(problem=error.message))
-
-    def _open_charges(self, reading: Reading) -> Iterator[Finding]:
-        """Compare what is open, where nothing is known of what has ended."""
-        stored = reading.open_charges()
-        rows = self._fold.rows
-        ours = {
-            row.id: row
-            for row in rows.values()
-            if isinstance(row, Charge) and row.state == "open"
-        }
-        state = reading.load(Keys(charges=tuple(stored)))
-        self.report.reservations = len(stored)
-        for name in sorted({*stored, *ours}):
-            if state.charge(name) != ours.get(name):
-                what = f"reservation {name}: its row is not what its journal tells"
-                yield Finding(problem=what)
-
-    def _releases(self, reading: Reading) -> Iterator[Finding]:
-        """Compare the releases with the entries that settled them."""
-        found = [row for row, _ in reading.releases()]
-        self.report.releases = len(found)
-        state = reading.load(Keys(releases=tuple(row.key for row in found)))
-        for row in found:
-            charge, value = state.charge(row.charge), state.values.get(row.key)
-            ended = None if charge is None else state.ended(charge, row.book)
-            told = None if ended is None else ended.body.get("digest")
-            fine = charge is not None and charge.key == row.key
-            if row.state == "settled":
-                fine = fine and told == row.digest
-                fine = fine and (value is None or digest(value) == row.digest)
-            if not fine:
-                what = f"release {row.key} is not the value that was kept"
-                yield Finding(problem=what)
 
     # The witness, and signatures
 
@@ -466,7 +412,9 @@ class _Verification:
         for book, place in self._heads.items():
             points = self._points.get(book)
             last = points[-1] if points else None
-            told = signed_now(key, self.ledger.id, book, place, last, sums[book])
+            told = signed_now(
+                key, self.ledger.id, book, place, last=last, sums=sums[book]
+            )
             number, head = place
             commands.append(
                 Checkpoint(book=book, number=number, hash=head, signed=told, **label)
@@ -476,7 +424,10 @@ class _Verification:
     def _is_signed(self, book: str) -> bool:
         """Say whether nothing came after a journal's newest checkpoint."""
         points = self._points.get(book)
-        return bool(points) and points[-1]["number"] + 1 == self._heads[book][0]
+        if not points:
+            return False
+        after: int = points[-1]["number"] + 1
+        return after == self._heads[book][0]
 
     def _add(self, problem: str, book: str, entry: int | None = None) -> None:
         finding = Finding(problem=problem, book=book, entry=entry)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from dpflow.ledger.entry import Entry, amounts_text, canonical, parsed
-from dpflow.ledger.model import Keys
 from dpflow.ledger.rows import (
     Account,
     Amounts,
@@ -31,42 +29,6 @@ def statements(dialect: str) -> Mapping[str, str]:
     text = files("dpflow.ledger.storage").joinpath(f"{dialect}.sql").read_text("utf-8")
     parts = (part.partition("\n") for part in text.split("-- name: ")[1:])
     return {name.strip(): sql.strip().rstrip(";") for name, _, sql in parts}
-
-
-def parameters(keys: Keys) -> dict[str, str]:
-    """Return what `load` asks for, as JSON texts."""
-    gates = [
-        (book, f"/{place}" if place else "")
-        for book, places in keys.gates.items()
-        for place in places
-    ]
-    return {
-        "books": json.dumps([*keys.books, *keys.whole]),
-        "gates": json.dumps(gates),
-        "charges": json.dumps(keys.charges),
-        "releases": json.dumps(keys.releases),
-        "runs": json.dumps(keys.runs),
-        "granted": json.dumps(keys.granted),
-        "claims": json.dumps(keys.claims),
-        "whole": json.dumps(keys.whole),
-    }
-
-
-def entries_behind(columns: tuple[Any, ...]) -> Iterator[tuple[str, int]]:
-    """Yield the entries that a row must agree with."""
-    match columns[0]:
-        case "book" if columns[2]:
-            yield columns[1], columns[2]
-        case "term":
-            yield columns[1], columns[3]
-        case "account":
-            yield columns[2], columns[3]
-        case "run" if columns[5] is not None:
-            book, number = json.loads(columns[5])
-            yield book, number
-        case "charge":
-            for book, numbers in json.loads(columns[4]).items():
-                yield from ((book, number) for number in numbers if number)
 
 
 #: Columns of a row as they are read or written.

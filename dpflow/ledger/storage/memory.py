@@ -248,7 +248,7 @@ class Within:
 
     def rare(self, book: str, *kinds: str) -> Iterator[Entry]:
         """Yield a book's entries that are no step's, newest first."""
-        for each in self.newest(book):
+        for each in reversed(self._kept.entries.get(book, [])):
             if each.kind in kinds or not (kinds or each.kind in COMMON):
                 yield each
 

@@ -46,6 +46,7 @@ CREATE TABLE account (
         AND instr(held, ',,') = 0 AND instr(held, ',]') = 0
     )
 ) STRICT, WITHOUT ROWID;
+-- With a rowid: without one, an entry of more than 1,000 bytes takes a page of its own.
 CREATE TABLE entry (
     book TEXT NOT NULL,
     number INTEGER NOT NULL CHECK (number > 0),
@@ -57,7 +58,7 @@ CREATE TABLE entry (
     writer TEXT NOT NULL,
     hash TEXT NOT NULL CHECK (length(hash) = 64),
     PRIMARY KEY (book, number)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 CREATE TABLE charge (
     id TEXT PRIMARY KEY,
     state TEXT NOT NULL

@@ -106,8 +106,9 @@ def _books(reading: Reading, dataset: str | None) -> list[str]:
     return reading.books() if dataset is None else [dataset]
 
 
-def _when(line: _Line) -> str:
-    return line.entry.at
+def _when(line: _Line) -> tuple[str, int]:
+    # Between journals there is no other order than that of their labels.
+    return line.entry.at, line.entry.number
 
 
 def _told(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.decision.terms import newest
-from dpflow.ledger.grants import Grant, grant_from_facts
+from dpflow.ledger.grants import Grant, check_covers, grant_from_facts
 from dpflow.ledger.model import State
 from dpflow.ledger.rows import Term
 from dpflow.ledger.witness.base import WitnessBase
@@ -121,48 +121,6 @@ def grant_of(term: Term) -> Grant | None:
     """Return the grant under which a term was opened; None if it needed none."""
     facts = term.facts.get("grant")
     return None if facts is None else grant_from_facts(facts)
-
-
-def check_covers(
-    grant: Grant, policy: Policy, ledger: str, environment: str | None
-) -> None:
-    """Refuse a policy that promises more, or something else, than a grant gives.
-
-    Args:
-        grant: What was given.
-        policy: What this ledger would promise; its lifetime bounds all its terms.
-        ledger: This ledger.
-        environment: What it serves.
-
-    Raises:
-        ConfigurationError: With what differs.
-    """
-    if grant.taker != ledger:
-        what = f"is for ledger {grant.taker}, and this is ledger {ledger}"
-    elif grant.environment not in (None, environment):
-        what = f"is for the environment {grant.environment!r}, not {environment!r}"
-    elif (grant.source, grant.unit, grant.relation) != (
-        policy.source,
-        policy.unit,
-        policy.relation,
-    ):
-        what = (
-            f"is for {grant.unit} ({grant.relation}) of source {grant.source!r}, the "
-            f"policy for {policy.unit} ({policy.relation}) of {policy.source!r}"
-        )
-    elif policy.lifetime is None:
-        what = "needs a policy with a `lifetime`, which bounds all its terms together"
-    elif not grant.covers(policy.declared()["lifetime"]):
-        limit = policy.declared()["lifetime"]
-        what = (
-            f"gives epsilon {grant.epsilon} and delta {grant.delta}, and the policy's "
-            f"lifetime is epsilon {limit['epsilon']} and delta {limit['delta']}: lower "
-            "it, or carve more"
-        )
-    else:
-        return
-    msg = f"the grant for dataset {policy.dataset!r} {what}"
-    raise ConfigurationError(msg)
 
 
 def _name(grant: Grant) -> str:
