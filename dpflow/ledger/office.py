@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dpflow.accounting.costs import ApproxDP, Cost
 from dpflow.exceptions import ConfigurationError, ReleaseError
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.decision import terms
+from dpflow.ledger.decision import applying
+from dpflow.ledger.decision.terms import is_charged
 from dpflow.ledger.grants import Grant, check_covers
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
@@ -253,7 +254,7 @@ def forget_release(ledger: Ledger, name: str) -> Release:
 def propose(ledger: Ledger, policy: Policy) -> Proposal:
     """Say what applying a policy would do; nothing is written."""
     with ledger.storage.read() as reading:
-        return terms.propose(_whole(reading, policy.dataset), policy)
+        return applying.propose(_whole(reading, policy.dataset), policy)
 
 
 def apply_policy(
@@ -274,7 +275,7 @@ def apply_policy(
     forgotten: tuple[str, ...] = ()
     with ledger.storage.read() as reading:
         state = _whole(reading, book)
-        if not all(terms.is_charged(state, term) for term in state.terms(book)):
+        if not all(is_charged(state, term) for term in state.terms(book)):
             forgotten = tuple(ledger.watch.forgotten(reading, book))
     named = (term.facts["pinned"].get("source") for term in state.terms(book))
     command = Apply(

@@ -287,7 +287,7 @@ def test_a_gate_of_another_currency_is_never_put_over_a_tally(
 
 def judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let whatever differs be judged tighter, and pinned as it is."""
-    module = "dpflow.ledger.decision.terms"
+    module = "dpflow.ledger.decision.applying"
     monkeypatch.setattr(f"{module}.overall", lambda _: "tighter")
     monkeypatch.setattr(f"{module}.tightened_pins", lambda _, policy: policy.pinned())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dpflow.ledger.decision import admit, end, office, terms
+from dpflow.ledger.decision import admit, applying, end, office
 from dpflow.ledger.model import Command, Decision, End, Reserve, Seal, State
 from dpflow.ledger.orders import (
     Amend,
@@ -21,7 +21,7 @@ _DECISIONS: Mapping[type[Command], Callable[[State, Any], Decision]] = {
     Reserve: admit.reserve,
     End: end.end,
     Seal: end.seal,
-    Apply: terms.apply,
+    Apply: applying.apply,
     Freeze: office.freeze,
     Amend: office.amend,
     Prior: office.prior,

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dpflow.ledger.decision.terms import (
-    agrees,
-    may_be_replaced,
-    newest,
-    term_views,
-)
+from dpflow.ledger.decision.applying import term_views
+from dpflow.ledger.decision.terms import agrees, may_be_replaced, newest
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.records import TermView
