@@ -458,5 +458,4 @@ class _Moves:
             places = {**places, entry.book: (entry.number, 0)}
         elif self.rule.ends is not None:
             places = {**places, entry.book: (places[entry.book][0], entry.number)}
-        name, state, owner, _, *rest = charge
-        self.changes["charge", name] = Charge(name, state, owner, places, *rest)
+        self.changes["charge", charge.id] = charge._replace(places=places)

@@ -194,7 +194,9 @@ class Ledger:
         made, changes = list[Entry](), Changes()
         opened = [entry for entry in entries if (entry.number, entry.kind) == _FIRST]
         key = ledger_key() if opened else None
-        for entry in opened if key is not None else ():
+        if key is None:
+            return made, changes
+        for entry in opened:
             command = Checkpoint(
                 book=entry.book,
                 number=entry.number,

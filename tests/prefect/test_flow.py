@@ -16,17 +16,8 @@ from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import outlooks
 from dpflow.ledger.approval import Approval
-<<<<<<< HEAD
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.orders import Wish
-||||||| 70b9d85
-from dpflow.ledger.model import Wish
-from dpflow.ledger.office import apply_policy
-from dpflow.ledger.approval import Approval
-=======
-from dpflow.ledger.model import Wish
-from dpflow.ledger.office import apply_policy
->>>>>>> views
 from dpflow.ledger.views import accounts
 from dpflow.prefect import artifacts
 from dpflow.project import current_project

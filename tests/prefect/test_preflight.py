@@ -27,14 +27,8 @@ from dpflow.cli import app
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
-<<<<<<< HEAD
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.orders import Wish
-||||||| 70b9d85
-=======
-from dpflow.ledger.model import Wish
-from dpflow.ledger.office import apply_policy
->>>>>>> views
 from dpflow.ledger.views import accounts, open_reservations
 from dpflow.prefect import flow as flow_module
 from dpflow.prefect import place

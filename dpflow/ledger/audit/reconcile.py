@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger import model
+from dpflow.ledger import orders
 from dpflow.ledger.audit.lost import (
     LostDecisions,
     LostRelease,
@@ -116,7 +116,7 @@ class _Found:
     """A comparison, and what a repair would do about it."""
 
     comparison: Comparison
-    losses: Mapping[str, model.Loss]
+    losses: Mapping[str, orders.Loss]
 
 
 def compare(ledger: Ledger) -> Comparison:
@@ -235,7 +235,7 @@ def _compared(
             losses.append(_untold(state, name, mine))
         decided = lost_decisions(reading, state, book, mine)
         decisions += [decided] if decided is not None else []
-        repairs[book] = model.Loss(
+        repairs[book] = orders.Loss(
             number=state.book(book).number,
             amounts=amounts,
             entries=tuple(dict.fromkeys((line.number, _told(line)) for line in mine)),
@@ -267,12 +267,12 @@ def _mark(line: Line) -> tuple[object, ...]:
     return line.place, line.hash, line.kind
 
 
-def _raising(reading: Reading) -> dict[str, model.Loss]:
+def _raising(reading: Reading) -> dict[str, orders.Loss]:
     """Return a repair that only counts: of a copy from before one that lost nothing."""
     for book in reading.books():
         number = reading.load(Keys(books=(book,))).book(book).number
         if number:
-            return {book: model.Loss(number=number)}
+            return {book: orders.Loss(number=number)}
     return {}
 
 

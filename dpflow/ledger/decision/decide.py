@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dpflow.ledger import model, orders
 from dpflow.ledger.decision import admit, end, office, terms
-from dpflow.ledger.model import Command, Decision, State
+from dpflow.ledger.model import Command, Decision, End, Reserve, Seal, State
+from dpflow.ledger.orders import (
+    Amend,
+    Apply,
+    Checkpoint,
+    Forget,
+    Freeze,
+    Prior,
+    Repair,
+)
 
 _DECISIONS: Mapping[type[Command], Callable[[State, Any], Decision]] = {
-    model.Reserve: admit.reserve,
-    model.End: end.end,
-    model.Seal: end.seal,
-    orders.Apply: terms.apply,
-    orders.Freeze: office.freeze,
-    orders.Amend: office.amend,
-    orders.Prior: office.prior,
-    orders.Repair: office.repair,
-    orders.Forget: office.forget,
-    orders.Checkpoint: office.checkpoint,
+    Reserve: admit.reserve,
+    End: end.end,
+    Seal: end.seal,
+    Apply: terms.apply,
+    Freeze: office.freeze,
+    Amend: office.amend,
+    Prior: office.prior,
+    Repair: office.repair,
+    Forget: office.forget,
+    Checkpoint: office.checkpoint,
 }
 
 

@@ -132,12 +132,6 @@ class Watch:
         if self.witness is not None:
             self.witness.compact()
 
-    def check_all(self, reading: Reading) -> None:
-        """Check all that is not compared yet, and the newest line; raises as above."""
-        look = self.look()
-        if look is not None:
-            self.check(look, reading, reading.load(look.keys))
-
     def problem(self, storage: Storage) -> str | None:
         """Say why no step would run, for those who only look at the ledger."""
         try:
