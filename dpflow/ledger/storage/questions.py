@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from operator import attrgetter
@@ -21,7 +22,7 @@ _PAGE = 1000
 _MOST = 4000
 
 
-class Questions:
+class Questions(ABC):
     """What may be read within a transaction, but the rows of keys.
 
     Attributes:
@@ -134,9 +135,9 @@ class Questions:
             what = f"entry {columns[1]} of book {columns[0]!r}: {error}"
             raise damaged(what, self.place) from error
 
+    @abstractmethod
     def _ask(self, name: str, **parameters: Any) -> Any:
-        """Run a statement and return its cursor."""
-        raise NotImplementedError
+        """Run a statement and return its rows."""
 
     def _damaged(self, what: str) -> LedgerCorrupt:
         return damaged(what, self.place)
