@@ -22,8 +22,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReservationConflict,
 )
-from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger import opening
+from dpflow.ledger import Ledger, create_ledger, open_ledger, opening
 from dpflow.ledger.records import Granted, Request
 from tests.ledger.support import (
     Child,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dpflow.ledger import open_ledger
-from dpflow.ledger.records import Granted
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.records import Granted
 from tests.ledger.preflights import RUN, drawn, held_run, whole
 from tests.ledger.support import (
     Child,

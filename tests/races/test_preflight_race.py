@@ -12,8 +12,8 @@ import pytest
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import ledger as shell
 from dpflow.ledger import open_ledger
-from dpflow.ledger.records import Granted
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.records import Granted
 from tests.ledger.preflights import RUN, drawn, held_run
 from tests.ledger.support import (
     Child,
