@@ -228,6 +228,33 @@ class _Auditor:
         self, book: _Book, columns: Sequence[Any], postings: Any, body: Any, at: str
     ) -> None:
         name, number, kind, charge = columns
+        if kind in {"open", "tighten"}:
+            self._note_term(book, columns, body["term"]["number"])
+        elif kind in {"freeze", "thaw"}:
+            book.frozen = {**body["frozen"], "at": at} if kind == "freeze" else None
+        elif kind == "refuse":
+            self._note_refusal(name, number, body)
+        elif kind == "forget":
+            self.forgotten.add(body["release"])
+        elif kind == "repair":
+            self.epoch = max(self.epoch, int(body.get("epoch", 0)))
+        elif charge is not None:
+            self._note_charge(columns, postings, body)
+        self._count(book, kind, postings, body)
+        for claim, said in body.get("claims", {}).items():
+            self.claims[claim].pop(name, None)
+            if said is not None:
+                self.claims[claim][name] = said
+
+    def _note_term(self, book: _Book, columns: Sequence[Any], term: int) -> None:
+        name, number, kind, _ = columns
+        self.terms[name, term] = number
+        if kind == "open":
+            assert term == book.terms + 1, "a term is missing"
+            book.terms = term
+
+    def _note_charge(self, columns: Sequence[Any], postings: Any, body: Any) -> None:
+        name, number, kind, charge = columns
         if kind == "reserve":
             made = self.charges.setdefault(charge, _Charge(body, body["owner"])).made
             assert name not in made, "reserved twice"
@@ -242,25 +269,6 @@ class _Auditor:
             assert mine == set(postings), "it ends on some accounts only"
         elif kind == "adopt":
             self.charges[charge].owner = body["owner"]
-        elif kind in {"open", "tighten"}:
-            term = body["term"]["number"]
-            self.terms[name, term] = number
-            if kind == "open":
-                assert term == book.terms + 1, "a term is missing"
-                book.terms = term
-        elif kind in {"freeze", "thaw"}:
-            book.frozen = {**body["frozen"], "at": at} if kind == "freeze" else None
-        elif kind == "refuse":
-            self._note_refusal(name, number, body)
-        elif kind == "forget":
-            self.forgotten.add(body["release"])
-        elif kind == "repair":
-            self.epoch = max(self.epoch, int(body.get("epoch", 0)))
-        self._count(book, kind, postings, body)
-        for claim, said in body.get("claims", {}).items():
-            self.claims[claim].pop(name, None)
-            if said is not None:
-                self.claims[claim][name] = said
 
     def _note_refusal(self, book: str, number: int, body: Any) -> None:
         self.refusals += 1
@@ -292,8 +300,7 @@ class _Auditor:
         for name, (number, head, frozen, ran, terms) in found.items():
             book = self.books[name]
             assert (number, head) == (book.number, book.hash), "the book lies"
-            frozen = None if frozen is None else data(frozen)
-            told = frozen, data(ran), terms
+            told = None if frozen is None else data(frozen), data(ran), terms
             assert told == (book.frozen, book.ran, book.terms), "the book lies"
 
     def check_terms(self, rows: Sequence[Sequence[Any]]) -> None:
@@ -357,7 +364,7 @@ class _Auditor:
             assert set(data(halted)) == self.halted[name], "the run lies"
             steps = list(self.preflights[name].items())
             charges = [c for _, each in steps for c in each if isinstance(c, str)]
-            assert preflight in (charges or [None]), "the run lies"
+            assert (preflight in charges) or (preflight is None and not charges)
             place = None if unheld is None else tuple(data(unheld))
             if len(steps) != 1:
                 continue

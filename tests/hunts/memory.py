@@ -41,7 +41,7 @@ def tables_of(kept: Kept) -> sqlite3.Connection:
     """Write down a ledger that has no tables, so that it can be asked in SQL."""
     connection = tables_in_memory()
     entries = [entry for journal in kept.entries.values() for entry in journal]
-    Tables(connection, "memory", IDENTITY).store(kept.rows, entries, kept.values)
+    Tables(connection, "memory", IDENTITY).store(dict(kept.rows), entries, kept.values)
     return connection
 
 

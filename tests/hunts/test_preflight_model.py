@@ -282,7 +282,8 @@ class PreflightMachine(RuleBasedStateMachine):
         self.die(worker)
         sql = "SELECT state FROM charge WHERE id = ?"
         if ends:
-            sql = "SELECT state FROM charge JOIN run ON preflight = charge.id WHERE run.id = ?"
+            sql = "SELECT state FROM run JOIN charge ON charge.id = preflight"
+            sql = f"{sql} WHERE run.id = ?"
         found = self.raw.execute(sql, (name if ends else made.reservation,)).fetchone()
         done = found == ("sealed",) if ends else found is not None
         same = before == after
