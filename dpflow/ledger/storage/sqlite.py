@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -264,7 +265,12 @@ class SqliteStorage:
             raise LedgerUnavailable(msg, ledger=self.place)
 
     def _check_present(self) -> None:
-        if not os.path.isfile(self.path):  # noqa: PTH113 (asked at each step)
+        try:
+            # Path.is_file is false, too, where this user may not look.
+            mode = os.stat(self.path).st_mode  # noqa: PTH116 (asked at each step)
+        except FileNotFoundError:
+            mode = 0
+        if not stat.S_ISREG(mode):
             if self._file is not None:
                 raise self._removed()
             msg = (
