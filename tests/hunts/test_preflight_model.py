@@ -28,7 +28,7 @@ from dpflow.ledger.records import Granted
 from tests.hunts.auditor import audit, first
 from tests.hunts.hooks import Crash, nth
 from tests.hunts.memory import MemoryStorage, tables_in_memory
-from tests.hunts.support import SimulatedOwners, asked, times
+from tests.hunts.support import SimulatedOwners, all_happened, asked, times
 from tests.ledger.preflights import whole
 from tests.ledger.support import UNIT, make_policy, request
 
@@ -325,11 +325,9 @@ def test_random_runs_are_held_drawn_and_sealed_as_the_model_says() -> None:
     PreflightMachine.counts.clear()
     play(times(60))
     seen = PreflightMachine.counts
-    for what in ("hold", "draw", "seal", "close"):
-        assert sum(n for name, n in seen.items() if name.startswith(what)) > 3
-    for name in ("hold: refused", "draw: refused", "seal: True", "close: None"):
-        assert seen[name] > 0, name
-    assert seen["hold: ReservationConflict"] > 0
+    wanted = {"hold: refused", "draw: refused", "seal: True", "close: None"}
+    wanted |= {"hold: ReservationConflict", "hold: Granted", "draw: Granted"}
+    assert all_happened(wanted, seen), "something never happened"
 
 
 def test_a_seal_that_returns_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
