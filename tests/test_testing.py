@@ -13,7 +13,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from dpflow.ledger.memory import forget_memory
 
 from dpflow import (
     BudgetExhausted,
@@ -32,6 +31,7 @@ from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError, PolicyError, UnknownDataset
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.storage.memory import forget_memory
 from dpflow.mechanisms.gradient_descent import poisson_sample
 from dpflow.mechanisms.noise import integer_laplace
 from dpflow.mechanisms.sources import (

@@ -7,7 +7,12 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerUnavailable,
+)
 from dpflow.ledger.storage.mounts import check_place
 
 _SPACE_BYTES = 16 * 2**20
@@ -138,3 +143,57 @@ def holder_of(lock: Path) -> str:
         # Another system, or the process has just ended.
         return ""
     return ""
+
+
+# What SQLite and the system say, in dpflow's words
+
+
+def translated(error: Exception, path: Path, place: str, waited: float) -> LedgerError:
+    """Return the error that a failed transaction of a ledger file ends with.
+
+    Args:
+        error: Of the driver.
+        path: The file.
+        place: The ledger, for messages.
+        waited: Seconds since the transaction was asked for.
+    """
+    text = str(error)
+    operational = isinstance(error, sqlite3.OperationalError)
+    if waited > 1 and operational and "lock" in text:
+        return _no_locks(text, path, place, waited)
+    unusable = operational or "readonly" in text
+    if unusable and not text.startswith(("no such table", "malformed JSON")):
+        msg = (
+            f"the ledger {path} cannot be used: {text}. The step did not run "
+            "and nothing was charged unless `dpflow history` shows it."
+        )
+        return LedgerUnavailable(msg, ledger=place)
+    msg = (
+        f"the ledger {path} is damaged or inconsistent: {text.rstrip('.')}. "
+        "Put a good backup back: `dpflow ledger restore`."
+    )
+    return LedgerCorrupt(msg, ledger=place)
+
+
+def _no_locks(text: str, path: Path, place: str, waited: float) -> LedgerUnavailable:
+    """Say what keeps SQLite from its own locks while this process has dpflow's."""
+    msg = (
+        f"the ledger {path} cannot be used: {text}; waited {waited:.0f} s. "
+        "Another program than dpflow has locked it, or the system gives no locks "
+        "there (ENOLCK). The step did not run; end that program "
+        f"(`fuser {path}` names it) or put the ledger on a local file system, "
+        "and try again."
+    )
+    return LedgerUnavailable(msg, ledger=place, waited=waited)
+
+
+def unavailable(path: Path, error: OSError) -> LedgerUnavailable:
+    """Return the error for a file that the system does not let be used."""
+    todo = "See to its file system (space, rights, locks), and try again."
+    if isinstance(error, PermissionError):
+        todo = (
+            "Ask who owns it for the right to read it and what lies beside it, or "
+            "to write that and its folder if steps are to be charged."
+        )
+    msg = f"the ledger {path} cannot be used: {error.strerror or error}. {todo}"
+    return LedgerUnavailable(msg, ledger=str(path))

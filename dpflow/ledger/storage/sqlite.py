@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,6 @@ from weakref import WeakSet
 
 from dpflow.exceptions import (
     ConfigurationError,
-    DpflowError,
     LedgerCorrupt,
     LedgerMissing,
     LedgerUnavailable,
@@ -33,6 +33,8 @@ from dpflow.ledger.storage.files import (
     holder_of,
     real_path,
     set_durable,
+    translated,
+    unavailable,
 )
 from dpflow.ledger.storage.reading import SqliteReader, may_write, not_writable
 from dpflow.ledger.storage.tables import Tables, make_tables, newest_identity
@@ -99,7 +101,7 @@ class SqliteStorage:
             msg = f"there is a file at {path} already; a ledger is never overwritten"
             raise ConfigurationError(msg) from None
         except OSError as error:
-            raise cls._unavailable(path, error) from error
+            raise unavailable(path, error) from error
         storage = cls(path)
         storage._identity = identity
         with storage._transaction("BEGIN IMMEDIATE") as tables:
@@ -179,9 +181,11 @@ class SqliteStorage:
                 whole = True
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 # The driver cannot decode messages that quote damaged text.
-                raise self._translated(error, time.monotonic() - since) from error
+                raise translated(
+                    error, self.path, self.place, time.monotonic() - since
+                ) from error
             except OSError as error:
-                raise self._unavailable(self.path, error) from error
+                raise unavailable(self.path, error) from error
             finally:
                 self._end(turn, whole=whole)
         finally:
@@ -195,9 +199,11 @@ class SqliteStorage:
             with self._reader.opened() as connection:
                 yield self._within(connection)
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self._translated(error, time.monotonic() - since) from error
+            raise translated(
+                error, self.path, self.place, time.monotonic() - since
+            ) from error
         except OSError as error:
-            raise self._unavailable(self.path, error) from error
+            raise unavailable(self.path, error) from error
 
     def _within(self, connection: sqlite3.Connection) -> Tables:
         if self._identity is None:
@@ -259,7 +265,12 @@ class SqliteStorage:
             raise LedgerUnavailable(msg, ledger=self.place)
 
     def _check_present(self) -> None:
-        if not os.path.isfile(self.path):  # noqa: PTH113 (asked at each step)
+        try:
+            # Path.is_file is false, too, where this user may not look.
+            mode = os.stat(self.path).st_mode  # noqa: PTH116 (asked at each step)
+        except FileNotFoundError:
+            mode = 0
+        if not stat.S_ISREG(mode):
             if self._file is not None:
                 raise self._removed()
             msg = (
@@ -393,49 +404,6 @@ class SqliteStorage:
         if self._pid != os.getpid():
             # A fork that Python did not make, and so did not tell of.
             self._after_fork_in_child()
-
-    def _translated(self, error: Exception, waited: float) -> DpflowError:
-        text = str(error)
-        if (
-            waited > 1
-            and isinstance(error, sqlite3.OperationalError)
-            and "lock" in text
-        ):
-            return self._no_locks(text, waited)
-        unusable = isinstance(error, sqlite3.OperationalError) or "readonly" in text
-        if unusable and not text.startswith(("no such table", "malformed JSON")):
-            msg = (
-                f"the ledger {self.path} cannot be used: {text}. The step did not run "
-                "and nothing was charged unless `dpflow history` shows it."
-            )
-            return LedgerUnavailable(msg, ledger=self.place)
-        msg = (
-            f"the ledger {self.path} is damaged or inconsistent: {text.rstrip('.')}. "
-            "Put a good backup back: `dpflow ledger restore`."
-        )
-        return LedgerCorrupt(msg, ledger=self.place)
-
-    def _no_locks(self, text: str, waited: float) -> LedgerUnavailable:
-        """Say what keeps SQLite from its own locks while this process has dpflow's."""
-        msg = (
-            f"the ledger {self.path} cannot be used: {text}; waited {waited:.0f} s. "
-            "Another program than dpflow has locked it, or the system gives no locks "
-            "there (ENOLCK). The step did not run; end that program "
-            f"(`fuser {self.path}` names it) or put the ledger on a local file system, "
-            "and try again."
-        )
-        return LedgerUnavailable(msg, ledger=self.place, waited=waited)
-
-    @staticmethod
-    def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
-        todo = "See to its file system (space, rights, locks), and try again."
-        if isinstance(error, PermissionError):
-            todo = (
-                "Ask who owns it for the right to read it and what lies beside it, or "
-                "to write that and its folder if steps are to be charged."
-            )
-        msg = f"the ledger {path} cannot be used: {error.strerror or error}. {todo}"
-        return LedgerUnavailable(msg, ledger=str(path))
 
 
 #: All that may be open when this process forks.
