@@ -130,7 +130,7 @@ def test_the_ledger_does_what_the_model_says() -> None:
     """Crashes, repeats, exact boundaries, bad inputs and edits by hand included."""
     counts = LedgerMachine.counts
     counts.clear()
-    sizes = {LedgerMachine: times(160), FileMachine: times(30), RowsMachine: times(60)}
+    sizes = {LedgerMachine: times(120), FileMachine: times(20), RowsMachine: times(40)}
     for machine, examples in sizes.items():
         play(machine, examples)
     wanted = {"Granted", "refused", "Replayed", "Busy", "Crash", "tampers"}
