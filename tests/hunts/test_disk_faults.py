@@ -18,11 +18,12 @@ from tests.hunts.auditor import audit
 from tests.hunts.crash_vfs import ApswStorage, NotingVFS, plain_connection
 from tests.hunts.hooks import Hook, nth
 from tests.hunts.memory import empty_ledger
-from tests.hunts.support import asked, figure, memory_folder
+from tests.hunts.support import SCALE, asked, figure, memory_folder
 from tests.hunts.trials import CAP, Trial, attempt, check, reserve, reserve_many
 
+KINDS = (apsw.IOError, apsw.FullError)
 DISK = [
-    (kind, once) for kind in (apsw.IOError, apsw.FullError) for once in (True, False)
+    (kind, once) for kind in KINDS[: 2 if SCALE > 1 else 1] for once in (True, False)
 ]
 
 

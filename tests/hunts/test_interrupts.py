@@ -39,7 +39,7 @@ budget: {epsilon: 10000}
 filter: basic
 """
 #: At each push, every so many-th line is tried.
-EVERY = 90
+EVERY = 170
 
 
 @pytest.fixture(autouse=True)

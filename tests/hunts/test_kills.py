@@ -166,7 +166,7 @@ def test_a_storm_of_kills_loses_nothing(ledger_url: str) -> None:
     create_ledger(ledger_url).close()
     seed, told = first_seed(), Told()
     budget = Fraction(1000)
-    seconds = max(2, 6 * SCALE)
+    seconds = max(2, 3 * SCALE)
     counts = storm(start(ledger_url, budget), seconds=seconds, seed=seed, told=told)
     facts = audited(ledger_url, budget)
     told.check(facts)

@@ -58,7 +58,7 @@ def race(url: str, dataset: str, units: int, ask: Callable[..., str]) -> list[st
 def test_exactly_the_budget_is_granted(ledger_url: str) -> None:
     """A thousand steps fit, whoever asks for them; the ledger knows each of them."""
     create_ledger(ledger_url).close()
-    races = times(2)
+    races = times(1)
     for number in range(races):
         names = race(ledger_url, f"race-{number}", UNITS, granted)
         assert len(names) == len(set(names)) == UNITS
