@@ -209,7 +209,8 @@ def test_a_background_step_is_replayed_as_its_value(make_project):
     def ended():
         with get_client(sync_client=True) as client:
             state = client.read_task_run(future.task_run_id).state
-        return state if state.is_final() else None
+        # Its first state is told after the run itself.
+        return state if state is not None and state.is_final() else None
 
     state = wait_until(ended, "the end of the task run")
     assert (told(state), state.result()) == (("COMPLETED", "Replayed"), 1)
