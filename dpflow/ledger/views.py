@@ -33,6 +33,7 @@ from dpflow.ledger.records import (
     Usage,
 )
 from dpflow.ledger.runs import RECENT
+from dpflow.ledger.spending import OWN_NOISE
 from dpflow.ledger.terms import all_terms, has_charges, newest_term
 from dpflow.rounding import number_text
 
@@ -225,8 +226,6 @@ def _rests(
 
 #: So many charges are looked through at once.
 _PAGE = 500
-#: What the journal says of a step that called nothing of dpflow to draw its noise.
-_OWN_NOISE = ("own", "self-declared")
 
 
 def unusual_steps(
@@ -260,7 +259,7 @@ def unusual_steps(
         if row["kind"] == "settle":
             body = json.loads(row["body"])
             failed += body.get("outcome") == "failed"
-            own_noise += body.get("noise") in _OWN_NOISE
+            own_noise += body.get("noise") in OWN_NOISE
         forfeited += row["kind"] == "forfeit"
     return UnusualSteps(
         own_noise=own_noise, failed=failed, forfeited=forfeited, older=start > 0
