@@ -55,9 +55,9 @@ LINE = b"x" * 300 + b"\n"
 #: in is a part of the one above it.
 PHASES = {
     "policy, price, release key": ("dpflow.execution", "ask"),
-    "ledger: reserve": ("dpflow.ledger.kernel", "Ledger.reserve"),
-    "  witness": ("dpflow.ledger.watch", "Watch.tell"),
-    "ledger: settle": ("dpflow.ledger.kernel", "Ledger.settle"),
+    "ledger: reserve": ("dpflow.ledger.ledger", "Ledger.reserve"),
+    "  witness": ("dpflow.ledger.witness.check", "Watch.tell"),
+    "ledger: settle": ("dpflow.ledger.ledger", "Ledger.settle"),
     "notices": ("dpflow.asking", "Place.tell"),
     "all of the guard": ("dpflow.prefect.task", "run"),
 }

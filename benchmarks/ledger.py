@@ -38,7 +38,7 @@ from benchmarks.ledger_raw import of_bytes, of_rows
 from benchmarks.slow_sync import run_again_with_slow_syncs
 from dpflow import PureDP
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.chain import entry_hash
+from dpflow.ledger.entry import Columns, Entry, columns_of, entry_hash
 from dpflow.ledger.records import Request
 from dpflow.policy import Policy, parse_policy
 from tests.ledger.support import Child, Gate
@@ -296,45 +296,51 @@ def phases(ledger: Ledger, one: Policy, count: int = 200) -> None:
 
 
 def with_history(url: str, entries: int) -> Ledger:
-    """Make a ledger whose journal of one account has so many entries, chained."""
+    """Make a ledger whose one book has so many entries, chained."""
     ledger, one = create_ledger(url), policy()
     charge(ledger, one)
-    with ledger.database.read() as session:
-        (row,) = session.rows("read_account", id="d0#1")
-        settle = dict(session.rows("newest_entries", account="d0#1")[0])
-    settle.pop("hash")
-    names, heads = (*settle, "hash"), [row["head"]]
+    with ledger.storage.read() as reading:
+        newest = next(reading.newest("d0"))
     # The sums stay; a refusal moves none, and this is about length only.
-    made = _refusals(settle, heads, range(row["seq"] + 1, entries + 1))
+    made = _refusals(newest, entries)
+    names = (*Columns._fields, "hash")
+    move = "UPDATE book SET number = {0}, hash = {0}"
     if url.startswith("sqlite"):
         path = url.removeprefix("sqlite:///")
         with contextlib.closing(sqlite3.connect(path)) as file:
             marks = ",".join("?" * len(names))
             sql = f"INSERT INTO entry ({','.join(names)}) VALUES ({marks})"
-            file.executemany(sql, made)
-            move = "UPDATE account SET seq = ?, head = ?"
-            file.execute(move, (entries, heads[-1]))
+            file.executemany(sql, _noted(made, last := []))
+            file.execute(move.format("?"), last)
             file.commit()
         return ledger
     with psycopg.connect(url, options="-c search_path=dpflow") as connection:
         with connection.cursor().copy(
             f"COPY entry ({','.join(names)}) FROM STDIN"
         ) as copy:
-            for values in made:
+            for values in _noted(made, last := []):
                 copy.write_row(values)
-        move = "UPDATE account SET seq = %s, head = %s"
-        connection.execute(move, (entries, heads[-1]))
+        connection.execute(move.format("%s").encode(), last)
     return ledger
 
 
-def _refusals(
-    like: dict[str, Any], heads: list[str], numbers: range
+def _noted(
+    made: Iterator[tuple[Any, ...]], last: list[Any]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield entries that follow one another; the newest hash is left in `heads`."""
-    for seq in numbers:
-        entry = {**like, "seq": seq, "kind": "refuse", "reservation": f"r{seq}"}
-        heads[-1] = entry_hash(heads[-1], entry)
-        yield (*entry.values(), heads[-1])
+    """Pass entries on; the newest one's number and hash are left in `last`."""
+    for values in made:
+        last[:] = values[1], values[-1]
+        yield values
+
+
+def _refusals(newest: Entry, entries: int) -> Iterator[tuple[Any, ...]]:
+    """Yield entries that follow one another."""
+    head, like = newest.hash, columns_of(newest)
+    refused = like._replace(kind="refuse", charge=None, postings="{}")
+    for number in range(newest.number + 1, entries + 1):
+        columns = refused._replace(number=number)
+        head = entry_hash(head, columns)
+        yield (*columns, head)
 
 
 def histories(place: Place, sizes: list[int], seconds: float, goals: Goals) -> None:
@@ -403,13 +409,13 @@ class Batches:
 
     def __init__(self, ledger: Ledger) -> None:
         self.made, self.counts = 0, False
-        once = vars(Ledger)["_reserve_once"]
+        write = ledger.storage.write
 
-        def counted(requests: Any) -> Any:
+        def counted() -> Any:
             self.made += self.counts
-            return once(ledger, requests)
+            return write()
 
-        vars(ledger)["_reserve_once"] = counted
+        vars(ledger.storage)["write"] = counted
 
 
 def _ask_by_threads(

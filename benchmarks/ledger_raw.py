@@ -14,31 +14,41 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg.rows import dict_row
 
-from dpflow.ledger.database import statements
-from dpflow.ledger.postgres_server import postgres_statements
+#: What a charge's two transactions ask and write, by name; the same in both dialects.
+_SQL = {
+    "book": "SELECT * FROM book JOIN term ON term.book = name AND term.number = terms "
+    "WHERE name = :book",
+    "account": "SELECT * FROM account WHERE id = :account",
+    "charge": "SELECT * FROM charge WHERE id = :charge",
+    "entries": "SELECT entry.*, before.hash FROM entry LEFT JOIN entry AS before "
+    "ON before.book = entry.book AND before.number = entry.number - 1 "
+    "WHERE entry.book = :book AND entry.number IN (1, :before)",
+    "append": "INSERT INTO entry (book, number, kind, charge, postings, body, at, "
+    "writer, hash) VALUES (:book, :number, :kind, :charge, :postings, :body, :at, "
+    ":writer, :hash)",
+    "move_book": "UPDATE book SET number = :number, hash = :hash WHERE name = :book",
+    "move_account": "UPDATE account SET entry = :number, settled = :settled, "
+    "held = :held WHERE id = :account",
+    "open_charge": "INSERT INTO charge (id, state, owner, places, held, added, epoch) "
+    "VALUES (:charge, 'open', :owner, :places, :holds, '{}', 0)",
+    "end_charge": "UPDATE charge SET state = 'settled', places = :places, held = '{}' "
+    "WHERE id = :charge",
+}
+_ASKED = ("charge", "book", "account", "entries")
+_LOCK = "SELECT name FROM book WHERE name = :book FOR UPDATE"
 
-#: What a charge asks before it reserves, and before it settles.
-_BEFORE_RESERVE = ("read_reservation", "newest_term", "read_account", "newest_entries")
-_BEFORE_SETTLE = (
-    "read_reservation",
-    "read_account",
-    "newest_entries",
-    "reserved_amount",
-)
-
-_Run = Callable[[str, Mapping[str, Any]], Any]
-_Statement = tuple[str, Mapping[str, Any]]
-Transact = Callable[[list[_Statement], list[_Statement]], None]
+_Values = Mapping[str, Any]
+#: Runs named statements in one transaction: first those asked, then those that write.
+Transact = Callable[[Sequence[str], Sequence[str], _Values], None]
 
 
 @contextlib.contextmanager
@@ -70,8 +80,6 @@ def of_bytes(url: str, size: int) -> Iterator[Callable[[], None]]:
 
 def _durable(path: Path) -> sqlite3.Connection:
     raw = sqlite3.connect(path, isolation_level=None)
-    raw.row_factory = sqlite3.Row
-    raw.execute("PRAGMA foreign_keys = ON")
     raw.execute("PRAGMA journal_mode = WAL")
     raw.execute("PRAGMA synchronous = FULL")
     return raw
@@ -85,87 +93,90 @@ def of_rows(url: str, *, asks: bool) -> Iterator[Callable[[], None]]:
         url: A ledger of its own: what is written is no valid history.
         asks: Whether it asks what a checked charge asks first.
     """
-    with _transactions(url) as (transact, run):
-        pair = _Pair(transact, run, asks=asks)
+    opened = _of_file(url) if url.startswith("sqlite") else _of_server(url)
+    with opened as (transact, read):
+        pair = _Pair(transact, read, asks=asks)
         yield pair.write
 
 
-def _transactions(url: str) -> AbstractContextManager[tuple[Transact, _Run]]:
-    return _of_file(url) if url.startswith("sqlite") else _of_server(url)
+_Read = Callable[[str], list[tuple[Any, ...]]]
 
 
 @contextlib.contextmanager
-def _of_file(url: str) -> Iterator[tuple[Transact, _Run]]:
-    sql = statements()
+def _of_file(url: str) -> Iterator[tuple[Transact, _Read]]:
     with contextlib.closing(_durable(Path(url.removeprefix("sqlite:///")))) as raw:
 
-        def run(name: str, values: Mapping[str, Any]) -> list[Any]:
-            return raw.execute(sql.get(name, name), values).fetchall()
-
-        def transact(asked: list[_Statement], written: list[_Statement]) -> None:
+        def transact(
+            asked: Sequence[str], written: Sequence[str], values: _Values
+        ) -> None:
             raw.execute("BEGIN IMMEDIATE")
-            for name, values in asked:
-                raw.execute(sql[name], values).fetchall()
-            for name, values in written:
-                raw.execute(sql[name], values)
+            for name in asked:
+                raw.execute(_SQL[name], values).fetchall()
+            for name in written:
+                raw.execute(_SQL[name], values)
             raw.execute("COMMIT")
 
-        yield transact, run
+        yield transact, lambda sql: raw.execute(sql).fetchall()
 
 
 @contextlib.contextmanager
-def _of_server(url: str) -> Iterator[tuple[Transact, _Run]]:
-    sql = {name: text.encode() for name, text in postgres_statements().items()}
+def _of_server(url: str) -> Iterator[tuple[Transact, _Read]]:
+    named = {
+        name: re.sub(r":(\w+)", r"%(\1)s", sql).encode()
+        for name, sql in {**_SQL, "lock": _LOCK}.items()
+    }
     options = "-c search_path=dpflow"
-    with psycopg.connect(
-        url, autocommit=True, row_factory=dict_row, options=options
-    ) as raw:
+    with psycopg.connect(url, autocommit=True, options=options) as raw:
 
-        def run(name: str, values: Mapping[str, Any]) -> list[Any]:
-            return raw.execute(sql.get(name, name.encode()), values).fetchall()
-
-        def transact(asked: list[_Statement], written: list[_Statement]) -> None:
+        def transact(
+            asked: Sequence[str], written: Sequence[str], values: _Values
+        ) -> None:
             with raw.pipeline():
                 raw.execute(b"BEGIN")
                 if asked:
-                    raw.execute(sql["lock"], {"names": ["d0"]})
-                    for answer in [raw.execute(sql[n], values) for n, values in asked]:
+                    raw.execute(named["lock"], values)
+                    for answer in [raw.execute(named[name], values) for name in asked]:
                         answer.fetchall()
-                for name, values in written:
-                    raw.execute(sql[name], values)
+                for name in written:
+                    raw.execute(named[name], values)
                 raw.execute(b"COMMIT")
 
-        yield transact, run
+        yield transact, lambda sql: raw.execute(sql.encode()).fetchall()
 
 
 class _Pair:
     """Writes copies of the newest charge's rows, under new ids and numbers."""
 
-    def __init__(self, transact: Transact, run: _Run, *, asks: bool) -> None:
-        self._transact, self._asks = transact, asks
-        (account,) = run("read_account", {"id": "d0#1"})
-        settled, held = run("newest_entries", {"account": "d0#1"})
-        (charge,) = run("read_reservation", {"id": settled["reservation"]})
-        self._account, self._charge = dict(account), dict(charge)
-        self._entries = dict(held), dict(settled)
+    def __init__(self, transact: Transact, read: _Read, *, asks: bool) -> None:
+        self._transact = transact
+        self._asked = _ASKED if asks else ()
+        columns = "kind, postings, body, at, writer, hash, number"
+        sql = f"SELECT {columns} FROM entry ORDER BY number DESC LIMIT 2"
+        found = [dict(zip(columns.split(", "), row, strict=True)) for row in read(sql)]
+        self._entries = found[::-1]
+        ((self._owner,),) = read("SELECT owner FROM charge LIMIT 1")
+        self._number = found[0]["number"]
 
     def write(self) -> None:
         """Write one charge."""
-        own = uuid.uuid4().hex
-        where = {"id": own, "account": "d0#1", "dataset": "d0", "reservation": own}
-        opened = ("open_reservation", {**self._charge, "id": own})
-        closed = ("close_reservation", {"id": own, "state": "settled"})
-        asked = (_BEFORE_RESERVE, _BEFORE_SETTLE)
-        firsts = (opened, closed)
-        for first, entry, names in zip(firsts, self._entries, asked, strict=True):
-            account = self._account
-            before, account["seq"] = account["seq"], account["seq"] + 1
-            numbers = {"seq": account["seq"], "reservation": own}
-            appended = ("append_entry", {**entry, **numbers})
-            moved = ("move_account", {**account, "before": before})
-            questions = [("read_ledger", {}), *((n, _asked(n, where)) for n in names)]
-            self._transact(questions if self._asks else [], [first, appended, moved])
-
-
-def _asked(name: str, where: Mapping[str, str]) -> Mapping[str, str]:
-    return {**where, "id": "d0#1"} if name == "read_account" else where
+        charge = uuid.uuid4().hex
+        ways = (("open_charge", 0), ("end_charge", self._number + 2))
+        for entry, (moved, ended) in zip(self._entries, ways, strict=True):
+            self._number += 1
+            made = self._number - (ended > 0)
+            values = {
+                **entry,
+                "book": "d0",
+                "account": "d0#1",
+                "charge": charge,
+                "owner": self._owner,
+                "number": self._number,
+                "before": self._number - 1,
+                "settled": "[1000000000000000000000000000000,0]",
+                "held": "[1000000000000000000000000000000,0]",
+                "holds": '{"d0#1":[1000000000000000000000000000000,0]}',
+                "places": f'{{"d0":[{made},{ended}]}}',
+            }
+            self._transact(
+                self._asked, ("append", "move_book", "move_account", moved), values
+            )

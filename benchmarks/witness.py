@@ -19,8 +19,9 @@ import uuid
 from pathlib import Path
 
 from dpflow.accounting.costs import Gaussian
-from dpflow.ledger import Ledger, create_ledger, witness
+from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.records import Request
+from dpflow.ledger.witness import file as witness
 from dpflow.policy import Policy, parse_policy
 
 ROUNDS, STEPS = 12, 60

@@ -19,9 +19,9 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReleaseError,
 )
-from dpflow.ledger.alerts import alert_text
 from dpflow.ledger.codec import encode
 from dpflow.ledger.records import Granted, Request, cost_text, described
+from dpflow.ledger.views.alerts import alert_text
 from dpflow.policy import Policy
 from dpflow.policy_population import PREFIX
 from dpflow.project import Project, current_project
@@ -247,7 +247,7 @@ def owner_of(project: Project) -> str:
     Raises:
         LedgerUnavailable: If it cannot take one.
     """
-    if project.ledger.database.unwritable is not None:
+    if project.ledger.storage.unwritable is not None:
         # Nothing can be reserved in its name.
         return "reader"
     try:

@@ -32,7 +32,7 @@ from dpflow.frames import Held, suspends
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
 from dpflow.ledger.records import digest as text_digest
-from dpflow.ledger.releases import check_value
+from dpflow.ledger.views.releases import check_value
 from dpflow.mechanisms import noise as mechanism
 from dpflow.mechanisms.sources import OWN, SELF_DECLARED, OneDraw, drawing, stream_for
 from dpflow.project import Project

@@ -47,6 +47,8 @@ class Turn:
     def __init__(self) -> None:
         self.thread = threading.current_thread()
         self.left = False
+        #: Whether it has left, and called the next one.
+        self.is_done = False
         self._pid = os.getpid()
         self._bell = threading.Lock()
         self._bell.acquire()
@@ -80,6 +82,7 @@ class Line:
 
     def join(self, turn: Turn) -> None:
         """Stand at the end of the line."""
+        turn.is_done = False
         self._turns.append(turn)
 
     def take(self, turn: Turn, seconds: float) -> bool:
@@ -105,10 +108,13 @@ class Line:
 
     def leave(self, turn: Turn) -> None:
         """Step out of the line, wherever one stands, and call the next."""
+        if turn.is_done:
+            return
         turn.left = True
         self._remove(turn)
         for first in self.turns()[:1]:
             first.call()
+        turn.is_done = True
 
     def turns(self) -> list[Turn]:
         """Return who stands in the line now, the first one first."""

@@ -14,8 +14,8 @@ from typing import Any
 from dpflow.accounting.theorem import Filter
 from dpflow.forecast import Outlook
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.account import partition_of
 from dpflow.ledger.records import AccountView, Halt, UnusualSteps
+from dpflow.ledger.views.accounts import partition_of
 from dpflow.policy import Policy
 from dpflow.policy_population import PREFIX
 from dpflow.rounding import number_from_text, number_text, short_up

@@ -176,6 +176,17 @@ def float_up(value: Fraction) -> float:
     return near if Fraction(near) >= value else math.nextafter(near, math.inf)
 
 
+def ratio_up(numerator: int, denominator: int) -> float:
+    """Return the smallest float that is not below a ratio of positive numbers."""
+    try:
+        near = numerator / denominator
+    except OverflowError:
+        return math.inf
+    above, below = near.as_integer_ratio()
+    fits = above * denominator >= numerator * below
+    return near if fits else math.nextafter(near, math.inf)
+
+
 def float_down(value: Fraction) -> float:
     """Return the largest float that is not above the value."""
     return -float_up(-value)

@@ -26,7 +26,7 @@ from dpflow.asking import (
 )
 from dpflow.exceptions import BudgetRefused, ConfigurationError, DpflowError
 from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.seals import last_costs, seal
+from dpflow.ledger.views.last_run import last_costs
 from dpflow.project import Project, current_project
 from dpflow.step import checked_text
 from dpflow.waiting import check_outside, reserve
@@ -181,7 +181,7 @@ def sealed_at_end(run: str) -> Iterator[None]:
 def seal_run(run: str, outcome: str) -> None:
     """Seal a run's preflight, if it has one; a failure is told and returns nothing."""
     try:
-        seal(current_project().ledger, run, outcome=outcome)
+        current_project().ledger.seal(run, outcome=outcome)
     except DpflowError as error:
         logger.warning(
             "the preflight of run %s stays held, undrawn rest and all: %s",

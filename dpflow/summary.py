@@ -8,7 +8,6 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting.theorem import COUNTS
-from dpflow.ledger.account import partition_of
 from dpflow.ledger.decision.lifetime import Budgets
 from dpflow.ledger.records import (
     AccountView,
@@ -16,6 +15,7 @@ from dpflow.ledger.records import (
     TermView,
     UnusualSteps,
 )
+from dpflow.ledger.views.accounts import partition_of
 from dpflow.policy_copy import budget_text, guarantee_in_words
 from dpflow.rounding import number_from_text, number_text, short_down, short_up
 from dpflow.shares import reach_of_shares

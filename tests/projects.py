@@ -108,14 +108,14 @@ def bring_ledger_back(folder: Path) -> None:
 @contextlib.contextmanager
 def locked_ledger(folder: Path) -> Iterator[None]:
     """Hold the ledger's lock, as another process might for too long."""
-    database = current_project().ledger.database
-    patience, database._lock_seconds = database._lock_seconds, 0.1
+    storage: Any = current_project().ledger.storage
+    patience, storage._lock_seconds = storage._lock_seconds, 0.1
     with Path(f"{ledger_file(folder)}.lock").open("r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            database._lock_seconds = patience
+            storage._lock_seconds = patience
 
 
 def _database_files(folder: Path, name: str) -> list[Path]:

@@ -36,8 +36,8 @@ from dpflow.exceptions import (
     ReleaseError,
 )
 from dpflow.execution import Execution
-from dpflow.ledger.releases import releases
-from dpflow.ledger.sqlite import SqliteDatabase
+from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.views.releases import releases
 from dpflow.project import current_project
 from dpflow.step import define_step
 from tests.projects import (
@@ -152,7 +152,7 @@ def test_a_first_call_that_may_only_read_replays_what_is_kept(
     count = step(release)
     kept = count(1)
     why = LedgerUnavailable("may be read here and not written")
-    monkeypatch.setattr(SqliteDatabase, "unwritable", why)
+    monkeypatch.setattr(SqliteStorage, "unwritable", why)
     monkeypatch.setattr("dpflow.mechanisms.noise.is_imported", lambda: False)
     monkeypatch.setattr("dpflow.mechanisms.noise.load", lambda: pytest.fail("loaded"))
     assert count(1) == kept

@@ -16,7 +16,7 @@ from dpflow import (
     spend,
 )
 from dpflow.exceptions import ConfigurationError, UnknownDataset
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from dpflow.project import current_project
 from tests.projects import (
     TENTH,
@@ -52,7 +52,7 @@ def test_a_block_holds_its_steps_and_returns_the_rest(shop):
         with spend(dataset="shop", cost=TENTH, step="other", flow="weekly"):
             assert (held(), spent()) == ("0.3", "0.1")
     assert (held(), spent()) == ("0", "0.2")
-    assert kinds() == ["reserve", *["draw", "reserve", "settle"] * 2, "seal"]
+    assert kinds() == ["reserve", *["reserve", "settle"] * 2, "seal"]
 
 
 def test_an_error_ends_it_as_well(shop):

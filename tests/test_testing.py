@@ -29,9 +29,9 @@ from dpflow import (
 )
 from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError, PolicyError, UnknownDataset
-from dpflow.ledger import create_ledger, migrate_ledger, open_ledger
-from dpflow.ledger.memory import forget_memory
-from dpflow.ledger.verify import verify
+from dpflow.ledger import create_ledger, open_ledger
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.storage.memory import forget_memory
 from dpflow.mechanisms.gradient_descent import poisson_sample
 from dpflow.mechanisms.noise import integer_laplace
 from dpflow.mechanisms.sources import (
@@ -436,7 +436,7 @@ def test_a_block_that_the_test_names_is_refused(ledger, monkeypatch):
         average()
 
 
-@pytest.mark.parametrize("act", [open_ledger, create_ledger, migrate_ledger])
+@pytest.mark.parametrize("act", [open_ledger, create_ledger])
 @pytest.mark.parametrize(
     "url", ["sqlite:///real.db", "postgresql://real/db", "memory://real"]
 )
@@ -444,7 +444,7 @@ def test_no_other_ledger_is_opened_or_made(ledger, act, url, tmp_path, monkeypat
     """Whatever way is tried."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match="keeps every ledger"):
-        act(url, **({} if act is migrate_ledger else {"witness": "none"}))
+        act(url, witness="none")
     assert [*tmp_path.glob("real*")] == []
 
 

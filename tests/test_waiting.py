@@ -241,7 +241,7 @@ def test_a_failed_settlement_returns_the_value_and_keeps_the_charge(shop, caplog
     bring_ledger_back(shop)
     found = rows(shop)
     assert [entry[2] for entry in found["entry"]] == ["open", "reserve"]
-    (charge,) = found["reservation"]
+    (charge,) = found["charge"]
     assert "open" in charge
     (claim,) = found["release"]
     assert "claimed" in claim
@@ -363,7 +363,7 @@ async def test_a_step_cancelled_before_its_body_gives_its_charge_back(shop):
 
     # The secret of the release keys is read once, which this thread could not below.
     ledger.release_key("x")
-    with ledger.database.write():
+    with ledger.storage.write():
         task = asyncio.create_task(count())
         await asyncio.sleep(0.2)
         task.cancel()

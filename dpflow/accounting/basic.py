@@ -48,7 +48,7 @@ class BasicFilter(ThresholdFilter):
         self.delta: Fraction = exact_delta(delta)
         self.thresholds = (units_down(self.epsilon), units_down(self.delta))
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return (epsilon, delta) of the step."""
         epsilon, delta = approx_dp(cost)
         return Tally((units_up(epsilon), units_up(delta)))
@@ -92,7 +92,7 @@ class BasicOdometer(Odometer):
         self.delta: Fraction = exact_delta(delta)
         self._room = units_down(self.delta)
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return (epsilon, delta) of the step."""
         epsilon, delta = probabilistic_dp(cost)
         return Tally((units_up(epsilon), units_up(delta), 0))

@@ -72,7 +72,7 @@ class ConcentratedFilter(ThresholdFilter):
         )
         self.thresholds = (units_down(rho), units_down(self.delta - self.delta_loss))
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return (rho, delta) of the step."""
         rho, delta = approx_zcdp(cost)
         if delta and self.delta_loss == self.delta:

@@ -47,7 +47,7 @@ class GaussianFilter(ThresholdFilter):
         self.delta: Fraction = exact_delta(delta, zero=False)
         self.thresholds = (units_down(gaussian_budget(self.epsilon, self.delta)),)
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return mu**2 of the step."""
         return Tally((units_up(gdp_mu_squared(cost)),))
 

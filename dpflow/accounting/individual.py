@@ -227,7 +227,7 @@ class IndividualFilter(ThresholdFilter):
             bound=self.bound if bound is None else bound,
         )
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return the worst case of the step over all people."""
         return Tally((_amount(cost, self.order),))
 
@@ -309,7 +309,7 @@ class IndividualOdometer(Odometer):
         self.components = (first, "uncovered")
         self._idle = idle_reading(self.delta, self.order)
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return the worst case of the step over all people."""
         order = self.order if self.measure == "renyi" else None
         return Tally((_amount(cost, order), 0))

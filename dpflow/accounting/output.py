@@ -54,7 +54,7 @@ class OutputFilter(ThresholdFilter):
         self.delta: Fraction = exact_delta(delta)
         self.thresholds = (units_down(self.epsilon), units_down(self.delta))
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return the largest epsilon of any cell, and delta."""
         if _stops_are_cells(cost):
             return self.price(cost.output_dp())
@@ -65,11 +65,13 @@ class OutputFilter(ThresholdFilter):
         epsilon, delta = approx_dp(cost)
         return Tally((units_up(epsilon), units_up(delta)))
 
-    def price_realised(self, cost: Cost, outcome: Outcome | None) -> Tally:
+    def price_realised(
+        self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
+    ) -> Tally:
         """Return the epsilon of the outcome's cell, and delta in full."""
         if outcome is not None and _stops_are_cells(cost):
-            return super().price_realised(cost.output_dp(), cost.cell(outcome))
-        return super().price_realised(cost, outcome)
+            return super().price_realised(cost.output_dp(), cost.cell(outcome), used)
+        return super().price_realised(cost, outcome, used)
 
     def parameters(self) -> dict[str, Any]:
         """Return the numbers that the filter was made from."""

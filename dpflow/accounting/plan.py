@@ -184,7 +184,7 @@ class PlanFilter(ThresholdFilter):
             places[self._index[entry.cost]] += range(start, start + entry.times)
         return places
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return one execution of the step.
 
         Raises:

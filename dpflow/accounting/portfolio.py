@@ -111,7 +111,7 @@ class PortfolioFilter(Filter):
             key=lambda i: not isinstance(self.members[i], ThresholdFilter),
         )
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return the step's price of every member, or one uncovered step for it."""
         amounts, reasons = _prices(self.members, lambda m: _own_price(m, cost))
         if len(reasons) == len(self.members):
@@ -218,7 +218,7 @@ class BestOdometer(Odometer):
         names, self._cuts = _layout(self.members)
         self.components = (*names, "uncovered")
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return the step's price of every member, or one uncovered step for it."""
         amounts, reasons = _prices(self.members, lambda m: m.price(cost))
         if len(reasons) == len(self.members):

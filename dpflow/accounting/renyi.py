@@ -22,15 +22,15 @@ from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Odometer, ThresholdFilter
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
+    UNITS,
     Number,
     bound_above,
     evaluate,
     exact,
     exact_delta,
     exact_epsilon,
-    float_up,
-    from_units,
     number_text,
+    ratio_up,
     to_real,
     units_down,
     units_up,
@@ -100,7 +100,7 @@ class RenyiFilter(ThresholdFilter):
             raise InvalidCost(msg, name="order", value=number_text(self.order))
         self.thresholds = (units_down(allowed),)
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return the step's divergence at the order."""
         return Tally((units_up(renyi(cost, self.order)),))
 
@@ -153,7 +153,7 @@ class RenyiOdometer(Odometer):
         self.order: Fraction = exact_order(order)
         self._idle = idle_reading(self.delta, self.order)
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return the step's divergence at the order."""
         return Tally((units_up(renyi(cost, self.order)), 0))
 
@@ -162,7 +162,10 @@ class RenyiOdometer(Odometer):
         divergence, uncovered = tally.amounts
         if uncovered:
             return float("inf")
-        return float_up(from_units(divergence) + self._idle)
+        idle = self._idle
+        # The sum of both, in whole numbers: this is asked at each step.
+        over = divergence * idle.denominator + idle.numerator * UNITS
+        return ratio_up(over, UNITS * idle.denominator)
 
     def parameters(self) -> dict[str, Any]:
         """Return delta and the order, derived or given."""

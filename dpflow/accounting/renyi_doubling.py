@@ -70,7 +70,7 @@ class RenyiDoublingOdometer(Odometer):
         self._first = [units_up(idle_reading(share, order)) for order in self.orders]
         self._extra: dict[int, list[int]] = {}
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return the step's divergence at each order."""
         return Tally((*divergences(cost, self.orders).amounts, 0))
 

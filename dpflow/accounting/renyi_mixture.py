@@ -111,7 +111,7 @@ class RenyiMixtureFilter(Filter):
             )
             raise InvalidCost(msg, name="orders", value=order_list(self.orders))
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return the step's divergence at each order."""
         return divergences(cost, self.orders)
 
@@ -172,7 +172,7 @@ class _SeveralOrders(Odometer):
             for order, weight in zip(self.orders, self.weights, strict=True)
         )
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return the step's divergence at each order."""
         return Tally((*divergences(cost, self.orders).amounts, 0))
 

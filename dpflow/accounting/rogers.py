@@ -80,7 +80,7 @@ class RogersFilter(Filter):
         self._beta = float(self.epsilon**2) / (28.04 * _log_of(1 / self.delta))
         self._idle = self._width(0)
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return (epsilon**2, drift, delta) of the step."""
         epsilon, delta = approx_dp(cost)
         return Tally((units_up(epsilon**2), _drift(epsilon), units_up(delta)))
@@ -172,7 +172,7 @@ class RogersOdometer(Odometer):
             raise InvalidCost(msg, name="people", value=people)
         self._beta = float(self.beta)
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return (epsilon**2, drift, delta, 0) of the step."""
         epsilon, delta = probabilistic_dp(cost)
         return Tally((units_up(epsilon**2), _drift(epsilon), units_up(delta), 0))

@@ -39,7 +39,10 @@ class Tally:
     def __add__(self, other: Tally) -> Tally:
         """Return the component-wise sum."""
         self._check_same_length(other)
-        return Tally(tuple(map(add, self.amounts, other.amounts)))
+        # What was checked of both holds for their sum.
+        total = object.__new__(Tally)
+        object.__setattr__(total, "amounts", (*map(add, self.amounts, other.amounts),))
+        return total
 
     def __sub__(self, other: Tally) -> Tally:
         """Return the component-wise difference, which may not be negative."""

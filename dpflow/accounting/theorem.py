@@ -8,9 +8,7 @@ into a running bound (an odometer).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from fractions import Fraction
-from functools import wraps
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from dpflow.accounting.costs import Cost
@@ -45,23 +43,6 @@ class Settling(Protocol):
         """
 
 
-_Price = Callable[[Any, Cost], "Tally"]
-
-
-def _by_substeps(own: _Price) -> _Price:
-    """Make a rule's price charge a step of n sub-steps as n steps."""
-
-    @wraps(own)
-    def price(rule: Rule, cost: Cost) -> Tally:
-        substeps = getattr(cost, "substeps", None)
-        if substeps is None or not rule.prices_substeps:
-            return own(rule, cost)
-        step, times = substeps
-        return Tally(tuple(times * amount for amount in rule.price(step).amounts))
-
-    return price
-
-
 class Rule(ABC):
     """What filters and odometers share.
 
@@ -82,24 +63,39 @@ class Rule(ABC):
     relations: ClassVar[tuple[str, ...]] = ("add-or-remove", "replace-one")
     prices_substeps: ClassVar[bool] = True
 
-    def __init_subclass__(cls) -> None:
-        """Let the class's `price` see steps only, never their iteration."""
-        if "price" in vars(cls):
-            setattr(cls, "price", _by_substeps(vars(cls)["price"]))  # noqa: B010
-
     def zero(self) -> Tally:
         """Return the tally before any charge."""
         return Tally((0,) * len(self.components))
 
     @abstractmethod
-    def price(self, cost: Cost) -> Tally:
-        """Return what a step adds to the tally, rounded up.
+    def step_price(self, cost: Cost) -> Tally:
+        """Return what one step adds to the tally, rounded up, as `price` does.
 
         Raises:
             UnsupportedCost: If the theorem has no sound price for the cost.
         """
 
-    def price_realised(self, cost: Cost, outcome: Outcome | None) -> Tally:
+    def price(self, cost: Cost, used: Tally | None = None) -> Tally:
+        """Return what a step adds to the tally, rounded up.
+
+        Args:
+            cost: Of the step; one of n sub-steps costs n steps.
+            used: What is settled and held when it asks; None for an empty account.
+                Most theorems ignore it. One that does not overrides this: a price at
+                some use must be sound at every smaller one, for amounts come back.
+
+        Raises:
+            UnsupportedCost: If the theorem has no sound price for the cost.
+        """
+        substeps = getattr(cost, "substeps", None)
+        if substeps is None or not self.prices_substeps:
+            return self.step_price(cost)
+        step, times = substeps
+        return Tally(tuple(times * n for n in self.price(step, used).amounts))
+
+    def price_realised(
+        self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
+    ) -> Tally:
         """Return what a settled step adds to the tally, given what it reported.
 
         The full price, unless the cost settles by sub-steps or by outcome and the
@@ -111,19 +107,20 @@ class Rule(ABC):
             outcome: The number of sub-steps that ran, or the cell of the mechanism's
                 own output; None settles in full. It must be a function of released
                 outputs.
+            used: What was settled and held when it was reserved, as for `price`.
 
         Raises:
             UnsupportedCost: If the theorem has no sound price for the cost.
             InvalidCost: If the cost knows no such outcome; then settle in full.
         """
-        full = self.price(cost)
+        full = self.price(cost, used)
         if (
             outcome is None
             or not isinstance(cost, Settling)
             or cost.settlement not in self.settlements
         ):
             return full
-        realised = self.price(cost.realised(outcome))
+        realised = self.price(cost.realised(outcome), used)
         # Mixing components of two prices would be no price of either.
         return realised if realised.fits_within(full) else full
 
@@ -276,21 +273,23 @@ class Odometer(Rule):
     def read(self, tally: Tally) -> float:
         """Return the bound on the loss, rounded up; inf where undefined."""
 
-    def charge(self, cost: Cost) -> Tally:
+    def charge(self, cost: Cost, used: Tally | None = None) -> Tally:
         """Return what a step adds: its price, or one uncovered step."""
         try:
-            return self.price(cost)
+            return self.price(cost, used)
         except UnsupportedCost:
             return self._uncovered()
 
-    def charge_realised(self, cost: Cost, outcome: Outcome | None) -> Tally:
+    def charge_realised(
+        self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
+    ) -> Tally:
         """Return what a settled step adds: its realised price, or one uncovered step.
 
         Raises:
             InvalidCost: If the cost knows no such outcome; then settle in full.
         """
         try:
-            return self.price_realised(cost, outcome)
+            return self.price_realised(cost, outcome, used)
         except UnsupportedCost:
             return self._uncovered()
 

@@ -81,7 +81,7 @@ class TimeUniformOdometer(Odometer):
         self.components = (first, "delta", "uncovered")
         self._room = units_down(self.delta - self.delta_loss)
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return (rho, delta, 0) of the step, or (epsilon**2, delta, 0)."""
         amount, delta = self._amount(cost)
         if delta and not self._room:
@@ -238,9 +238,9 @@ class MixtureOdometer(TimeUniformOdometer):
         )
         self._scale = float_up(1 / tail)
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return (rho, delta, 0) of the step, or (epsilon**2, delta, 0)."""
-        tally = super().price(cost)
+        tally = super().step_price(cost)
         if self.sides == "two" and tally.amounts[1]:
             msg = f"{cost!r} has a delta; the mixture of two sides has no room for it."
             raise UnsupportedCost(msg, theorem=self.theorem, mechanism=cost.mechanism)

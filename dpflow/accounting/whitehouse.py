@@ -72,7 +72,7 @@ class WhitehouseFilter(ThresholdFilter):
             units_down(self.delta - self.delta_loss),
         )
 
-    def price(self, cost: Cost) -> Tally:
+    def step_price(self, cost: Cost) -> Tally:
         """Return (epsilon**2, delta) of the step, or (rho, delta) with `tanh`."""
         amount, delta = _squared(cost) if self._classic else approx_zcdp(cost)
         if delta and self.delta_loss == self.delta:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dpflow.exceptions import DpflowError
-    from dpflow.ledger.apply import Applied, Proposal
     from dpflow.ledger.grants import Grant
+    from dpflow.ledger.orders import Applied, Proposal
     from dpflow.policy import Policy, PolicySet
     from dpflow.policy_changes import Change
 
@@ -40,7 +40,7 @@ def diff(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
     Example: `dpflow policy diff sales`
     """
     from dpflow.cli.source import project_ledger
-    from dpflow.ledger.apply import propose
+    from dpflow.ledger.office import propose
     from dpflow.policy import load_policies
 
     with project_ledger() as (found, ledger):
@@ -104,7 +104,8 @@ def apply(
     """
     from dpflow.cli.source import project_ledger
     from dpflow.exceptions import DpflowError
-    from dpflow.ledger.apply import Wish, apply_policy
+    from dpflow.ledger.office import apply_policy
+    from dpflow.ledger.orders import Wish
     from dpflow.policy import load_policies
 
     if dataset is None and (new_term or grant is not None):

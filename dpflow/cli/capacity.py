@@ -9,15 +9,15 @@ from typing import Any
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.theorem import Filter
 from dpflow.exceptions import UnsupportedCost
-from dpflow.ledger.account import Account
+from dpflow.ledger.decision.gates import Gate
 from dpflow.workload import count_admitted, times
 
 
-def steps_that_fit(gate: Account, cost: Cost) -> int | None:
+def steps_that_fit(gate: Gate, cost: Cost) -> int | None:
     """Count the identical steps that a gate admits from where it stands.
 
     Args:
-        gate: The account whose rule decides, alone.
+        gate: The gate that decides, alone.
         cost: What each step does.
 
     Returns:
@@ -31,7 +31,7 @@ def steps_that_fit(gate: Account, cost: Cost) -> int | None:
     return count_admitted(lambda steps: gate.admits(times(price, steps)))
 
 
-def is_priced(gate: Account, cost: Cost) -> bool:
+def is_priced(gate: Gate, cost: Cost) -> bool:
     """Say whether a gate has a price for a cost."""
     try:
         # An odometer that halts nothing counts what it cannot price.
@@ -92,14 +92,14 @@ _ADVICE = {
 }
 
 
-def flow_gates(gates: Iterable[Account], costs: Sequence[Cost]) -> Iterator[FlowGates]:
+def flow_gates(gates: Iterable[Gate], costs: Sequence[Cost]) -> Iterator[FlowGates]:
     """Yield the flows that have both a share and an odometer that halts.
 
     Args:
         gates: All gates of a policy, with empty tallies.
         costs: The kinds of steps that are counted, as far as both have a price.
     """
-    by_flow: dict[str, dict[str, Account]] = {}
+    by_flow: dict[str, dict[str, Gate]] = {}
     for gate in gates:
         if gate.kind in ("flow", "odometer"):
             role = "share" if isinstance(gate.rule, Filter) else "odometer"

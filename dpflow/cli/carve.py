@@ -48,7 +48,7 @@ def carve(
     """
     from dpflow.accounting.costs import ApproxDP
     from dpflow.cli.source import project_ledger
-    from dpflow.ledger.carve import carve as charge
+    from dpflow.ledger.office import carve as charge
     from dpflow.policy import load_policies
 
     if out.exists():

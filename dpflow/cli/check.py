@@ -25,9 +25,9 @@ from dpflow.forecast.outlook import example_run
 from dpflow.forecast.workload_file import step_from_text, workload_of_runs
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
-from dpflow.ledger.account import Account
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import TermView, UnusualSteps
-from dpflow.ledger.runs import dataset_runs
+from dpflow.ledger.views.runs import dataset_runs
 from dpflow.policy import (
     NO_FOLDER_HINT,
     Policy,
@@ -362,20 +362,20 @@ def gates_json(pinned: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _title(gate: Account) -> str:
+def _title(gate: Gate) -> str:
     return account_title(view_of(gate, state="open"))
 
 
-def _constants(gate: Account) -> dict[str, object]:
+def _constants(gate: Gate) -> dict[str, object]:
     parameters = gate.rule.parameters()
     return {name: text for name, text in parameters.items() if name != "theorem"}
 
 
-def _count(gate: Account, cost: Cost) -> int | None:
+def _count(gate: Gate, cost: Cost) -> int | None:
     return steps_that_fit(gate, cost) if is_priced(gate, cost) else None
 
 
-def _count_text(gate: Account, cost: Cost) -> str:
+def _count_text(gate: Gate, cost: Cost) -> str:
     if not is_priced(gate, cost):
         return "no price"
     steps = steps_that_fit(gate, cost)

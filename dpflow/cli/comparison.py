@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -32,7 +31,7 @@ from dpflow.forecast.workload_file import (
     workload_of_runs,
 )
 from dpflow.ledger import views
-from dpflow.ledger.runs import DatasetRuns, dataset_runs
+from dpflow.ledger.views.runs import DatasetRuns, dataset_runs
 from dpflow.policy_copy import budget_text
 from dpflow.policy_population import PREFIX
 from dpflow.rounding import (
@@ -250,13 +249,13 @@ def _journal(question: Question) -> _Source:
 
 
 def _of_runs(runs: DatasetRuns, steps: Workload) -> _Source:
-    budget = runs.term.pinned["budget"]
+    budget = runs.term.facts["pinned"]["budget"]
     return _Source(
         dataset=runs.dataset,
         where=f"of term {runs.term.number}",
         workload=steps,
         # As it was declared: what a default derives, it derives for each epsilon.
-        own=json.loads(runs.term.declared or "{}").get("filter", {}),
+        own=runs.term.facts["declared"].get("filter", {}),
         budget=(
             number_from_text(budget["epsilon"]),
             number_from_text(budget["delta"]),

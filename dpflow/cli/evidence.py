@@ -30,8 +30,8 @@ def evidence(
     """
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.config import ledger_key
-    from dpflow.ledger.evidence import VERIFIER, write_evidence
-    from dpflow.ledger.evidence_verifier import Verifier, read_bundle
+    from dpflow.ledger.audit.bundle import VERIFIER, write_evidence
+    from dpflow.ledger.audit.verifier import Verifier, read_bundle
 
     key = ledger_key()
     with project_ledger() as (_, ledger):
@@ -39,13 +39,13 @@ def evidence(
         facts = ledger_facts(ledger)
     verifier = Verifier(read_bundle(out), key)
     verifier.run()
-    entries = sum(account.seq for account in verifier.accounts.values())
+    entries, accounts = verifier.entries, len(list(verifier.totals()))
     if as_json:
         say_json(
             {
                 "ledger": facts,
                 "path": str(out.absolute()),
-                "accounts": len(verifier.accounts),
+                "accounts": accounts,
                 "entries": entries,
                 "signed": key is not None,
                 "fine": not verifier.bad,
@@ -55,7 +55,7 @@ def evidence(
     else:
         signed = "signed" if key is not None else "not signed: no DPFLOW_LEDGER_KEY"
         say(
-            f"Wrote {entries:,} entries of {len(verifier.accounts)} accounts to "
+            f"Wrote {entries:,} entries of {accounts} accounts to "
             f"{plain(str(out))}; its manifest is {signed}.",
             f"An auditor unpacks it and runs `python -I {VERIFIER}`.",
         )

@@ -41,7 +41,7 @@ def _change(kind: str, dataset: str, because: str, *, as_json: bool) -> None:
         project_ledger,
         unknown_dataset,
     )
-    from dpflow.ledger import freeze as operations
+    from dpflow.ledger import office
     from dpflow.ledger.refusal import frozen_text
 
     if not because.strip():
@@ -53,9 +53,9 @@ def _change(kind: str, dataset: str, because: str, *, as_json: bool) -> None:
         if dataset not in known:
             raise unknown_dataset(dataset, known)
         who = str(ledger.conditions.facts["who"])
-        operate = operations.freeze if kind == "freeze" else operations.thaw
+        operate = office.freeze if kind == "freeze" else office.thaw
         accounts = operate(ledger, dataset, who=who, because=because)
-        standing = operations.freeze_of(ledger, dataset)
+        standing = office.freeze_of(ledger, dataset)
     if as_json:
         say_json(
             {

@@ -9,8 +9,8 @@ from typing import Any
 from dpflow.cli.tables import Line
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
+from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.records import AccountView, Entry
-from dpflow.ledger.terms import BY_ITSELF
 from dpflow.rounding import number_from_text, number_text
 from dpflow.summary import amounts_text
 
@@ -157,11 +157,10 @@ def _outcome(item: JournalEntry) -> tuple[str, bool]:
     if kind == "open":
         return _with_name(_opened(item), body), False
     if kind == "reserve":
-        return _with_name(item.fate, body), item.fate == "forfeited"
+        drawn = "from the preflight" if "preflight" in body else ""
+        return _with_name(item.fate or drawn, body), item.fate == "forfeited"
     if kind == "refuse":
         return str(body.get("refusal")).removeprefix("Budget").lower(), True
-    if kind == "draw":
-        return "from the preflight", False
     if kind == "seal":
         return f"run {body.get('outcome')}, undrawn rest returned", False
     if kind == "settle" and body.get("outcome") == "failed":
@@ -189,7 +188,8 @@ def _decided(body: Mapping[str, Any]) -> str:
 
 def opened_with(item: JournalEntry) -> str:
     """Say with which rule an account was opened; it may be tighter now."""
-    account, rule = item.account, item.entry.body.get("rule", {})
+    account = item.account
+    rule = item.entry.body.get("term", {}).get("opened", {})
     limits = {
         "epsilon": rule.get("epsilon", account.epsilon or "0"),
         "delta": rule.get("delta", account.delta),

@@ -79,9 +79,9 @@ def _witness_place(ledger: Ledger) -> str:
 def _refuse_existing(found: Settings, lock: Path) -> None:
     """Refuse to make a ledger where there is one, or where one is pinned."""
     from dpflow.exceptions import LedgerMissing
-    from dpflow.ledger import database_at, open_ledger
+    from dpflow.ledger import open_ledger, storage_at
 
-    pinned, place = lock.exists(), database_at(found.ledger_url).place
+    pinned, place = lock.exists(), storage_at(found.ledger_url).place
     try:
         ledger = open_ledger(
             found.ledger_url, environment=found.environment, witness=found.witness
@@ -116,10 +116,9 @@ def status(*, as_json: AsJson = False) -> None:
     from dpflow.cli.journal import FORFEITED
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger import LOCK_NAME, views
+    from dpflow.ledger.storage.base import SCHEMA_VERSION
 
     with project_ledger() as (found, ledger):
-        with ledger.database.read() as session:
-            schema = session.rows("read_ledger")[0]["schema_version"]
         datasets = {view.dataset for view in views.accounts(ledger)}
         open_ones = views.open_reservations(ledger)
     running = sum(reservation.alive for reservation in open_ones)
@@ -134,7 +133,7 @@ def status(*, as_json: AsJson = False) -> None:
             {
                 "ledger": ledger_facts(ledger),
                 "pin": str(lock),
-                "schema": schema,
+                "schema": SCHEMA_VERSION,
                 "witness": _witness_place(ledger),
                 "environment": ledger.environment,
                 "datasets": sorted(datasets),
@@ -148,7 +147,7 @@ def status(*, as_json: AsJson = False) -> None:
         f"place              {plain(short_path(ledger.place))}",
         f"pinned by          {plain(short_path(lock))}",
         f"witness            {plain(_witness_place(ledger))}",
-        f"schema             {schema}",
+        f"schema             {SCHEMA_VERSION}",
         f"environment        {plain(ledger.environment or 'any')}",
         f"datasets           {', '.join(sorted(datasets)) or 'none charged yet'}",
         f"open reservations  {len(open_ones)}{of_them}",
@@ -167,15 +166,19 @@ def migrate(*, as_json: AsJson = False) -> None:
     Example: `dpflow ledger migrate`
     """
     from dpflow.config import settings
-    from dpflow.ledger import migrate_ledger
+    from dpflow.ledger import storage_at
+    from dpflow.ledger.storage.base import SCHEMA_VERSION
 
-    before, after = migrate_ledger(settings().ledger_url)
+    storage = storage_at(settings().ledger_url)
+    try:
+        # One that another version made is refused here.
+        _ = storage.identity
+    finally:
+        storage.close()
     if as_json:
-        say_json({"schema": {"before": before, "after": after}})
-    elif before == after:
-        say(f"The ledger has schema {after} already; nothing was changed.")
-    else:
-        say(f"Migrated the ledger from schema {before} to {after}.")
+        say_json({"schema": {"before": SCHEMA_VERSION, "after": SCHEMA_VERSION}})
+        return
+    say(f"The ledger has schema {SCHEMA_VERSION} already; nothing was changed.")
 
 
 @app.command("accept-server")
@@ -195,14 +198,14 @@ def accept(
     Example: `dpflow ledger accept-server --because "the standby was synchronous"`
     """
     from dpflow.config import settings
-    from dpflow.ledger import accept_server, database_at
+    from dpflow.ledger import accept_server, storage_at
 
     url = settings().ledger_url
     accept_server(url, because=because)
     if as_json:
-        say_json({"accepted": database_at(url).place, "because": because})
+        say_json({"accepted": storage_at(url).place, "because": because})
         return
-    say(f"The ledger {plain(database_at(url).place)} goes on where it is now.")
+    say(f"The ledger {plain(storage_at(url).place)} goes on where it is now.")
 
 
 @app.command()

@@ -17,9 +17,8 @@ from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
-    from dpflow.ledger.verify import Report
-    from dpflow.ledger.verify_account import Finding
-    from dpflow.ledger.witness_lines import Line
+    from dpflow.ledger.audit.compare import Report
+    from dpflow.ledger.witness.lines import Line
 
 _SHOWN = 10
 
@@ -68,7 +67,7 @@ def verify(
     key = ledger_key()
     signs = sign and key is not None
     with project_ledger(quiet=True, writes=signs) as (_, ledger):
-        if signs and (why := ledger.database.unwritable):
+        if signs and (why := ledger.storage.unwritable):
             warn(f"the heads are not signed: {why.message}")
             signs = False
         report = _verified(ledger, key=key, full=full or key is None, sign=signs)
@@ -82,16 +81,16 @@ def verify(
 
 
 def checkpoint(*, as_json: AsJson = False) -> None:
-    """Verify the whole ledger and sign the newest entry of each account.
+    """Verify the whole ledger and sign the newest entry of each dataset.
 
-    Needs DPFLOW_LEDGER_KEY. Also signs accounts that have no checkpoint yet, which
+    Needs DPFLOW_LEDGER_KEY. Also signs datasets that have no checkpoint yet, which
     `verify` refuses to: be sure that nobody has rewritten them.
 
     Example: `dpflow ledger checkpoint`
     """
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.config import KEY_VARIABLE, ledger_key
-    from dpflow.ledger.verify import verify as recompute
+    from dpflow.ledger.audit.verify import verify as recompute
 
     key = ledger_key()
     if key is None:
@@ -107,7 +106,8 @@ def checkpoint(*, as_json: AsJson = False) -> None:
     if as_json:
         say_json({"ledger": facts, **_report_json(report)})
     elif report.fine:
-        say(f"Verified {report.entries:,} entries and signed {report.accounts} heads.")
+        number = len(report.heads)
+        say(f"Verified {report.entries:,} entries and signed {number} journals.")
     else:
         _say_report(report)
     if not report.fine:
@@ -130,8 +130,8 @@ def trust(
     Example: `dpflow ledger trust`
     """
     from dpflow.cli.source import ledger_facts, project_ledger
-    from dpflow.ledger.reconcile import trust as begin
-    from dpflow.ledger.watch import heads
+    from dpflow.ledger.audit.reconcile import trust as begin
+    from dpflow.ledger.witness.check import head_of
 
     with project_ledger(quiet=True, writes=yes) as (_, ledger):
         witness = ledger.watch.witness
@@ -145,15 +145,15 @@ def trust(
         if not report.fine:
             _say_report(report)
             raise typer.Exit(1)
-        with ledger.database.read() as session:
-            found = heads(session)
+        with ledger.storage.read() as reading:
+            found = [head_of(reading, book) for book in reading.books()]
         if yes:
             found = begin(ledger)
         facts = ledger_facts(ledger)
         used = _used(ledger)
     place = None if witness is None else witness.place
     if as_json:
-        accounts = [_head_json(line, used) for line in found]
+        accounts = [each for line in found for each in _head_json(line, used)]
         say_json(
             {"ledger": facts, "witness": place, "begun": yes, "accounts": accounts}
         )
@@ -182,8 +182,8 @@ def reconcile(
     Example: `dpflow ledger reconcile --because "the disk was replaced"`
     """
     from dpflow.cli.source import ledger_facts, policies_and_problem, project_ledger
-    from dpflow.ledger.reconcile import compare
-    from dpflow.ledger.reconcile import reconcile as repair
+    from dpflow.ledger.audit.reconcile import compare
+    from dpflow.ledger.audit.reconcile import reconcile as repair
 
     with project_ledger(quiet=True, writes=because is not None) as (found, ledger):
         if because is None:
@@ -229,7 +229,7 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 def _verified(
     ledger: Ledger, *, key: bytes | None, full: bool, sign: bool = True
 ) -> Report:
-    from dpflow.ledger.verify import verify as recompute
+    from dpflow.ledger.audit.verify import verify as recompute
 
     with _progress() as tell:
         return recompute(ledger, key=key, full=full, sign=sign, progress=tell)
@@ -243,9 +243,9 @@ def _say_report(report: Report) -> None:
     if report.fine:
         say(f"The ledger agrees with its journal: {read}.")
     else:
-        fail(f"the ledger is bad: {_sentence(report.bad[0])}")
+        fail(f"the ledger is bad: {plain(str(report.bad[0]))}")
         for finding in report.bad[1:_SHOWN]:
-            fail(_sentence(finding))
+            fail(plain(str(finding)))
         more = len(report.bad) - _SHOWN
         if more > 0:
             fail(f"and {more} more; --json lists them")
@@ -269,13 +269,6 @@ def _checkpoint_text(report: Report) -> str:
     )
 
 
-def _sentence(finding: Finding) -> str:
-    if finding.account is None:
-        return finding.problem
-    entry = "" if finding.entry is None else f", entry {finding.entry}"
-    return f"account {plain(finding.account)!r}{entry}: {plain(finding.problem)}"
-
-
 def _report_json(report: Report) -> dict[str, Any]:
     return {
         "fine": report.fine,
@@ -289,6 +282,7 @@ def _report_json(report: Report) -> dict[str, Any]:
         "bad": [
             {
                 "account": finding.account,
+                "dataset": finding.book,
                 "entry": finding.entry,
                 "problem": finding.problem,
             }
@@ -298,35 +292,47 @@ def _report_json(report: Report) -> dict[str, Any]:
 
 
 def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
-    from dpflow.accounting.tally import Tally
-    from dpflow.ledger.account import rule_from_text
+    """Return what each account has used, in its theorem's currency."""
+    from dpflow.ledger.decision.gates import gate_at, split
+    from dpflow.ledger.model import Keys
+    from dpflow.ledger.rows import Account
 
-    with ledger.database.read() as session:
-        rows = session.rows("list_accounts", dataset=None)
-    return {
-        row["id"]: rule_from_text(row["rule"]).named(
-            Tally.from_text(row["settled"]) + Tally.from_text(row["held"])
-        )
-        for row in rows
-    }
+    found: dict[str, dict[str, str]] = {}
+    with ledger.storage.read() as reading:
+        for book in reading.books():
+            state = reading.load(Keys(whole=(book,)))
+            terms = {term.number: term for term in state.terms(book)}
+            for row in state.rows.values():
+                if not isinstance(row, Account):
+                    continue
+                term = terms.get(split(row.id)[1])
+                gate = None if term is None else gate_at(state, term, row.id)
+                if gate is not None:
+                    found[row.id] = dict(gate.rule.named(gate.used))
+    return found
 
 
-def _head_json(line: Line, used: dict[str, dict[str, str]]) -> dict[str, Any]:
-    return {
-        "account": line.account,
-        "entry": line.seq,
-        "hash": line.hash,
-        "used": used[line.account],
-    }
+def _head_json(line: Line, used: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "account": account,
+            "entry": line.number,
+            "hash": line.hash,
+            "used": used.get(account, {}),
+        }
+        for account, amounts in line.used.items()
+        if amounts
+    ]
 
 
 def _head_lines(found: list[Line], used: dict[str, dict[str, str]]) -> list[str]:
     from dpflow.summary import amounts_text
 
-    if not found:
-        return ["  nothing: no step was ever charged"]
-    return [
-        f"  {plain(line.account)}: used {amounts_text(used[line.account])} in "
-        f"{line.seq} entries"
+    lines = [
+        f"  {plain(account)}: used {amounts_text(used[account])} in {line.number} "
+        f"entries of {plain(line.book)}"
         for line in found
+        for account, amounts in line.used.items()
+        if amounts and account in used
     ]
+    return lines or ["  nothing: no step was ever charged"]

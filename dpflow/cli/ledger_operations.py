@@ -24,7 +24,7 @@ from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.accounting.costs import Cost
-    from dpflow.ledger.operations import Charge
+    from dpflow.ledger.orders import Posted
     from dpflow.ledger.records import OpenReservation
 
 _BLOCK = 2**20
@@ -59,7 +59,7 @@ def backup(
     Example: `dpflow ledger backup /backup/ledger.db`
     """
     from dpflow.cli.source import ledger_facts, project_ledger
-    from dpflow.ledger.backup import backup as copy
+    from dpflow.ledger.audit.backup import backup as copy
 
     with project_ledger() as (_, ledger):
         report = copy(ledger, path)
@@ -101,8 +101,8 @@ def restore(
     from dpflow.cli.source import policies_and_problem
     from dpflow.config import settings
     from dpflow.ledger import pinned_id, sqlite_path
-    from dpflow.ledger.backup import restore as put_back
-    from dpflow.ledger.witness_places import witness_at
+    from dpflow.ledger.audit.backup import restore as put_back
+    from dpflow.ledger.witness.places import witness_at
     from dpflow.project import project_conditions
 
     found = settings()
@@ -146,7 +146,7 @@ def export(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the whole journal, account by account, in order, with stable columns.
+    """Write the whole journal, dataset by dataset, in order, with stable columns.
 
     Amounts, bodies and hashes are as the ledger keeps them, so that others can chain
     the hashes again. With --json and --out, JSON says how many entries were written;
@@ -155,7 +155,7 @@ def export(
     Example: `dpflow ledger export --format csv --out journal.csv`
     """
     from dpflow.cli.source import project_ledger
-    from dpflow.ledger.export import COLUMNS, journal_rows
+    from dpflow.ledger.audit.export import COLUMNS, journal_rows
 
     form = Format.JSONL if as_json and output is None else form
     with project_ledger() as (_, ledger):
@@ -248,7 +248,7 @@ def amend(
     """
     from dpflow.accounting.cost_text import cost_from_text
     from dpflow.cli.source import project_ledger
-    from dpflow.ledger.operations import amend as charge
+    from dpflow.ledger.office import amend as charge
 
     read = cost_from_text(cost)
     with project_ledger(quiet=True, writes=True) as (_, ledger):
@@ -280,7 +280,7 @@ def import_prior(
     """
     from dpflow.accounting.cost_text import cost_from_text
     from dpflow.cli.source import project_ledger
-    from dpflow.ledger.operations import import_prior as charge
+    from dpflow.ledger.office import import_prior as charge
     from dpflow.policy import load_policies
 
     read, proof = cost_from_text(cost), _sha256(evidence)
@@ -381,7 +381,7 @@ def _say_reservations(found: list[OpenReservation]) -> None:
 
 
 def _say_charges(
-    charges: list[Charge], cost: Cost, facts: Mapping[str, Any], *, as_json: bool
+    charges: list[Posted], cost: Cost, facts: Mapping[str, Any], *, as_json: bool
 ) -> None:
     """Say what was charged by hand."""
     from dpflow.summary import amounts_text

@@ -13,9 +13,9 @@ from dpflow.cli.output import plain, say
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dpflow.ledger.lost import LostDecisions, LostRelease
-    from dpflow.ledger.reconcile import Comparison, Loss
-    from dpflow.ledger.witness_lines import Line
+    from dpflow.ledger.audit.lost import LostDecisions, LostRelease
+    from dpflow.ledger.audit.reconcile import Comparison, Loss
+    from dpflow.ledger.witness.lines import Line
 
 _SHOWN = 10
 
@@ -27,6 +27,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "witnessed": comparison.lines,
         "older_than_a_repair": comparison.older,
         "checkpoints_missing": comparison.unsigned,
+        "charged_again_before": comparison.again,
         "lost_releases": [asdict(each) for each in comparison.releases],
         "lost_releases_are_all": comparison.tells_all,
         "losses": [_loss_json(loss) for loss in comparison.losses],
@@ -40,7 +41,7 @@ def _loss_json(loss: Loss) -> dict[str, Any]:
         "used": loss.present,
         "repaired": loss.repaired,
         "missing": [
-            {"entry": line.seq, "reservation": line.reservation, "run": line.run}
+            {"entry": line.number, "reservation": line.charge, "run": line.run}
             for line in loss.missing
         ],
     }
@@ -62,6 +63,11 @@ def say_comparison(comparison: Comparison, *, repaired: bool) -> None:
         return
     for loss in comparison.losses:
         _say_loss(loss, repaired=repaired)
+    if comparison.again:
+        say(
+            f"{comparison.again} missing entries were charged again by a repair that "
+            "did not begin the witness anew."
+        )
     if comparison.unsigned:
         say(f"{comparison.unsigned} signed checkpoints are missing; sign new ones.")
     for lost in comparison.lost:
@@ -149,34 +155,39 @@ def _lost_lines(lost: LostDecisions, *, repaired: bool) -> list[str]:
 
 def _says_more(line: Line) -> bool:
     """Order lines about one entry: what it was says more than that it was the last."""
-    from dpflow.ledger.witness_lines import HEAD
+    from dpflow.ledger.witness.lines import HEAD
 
-    return line.asked != HEAD
+    return line.kind != HEAD
 
 
 def _line_text(line: Line) -> str:
     """Say what a witnessed entry was, as far as its line tells."""
-    if line.reservation:
-        return f"reservation {line.reservation}" + (
+    if line.charge:
+        return f"reservation {line.charge}" + (
             f" of run {line.run}" if line.run else ""
         )
     if not _says_more(line):
         return "all up to it"
-    if line.decides:
-        first = line.seq == 1
-        return "a new term" if first else "a freeze or a tightened policy"
-    return "a charge by hand"
+    known = {
+        "open": "a new term",
+        "tighten": "a tightened policy",
+        "freeze": "a freeze",
+        "thaw": "a thaw",
+        "checkpoint": "a signed checkpoint",
+        "repair": "a repair",
+    }
+    return known.get(line.kind, "a charge by hand")
 
 
 def _say_loss(loss: Loss, *, repaired: bool) -> None:
     from dpflow.summary import amounts_text
 
-    told = {line.seq: line for line in sorted(loss.missing, key=_says_more)}
-    lines, count = [told[seq] for seq in sorted(told)], len(told)
+    told = {line.number: line for line in sorted(loss.missing, key=_says_more)}
+    lines, count = [told[number] for number in sorted(told)], len(told)
     entries = "entry" if count == 1 else "entries"
     say(f"Account {plain(loss.account)} lacks {count} witnessed {entries}:")
     for line in lines[:_SHOWN]:
-        say(f"  entry {line.seq}: {plain(_line_text(line))}")
+        say(f"  entry {line.number}: {plain(_line_text(line))}")
     if count > _SHOWN:
         say(f"  and {count - _SHOWN} more; --json lists them")
     if loss.present is None or loss.repaired is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -19,13 +18,16 @@ from dpflow.cli.preview_steps import (
 from dpflow.cli.source import gates, project_ledger
 from dpflow.config import Settings
 from dpflow.exceptions import DpflowError, InvalidCost
-from dpflow.ledger.account import Account, account_from_row
-from dpflow.ledger.database import Session
-from dpflow.ledger.terms import Term, newest_term
+from dpflow.ledger import Ledger
+from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.decision.terms import agrees
+from dpflow.ledger.rows import Term
+from dpflow.ledger.views.runs import current_gates
+from dpflow.ledger.views.terms import book_state
 from dpflow.policy import Policy
 from dpflow.policy_changes import judge, overall, tightened_pins
 
-_Accounts = Mapping[tuple[str, str], Account]
+_Accounts = Mapping[tuple[str, str], Gate]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,46 +138,43 @@ def _accounts(
     try:
         with project_ledger(quiet=True) as (_, ledger):
             for dataset in old.keys() | new.keys():
-                with ledger.database.read() as session:
-                    _read(session, dataset, new.get(dataset), governing, changed)
+                _read(ledger, dataset, new.get(dataset), governing, changed)
     except DpflowError as error:
         return ({}, {}), error.message
     return (governing, changed), None
 
 
 def _read(
-    session: Session,
+    ledger: Ledger,
     dataset: str,
     policy: Policy | None,
     governing: dict[str, _Accounts],
     changed: dict[str, _Accounts],
 ) -> None:
-    term = newest_term(session, dataset)
-    if term is None:
+    state = book_state(ledger, dataset)
+    known = state.terms(dataset)
+    if not known:
         # Nothing was spent: every gate has its whole budget.
         governing[dataset] = changed[dataset] = {}
         return
-    rows = session.rows("list_accounts", dataset=dataset)
-    accounts = [account_from_row(row) for row in rows if row["term"] == term.number]
-    governing[dataset] = {(each.kind, each.name): each for each in accounts}
-    after = None if policy is None else _after(term, policy, governing[dataset])
+    found = current_gates(state, dataset).values()
+    governing[dataset] = {(each.kind, each.name): each for each in found}
+    after = None if policy is None else _after(known[-1], policy, governing[dataset])
     if after is not None:
         changed[dataset] = after
 
 
 def _after(term: Term, policy: Policy, accounts: _Accounts) -> _Accounts | None:
     """Return the accounts as a policy would leave them; None if it opens a new term."""
-    if term.agrees(policy):
+    if agrees(term, policy):
         return accounts
-    if term.declared is None:
-        return None
-    verdict = overall(judge(json.loads(term.declared), policy.declared()))
+    verdict = overall(judge(term.facts["declared"], policy.declared()))
     if verdict in ("same", "neutral"):
         return accounts
     if verdict != "tighter":
         return None
     try:
-        tightened = gates(tightened_pins(term.pinned, policy))
+        tightened = gates(tightened_pins(term.facts["pinned"], policy))
     except InvalidCost:
         return None
     found = dict(accounts)

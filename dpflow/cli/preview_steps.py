@@ -12,7 +12,7 @@ from dpflow.cli.capacity import is_priced, steps_that_fit
 from dpflow.cli.preview_scan import FoundStep, Source
 from dpflow.cli.source import gates, view_of
 from dpflow.exceptions import DpflowError
-from dpflow.ledger.account import Account
+from dpflow.ledger.decision.gates import Gate
 from dpflow.policy import Policy
 from dpflow.policy_population import PREFIX
 from dpflow.rounding import short_up
@@ -79,7 +79,7 @@ class Budgets:
     """
 
     policies: Mapping[str, Policy]
-    accounts: Mapping[str, Mapping[tuple[str, str], Account]]
+    accounts: Mapping[str, Mapping[tuple[str, str], Gate]]
 
 
 def compare_steps(
@@ -237,7 +237,7 @@ def _fits(step: FoundStep | None, budgets: Budgets) -> tuple[Fit, ...]:
 
 def _gates(
     dataset: str, flows: tuple[str, ...], policies: Mapping[str, Policy]
-) -> Iterator[Account]:
+) -> Iterator[Gate]:
     """Yield the gates that a step asks, with empty tallies."""
     policy = policies.get(dataset)
     if policy is None:
@@ -251,7 +251,7 @@ def _gates(
         yield from gates(whole.pinned())
 
 
-def _fit(gate: Account, cost: Cost, dataset: str, budgets: Budgets) -> Fit:
+def _fit(gate: Gate, cost: Cost, dataset: str, budgets: Budgets) -> Fit:
     title = account_title(view_of(gate, state="open"))
     known = budgets.accounts.get(gate.dataset or dataset)
     now: int | str | None = None
@@ -261,7 +261,7 @@ def _fit(gate: Account, cost: Cost, dataset: str, budgets: Budgets) -> Fit:
     return Fit(gate=title, full=_count(gate, cost), now=now)
 
 
-def _count(gate: Account, cost: Cost) -> int | str:
+def _count(gate: Gate, cost: Cost) -> int | str:
     try:
         if not is_priced(gate, cost):
             return "no price"

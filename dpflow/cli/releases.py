@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from dpflow.accounting.costs import Cost
-    from dpflow.ledger.releases import Release
+    from dpflow.ledger.views.releases import Release
 
 app = typer.Typer(
     no_args_is_help=True, help="List, read or forget the outputs that are replayed."
@@ -40,7 +40,7 @@ def list_releases(dataset: DatasetArgument = None, *, as_json: AsJson = False) -
     Example: `dpflow releases list sales`
     """
     from dpflow.cli.source import ledger_facts, project_ledger
-    from dpflow.ledger.releases import releases
+    from dpflow.ledger.views.releases import releases
 
     with project_ledger() as (_, ledger):
         found = releases(ledger, dataset)
@@ -66,7 +66,7 @@ def show(name: NameArgument, *, as_json: AsJson = False) -> None:
     """
     from dpflow.cli.source import project_ledger
     from dpflow.ledger.codec import decode
-    from dpflow.ledger.releases import release_value
+    from dpflow.ledger.views.releases import release_value
 
     with project_ledger() as (_, ledger):
         found, text = release_value(ledger, name)
@@ -85,7 +85,7 @@ def forget(name: NameArgument, *, as_json: AsJson = False) -> None:
     Example: `dpflow releases forget revenue/2026-W05`
     """
     from dpflow.cli.source import project_ledger
-    from dpflow.ledger.releases import forget_release
+    from dpflow.ledger.office import forget_release
 
     with project_ledger(writes=True) as (_, ledger):
         found = forget_release(ledger, name)
@@ -125,7 +125,7 @@ def _half_width(found: Release) -> Fraction | None:
 
 def _print(found: list[Release]) -> None:
     from dpflow.cli.tables import cell, new_table
-    from dpflow.ledger.spending import OWN_NOISE
+    from dpflow.ledger.views.unusual import OWN_NOISE
     from dpflow.rounding import short_up
 
     when, error = "when (UTC)", "+-"

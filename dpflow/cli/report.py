@@ -82,8 +82,9 @@ def read_report(
         UnknownDataset: If neither the ledger nor a policy knows the dataset.
     """
     from dpflow.cli.source import damage_told, policies_and_problem, standings
+    from dpflow.exceptions import LedgerCorrupt
     from dpflow.project import project_ledger
-    from dpflow.report.facts import collect
+    from dpflow.report.facts import collect, unread
 
     with (
         closing(project_ledger(found, read_only=True)) as ledger,
@@ -92,21 +93,26 @@ def read_report(
         policies, problem = policies_and_problem(found.policies)
         # A verification asks the witness by itself.
         forgot = _rollback(ledger) if stamp is None else None
-        return collect(
-            ledger,
-            standings(ledger, policies, dataset),
-            policies,
-            dataset=dataset,
-            problems=[text for text in (problem, forgot) if text is not None],
-            stamp=None if stamp is None else stamp(ledger),
-        )
+        problems = [text for text in (problem, forgot) if text is not None]
+        made = None if stamp is None else stamp(ledger)
+        try:
+            return collect(
+                ledger,
+                standings(ledger, policies, dataset),
+                policies,
+                dataset=dataset,
+                problems=problems,
+                stamp=made,
+            )
+        except LedgerCorrupt as error:
+            if made is None or made.fine:
+                raise
+            return unread(ledger, [*problems, error.message], made)
 
 
 def _rollback(ledger: Ledger) -> str | None:
     """Say that the numbers are too small, if the ledger forgot charges."""
-    with ledger.database.read() as session:
-        epoch = int(session.rows("read_ledger")[0]["epoch"])
-        return ledger.watch.problem(session, epoch)
+    return ledger.watch.problem(ledger.storage)
 
 
 def _summary(made: Report) -> str:

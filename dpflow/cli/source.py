@@ -23,14 +23,14 @@ from dpflow.exceptions import (
     PolicyError,
     UnknownDataset,
 )
-from dpflow.forecast.loads import empty_account
+from dpflow.forecast.loads import empty_gate
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
-from dpflow.ledger.account import Account
 from dpflow.ledger.damage import UNREADABLE
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.terms import Term, all_terms, may_be_replaced, newest_term
-from dpflow.ledger.verify import first_problem
+from dpflow.ledger.rows import Term
+from dpflow.ledger.views.terms import book_state, differences, is_replaceable
 from dpflow.overview import ENDED
 from dpflow.policy import Policy, PolicySet, load_policies
 from dpflow.policy_population import PREFIX
@@ -105,6 +105,9 @@ def damage_told(ledger: Ledger) -> Iterator[None]:
     except UNREADABLE as error:
         if isinstance(error, DpflowError):
             raise
+        # Only where something is wrong.
+        from dpflow.ledger.audit.verify import first_problem  # noqa: PLC0415
+
         problem = first_problem(ledger)
         if problem is None:
             raise
@@ -118,9 +121,7 @@ def damage_told(ledger: Ledger) -> Iterator[None]:
 
 def _warn_of_rollback(ledger: Ledger) -> None:
     """Warn that the numbers shown are too small, because the ledger forgot charges."""
-    with ledger.database.read() as session:
-        epoch = int(session.rows("read_ledger")[0]["epoch"])
-        problem = ledger.watch.problem(session, epoch)
+    problem = ledger.watch.problem(ledger.storage)
     if problem is not None:
         warn(problem)
 
@@ -156,13 +157,13 @@ def standings(
     found: list[Standing] = []
     for name in wanted:
         policy = policies.get(name)
-        with ledger.database.read() as session:
-            term = newest_term(session, name)
-            pins = {each.number: each.pinned for each in all_terms(session, name)}
-            replaceable = term is None or may_be_replaced(session, term)
+        state = book_state(ledger, name)
+        known = state.terms(name)
+        term = known[-1] if known else None
+        pins = {each.number: each.facts["pinned"] for each in known}
         views = [v for v in opened.get(name, []) if not _is_switch(v, pins)]
         if term is not None:
-            fields, number = term.pinned, term.number
+            fields, number = term.facts["pinned"], term.number
         elif policy is not None:
             fields, number = policy.pinned(), None
         else:
@@ -177,7 +178,8 @@ def standings(
                 pinned=fields,
                 accounts=accounts,
                 differences=_differences(term, policy),
-                replaceable=replaceable and not (policy and policy.officers),
+                replaceable=is_replaceable(state, name)
+                and not (policy and policy.officers),
             )
         )
     return found
@@ -186,7 +188,7 @@ def standings(
 def _differences(term: Term | None, policy: Policy | None) -> tuple[str, ...]:
     if term is None or policy is None:
         return ()
-    return tuple(term.differences(policy))
+    return tuple(differences(term, policy))
 
 
 def _is_switch(view: AccountView, pins: Mapping[int, Mapping[str, Any]]) -> bool:
@@ -208,27 +210,25 @@ def unknown_dataset(dataset: str, known: set[str]) -> UnknownDataset:
     return UnknownDataset(message, dataset=dataset, known=sorted(known), hint=hint)
 
 
-def gates(pinned: Mapping[str, Any]) -> list[Account]:
+def gates(pinned: Mapping[str, Any]) -> list[Gate]:
     """Return the gates that a policy sets up, with empty tallies.
 
     Args:
         pinned: What `Policy.pinned` returned; its derived numbers are used.
     """
     dataset = str(pinned["dataset"])
-    found = [empty_account(dataset, *_whole(pinned))]
+    found = [empty_gate(dataset, *_whole(pinned))]
     if "whole" in pinned:
-        found.append(
-            empty_account(dataset, "dataset", "", make_filter(**pinned["whole"]))
-        )
+        found.append(empty_gate(dataset, "dataset", "", make_filter(**pinned["whole"])))
     for flow, share in pinned["flows"].items():
         if share["filter"] is not None:
             shared = make_filter(**share["filter"])
-            found.append(empty_account(dataset, "flow", flow, shared))
+            found.append(empty_gate(dataset, "flow", flow, shared))
         if share["odometer"] is not None:
             text = share["halt_at_epsilon"]
             halt = None if text is None else number_from_text(text)
             odometer = make_odometer(**share["odometer"])
-            found.append(empty_account(dataset, "odometer", flow, odometer, halt))
+            found.append(empty_gate(dataset, "odometer", flow, odometer, halt))
     return found
 
 
@@ -241,15 +241,15 @@ def _whole(pinned: Mapping[str, Any]) -> tuple[str, str, Rule]:
     return "population" if population else "dataset", "", rule
 
 
-def view_of(gate: Account, *, state: str) -> AccountView:
-    """Return how an account reads that was not charged."""
+def view_of(gate: Gate, *, state: str) -> AccountView:
+    """Return how the account of a gate reads that was not charged."""
     rule, zero = gate.rule, gate.rule.zero()
     limit = rule.limit if isinstance(rule, Filter) else None
     box = None if limit is None else rule.named(limit)
     return AccountView(
         id=gate.id,
         dataset=gate.dataset,
-        term=gate.term,
+        term=0,
         kind=gate.kind,
         name=gate.name,
         theorem=rule.theorem,

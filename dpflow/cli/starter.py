@@ -18,9 +18,9 @@ from dpflow.exceptions import ConfigurationError, LedgerMissing, how_to_install
 from dpflow.forecast import loads_of, runs_left
 from dpflow.ledger import (
     LOCK_NAME,
-    database_at,
     is_postgres,
     open_ledger,
+    storage_at,
 )
 from dpflow.policy import Policy, PolicySet, load_policies, parse_policy, policy_schema
 from dpflow.policy_yaml import NUMBER
@@ -196,7 +196,7 @@ def _identifier(flow: str) -> str:
 def _ledger_missing(found: Settings) -> bool:
     """Say whether a ledger is to be made; refuse where that could forget charges."""
     lock = found.policies / LOCK_NAME
-    place = database_at(found.ledger_url).place
+    place = storage_at(found.ledger_url).place
     try:
         ledger = open_ledger(
             found.ledger_url, environment=found.environment, witness=found.witness

@@ -335,7 +335,7 @@ def _print_outlooks(ahead: list[Outlook]) -> None:
     if not ahead:
         return
     from dpflow.cli.tables import outlooks_table
-    from dpflow.ledger.runs import RECENT
+    from dpflow.ledger.views.unusual import RECENT
 
     say("", outlooks_table(ahead))
     if any(each.older for each in ahead):

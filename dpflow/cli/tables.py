@@ -12,8 +12,8 @@ from rich.text import Text
 
 from dpflow.cli.output import plain
 from dpflow.forecast import Outlook
-from dpflow.ledger.account import partition_of
 from dpflow.ledger.records import AccountView
+from dpflow.ledger.views.accounts import partition_of
 from dpflow.overview import FlowOverview
 from dpflow.rounding import number_from_text, reading_up, short_down, short_up
 from dpflow.summary import (
@@ -32,7 +32,6 @@ _KIND_STYLES = {
     "reserve": "cyan",
     "settle": "green",
     "void": "yellow",
-    "draw": "cyan",
     "seal": "yellow",
     "forfeit": "magenta",
     "refuse": "bold red",

@@ -37,8 +37,8 @@ from dpflow.forecast.noise import FACTORS, half_width, scaled_workload
 from dpflow.forecast.outlook import example_run, flow_schedule
 from dpflow.forecast.workload_file import step_from_text, workload_of_run
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.account import Account
-from dpflow.ledger.runs import DatasetRuns, FlowRun, dataset_runs
+from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.views.runs import DatasetRuns, FlowRun, dataset_runs
 from dpflow.policy import PolicySet
 from dpflow.policy_types import did_you_mean
 from dpflow.rounding import number_from_text, short_up
@@ -105,7 +105,7 @@ class _Start:
     dataset: str
     text: str
     pinned: Pinned
-    accounts: Mapping[str, Account]
+    accounts: Mapping[str, Gate]
     population: Pinned | None
     runs: DatasetRuns | None
     example: FlowRun | None = None
@@ -196,14 +196,14 @@ def _in_ledger(ledger: Ledger, policies: PolicySet, question: Question) -> _Star
     if runs is None or (question.fresh and question.like is None and name in policies):
         text = "A full budget, as asked." if question.fresh else "Nothing was charged."
         return _from_policy(policies, name, text)
-    above = population_of(runs.term.pinned)
+    above = population_of(runs.term.facts["pinned"])
     whole = None if above is None else dataset_runs(ledger, above)
     start = _Start(
         dataset=name,
         text=f"From what the ledger has charged in term {runs.term.number}.",
-        pinned=runs.term.pinned,
+        pinned=runs.term.facts["pinned"],
         accounts=runs.accounts,
-        population=None if whole is None else whole.term.pinned,
+        population=None if whole is None else whole.term.facts["pinned"],
         runs=runs,
         example=None
         if question.like is None

@@ -15,7 +15,8 @@ from dpflow.cli.output import AsJson, finite, plain, say, say_json
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
     from dpflow.ledger.records import RefusalView
-    from dpflow.ledger.spending import Spending, Unusual
+    from dpflow.ledger.views.spending import Spending
+    from dpflow.ledger.views.unusual import Unusual
 
 #: So many refusals of the ledger are read, the newest.
 _MOST_REFUSALS = 10_000
@@ -52,7 +53,8 @@ def why(
         project_ledger,
         unknown_dataset,
     )
-    from dpflow.ledger.spending import GROUPS, spending, unusual
+    from dpflow.ledger.views.spending import GROUPS, spending
+    from dpflow.ledger.views.unusual import unusual
 
     names = tuple(name.strip() for name in by.split(","))
     if not set(names) <= set(GROUPS):

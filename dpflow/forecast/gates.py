@@ -7,12 +7,12 @@ from typing import Any
 
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.mechanism_costs import relations_of
+from dpflow.accounting.theorem import Rule
 from dpflow.exceptions import UnsupportedCost
-from dpflow.forecast.loads import Load, empty_account, load_of
-from dpflow.ledger.account import Account, rule_from_text
-from dpflow.ledger.gates import Gate
-from dpflow.ledger.records import canonical
-from dpflow.ledger.terms import pinned_gate
+from dpflow.forecast.loads import Load, empty_gate, load_of
+from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.model import rule_of
 from dpflow.policy_copy import TIMES
 from dpflow.policy_population import PREFIX
 from dpflow.workload import Workload
@@ -28,7 +28,7 @@ def loads_of(
     flow: str | None,
     workload: Workload,
     *,
-    accounts: Mapping[str, Account] | None = None,
+    accounts: Mapping[str, Gate] | None = None,
     population: Pinned | None = None,
 ) -> list[Load]:
     """Price a workload for every gate of a flow on a dataset.
@@ -37,8 +37,9 @@ def loads_of(
         pinned: What `Policy.pinned` returned, from the file or from the ledger.
         flow: The flow that runs it; None for one that has no share of its own.
         workload: The steps of one run.
-        accounts: The accounts of the term that governs, by id; what is not among them
-            was not charged yet. Default: none, so that the budget is whole.
+        accounts: The gates of the term that governs, by the ids of their accounts;
+            what is not among them was not charged yet. Default: none, so that the
+            budget is whole.
         population: The same as `pinned` for the population of the dataset.
 
     Raises:
@@ -73,7 +74,7 @@ def refused_flow(pinned: Pinned, flow: str | None) -> bool:
 def _gates(
     pinned: Pinned,
     flow: str | None,
-    accounts: Mapping[str, Account],
+    accounts: Mapping[str, Gate],
     population: Pinned | None,
 ) -> Iterator[tuple[Gate, bool]]:
     if "partition" not in pinned:
@@ -94,21 +95,21 @@ def _kinds(pinned: Pinned, whole: str, flow: str | None) -> list[tuple[str, str]
 
 
 def _standing(
-    pinned: Pinned, kind: str, name: str, accounts: Mapping[str, Account]
+    pinned: Pinned, kind: str, name: str, accounts: Mapping[str, Gate]
 ) -> Iterator[tuple[Gate, bool]]:
     """Yield a gate as it stands, if the policy asks for it."""
     dataset = str(pinned["dataset"])
-    for account in accounts.values():
-        if (account.dataset, account.kind, account.name) == (dataset, kind, name):
-            yield Gate(account), False
+    for gate in accounts.values():
+        if (gate.dataset, gate.kind, gate.name) == (dataset, kind, name):
+            yield gate, False
             return
     fresh = _fresh(pinned, kind, name)
     if fresh is not None:
-        yield Gate(fresh), False
+        yield fresh, False
 
 
 def _in_parts(
-    pinned: Pinned, flow: str | None, accounts: Mapping[str, Account]
+    pinned: Pinned, flow: str | None, accounts: Mapping[str, Gate]
 ) -> Iterator[tuple[Gate, bool]]:
     """Yield the gates of one part: a new one each time, or the fullest.
 
@@ -126,20 +127,38 @@ def _in_parts(
         if fresh is None:
             continue
         if renewed or not standing:
-            yield Gate(fresh), renewed
+            yield fresh, renewed
         else:
-            for account in standing:
-                yield Gate(account), False
+            for gate in standing:
+                yield gate, False
 
 
-def _fresh(pinned: Pinned, kind: str, name: str) -> Account | None:
-    """Return the account that a first charge would open."""
-    gate = pinned_gate(pinned, kind, name)
-    if gate is None:
+def _fresh(pinned: Pinned, kind: str, name: str) -> Gate | None:
+    """Return the gate that a first charge would meet; None if a copy asks for none."""
+    found = _asked_for(pinned, kind, name)
+    if found is None:
         return None
-    rule, halt = gate
-    made = rule_from_text(canonical(rule))
-    return empty_account(str(pinned["dataset"]), kind, name, made, halt)
+    return empty_gate(str(pinned["dataset"]), kind, name, *found)
+
+
+def _asked_for(pinned: Pinned, kind: str, name: str) -> tuple[Rule, str | None] | None:
+    """Return the rule and the halt that a copy asks for."""
+    if kind in ("dataset", "partition", "population"):
+        # All partitions by time together have a cap of their own, if any.
+        whole = pinned.get("whole") if kind == "dataset" else None
+        return _rule("filter", whole or pinned["filter"]), None
+    share = pinned["flows"].get(name, {})
+    if kind == "flow":
+        rule = share.get("filter")
+        return None if rule is None else (_rule("filter", rule), None)
+    rule = share.get("odometer", pinned["odometer"])
+    if rule is None:
+        return None
+    return _rule("odometer", rule), share.get("halt_at_epsilon")
+
+
+def _rule(role: str, numbers: Pinned) -> Rule:
+    return rule_of(canonical({"role": role, **numbers}))
 
 
 def population_of(pinned: Pinned) -> str | None:

@@ -9,8 +9,7 @@ from fractions import Fraction
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter, Odometer, Rule
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.ledger.account import Account
-from dpflow.ledger.gates import Gate
+from dpflow.ledger.decision.gates import Gate
 from dpflow.rounding import number_from_text
 from dpflow.workload import Step, Workload, count_admitted, times, trace
 
@@ -20,7 +19,7 @@ class Load:
     """What each run asks of one account.
 
     Attributes:
-        account: As it stands.
+        account: Its gate, as it stands.
         spent: What a run leaves behind.
         peaks: What must be admitted within a run; one step after the other, each with
             its worst case.
@@ -28,7 +27,7 @@ class Load:
             for each week.
     """
 
-    account: Account
+    account: Gate
     spent: Tally
     peaks: tuple[Tally, ...]
     renewed: bool = False
@@ -86,47 +85,47 @@ def load_of(gate: Gate, workload: Workload, *, renewed: bool = False) -> Load:
     Raises:
         UnsupportedCost: If the gate has no price for a step.
     """
-    pairs = []
+    pairs, used = [], gate.used
     for step in workload:
-        reserved = gate.price(step.cost)
-        pairs.append((reserved, _posted(gate, step, reserved), step.times))
-    *peaks, spent = trace(pairs, gate.account.rule.zero())
+        reserved = gate.price(step.cost, used)
+        posted = _posted(gate, step, reserved)
+        pairs.append((reserved, posted, step.times))
+        used = used + times(posted, step.times)
+    *peaks, spent = trace(pairs, gate.rule.zero())
     kept: list[Tally] = []
     for peak in (spent, *reversed(peaks)):
         if not any(peak.fits_within(other) for other in kept):
             kept.append(peak)
-    return Load(account=gate.account, spent=spent, peaks=tuple(kept), renewed=renewed)
+    return Load(account=gate, spent=spent, peaks=tuple(kept), renewed=renewed)
 
 
 def _posted(gate: Gate, step: Step, reserved: Tally) -> Tally:
     """Return what a step posts, as a settlement would."""
-    cost, outcome, rule = step.cost, step.outcome, gate.account.rule
+    cost, outcome, rule = step.cost, step.outcome, gate.rule
     if outcome is None or gate.size != 1:
         return reserved
     try:
-        if isinstance(rule, Odometer) and gate.account.halt is None:
+        if isinstance(rule, Odometer) and gate.halt is None:
             return rule.charge_realised(cost, outcome)
         return rule.price_realised(cost, outcome)
     except (InvalidCost, UnsupportedCost):
         return reserved
 
 
-def empty_account(
+def empty_gate(
     dataset: str, kind: str, name: str, rule: Rule, halt: Fraction | str | None = None
-) -> Account:
-    """Return an account to which nothing was charged, of no ledger."""
+) -> Gate:
+    """Return a gate to which nothing was charged, of no ledger."""
     zero = rule.zero()
-    return Account(
+    return Gate(
         id="",
         dataset=dataset,
-        term=0,
         kind=kind,
         name=name,
+        partition="",
         rule=rule,
         halt=number_from_text(halt) if isinstance(halt, str) else halt,
         settled=zero,
         held=zero,
-        seq=0,
-        head="",
         state="open",
     )

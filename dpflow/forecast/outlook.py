@@ -19,10 +19,10 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.forecast.cadence import Every, Schedule, schedule_of
 from dpflow.forecast.deployment import deployed_schedule
 from dpflow.forecast.gates import refused_flow
-from dpflow.forecast.loads import Load, empty_account, runs_left
+from dpflow.forecast.loads import Load, empty_gate, runs_left
 from dpflow.ledger import Ledger
-from dpflow.ledger.account import Account
-from dpflow.ledger.runs import (
+from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.views.runs import (
     DatasetRuns,
     FlowRun,
     RunCharge,
@@ -153,10 +153,10 @@ def outlooks(
         today: Default: the day of the clock, in UTC.
     """
     day = today or datetime.now(UTC).date()
-    with ledger.database.read() as session:
-        rows = session.rows("list_accounts", dataset=dataset)
+    with ledger.storage.read() as reading:
+        names = reading.books() if dataset is None else [dataset]
     found: list[Outlook] = []
-    for name in sorted({row["dataset"] for row in rows}):
+    for name in names:
         runs = dataset_runs(ledger, name)
         if runs is not None:
             found += _of_dataset(ledger, runs, day)
@@ -194,7 +194,7 @@ def _of_dataset(ledger: Ledger, runs: DatasetRuns, today: date) -> Iterator[Outl
             flow=flow,
             steps=len(like.steps),
             schedule=flow_schedule(runs.of_flow(flow), today),
-            closed=refused_flow(runs.term.pinned, flow),
+            closed=refused_flow(runs.term.facts["pinned"], flow),
             like=like,
             older=runs.older,
         )
@@ -306,7 +306,7 @@ def flow_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
 
 def loads_of_run(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> list[Load]:
     """Return what another such run asks of each account, as its journal tells."""
-    parts = runs.term.pinned.get("partition")
+    parts = runs.term.facts["pinned"].get("partition")
     renews = parts is not None and parts["by"] in TIMES
     return [
         _load(account, charge, renewed=renews and bool(account.partition))
@@ -315,18 +315,17 @@ def loads_of_run(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> list[Lo
     ]
 
 
-def _load(account: Account, charge: RunCharge, *, renewed: bool) -> Load:
+def _load(gate: Gate, charge: RunCharge, *, renewed: bool) -> Load:
     return Load(
-        account=_empty(account) if renewed else account,
+        account=_empty(gate) if renewed else gate,
         spent=charge.spent,
         peaks=charge.peaks,
         renewed=renewed,
     )
 
 
-def _empty(account: Account) -> Account:
-    names = account.dataset, account.kind, account.name
-    return empty_account(*names, account.rule, account.halt)
+def _empty(gate: Gate) -> Gate:
+    return empty_gate(gate.dataset, gate.kind, gate.name, gate.rule, gate.halt)
 
 
 def budget_load(loads: Iterable[Load]) -> Load | None:

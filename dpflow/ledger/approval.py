@@ -9,13 +9,10 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpflow.exceptions import PolicyNotApplied
 from dpflow.policy import Policy
-
-if TYPE_CHECKING:
-    from dpflow.ledger.terms import Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,40 +37,27 @@ class Approval:
         Raises:
             PolicyNotApplied: If officers are named, and this is none or the author.
         """
-        _check(self, policy, officers)
-
-
-def check_approval(policy: Policy, term: Term | None, approval: Approval) -> None:
-    """Refuse an application that the officers of the governing copy do not carry.
-
-    Raises:
-        PolicyNotApplied: If officers are named, and this is none or the author.
-    """
-    approval.check(policy, (term.officers if term else ()) or policy.officers)
-
-
-def _check(approval: Approval, policy: Policy, officers: tuple[str, ...]) -> None:
-    if not officers:
-        return
-    check_officer(officers, policy.dataset, approval.principal, "apply its policy")
-    mine = _names(approval.principal)
-    if not approval.authors:
-        reason = (
-            "git does not know who wrote the policy as it is now: commit the file, or "
-            "name its author with --author"
+        if not officers:
+            return
+        check_officer(officers, policy.dataset, self.principal, "apply its policy")
+        mine = _names(self.principal)
+        if not self.authors:
+            reason = (
+                "git does not know who wrote the policy as it is now: commit the file, "
+                "or name its author with --author"
+            )
+        elif any(mine & _names(author) for author in self.authors):
+            reason = (
+                f"{self.principal!r} wrote it. Ask another officer "
+                f"({', '.join(officers)}), who sets DPFLOW_PRINCIPAL"
+            )
+        else:
+            return
+        msg = (
+            f"the policy of dataset {policy.dataset!r} names officers, so that someone "
+            f"else than its author applies it, and {reason}."
         )
-    elif any(mine & _names(author) for author in approval.authors):
-        reason = (
-            f"{approval.principal!r} wrote it. Ask another officer "
-            f"({', '.join(officers)}), who sets DPFLOW_PRINCIPAL"
-        )
-    else:
-        return
-    msg = (
-        f"the policy of dataset {policy.dataset!r} names officers, so that someone "
-        f"else than its author applies it, and {reason}."
-    )
-    raise PolicyNotApplied(msg, dataset=policy.dataset)
+        raise PolicyNotApplied(msg, dataset=policy.dataset)
 
 
 def check_officer(

@@ -1,56 +1,63 @@
-"""Many threads that ask about one dataset at once share one transaction.
+"""Many threads that ask about one dataset at once share one load and one store.
 
-A commit costs a sync of the disk, and the dataset's lock is held for as long. So one
-of the threads that wait takes all their requests, in the order in which they came, and
-has them decided one after another in one transaction; each gets its own answer. A
-thread that asks alone is served as if this were not here.
+A commit costs a sync of the disk, and a book's lock is held for as long. So one of the
+threads that wait takes all their commands, in the order in which they came, and has
+them decided one after another in one transaction; each gets its own answer. A thread
+that asks alone is served as if this were not here.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.ledger.records import Answer, Request
+from dpflow.ledger.model import Command
 from dpflow.locks import Line, Turn
 
 #: More would make the first in line wait for too many others.
 MOST_AT_ONCE = 64
 
-_Answers = Sequence[Answer | Exception]
-_Decide = Callable[[Sequence[Request]], _Answers]
+_Answers = Sequence[Any]
+_Decide = Callable[[Sequence[Command]], _Answers]
 
 
 class _Waiting(Turn):
-    """A request, and the thread that waits for its answer."""
+    """A command, and the thread that waits for its answer."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, command: Command) -> None:
         super().__init__()
-        self.request = request
-        self.answer: Answer | Exception | None = None
+        self.command = command
+        self.answer: Any = None
+        self.answered = False
         self.since = time.monotonic()
 
 
 class Combiner:
-    """Lines of requests, one for each set of datasets.
+    """Lines of commands, one for each name.
 
     Args:
-        decide: Decides several requests in one transaction.
+        decide: Decides several commands in one transaction; an error is an answer.
     """
 
     def __init__(self, decide: _Decide) -> None:
         self._decide = decide
-        self._lines: dict[tuple[str, ...], Line] = {}
+        self._lines: dict[object, Line] = {}
 
-    def ask(self, request: Request) -> Answer | Exception:
-        """Return the answer to a request, decided with those that wait beside it."""
-        line = self._lines.setdefault(tuple(sorted(request.datasets)), Line())
-        mine = _Waiting(request)
+    def ask(self, name: object, command: Command) -> Any:
+        """Return the answer to a command, decided with those that wait beside it.
+
+        Args:
+            name: Of the line to wait in: of what the command locks.
+            command: What is asked.
+        """
+        line = self._lines.setdefault(name, Line())
+        mine = _Waiting(command)
         try:
             try:
                 line.join(mine)
-                while mine.answer is None:
+                while not mine.answered:
                     if line.is_first(mine):
                         self._lead(line)
                     elif mine in line.turns():
@@ -67,7 +74,7 @@ class Combiner:
         return mine.answer
 
     def _lead(self, line: Line) -> None:
-        """Have the first in line decided, this thread's own request among them.
+        """Have the first in line decided, this thread's own command among them.
 
         An interrupt is for this thread. The others stay in line and are asked for
         again: the same ids, so that what was charged is not charged twice.
@@ -75,7 +82,7 @@ class Combiner:
         batch = _waiting(line)[:MOST_AT_ONCE]
         if not batch:
             return
-        answers = self._decided([waiting.request for waiting in batch])
+        answers = self._decided([waiting.command for waiting in batch])
         for waiting, answer in zip(batch, answers, strict=True):
             _tell(line, waiting, answer)
         if isinstance(answers[0], LedgerUnavailable):
@@ -94,17 +101,28 @@ class Combiner:
             if now - waiting.since >= limit / 2:
                 _tell(line, waiting, LedgerUnavailable(error.message, **error.details))
 
-    def _decided(self, requests: Sequence[Request]) -> _Answers:
+    def _decided(self, commands: Sequence[Command]) -> _Answers:
         try:
-            return self._decide(requests)
+            return self._decide(commands)
         except LedgerUnavailable as error:
+            if "waited" not in error.details and len({c.guarded for c in commands}) > 1:
+                # A witness that does not answer is no obstacle for a settlement.
+                return self._apart(commands)
             # One for each thread: a traceback belongs to who raises it.
-            return [LedgerUnavailable(error.message, **error.details) for _ in requests]
+            return [LedgerUnavailable(error.message, **error.details) for _ in commands]
         except Exception as error:  # noqa: BLE001 (of whatever kind, it is someone's)
-            if len(requests) == 1:
+            if len(commands) == 1:
                 return [error]
             # What is wrong for one need not be wrong for the next.
-            return [self._decided([request])[0] for request in requests]
+            return [self._decided([command])[0] for command in commands]
+
+    def _apart(self, commands: Sequence[Command]) -> _Answers:
+        """Decide what the witness guards, and what it does not, by themselves."""
+        found: dict[int, Any] = {}
+        for guarded in (False, True):
+            some = [c for c in commands if c.guarded is guarded]
+            found |= zip(map(id, some), self._decided(some), strict=True)
+        return [found[id(command)] for command in commands]
 
 
 def _waiting(line: Line) -> list[_Waiting]:
@@ -112,12 +130,13 @@ def _waiting(line: Line) -> list[_Waiting]:
     return [
         turn
         for turn in line.turns()
-        if isinstance(turn, _Waiting) and turn.answer is None and not turn.is_over
+        if isinstance(turn, _Waiting) and not turn.answered and not turn.is_over
     ]
 
 
-def _tell(line: Line, waiting: _Waiting, answer: Answer | Exception) -> None:
+def _tell(line: Line, waiting: _Waiting, answer: Any) -> None:
     """Give an answer; who has it need not stand in line."""
     waiting.answer = answer
+    waiting.answered = True
     line.leave(waiting)
     waiting.call()

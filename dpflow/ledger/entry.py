@@ -6,8 +6,11 @@ It needs the standard library only, so that an auditor can run it alone.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import sha256
+from json import encoder
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
 
@@ -64,19 +67,58 @@ class Columns(NamedTuple):
 
 # Text and hashes
 
-_encode = json.JSONEncoder(
+
+def _no_json(found: object) -> object:
+    what = f"{type(found).__name__} is nothing that JSON knows"
+    raise TypeError(what)
+
+
+#: Made once: `json.JSONEncoder` makes one of these at each call.
+_make = getattr(encoder, "c_make_encoder", None)
+_chunks = _make and _make(None, _no_json, quoted, None, ":", ",", True, False, False)
+_slowly = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
 ).encode
+_read = json.JSONDecoder().raw_decode
 
 
 def canonical(data: object) -> str:
-    """Write JSON-able data in one form: sorted, without spaces, in ASCII."""
-    return _encode(data)
+    """Write JSON-able data in one form: sorted, without spaces, in ASCII.
+
+    Raises:
+        TypeError: If it is nothing that JSON knows.
+        ValueError: If there is no end of it, or a number is none.
+    """
+    if _chunks is None or not isinstance(data, dict | list | tuple):
+        return _slowly(data)
+    try:
+        return "".join(_chunks(data, 0))
+    except RecursionError as error:
+        what = "it holds itself, or is too deep"
+        raise ValueError(what) from error
+
+
+def parsed(text: str) -> Any:
+    """Read JSON without anything around it.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    found, end = _read(text)
+    if end != len(text):
+        what = f"{text[:80]!r} goes on behind its end"
+        raise ValueError(what)
+    return found
+
+
+def amounts_text(amounts: Amounts) -> str:
+    """Write amounts in canonical form."""
+    return f"[{','.join(map(str, amounts))}]"
 
 
 def postings_text(postings: Mapping[str, Posting]) -> str:
     """Write postings in canonical form."""
-    return _encode(postings)
+    return canonical(postings)
 
 
 def postings_from_text(text: str) -> dict[str, Posting]:
@@ -85,28 +127,33 @@ def postings_from_text(text: str) -> dict[str, Posting]:
     Raises:
         JournalError: If it is anything else, or has another form.
     """
-    try:
-        found = {
-            account: Posting(*(_amounts(part) for part in parts))
-            for account, parts in json.loads(text).items()
-        }
-    except (ValueError, TypeError, AttributeError) as error:
-        what = f"{text[:80]!r} are no postings"
-        raise JournalError(what) from error
-    if _encode(found) != text:
-        what = f"{text[:80]!r} is not the canonical form of its postings"
+    found: dict[str, Posting] = {}
+    last, written = None, 1
+    if text == "{}":
+        return found
+    for part in _POSTING.finditer(text):
+        whole, told, amount, settled, held = part.group(0, 1, 2, 3, 4)
+        name = parsed(told) if "\\" in told else told[1:-1]
+        # In order, each once, and nothing between them: there is one form only.
+        in_order = last is None or name > last
+        if part.start() != written or not in_order or quoted(name) != told:
+            break
+        found[name] = Posting(_amounts(amount), _amounts(settled), _amounts(held))
+        last, written = name, written + len(whole)
+    if not found or written != len(text) or text[0] != "{" or text[-1] != "}":
+        what = f"{text[:80]!r} are no postings in their canonical form"
         raise JournalError(what)
     return found
 
 
-def _amounts(found: object) -> Amounts:
-    if not isinstance(found, list) or not found:
-        raise ValueError
-    for amount in found:
-        # A bool is an int, and 1.0 equals one.
-        if type(amount) is not int or amount < 0:
-            raise ValueError
-    return tuple(found)
+_NUMBERS = r"\[((?:0|[1-9][0-9]*)(?:,(?:0|[1-9][0-9]*))*)\]"
+_NAME = r'("(?:[ !#-\[\]-~]|\\["\\bfnrtu])*")'
+_POSTING = re.compile(rf"{_NAME}:\[{_NUMBERS},{_NUMBERS},{_NUMBERS}\](?:,|\}}$)")
+
+
+@lru_cache(maxsize=10_000)
+def _amounts(text: str) -> Amounts:
+    return tuple(map(int, text.split(",")))
 
 
 def entry_hash(previous: str, columns: Columns) -> str:
@@ -137,23 +184,53 @@ def entry_of(previous: str, columns: Columns, told: str) -> Entry:
     Raises:
         JournalError: If it is not what was hashed when it was written.
     """
-    if entry_hash(previous, columns) != told:
-        what = "its content, or an entry before it, is not what was hashed"
-        raise JournalError(what)
+    proof = proof_of(previous, columns, told)
+    read = _same_body if columns[2] in _LONG else parsed
     try:
-        body = json.loads(columns.body)
+        body = read(columns[5])
     except ValueError:
         body = None
     if not isinstance(body, dict):
         what = "its body is no JSON object"
         raise JournalError(what)
-    postings = postings_from_text(columns.postings)
-    book, number, kind, charge, _, _, at, writer = columns
-    return Entry(book, number, kind, charge, postings, body, at, writer, told)
+    return proof._replace(body=body)
+
+
+#: Kinds of which the same few are read at each step, and their bodies are long.
+_LONG = ("open", "tighten")
+_same_body = lru_cache(maxsize=256)(parsed)
+
+
+def proof_of(previous: str, columns: Columns, told: str) -> Entry:
+    """Read an entry without its body, to check by it what it moved.
+
+    Raises:
+        JournalError: As `entry_of`.
+    """
+    if entry_hash(previous, columns) != told:
+        what = "its content, or an entry before it, is not what was hashed"
+        raise JournalError(what)
+    book, number, kind, charge, postings, _, at, writer = columns
+    moved = postings_from_text(postings)
+    return Entry(book, number, kind, charge, moved, _NO_BODY, at, writer, told)
+
+
+_NO_BODY: Mapping[str, Any] = {}
+
+
+class Written(Entry):
+    """An entry that was just written, with its texts.
+
+    Attributes:
+        texts: Its postings and its body in canonical form; None once it is changed.
+    """
+
+    texts: tuple[str, str] | None = None
 
 
 def columns_of(entry: Entry) -> Columns:
     """Return an entry as a database keeps it."""
     book, number, kind, charge, postings, body, at, writer, _ = entry
-    told = postings_text(postings)
-    return Columns(book, number, kind, charge, told, canonical(body), at, writer)
+    texts = entry.texts if isinstance(entry, Written) else None
+    told, text = texts or (postings_text(postings), canonical(body))
+    return Columns(book, number, kind, charge, told, text, at, writer)

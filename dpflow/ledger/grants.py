@@ -20,6 +20,7 @@ from typing import Any
 from dpflow.config import ledger_key
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.records import canonical, digest
+from dpflow.policy import Policy
 from dpflow.rounding import number_from_text
 
 _KIND = "dpflow grant 1"
@@ -121,6 +122,48 @@ def grant_from_facts(facts: Mapping[str, Any]) -> Grant:
             msg = f"{name} of a grant must be a text, got {value!r}"
             raise TypeError(msg)
     return grant
+
+
+def check_covers(
+    grant: Grant, policy: Policy, ledger: str, environment: str | None
+) -> None:
+    """Refuse a policy that promises more, or something else, than a grant gives.
+
+    Args:
+        grant: What was given.
+        policy: What this ledger would promise; its lifetime bounds all its terms.
+        ledger: This ledger.
+        environment: What it serves.
+
+    Raises:
+        ConfigurationError: With what differs.
+    """
+    if grant.taker != ledger:
+        what = f"is for ledger {grant.taker}, and this is ledger {ledger}"
+    elif grant.environment not in (None, environment):
+        what = f"is for the environment {grant.environment!r}, not {environment!r}"
+    elif (grant.source, grant.unit, grant.relation) != (
+        policy.source,
+        policy.unit,
+        policy.relation,
+    ):
+        what = (
+            f"is for {grant.unit} ({grant.relation}) of source {grant.source!r}, the "
+            f"policy for {policy.unit} ({policy.relation}) of {policy.source!r}"
+        )
+    elif policy.lifetime is None:
+        what = "needs a policy with a `lifetime`, which bounds all its terms together"
+    elif not grant.covers(policy.declared()["lifetime"]):
+        limit = policy.declared()["lifetime"]
+        what = (
+            f"gives epsilon {grant.epsilon} and delta {grant.delta}, and the policy's "
+            f"lifetime is epsilon {limit['epsilon']} and delta {limit['delta']}: lower "
+            "it, or carve more"
+        )
+    else:
+        return
+    msg = f"the grant for dataset {policy.dataset!r} {what}"
+    raise ConfigurationError(msg)
 
 
 def _signature(key: bytes, told: str) -> str:

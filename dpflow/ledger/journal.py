@@ -20,13 +20,14 @@ and what its charge holds there:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import add, sub
+from operator import add, le, sub
 from typing import Any, NamedTuple
 
 from dpflow.ledger.entry import (
     Columns,
     Entry,
     Posting,
+    Written,
     canonical,
     entry_hash,
     postings_text,
@@ -51,6 +52,7 @@ from dpflow.ledger.rows import (
     book_of,
     charge_of,
     epoch_of,
+    flow_mark,
     key_of,
     name_of_term,
     run_of,
@@ -66,7 +68,8 @@ class Kind(NamedTuple):
         settles: Whether its amount is added to what is settled.
         ends: The state that its charge has afterwards, if it ends one.
         returns: Whether its amount must be all that its charge holds.
-        ran: By how much it changes the number of charges that may have read data.
+        ran: By how much it changes the number of charges that may have read data. No
+            body runs under a preflight, so that a seal takes it back as a void does.
         charges: Whether its postings may hold anything but nothing.
     """
 
@@ -90,7 +93,7 @@ KINDS: Mapping[str, Kind] = {
     "settle": Kind(settles=True, ends="settled"),
     "void": Kind(ends="void", returns=True, ran=-1),
     "forfeit": Kind(settles=True, ends="forfeited", returns=True),
-    "seal": Kind(ends="sealed", returns=True),
+    "seal": Kind(ends="sealed", returns=True, ran=-1),
     "amend": Kind(settles=True, ran=1),
     "prior": Kind(settles=True, ran=1),
     "repair": Kind(settles=True, ran=1),
@@ -112,8 +115,10 @@ def posted(
     Raises:
         JournalError: If the account would hold less than nothing.
     """
-    nothing = (0,) * len(amount)
-    settled, holds = (nothing, nothing) if before is None else before[3:5]
+    if before is None:
+        settled = holds = (0,) * len(amount)
+    else:
+        settled, holds = before.settled, before.held
     rule = KINDS[kind]
     if len(settled) != len(amount) or (rule.ends and len(held) != len(amount)):
         what = f"{list(amount)} has not as many components as its account"
@@ -167,13 +172,15 @@ def written(
             held.get(account, ()),
             drawn=drawn,
         )
-        for account, amount in amounts.items()
+        for account, amount in sorted(amounts.items())
     }
     number, told = head.number + 1, postings_text(postings)
     text = canonical(body)
     columns = Columns(book, number, kind, charge, told, text, at, writer)
     whole = entry_hash(head.hash, columns)
-    return Entry(book, number, kind, charge, postings, body, at, writer, whole)
+    entry = Written(book, number, kind, charge, postings, body, at, writer, whole)
+    entry.texts = told, text
+    return entry
 
 
 def follow(rows: Rows, entry: Entry) -> Changes:
@@ -226,9 +233,10 @@ class _Moves:
         held = self.before.held if self.rule.ends and self.before else {}
         drawn = self.preflight is not None
         overdrawn, told = self.body.get("overdrawn", ()), self.body.get("told", {})
+        book, number, mine = entry.book, entry.number, f"{entry.book}#"
         for name, posting in entry.postings.items():
             before = account_of(self.rows, name)
-            if name.partition("#")[0] != entry.book:
+            if not name.startswith(mine):
                 what = f"account {name!r} belongs to another book"
                 raise JournalError(what)
             found = posted(
@@ -241,13 +249,12 @@ class _Moves:
                     f"{list(found.settled)} and {list(found.held)}"
                 )
                 raise JournalError(what)
-            moved = before or Account(name, entry.book, 0, (), ())
-            self.changes["account", name] = moved._replace(
-                entry=entry.number,
-                settled=found.settled,
-                held=found.held,
-                overdrawn=moved.overdrawn or name in overdrawn,
-                told=(*moved.told, *told.get(name, ())),
+            known, above = ({}, False) if before is None else (before[6], before[5])
+            if name in told:
+                known = {**known, **dict.fromkeys(told[name], number)}
+            _, settled, holds = found
+            self.changes["account", name] = Account(
+                name, book, number, settled, holds, above or name in overdrawn, known
             )
 
     def charge(self) -> None:
@@ -278,16 +285,17 @@ class _Moves:
                 "open",
                 body["owner"],
                 {},
-                {},
+                amounts,
                 covers=body.get("covers"),
                 key=body.get("key"),
-                epoch=epoch_of(self.rows),
+                epoch=int(body.get("epoch", 0)),
             )
         elif before.state != "open" or entry.book in before.places:
             what = f"charge {entry.charge} was made before"
             raise JournalError(what)
-        held = {**before.held, **amounts}
-        self._keep(before._replace(held=held))
+        else:
+            before = before._replace(held={**before.held, **amounts})
+        self._keep(before)
         if self.preflight is not None:
             self._drawn(self.preflight["id"], amounts)
         if before.covers is not None:
@@ -317,6 +325,10 @@ class _Moves:
         key = ("granted", self.entry.book, step)
         known = self.rows.get(key)
         most = known.most if isinstance(known, Granted) else {}
+        if all(map(most.__contains__, amounts)) and all(
+            all(map(le, amount, most[name])) for name, amount in amounts.items()
+        ):
+            return
         higher = {
             name: tuple(map(max, most.get(name, amount), amount))
             for name, amount in amounts.items()
@@ -326,12 +338,17 @@ class _Moves:
 
     def _ended(self, state: str) -> None:
         entry, charge = self.entry, self._known()
-        mine = {name for name in charge.held if name.partition("#")[0] == entry.book}
+        book = f"{entry.book}#"
+        mine = {name for name in charge.held if name.startswith(book)}
         if charge.state not in ("open", state) or not mine:
             what = f"it ends charge {charge.id}, which is {charge.state}"
             raise JournalError(what)
         if mine != set(entry.postings):
             what = f"it ends charge {charge.id} on some of its accounts only"
+            raise JournalError(what)
+        if (entry.kind, charge.covers is None) in (("seal", True), ("settle", False)):
+            # The rest of a preflight returns, for nothing ran under it; a step's never.
+            what = f"a {entry.kind} is no end of charge {charge.id}"
             raise JournalError(what)
         if self.rule.returns:
             for name, posting in entry.postings.items():
@@ -342,7 +359,9 @@ class _Moves:
                     )
                     raise JournalError(what)
         held = {name: a for name, a in charge.held.items() if name not in mine}
-        self._keep(charge._replace(state=state, held=held))
+        self._keep(
+            Charge(charge.id, state, charge.owner, charge.places, held, *charge[5:])
+        )
 
     def release(self) -> None:
         """Claim the charge's release key, keep its output's digest, or let it go."""
@@ -355,7 +374,9 @@ class _Moves:
         kept = found if isinstance(found, Release) else None
         mine = kept is not None and kept.charge == charge.id
         if kind == "reserve" and not mine:
-            self.changes[place] = Release(charge.key, charge.id, entry.book, "claimed")
+            # The same whichever of the charge's books is followed first.
+            book = str(self.body["accounts"][0]).partition("#")[0]
+            self.changes[place] = Release(charge.key, charge.id, book, "claimed")
         elif kept is None or not mine:
             return
         elif kind == "settle" and self.body["outcome"] == "completed":
@@ -383,8 +404,11 @@ class _Moves:
             self.changes[EPOCH] = Epoch(epoch)
         for name, said in body.get("claims", {}).items():
             known = self.rows.get(("claim", name))
-            by = known.by if isinstance(known, Claim) else {}
-            self.changes["claim", name] = Claim(name, {**by, entry.book: said})
+            by = dict(known.by) if isinstance(known, Claim) else {}
+            by.pop(entry.book, None)
+            if said is not None:
+                by[entry.book] = said
+            self.changes["claim", name] = Claim(name, by)
 
     def _refused(self) -> None:
         entry, charged = self.entry, self.body.get("flow_run")
@@ -413,12 +437,11 @@ class _Moves:
                 raise JournalError(what)
         ran = head.ran
         if self.rule.ran:
-            charge = self.changes.get(("charge", entry.charge or ""))
-            covers = isinstance(charge, Charge) and charge.covers is not None
-            # No body runs under a preflight; its steps are charges of their own.
-            more = 0 if covers else self.rule.ran
-            terms_of = {name_of_term(name) for name in entry.postings}
-            ran = {**ran, **{term: ran.get(term, 0) + more for term in terms_of}}
+            more, of = self.rule.ran, {name_of_term(name) for name in entry.postings}
+            ran = {**ran, **{term: ran.get(term, 0) + more for term in of}}
+        if entry.kind == "reserve" and self.body.get("flow") is not None:
+            flow = flow_mark(terms, self.body["flow"])
+            ran = ran if flow in ran else {**ran, flow: 1}
         self.changes["book", entry.book] = Book(
             entry.book, entry.number, entry.hash, frozen, ran, terms
         )

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.costs import Cost
 from dpflow.accounting.theorem import Outcome, Rule, lower_thresholds
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.grants import Grant
 from dpflow.ledger.journal import follow, written
-from dpflow.ledger.records import Request, TermView
+from dpflow.ledger.records import Request
 from dpflow.ledger.rows import (
     Account,
     Book,
@@ -35,7 +33,20 @@ from dpflow.ledger.rows import (
     Term,
 )
 from dpflow.policy import Policy
-from dpflow.policy_changes import Change, Verdict
+
+
+class Reach(IntEnum):
+    """How much is read of the charges that keys lead to, beside their entries.
+
+    Attributes:
+        ENTRIES: Their releases.
+        ACCOUNTS: The books and accounts that their end moves as well.
+        TERMS: The terms of these accounts as well.
+    """
+
+    ENTRIES = 0
+    ACCOUNTS = 1
+    TERMS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +56,14 @@ class Keys:
     Attributes:
         books: What is locked; their newest terms are read.
         gates: By book, the accounts of the newest term, by what follows its number.
-        charges: Ids of charges, with their accounts, entries and releases.
-        releases: Release keys, with the charges that made them.
+        charges: Ids of charges.
+        releases: Release keys, with the charges that made them and their entries.
         runs: Flow runs, with their preflights.
         granted: What a step was granted before, as (book, step).
         claims: Names that are used once.
         whole: Books of which every term and account is needed.
+        entries: Further entries, as (book, number); one that is not there is left out.
+        reach: How much is read of the charges and preflights.
     """
 
     books: tuple[str, ...] = ()
@@ -61,6 +74,27 @@ class Keys:
     granted: tuple[tuple[str, str], ...] = ()
     claims: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
+    entries: tuple[tuple[str, int], ...] = ()
+    reach: Reach = Reach.TERMS
+
+    def and_of(self, other: Keys) -> Keys:
+        """Return the keys of both."""
+        names = [each.name for each in fields(self) if each.name not in _APART]
+        gates = {
+            book: tuple(dict.fromkeys((*self.gates.get(book, ()), *places)))
+            for book, places in {**self.gates, **other.gates}.items()
+            for places in [other.gates.get(book, ())]
+        }
+        found = {
+            name: tuple(dict.fromkeys((*getattr(self, name), *getattr(other, name))))
+            for name in names
+        }
+        found["books"] = tuple(sorted(found["books"]))
+        return Keys(**found, gates=gates, reach=max(self.reach, other.reach))
+
+
+#: What `Keys.and_of` does not simply put together.
+_APART = ("gates", "reach")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +180,10 @@ class Command:
         at: The time, a label.
         writer: Who writes.
         facts: Who decides, with which code, for the journal.
+        guarded: Whether it is decided only while the witness agrees with the ledger.
     """
+
+    guarded: ClassVar[bool] = False
 
     at: str
     writer: str
@@ -165,6 +202,8 @@ class Reserve(Command):
     Attributes:
         applies: Whether a policy that nothing was charged under is applied by it.
     """
+
+    guarded: ClassVar[bool] = True
 
     request: Request
     applies: bool = True
@@ -192,6 +231,8 @@ class Reserve(Command):
             runs=tuple(dict.fromkeys(run for run in around if run is not None)),
             granted=tuple((book, request.step) for book in sorted(gates)),
             claims=tuple(f"source {source}" for source in sources),
+            # A new preflight may end the one before.
+            reach=Reach.ENTRIES if request.covers is None else Reach.ACCOUNTS,
         )
 
 
@@ -216,6 +257,7 @@ class End(Command):
         body: Further facts, such as the outcome and the digest of the value.
         reported: Number of sub-steps that ran, or cell of the mechanism's output.
         again: Whether it was sent before, so that it may have come through already.
+        value: The encoded output; None keeps nothing to replay.
     """
 
     charge: str
@@ -224,11 +266,13 @@ class End(Command):
     body: Mapping[str, Any] = field(default_factory=dict)
     reported: Outcome | None = None
     again: bool = False
+    value: str | None = None
 
     @property
     def keys(self) -> Keys:
-        """The charge with all that it holds."""
-        return Keys(charges=(self.charge,))
+        """The charge with all that it holds; a report is priced by its terms' rules."""
+        reach = Reach.ACCOUNTS if self.reported is None else Reach.TERMS
+        return Keys(charges=(self.charge,), reach=reach)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,176 +287,25 @@ class Seal(Command):
     @property
     def keys(self) -> Keys:
         """The run with the charge that holds it."""
-        return Keys(runs=(self.run,))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Freeze(Command):
-    """Refuse everything on a book, or end that."""
-
-    book: str
-    who: str
-    because: str
-    thaw: bool = False
-
-    @property
-    def keys(self) -> Keys:
-        """The book with its newest term."""
-        return Keys(books=(self.book,))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amend(Command):
-    """Charge what a step cost more than was reserved for it."""
-
-    charge: str
-    cost: Cost
-    because: str
-
-    @property
-    def keys(self) -> Keys:
-        """The charge with all that it holds."""
-        return Keys(charges=(self.charge,))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prior(Command):
-    """Charge what was spent elsewhere: before the ledger, or by another one.
-
-    Attributes:
-        request: The dataset, its partitions and the cost.
-        evidence: The sha256 of what proves it; each is charged once.
-        grant: For a part of the budget that another ledger may spend, the grant.
-    """
-
-    request: Request
-    because: str
-    evidence: str
-    grant: Grant | None = None
-    applies: bool = True
-
-    @property
-    def keys(self) -> Keys:
-        """The accounts of every gate, and the evidence."""
-        keys = Reserve(at="", writer="", request=self.request).keys
-        return Keys(books=keys.books, gates=keys.gates, claims=(self.name,))
-
-    @property
-    def name(self) -> str:
-        """The name that a term uses once."""
-        return f"evidence {self.evidence}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What whoever applies a policy asks for, besides the file.
-
-    Attributes:
-        because: Why; a new term has to say.
-        new_term: Open a term with tallies of its own.
-        raise_lifetime: Raise or drop the lifetime; the promise it made is void then.
-        grant: A part of another ledger's budget, under which the term is opened.
-    """
-
-    because: str = ""
-    new_term: bool = False
-    raise_lifetime: bool = False
-    grant: Grant | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Apply(Command):
-    """Make a policy the ledger's own copy, which governs from then on.
-
-    Attributes:
-        forgotten: Accounts that the witness knows to have been charged.
-    """
-
-    policy: Policy
-    wish: Wish
-    approval: Approval
-    forgotten: tuple[str, ...] = ()
-
-    @property
-    def keys(self) -> Keys:
-        """Every term and account of the book, and who uses its source or grant."""
-        policy, grant = self.policy, self.wish.grant
-        names = [f"source {policy.source}"] if policy.source is not None else []
-        names += [f"grant {grant.digest}"] if grant is not None else []
-        book = (policy.dataset,)
-        return Keys(books=book, whole=book, claims=tuple(names))
+        return Keys(runs=(self.run,), reach=Reach.ACCOUNTS)
 
 
 # What comes of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """What applying a policy would do.
-
-    Attributes:
-        term: The term that governs now; None if nothing was applied yet.
-        changes: Each field that differs, judged.
-        action: What `apply` does; "new term" it does only if asked for one.
-        why: Why a policy that is tighter nevertheless needs a new term.
-        pins: For "tighten", the copy that will govern.
-        terms: The terms so far.
-        obstacle: What the lifetime has against it; empty if nothing.
-    """
-
-    dataset: str
-    term: Term | None
-    changes: tuple[Change, ...]
-    verdict: Verdict | Literal["same"]
-    action: str
-    why: str
-    pins: Mapping[str, Any] | None
-    terms: tuple[TermView, ...]
-    obstacle: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
-    """What was applied.
-
-    Attributes:
-        term: Number of the term that governs now.
-        accounts: Accounts whose gate was tightened.
-        closed: Those of them that admit nothing more, for their usage was above.
-        terms: The terms, this one included.
-    """
-
-    dataset: str
-    action: str
-    term: int
-    changes: tuple[Change, ...]
-    accounts: tuple[str, ...]
-    closed: tuple[str, ...]
-    terms: tuple[TermView, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Posted:
-    """What was posted to one account.
-
-    Attributes:
-        amount: In the theorem's own currency.
-        state: Of the account afterwards: "overdrawn" if its gate would not have
-            admitted so much.
-    """
-
-    account: str
-    entry: int
-    amount: Mapping[str, str]
-    state: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """An answer, and the entries that say all of what it changes."""
+    """An answer, and the entries that say all of what it changes.
+
+    Attributes:
+        state: After the entries, for the next decision.
+        changes: The rows that `follow` made of the entries; None takes one away.
+    """
 
     answer: Any
+    state: State
     entries: tuple[Entry, ...] = ()
+    changes: Changes = field(default_factory=dict)
 
 
 class Pen:
@@ -422,6 +315,7 @@ class Pen:
         self.state = state
         self.command = command
         self.entries: list[Entry] = []
+        self.changes: Changes = {}
 
     def write(
         self,
@@ -433,6 +327,9 @@ class Pen:
         charge: str | None = None,
     ) -> Entry:
         """Write the next entry of a book."""
+        for name in body.get("claims", ()):
+            # What others said of a name that was not loaded would be lost.
+            assert name in self.command.keys.claims, name
         entry = written(
             self.state.rows,
             book,
@@ -443,13 +340,20 @@ class Pen:
             at=self.command.at,
             writer=self.command.writer,
         )
-        self.state = self.state.after(follow(self.state.rows, entry), entry)
+        made = follow(self.state.rows, entry)
+        self.state = self.state.after(made, entry)
+        self.changes |= made
         self.entries.append(entry)
         return entry
 
     def decided(self, answer: Any) -> Decision:
         """Return an answer with what was written."""
-        return Decision(answer=answer, entries=tuple(self.entries))
+        return Decision(
+            answer=answer,
+            state=self.state,
+            entries=tuple(self.entries),
+            changes=self.changes,
+        )
 
 
 # Gates as a term pins them

@@ -42,7 +42,7 @@ class Request:
 
     Attributes:
         reservation: A fresh uuid of this execution of the body, made before sending.
-        owner: The process that asks (`dpflow.ledger.owner`).
+        owner: The process that asks (`dpflow.ledger.storage.owners`).
         policies: One per dataset that the step reads; all admit it or none.
         populations: One per population that any of these datasets belongs to.
         cost: The step's worst case.
@@ -308,7 +308,12 @@ class AccountView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line of the journal."""
+    """One line of a journal: what an entry posts to an account, or only says.
+
+    Attributes:
+        account: The account; of an entry that posts nothing, its term's whole.
+        seq: The entry's number in the journal of its dataset or population.
+    """
 
     account: str
     seq: int
@@ -330,7 +335,8 @@ class RefusalView:
     Attributes:
         account: The first account that did not admit it.
         term: The term of that account.
-        position: The entry's place among those of all accounts.
+        book: The dataset or population in whose journal it stands.
+        position: The entry's number there.
     """
 
     dataset: str
@@ -339,6 +345,7 @@ class RefusalView:
     body: Mapping[str, Any]
     at: str
     term: int = 0
+    book: str = ""
     position: int = 0
 
 

@@ -20,7 +20,7 @@ from dpflow.rounding import (
 )
 
 if TYPE_CHECKING:
-    from dpflow.ledger.account import Account
+    from dpflow.ledger.decision.gates import Gate
 
 _JOURNALED = ("gate", "theorem", "asked", "left", "fits")
 
@@ -41,7 +41,7 @@ class Refusal:
     """
 
     request: Request
-    account: Account
+    account: Gate
     asked: Tally
     closed: bool
     halted: bool
@@ -110,7 +110,7 @@ def refused_with_run(request: Request, run: Mapping[str, Any]) -> BudgetRefused:
     )
 
 
-def _gate(account: Account) -> str:
+def _gate(account: Gate) -> str:
     theorem, dataset = account.rule.theorem, _dataset(account)
     if account.kind in ("dataset", "population"):
         return f"the {theorem} filter of {dataset}"
@@ -123,7 +123,7 @@ def _gate(account: Account) -> str:
     return f"the {theorem} odometer of flow {account.name!r} on {dataset}"
 
 
-def _dataset(account: Account) -> str:
+def _dataset(account: Gate) -> str:
     if account.kind == "population":
         return f"population {account.dataset.partition('/')[2]!r}"
     return f"dataset {account.dataset!r}"
@@ -144,8 +144,8 @@ def _reason(refusal: Refusal) -> str:
     if account.state != "open":
         return f"the account is {account.state}."
     if isinstance(account.rule, Odometer) and account.halt is not None:
-        reading = account.rule.read(account.settled + account.held)
-        reached = account.rule.read(account.settled + account.held + refusal.asked)
+        reading = account.rule.read(account.used)
+        reached = account.rule.read(account.used + refusal.asked)
         return (
             f"its reading would rise from {reading_up(reading)} to "
             f"{reading_up(reached)}, above "
@@ -158,23 +158,23 @@ def _reason(refusal: Refusal) -> str:
     return f"it asked for {asked}{rest} of {_budget(account)}."
 
 
-def _budget(account: Account) -> str:
+def _budget(account: Gate) -> str:
     if not isinstance(account.rule, Filter):
         return "the budget"
     rule = account.rule
     return f"(epsilon {short_up(rule.epsilon)}, delta {short_up(rule.delta)})"
 
 
-def _left(account: Account) -> dict[str, str] | None:
+def _left(account: Gate) -> dict[str, str] | None:
     if isinstance(account.rule, Odometer):
         return _odometer_left(account)
     left = account.left()
     return None if left is None else account.rule.named(left)
 
 
-def _asked(account: Account, amount: Tally) -> dict[str, str]:
+def _asked(account: Gate, amount: Tally) -> dict[str, str]:
     """Return what a step asked of an account; of a halt, how far its reading rises."""
-    rule, before = account.rule, account.settled + account.held
+    rule, before = account.rule, account.used
     if account.halt is not None and isinstance(rule, Odometer):
         reading, reached = rule.read(before), rule.read(before + amount)
         if reached != float("inf"):
@@ -182,11 +182,11 @@ def _asked(account: Account, amount: Tally) -> dict[str, str]:
     return rule.named(amount)
 
 
-def _odometer_left(account: Account) -> dict[str, str] | None:
+def _odometer_left(account: Gate) -> dict[str, str] | None:
     """Return the distance of the reading from the halt, rounded down."""
     if account.halt is None or not isinstance(account.rule, Odometer):
         return None
-    reading = account.rule.read(account.settled + account.held)
+    reading = account.rule.read(account.used)
     if reading == float("inf"):
         return {"epsilon": "0"}
     distance = max(account.halt - Fraction(reading), Fraction(0))

@@ -30,7 +30,7 @@ class Book(NamedTuple):
         hash: Of that entry.
         frozen: Who froze it, why and when; None if it is open.
         ran: By term, how many charges may have read data: those that were given back
-            do not count.
+            do not count. Also a mark for each flow that was ever charged in a term.
         terms: How many terms it has; the last one governs.
     """
 
@@ -62,7 +62,7 @@ class Account(NamedTuple):
     Attributes:
         entry: Number of the entry that moved it last.
         overdrawn: Whether more was charged than its filter admits.
-        told: Thresholds of use that were told.
+        told: Thresholds of use that were told, with the entries that told them.
     """
 
     id: str
@@ -71,7 +71,7 @@ class Account(NamedTuple):
     settled: Amounts
     held: Amounts
     overdrawn: bool = False
-    told: tuple[str, ...] = ()
+    told: Mapping[str, int] = _NONE
 
 
 class Charge(NamedTuple):
@@ -200,6 +200,11 @@ def added_up(first: Sums, second: Sums) -> dict[str, Amounts]:
 def name_of_term(account: str) -> str:
     """Return the number of the term that an account belongs to, as text."""
     return account.partition("#")[2].partition("/")[0]
+
+
+def flow_mark(term: int, flow: str) -> str:
+    """Return what stands in `Book.ran` for a flow that was charged in a term."""
+    return f"{term}/{flow}"
 
 
 def book_of(rows: Rows, name: str) -> Book:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import Ledger
-from dpflow.ledger.spending import spending
 from dpflow.ledger.views import accounts
+from dpflow.ledger.views.spending import spending
 from dpflow.plots import style
 from dpflow.project import current_project
 from dpflow.summary import percent_text

@@ -14,10 +14,10 @@ from prefect.context import FlowRunContext
 from dpflow.asking import Notice
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.forecast import outlooks
-from dpflow.ledger.alerts import alert_text
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.terms import newest_term
 from dpflow.ledger.views import accounts, alerts, terms
+from dpflow.ledger.views.alerts import alert_text
+from dpflow.ledger.views.terms import newest_term
 from dpflow.prefect.reach import ask_briefly, tell_progress
 from dpflow.project import Project
 from dpflow.summary import account_lines, in_markdown, telling, term_guarantee
@@ -93,10 +93,10 @@ def _publish(
 
 def _guarantee(project: Project, dataset: str) -> str:
     """Return what the ledger defends; the file may promise more."""
-    ledger = project.ledger
-    with ledger.database.read() as session:
-        term = newest_term(session, dataset)
-    return "" if term is None else term_guarantee(term.pinned, terms(ledger, dataset))
+    term = newest_term(project.ledger, dataset)
+    if term is None:
+        return ""
+    return term_guarantee(term.facts["pinned"], terms(project.ledger, dataset))
 
 
 def _create(make: Callable[..., object], **facts: Any) -> None:

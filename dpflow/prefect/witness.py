@@ -17,8 +17,8 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_API_URL
 
-from dpflow.ledger.witness_lines import Header
-from dpflow.ledger.witness_log import LogError
+from dpflow.ledger.witness.lines import Header
+from dpflow.ledger.witness.log import LogError
 
 _PAGE = 50
 _SECONDS = 20.0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import UTC, datetime
 from fractions import Fraction
 from math import isfinite
 from typing import Any, Protocol
 
 from dpflow.forecast import Outlook, budget_line, flow_outlooks, outlooks
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.account import now
 from dpflow.ledger.records import (
     AccountView,
     AlertView,
@@ -19,7 +19,7 @@ from dpflow.ledger.records import (
     TermView,
 )
 from dpflow.ledger.refusal import frozen_text
-from dpflow.ledger.releases import Release, releases
+from dpflow.ledger.views.releases import Release, releases
 from dpflow.overview import Overview, overview, pauses
 from dpflow.plots.burndown import BurnDown
 from dpflow.plots.by_flow import Composition
@@ -172,12 +172,12 @@ def collect(
         if dataset is None or known & set(each.accounts)
     ]
     if stamp is not None and dataset is not None:
-        heads = tuple(head for head in stamp.heads if head.account in known)
+        heads = tuple(head for head in stamp.heads if head.dataset == dataset)
         stamp = replace(stamp, heads=heads)
     return Report(
         ledger=ledger.id,
         place=ledger.place,
-        at=now(),
+        at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         warnings=tuple(problems),
         sections=tuple(sections),
         flows=tuple(flow_outlooks(ahead)),
@@ -185,6 +185,29 @@ def collect(
         held=len(reservations),
         releases=tuple(kept[:_MOST_RELEASES]),
         kept=len(kept),
+        stamp=stamp,
+    )
+
+
+def unread(ledger: Ledger, problems: Sequence[str], stamp: Stamp) -> Report:
+    """Return a page that says why a damaged ledger is not shown.
+
+    Args:
+        ledger: The ledger.
+        problems: What is wrong with it.
+        stamp: What a verification found.
+    """
+    return Report(
+        ledger=ledger.id,
+        place=ledger.place,
+        at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        warnings=tuple(problems),
+        sections=(),
+        flows=(),
+        reservations=(),
+        held=0,
+        releases=(),
+        kept=0,
         stamp=stamp,
     )
 

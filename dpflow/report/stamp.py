@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from dpflow.config import ledger_key
 from dpflow.exceptions import LedgerError
 from dpflow.ledger import Ledger
-from dpflow.ledger.account import now
-from dpflow.ledger.verify import verify
-from dpflow.ledger.verify_account import Finding
+from dpflow.ledger.audit.verify import verify
 
 _MOST_PROBLEMS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The newest entry of an account that was recomputed."""
+    """The newest entry of a dataset or population that was recomputed."""
 
-    account: str
+    dataset: str
     entry: int
     digest: str
 
@@ -33,7 +32,7 @@ class Stamp:
         witness: "agrees", "contradicts", "missing" or "waived".
         checkpoints: How many signed ones there are.
         signed: Whether their signatures were checked, too: the key was set.
-        heads: By account; who kept an earlier page can compare.
+        heads: By dataset; who kept an earlier page can compare.
         problems: What is bad, in words.
         at: When it was done.
         seconds: How long it took.
@@ -62,7 +61,8 @@ def verified(ledger: Ledger) -> Stamp:
         ConfigurationError: If that key is too short.
     """
     key = ledger_key()
-    at, start = now(), time.monotonic()
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    start = time.monotonic()
     try:
         found = verify(ledger, key=key, sign=False)
     except LedgerError as error:
@@ -80,15 +80,8 @@ def verified(ledger: Ledger) -> Stamp:
         signed=found.signed,
         witness=found.witness,
         heads=tuple(
-            Head(account=account, entry=entry, digest=digest)
-            for account, (entry, digest) in sorted(found.heads.items())
+            Head(dataset=book, entry=entry, digest=digest)
+            for book, (entry, digest) in sorted(found.heads.items())
         ),
-        problems=tuple(map(_problem, found.bad[:_MOST_PROBLEMS])),
+        problems=tuple(map(str, found.bad[:_MOST_PROBLEMS])),
     )
-
-
-def _problem(finding: Finding) -> str:
-    if finding.account is None:
-        return finding.problem
-    entry = "" if finding.entry is None else f", entry {finding.entry}"
-    return f"account {finding.account!r}{entry}: {finding.problem}"

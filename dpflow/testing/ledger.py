@@ -23,14 +23,19 @@ from dpflow.config import (
     settings,
 )
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger import Ledger, create_ledger, kernel, pin_ledger
+from dpflow.ledger import Ledger, create_ledger, pin_ledger
+from dpflow.ledger import ledger as shell
 from dpflow.ledger import views as ledger_views
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.codec import decode
-from dpflow.ledger.decide import decide
-from dpflow.ledger.fence import FENCE_VARIABLE
+from dpflow.ledger.decision import admit
+from dpflow.ledger.decision.decide import decide
+from dpflow.ledger.decision.gates import gates_of
+from dpflow.ledger.office import apply_policy
+from dpflow.ledger.opening import FENCE_VARIABLE
+from dpflow.ledger.orders import Wish
 from dpflow.ledger.records import Entry
+from dpflow.ledger.views.releases import values_kept
 from dpflow.mechanisms.sources import (
     TEST_ENVIRONMENT,
     Seeds,
@@ -176,22 +181,14 @@ class LedgerForTests:
 
         They are what `release_key` names or a flow run may replay.
         """
-        with self.ledger.database.read() as session:
-            rows = [
-                session.rows("read_release", release_key=row["release_key"])[0]
-                for row in session.rows("list_releases")
-                if row["state"] == "settled"
-            ]
         return [
             ReleaseKept(
-                step=row["step"],
-                datasets=tuple(row["dataset"].split(",")),
-                key=row["key_text"],
-                value=decode(row["value"]),
+                step=found.step,
+                datasets=tuple(found.dataset.split(",")),
+                key=found.key,
+                value=decode(value),
             )
-            for row in reversed(rows)
-            if row["value"] is not None
-            and dataset in (None, *row["dataset"].split(","))
+            for found, value in reversed(values_kept(self.ledger, dataset))
         ]
 
     def refusals(self, dataset: str | None = None) -> list[str]:
@@ -266,8 +263,8 @@ def opened(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
         made.close()
         if found is not None:
             _copy(found, ours.policies)
-        orders.ledger = made.id
-        patch.setattr(kernel, "decide", orders.deciding(decide))
+        patch.setattr(shell, "decide", orders.deciding(decide))
+        patch.setattr(admit, "gates_of", orders.asking(gates_of))
         replace_noise(made.id, made.environment, Seeds())
         if found is not None and any(ours.policies.glob("*.y*ml")):
             ours.apply_for_officers()

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
+from dpflow.accounting.costs import Cost
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger.account import Account
-from dpflow.ledger.database import Session
-from dpflow.ledger.gates import Gate, gates_of, terms_of
-from dpflow.ledger.owner import Liveness
-from dpflow.ledger.records import Answer, Conditions, Request
+from dpflow.ledger.decision.gates import Gate, charges_of
+from dpflow.ledger.model import Command, Decision, Reserve, State
+from dpflow.ledger.records import Request
+from dpflow.ledger.rows import Amounts, Granted, Term
 
-_Decide = Callable[[Session, Request, Liveness, Conditions], Answer | BudgetRefused]
+_Decide = Callable[[State, Command], Decision]
+_GatesOf = Callable[[State, Request, Sequence[Term]], list[Gate]]
 _WHOLE = ("dataset", "partition", "population")
 
 
-class _Exhausted(Account):
-    """An account that has nothing left, whatever its tally says."""
+class _Exhausted(Gate):
+    """A gate that has nothing left, whatever its tally says."""
 
     def admits(self, asked: Tally) -> bool:
         """Refuse."""
@@ -27,7 +28,7 @@ class _Exhausted(Account):
 
     def left(self) -> Tally | None:
         """Return nothing, if the theorem has a box."""
-        return None if Account.left(self) is None else self.rule.zero()
+        return None if Gate.left(self) is None else self.rule.zero()
 
 
 @dataclass(slots=True)
@@ -35,74 +36,87 @@ class Orders:
     """What a test wants refused.
 
     Attributes:
-        ledger: Id of the only ledger that obeys.
         exhausted: Datasets that have nothing left.
         next: Of each of the next charges that are refused, whether as exhausted.
     """
 
-    ledger: str = ""
     exhausted: set[str] = field(default_factory=set)
     next: list[bool] = field(default_factory=list)
+    _empty: bool = False
+    _asked: list[tuple[Gate, Cost]] = field(default_factory=list)
 
-    def deciding(self, decide: _Decide) -> _Decide:
-        """Return a decision that obeys these orders before it decides."""
+    def asking(self, gates_of: _GatesOf) -> _GatesOf:
+        """Return a way to find a step's gates that empties them where ordered."""
 
         def obeying(
-            session: Session,
-            request: Request,
-            owners: Liveness,
-            conditions: Conditions,
-        ) -> Answer | BudgetRefused:
-            meant = self._meant(session, request)
-            if meant is not None:
-                _empty(session, request, conditions, exhausted=meant)
-            try:
-                answer = decide(session, request, owners, conditions)
-            finally:
-                _fill_again(session)
-            ordered = meant is not None and not self.exhausted & {*request.locked}
-            if ordered and isinstance(answer, BudgetRefused):
-                # A replay has not used up what was ordered for a charge.
-                self.next.pop(0)
-            return answer
+            state: State, request: Request, terms: Sequence[Term]
+        ) -> list[Gate]:
+            found = gates_of(state, request, terms)
+            self._asked += [(gate, request.cost) for gate in found]
+            return [_emptied(gate) if self._empty else gate for gate in found]
 
         return obeying
 
-    def _meant(self, session: Session, request: Request) -> bool | None:
+    def deciding(self, decide: _Decide) -> _Decide:
+        """Return a decision that obeys these orders."""
+
+        def obeying(state: State, command: Command) -> Decision:
+            if not isinstance(command, Reserve):
+                return decide(state, command)
+            meant = self._meant(command.request)
+            if meant is None:
+                return decide(state, command)
+            # A decision changes nothing, so that it may be made to see what is asked.
+            self._decided(decide, state, command, empty=False)
+            if meant and self._asked:
+                state = _granted_before(state, command, self._asked)
+            decision = self._decided(decide, state, command, empty=True)
+            ordered = not self.exhausted & {*command.request.locked}
+            if ordered and isinstance(decision.answer, BudgetRefused):
+                # A replay has not used up what was ordered for a charge.
+                self.next.pop(0)
+            return decision
+
+        return obeying
+
+    def _decided(
+        self, decide: _Decide, state: State, command: Command, *, empty: bool
+    ) -> Decision:
+        self._empty, self._asked = empty, []
+        try:
+            return decide(state, command)
+        finally:
+            self._empty = False
+
+    def _meant(self, request: Request) -> bool | None:
         """Say whether a request is refused as exhausted; None if it is not refused."""
-        if session.rows("read_ledger")[0]["ledger_id"] != self.ledger:
-            return None
         if self.exhausted & {*request.locked}:
             return True
         return self.next[0] if self.next else None
 
 
-def _empty(
-    session: Session, request: Request, conditions: Conditions, *, exhausted: bool
-) -> None:
-    """Let the gates that have the budgets admit nothing in this decision."""
-    facts: Mapping[str, object] = conditions.facts
-    terms = terms_of(session, request, applies=conditions.applies_policies, facts=facts)
-    for gate in gates_of(session, request, terms, facts):
-        account = gate.account
-        if account.kind in _WHOLE:
-            session.kept[account.id] = _Exhausted(
-                **{name: getattr(account, name) for name in Account.__slots__}
-            )
-        if exhausted:
-            _note_granted(session, request, gate)
+def _emptied(gate: Gate) -> Gate:
+    """Let a gate that has the budget admit nothing in this decision."""
+    if gate.kind not in _WHOLE:
+        return gate
+    return _Exhausted(**{each.name: getattr(gate, each.name) for each in fields(gate)})
 
 
-def _note_granted(session: Session, request: Request, gate: Gate) -> None:
-    """Note a grant of as much before: without one, a step is refused and not more."""
-    place = {"account": gate.account.id, "step": request.step}
-    asked = gate.price(request.cost)
-    rows = session.rows("read_granted", **place)
-    highest = asked.highest(Tally.from_text(rows[0]["amount"])) if rows else asked
-    session.post("note_granted", **place, amount=highest.to_text())
+def _granted_before(
+    state: State, command: Reserve, asked: Sequence[tuple[Gate, Cost]]
+) -> State:
+    """Return a state in which as much was granted before.
 
-
-def _fill_again(session: Session) -> None:
-    for name, account in [*session.kept.items()]:
-        if isinstance(account, _Exhausted):
-            del session.kept[name]
+    Without that, a step is refused and not more.
+    """
+    step, rows = command.request.step, dict(state.rows)
+    most: dict[str, dict[str, Amounts]] = {}
+    for gate, amount in charges_of(asked):
+        known: Mapping[str, Amounts] = state.granted(gate.dataset, step)
+        highest = amount
+        if gate.id in known:
+            highest = amount.highest(Tally(known[gate.id]))
+        most.setdefault(gate.dataset, {**known})[gate.id] = highest.amounts
+    for book, amounts in most.items():
+        rows["granted", book, step] = Granted(book, step, amounts)
+    return replace(state, rows=rows)

@@ -113,9 +113,11 @@ def value(
 class RefundsDelta(OutputFilter):
     """The mistake of an earlier version of Thm 7: a cheap cell returns delta too."""
 
-    def price_realised(self, cost: Cost, outcome: Outcome | None) -> Tally:
+    def price_realised(
+        self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
+    ) -> Tally:
         """Return nothing at all for a cell without an epsilon."""
-        epsilon, delta = super().price_realised(cost, outcome).amounts
+        epsilon, delta = super().price_realised(cost, outcome, used).amounts
         return Tally((epsilon, delta if epsilon or outcome != "none" else 0))
 
 
@@ -200,10 +202,12 @@ def test_settling_another_cell_is_caught() -> None:
     """Charging the cheap cell whatever the output was breaks the guarantee."""
 
     class CheapestCell(OutputFilter):
-        def price_realised(self, cost: Cost, outcome: Outcome | None) -> Tally:
+        def price_realised(
+            self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
+        ) -> Tally:
             assert isinstance(cost, OutputDP)
             cheapest = min(cost.cells, key=lambda cell: cell[1])[0]
-            return super().price_realised(cost, cheapest if outcome else None)
+            return super().price_realised(cost, cheapest if outcome else None, used)
 
     library = [toy("0.5")]
     assert value(OutputFilter(epsilon="0.5"), library, 4) <= 1e-15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -13,7 +14,7 @@ from dpflow.accounting.tally import Tally
 from dpflow.cli.capacity import is_priced, steps_that_fit
 from dpflow.cli.source import gates
 from dpflow.exceptions import UnsupportedCost
-from dpflow.ledger.account import Account
+from dpflow.ledger.decision.gates import Gate
 from dpflow.policy import parse_policy
 from tests.cli.support import ADULT, CDNOW
 
@@ -21,7 +22,7 @@ GATES = {gate.kind: gate for gate in gates(parse_policy(CDNOW).pinned())}
 (BASIC,) = gates(parse_policy(ADULT).pinned())
 
 
-def one_by_one(gate: Account, cost: Cost) -> int:
+def one_by_one(gate: Gate, cost: Cost) -> int:
     """Count by adding charge to charge."""
     price, tally, steps = gate.price(cost), gate.rule.zero(), 0
     while gate.admits(tally + price):
@@ -66,7 +67,5 @@ def test_a_gate_without_a_price_says_so() -> None:
 def test_a_charged_gate_has_room_for_fewer() -> None:
     """What fits is counted from where the gate stands."""
     half = Tally((5 * 10**35, 0))
-    charged = Account(
-        **{name: getattr(BASIC, name) for name in BASIC.__slots__} | {"settled": half}
-    )
+    charged = replace(BASIC, settled=half)
     assert steps_that_fit(charged, PureDP(epsilon="0.1")) == 5

@@ -24,11 +24,12 @@ READERS = [
 DAMAGES = [
     "UPDATE account SET settled = '[0]'",
     "UPDATE account SET settled = 'junk'",
-    "UPDATE account SET rule = '{}'",
-    "UPDATE reservation SET cost = 'junk', accounts = '{}'",
+    "UPDATE account SET book = 'elsewhere', told = '[]'",
+    "UPDATE charge SET held = 'junk', places = '[]'",
     "UPDATE entry SET body = '[]'",
-    "UPDATE entry SET amount = '[]', settled_after = '[]'",
-    "UPDATE term SET declared = '999999', pinned = '{}'",
+    "UPDATE entry SET postings = '[]'",
+    "UPDATE term SET entry = 999999",
+    "UPDATE book SET frozen = 'junk', ran = '7'",
 ]
 
 
@@ -38,7 +39,7 @@ def test_no_command_shows_a_traceback(shop: Shop, damage: str) -> None:
     shop.charge()
     shop.ledger().close()
     shop.reserve()
-    edit(shop.root / ".dpflow" / "ledger.db", "DROP TRIGGER entry_no_update", damage)
+    edit(shop.root / ".dpflow" / "ledger.db", damage)
     refused = 0
     for command in READERS:
         result = run(*command)

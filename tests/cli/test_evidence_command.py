@@ -66,7 +66,7 @@ def test_a_bad_ledger_gives_a_bundle_and_a_failure(shop):
     shop.charge()
     with closing(sqlite3.connect(shop.root / ".dpflow" / "ledger.db")) as connection:
         connection.executescript(
-            "DROP TRIGGER entry_no_update;"
+            "DROP TRIGGER entry_stays;"
             "UPDATE entry SET writer = 'eve@x' WHERE kind = 'reserve';"
         )
     result = run("evidence")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpflow.ledger import roles_script
-from dpflow.ledger.database import SCHEMA_VERSION
+from dpflow.ledger.storage.base import SCHEMA_VERSION
 from dpflow.project import forget_projects
 from tests.cli.support import Shop, run, run_fine, run_json
 

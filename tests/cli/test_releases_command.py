@@ -131,7 +131,11 @@ def test_an_edited_value_is_not_shown_and_not_replayed(
 ) -> None:
     """Its digest differs from the one that was settled."""
     connection = sqlite3.connect(tmp_path / ".dpflow" / "ledger.db")
-    connection.execute("UPDATE release SET value = '1' WHERE key_text = 'revenue/w1'")
+    edited = connection.execute(
+        "UPDATE release SET value = '1' WHERE charge IN (SELECT charge FROM entry "
+        "WHERE kind = 'reserve' AND json_extract(body, '$.release_key') = 'revenue/w1')"
+    )
+    assert edited.rowcount == 1
     connection.commit()
     connection.close()
     result = run("releases", "show", "revenue/w1")

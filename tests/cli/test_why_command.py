@@ -10,7 +10,7 @@ import pytest
 from dpflow import Gaussian, PureDP, guarded
 from dpflow.cli.why import _when
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger.spending import Spending
+from dpflow.ledger.views.spending import Spending
 from dpflow.project import current_project
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json
 from tests.ledger.support import granted

@@ -22,11 +22,11 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReservationConflict,
 )
-from dpflow.ledger import Ledger, open_ledger
+from dpflow.ledger import Ledger, create_ledger, open_ledger, opening
 from dpflow.ledger.records import Granted, Request
 from tests.ledger.support import (
     Child,
-    FaultyDatabase,
+    FaultySqlite,
     audit,
     die,
     granted,
@@ -73,10 +73,10 @@ def step(ledger: Ledger, asked: Request, say: Callable[[str], object]) -> None:
 
 def counted(path: Path, key: str) -> list[str]:
     """Return the statements of one step that nothing disturbs."""
-    database, log = FaultyDatabase(path), list[str]()
-    ledger = ledger_on(database)
+    storage, log = FaultySqlite(path), list[str]()
+    ledger = ledger_on(storage)
     asked = step_request(ledger, key)
-    database.after = log.append
+    storage.after = log.append
     step(ledger, asked, lambda _: None)
     ledger.close()
     return log
@@ -110,7 +110,7 @@ class Watch:
         assert expected[state] == (spent, kept)
 
 
-SQL = "SELECT id FROM reservation"
+SQL = "SELECT id FROM charge"
 
 
 def check_goes_on(path: Path, lost: str, key: str) -> None:
@@ -160,11 +160,11 @@ def test_death_at_every_statement(path: Path, after: bool) -> None:
         watch = Watch(path)
 
         def work(say: Callable[[str], None], at: int = number, key: str = key) -> None:
-            database = FaultyDatabase(path)
-            ledger = ledger_on(database)
+            storage = FaultySqlite(path)
+            ledger = ledger_on(storage)
             asked = step_request(ledger, key)
             say(asked.reservation)
-            setattr(database, "after" if after else "before", die_at(at))
+            setattr(storage, "after" if after else "before", die_at(at))
             step(ledger, asked, say)
 
         code, (reservation, *said) = Child(work).end()
@@ -213,13 +213,13 @@ def test_death_at_every_statement_of_another_end(path: Path, how: str) -> None:
         before = sums(path)
 
         def work(say: Callable[[str], None], at: int = number) -> None:
-            database = FaultyDatabase(path)
-            ledger = ledger_on(database)
+            storage = FaultySqlite(path)
+            ledger = ledger_on(storage)
             reservation = ledger.reserve(step_request(ledger)).reservation
             say(reservation)
             if how == "forfeit":
                 ledger.owners.close()
-            database.after = die_at(at)
+            storage.after = die_at(at)
             if how == "void":
                 ledger.void(reservation, reason="test")
             else:
@@ -241,24 +241,18 @@ def test_death_at_every_statement_of_another_end(path: Path, how: str) -> None:
 
 def test_death_while_a_ledger_is_made(tmp_path: Path) -> None:
     """Half a ledger is none: it is refused, and nothing is granted from it."""
-    from dpflow.ledger import create_ledger
-    from dpflow.ledger import sqlite as module
-
     place = tmp_path / "ledger.db"
     finished = False
     for number in range(MOST):
 
         def work(say: Callable[[str], None], at: int = number) -> None:
-            class Mortal(FaultyDatabase):
+            class Mortal(FaultySqlite):
                 def _connect(self) -> object:
                     self.after = hook
                     return super()._connect()
 
             hook = die_at(at)
-            import dpflow.ledger as package
-
-            assert package.SqliteDatabase is module.SqliteDatabase
-            package.SqliteDatabase = Mortal  # type: ignore[attr-defined]
+            opening.SqliteStorage = Mortal  # type: ignore[misc]
             create_ledger(url(place))
 
         code, _ = Child(work).end()
@@ -321,15 +315,15 @@ def test_an_error_at_every_statement(
     path: Path, after: bool, once: bool, kind: type[sqlite3.Error]
 ) -> None:
     """Once or for ever, before the statement or after it."""
-    database = FaultyDatabase(path)
-    ledger = ledger_on(database)
+    storage = FaultySqlite(path)
+    ledger = ledger_on(storage)
     total = len(counted(path, f"error/{after}/{once}/{kind}"))
     ends = set()
     for number in range(total + 1):
         asked = step_request(ledger)
         watch, said = Watch(path), list[str]()
         fault = Fault(number, after, once, kind)
-        setattr(database, "after" if after else "before", fault)
+        setattr(storage, "after" if after else "before", fault)
         try:
             step(ledger, asked, said.append)
             ends.add("none")
@@ -338,7 +332,7 @@ def test_an_error_at_every_statement(
         if "granted" in said:
             # Read by another connection, before anything else happens.
             assert state_of(path, asked.reservation) in {"open", "settled"}
-        database.before = database.after = lambda _: None
+        storage.before = storage.after = lambda _: None
         watch.check(asked.reservation, said)
         if said[-1] != "settled" and state_of(path, asked.reservation) == "open":
             # The outcome was unknown; asking again finds the answer.
@@ -354,12 +348,12 @@ def test_an_error_at_every_statement(
 
 def test_one_passing_error_does_not_stop_a_step(path: Path) -> None:
     """A reservation asks once more, with the same id, and so does a settlement."""
-    database = FaultyDatabase(path)
-    ledger = ledger_on(database)
+    storage = FaultySqlite(path)
+    ledger = ledger_on(storage)
     for number in range(12):
         asked, watch = step_request(ledger), Watch(path)
-        database.after = Fault(number, True, True, sqlite3.OperationalError)
+        storage.after = Fault(number, True, True, sqlite3.OperationalError)
         assert isinstance(ledger.reserve(asked), Granted)
-        database.after = lambda _: None
+        storage.after = lambda _: None
         watch.check(asked.reservation, ["granted"])
     ledger.close()

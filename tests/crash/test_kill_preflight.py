@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from dpflow.ledger import open_ledger
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import Granted
-from dpflow.ledger.seals import seal
-from dpflow.ledger.verify import verify
 from tests.ledger.preflights import RUN, drawn, held_run, whole
 from tests.ledger.support import (
     Child,
@@ -38,8 +37,8 @@ def run(path: Place, at: int, after: bool) -> tuple[int, list[str]]:
     """Run one step of a run of two in a process that dies at its n-th statement."""
 
     def work(say: Callable[[str], None]) -> None:
-        database = faulty(path)
-        ledger = ledger_on(database)
+        storage = faulty(path)
+        ledger = ledger_on(storage)
         asked = whole(ledger, ["0.1"] * 2)
         say(asked.reservation)
         count = 0
@@ -51,16 +50,16 @@ def run(path: Place, at: int, after: bool) -> tuple[int, list[str]]:
             count += 1
 
         if after:
-            database.after = hook
+            storage.after = hook
         else:
-            database.before = hook
+            storage.before = hook
         assert isinstance(ledger.reserve(asked), Granted)
         say("held")
         step = drawn(ledger).reservation
         say("drawn")
         ledger.settle(step)
         say("settled")
-        seal(ledger, RUN, outcome="completed")
+        ledger.seal(RUN, outcome="completed")
         say("sealed")
 
     return Child(work).end()
@@ -95,11 +94,11 @@ def check_goes_on(path: Place) -> None:
     step = drawn(ledger)
     assert sum(sums(path)) == before + (TENTH if step.beyond else 0)
     ledger.settle(step.reservation)
-    assert seal(ledger, RUN, outcome="completed")
+    assert ledger.seal(RUN, outcome="completed")
     assert verify(ledger).bad == []
     ledger.close()
     audit(path)
-    sql = "SELECT count(*) FROM reservation WHERE state = 'open'"
+    sql = "SELECT count(*) FROM charge WHERE state = 'open'"
     orphans = read(path, sql)[0][0]
     # A step of the dead process whose fate nobody knows stays held for ever.
     assert sums(path)[1] == orphans * TENTH

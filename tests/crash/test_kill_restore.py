@@ -18,9 +18,9 @@ import pytest
 
 from dpflow.exceptions import LedgerError
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.backup import backup, restore
-from dpflow.ledger.reconcile import reconcile
-from dpflow.ledger.witness_places import witness_at
+from dpflow.ledger.audit.backup import backup, restore
+from dpflow.ledger.audit.reconcile import reconcile
+from dpflow.ledger.witness.places import witness_at
 from tests.ledger.support import (
     Child,
     audit,
@@ -37,7 +37,7 @@ TENTH = Fraction(1, 10)
 #: How many steps the backup knows, and how many ran.
 KNOWN, RAN = 3, 8
 #: Where a line is a point to die at.
-PLACES = ("/dpflow/ledger/backup.py", "/dpflow/ledger/reconcile.py")
+PLACES = ("/ledger/audit/backup.py", "/ledger/audit/reconcile.py")
 #: More than there are; the tests check that it is.
 MOST = 1500
 

@@ -15,13 +15,12 @@ from dpflow.accounting.plan import PlanFilter
 from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import Load, flow_outlooks, outlooks, runs_left
 from dpflow.forecast.gates import loads_of
-from dpflow.forecast.loads import empty_account, load_of
+from dpflow.forecast.loads import empty_gate, load_of
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
-from dpflow.ledger.gates import Gate
-from dpflow.ledger.operations import amend
+from dpflow.ledger.office import amend
 from dpflow.ledger.records import Request
-from dpflow.ledger.runs import FlowRun, dataset_runs, run_charges
+from dpflow.ledger.views.runs import FlowRun, dataset_runs, run_charges
 from dpflow.policy import Policy, parse_policy
 from dpflow.workload import Step, times
 
@@ -200,7 +199,7 @@ def test_a_region_has_its_budget_once(ledger):
     (outlook,) = outlooks(ledger)
     assert (outlook.runs_left, outlook.limited_by) == (8, "partition north")
     runs = dataset_runs(ledger, "d")
-    pinned, step = runs.term.pinned, (Step(TENTH),)
+    pinned, step = runs.term.facts["pinned"], (Step(TENTH),)
     # Nobody says which part a forecast is of: the fullest decides.
     loads = loads_of(pinned, "f", step, accounts=runs.accounts)
     assert runs_left(loads)[0] == 8
@@ -220,7 +219,7 @@ def test_a_plan_in_order_is_counted_run_by_run():
     rule = PlanFilter(
         epsilon=1, steps=[{"cost": pure, "times": 2}, other, pure], order="planned"
     )
-    gate = Gate(empty_account("d", "dataset", "", rule))
+    gate = empty_gate("d", "dataset", "", rule)
     assert runs_left([load_of(gate, (Step(pure),))])[0] == 2
     assert rule.admits(times(rule.price(pure), 3) + rule.price(other))
 
@@ -389,7 +388,7 @@ def test_a_busy_population_hides_no_charge(ledger):
 
 def test_a_frozen_dataset_has_no_runs_left(ledger):
     """And says why."""
-    from dpflow.ledger.freeze import freeze
+    from dpflow.ledger.office import freeze
 
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
     run_once(ledger, policy, [(TENTH, None)])
@@ -432,7 +431,7 @@ def test_pricing_anew_agrees_with_the_journal(ledger):
     (outlook,) = outlooks(ledger)
     runs = dataset_runs(ledger, "d")
     loads = loads_of(
-        runs.term.pinned,
+        runs.term.facts["pinned"],
         "f",
         (Step(cost), Step(STOPPING, 1, 10)),
         accounts=runs.accounts,

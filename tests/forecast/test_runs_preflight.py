@@ -13,12 +13,11 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import Load, outlooks, runs_left
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
-from dpflow.ledger.operations import import_prior
+from dpflow.ledger.office import import_prior
 from dpflow.ledger.records import Granted
-from dpflow.ledger.runs import dataset_runs, run_charges
-from dpflow.ledger.seals import seal
-from dpflow.ledger.spending import spending
 from dpflow.ledger.views import accounts, alerts, usage
+from dpflow.ledger.views.runs import dataset_runs, run_charges
+from dpflow.ledger.views.spending import spending
 from dpflow.plots.burndown import BurnDown
 from tests.ledger.preflights import whole
 from tests.ledger.support import make_policy, request
@@ -58,7 +57,7 @@ def run_once(ledger: Ledger, run: str, *, held: int, steps: int) -> None:
     hold(ledger, run, held)
     for _ in range(steps):
         step(ledger, run)
-    seal(ledger, run, outcome="completed")
+    ledger.seal(run, outcome="completed")
 
 
 def test_a_preflighted_run_counts_once(ledger):
@@ -71,7 +70,7 @@ def test_a_preflighted_run_counts_once(ledger):
     names = [each.name for each in run.steps]
     assert (names, run.complete) == (["count"] * 2, False)
     assert epsilon(ledger, run) == "0.4"  # two posted, and what is still held
-    seal(ledger, "one", outcome="completed")
+    ledger.seal("one", outcome="completed")
     (run,) = dataset_runs(ledger, "a").runs
     names = [each.name for each in run.steps]
     assert (names, run.complete) == (["count"] * 2, True)
@@ -116,7 +115,7 @@ def test_a_run_that_did_not_come_to_its_end_is_no_example(ledger, end):
     if end == "forfeited":
         ledger.forfeit(name, because="killed")
     else:
-        seal(ledger, "two", outcome="failed")
+        ledger.seal("two", outcome="failed")
     first, second = dataset_runs(ledger, "a").runs
     assert (first.complete, second.complete) == (True, False)
     (outlook,) = outlooks(ledger)
@@ -140,8 +139,8 @@ def test_a_run_within_a_run_is_charged_to_itself_alone(ledger):
     step(ledger, "outer")
     told = {run.run: epsilon(ledger, run) for run in dataset_runs(ledger, "a").runs}
     assert told == {"inner": "0.2", "outer": "0.2"}
-    seal(ledger, "inner", outcome="completed")
-    seal(ledger, "outer", outcome="completed")
+    ledger.seal("inner", outcome="completed")
+    ledger.seal("outer", outcome="completed")
     told = {run.run: epsilon(ledger, run) for run in dataset_runs(ledger, "a").runs}
     assert told == {"inner": "0.1", "outer": "0.1"}
     assert [view.spent["epsilon"] for view in accounts(ledger)] == ["0.2"]

@@ -8,7 +8,7 @@ from dpflow.accounting.costs import PureDP
 from dpflow.accounting.output_costs import EarlyStopping
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.workload_file import read_workload, step_from_text, workload_of
-from dpflow.ledger.runs import RunStep
+from dpflow.ledger.views.runs import RunStep
 from dpflow.workload import Step
 
 STOPPING = EarlyStopping(PureDP(epsilon="0.01"), stops=(5, 10))

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting.tally import Tally
-from dpflow.ledger import Ledger
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Request
 from tests.ledger.support import make_policy
 

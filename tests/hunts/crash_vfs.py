@@ -8,7 +8,7 @@ was synced is there, of the rest any part may be, in any order, torn at sectors.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -17,8 +17,8 @@ from typing import Any
 import apsw
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
-from dpflow.ledger.database import Row, Session, statements
-from tests.hunts.trips import PlainTrips
+from dpflow.ledger.storage.tables import Tables
+from tests.hunts.memory import IDENTITY
 
 SECTOR = 512
 
@@ -153,7 +153,7 @@ def torn(note: Note, chance: Random, kept: float) -> Note:
     return file, what, number, data[: chance.randrange(0, len(data) + 1, SECTOR)]
 
 
-class ApswDatabase:
+class ApswStorage:
     """A ledger file through APSW, with the SQL of dpflow and chosen settings.
 
     Args:
@@ -164,8 +164,9 @@ class ApswDatabase:
         pages: After how many pages of WAL SQLite checkpoints.
     """
 
-    dialect = "sqlite"
+    identity = IDENTITY
     unwritable = None
+    exclusive = True
 
     def __init__(
         self,
@@ -188,12 +189,14 @@ class ApswDatabase:
         self._connection: apsw.Connection | None = None
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self) -> Iterator[Tables]:
         """Run a block in one immediate transaction."""
         try:
             connection = self._open()
             connection.execute("BEGIN IMMEDIATE")
-            yield ApswSession(connection)
+            # It answers as the standard library's connection does.
+            driver: Any = connection
+            yield Tables(driver, self.place, IDENTITY)
             connection.execute("COMMIT")
         except (apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError) as error:
             self.close()
@@ -225,32 +228,6 @@ class ApswDatabase:
                 connection.close()
 
 
-class ApswSession(PlainTrips):
-    """The ledger's named statements on a connection of APSW."""
-
-    def __init__(self, connection: apsw.Connection) -> None:
-        self._connection = connection
-
-    def lock(self, datasets: Iterable[str]) -> None:
-        """Do nothing: the transaction holds everything."""
-
-    def rows(self, statement: str, **values: Any) -> list[Row]:
-        """Run a named statement and return its rows."""
-        cursor = self._connection.execute(statements()[statement], values)
-        found: list[Mapping[str, Any]] = []
-        for row in cursor:
-            names = (name for name, *_ in cursor.get_description())
-            found.append(dict(zip(names, row, strict=True)))
-        return found
-
-    def change(self, statement: str, **values: Any) -> int:
-        """Run a named statement and return how many rows it changed."""
-        self._connection.execute(statements()[statement], values)
-        return self._connection.changes()
-
-
 def plain_connection(path: Path) -> sqlite3.Connection:
     """Open an image as the standard library does."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.row_factory = sqlite3.Row
-    return connection
+    return sqlite3.connect(path, isolation_level=None)

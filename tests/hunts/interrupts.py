@@ -84,7 +84,7 @@ def deadline(seconds: float = SECONDS) -> Iterator[None]:
 
 def patient() -> None:
     """Let this process wait for the ledger's lock not too long."""
-    current_project().ledger.database._lock_seconds = PATIENCE  # type: ignore[attr-defined]
+    current_project().ledger.storage._lock_seconds = PATIENCE  # type: ignore[attr-defined]
 
 
 class Interrupt:

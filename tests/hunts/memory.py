@@ -1,71 +1,72 @@
-"""A ledger in memory: the same SQL without files, for many short histories."""
+"""A ledger in memory: the same SQL as in a file, for many short histories."""
 
 from __future__ import annotations
 
 import sqlite3
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt
-from dpflow.ledger import create_ledger
-from dpflow.ledger.database import Row, Session, statements
-from tests.hunts.trips import PlainTrips
+from dpflow.ledger.storage.base import Identity
+from dpflow.ledger.storage.memory import Kept
+from dpflow.ledger.storage.tables import Tables, make_tables
+from tests.hunts.hooks import Hooks, Wire
+
+IDENTITY = Identity("0" * 32, None, "2026-11-22T00:00:00.000+00:00")
+SECRET = bytes(32)
 
 
 @cache
 def empty_ledger() -> bytes:
     """Return the content of a new ledger's file."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "ledger.db"
-        create_ledger(f"sqlite:///{path}").close()
-        connection = sqlite3.connect(path)
-        connection.execute("PRAGMA journal_mode = DELETE")
-        content = connection.serialize()
-        connection.close()
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.execute("BEGIN")
+    make_tables(connection, IDENTITY, SECRET)
+    connection.execute("COMMIT")
+    content = connection.serialize()
+    connection.close()
     return content
 
 
-class StatementSession(PlainTrips):
-    """The ledger's named statements on a connection of the standard library."""
+def tables_in_memory() -> sqlite3.Connection:
+    """Make a new, empty ledger and return the connection that keeps it."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.deserialize(empty_ledger())
+    return connection
+
+
+def tables_of(kept: Kept) -> sqlite3.Connection:
+    """Write down a ledger that has no tables, so that it can be asked in SQL."""
+    connection = tables_in_memory()
+    entries = [entry for journal in kept.entries.values() for entry in journal]
+    Tables(connection, "memory", IDENTITY).store(dict(kept.rows), entries, kept.values)
+    return connection
+
+
+class MemoryStorage:
+    """A ledger in memory, with hooks around each of its statements.
+
+    Several share one connection: they are workers, each with hooks of its own.
+    """
+
+    place = "memory"
+    identity = IDENTITY
+    unwritable = None
+    exclusive = True
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def lock(self, datasets: Iterable[str]) -> None:
-        """Do nothing: the transaction holds everything."""
-
-    def rows(self, statement: str, **values: object) -> list[Row]:
-        """Run a named statement and return its rows."""
-        return self._connection.execute(statements()[statement], values).fetchall()
-
-    def change(self, statement: str, **values: object) -> int:
-        """Run a named statement and return how many rows it changed."""
-        return self._connection.execute(statements()[statement], values).rowcount
-
-
-class MemoryDatabase:
-    """A new, empty ledger in memory."""
-
-    place, dialect = "memory", "sqlite"
-    unwritable = None
-
-    def __init__(self) -> None:
-        self.connection: Any = sqlite3.connect(":memory:", isolation_level=None)
-        self.connection.deserialize(empty_ledger())
-        self.connection.row_factory = sqlite3.Row
-        self.connection.execute("PRAGMA foreign_keys = ON")
+        self.connection, self.hooks = connection, Hooks()
+        self.wire: Any = Wire(connection, self.hooks)
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self) -> Iterator[Any]:
         """Run a block in one transaction."""
         try:
-            self.connection.execute("BEGIN IMMEDIATE")
-            yield StatementSession(self.connection)
-            self.connection.execute("COMMIT")
+            self.wire.execute("BEGIN IMMEDIATE")
+            yield Tables(self.wire, self.place, IDENTITY)
+            self.wire.execute("COMMIT")
         except sqlite3.Error as error:
             self.roll_back()
             msg = f"the ledger in memory is damaged: {error}"

@@ -42,7 +42,9 @@ class Model:
         if key in self.releases:
             same = self.releases[key][0] == cost
             return "Replayed" if same else "ReservationConflict"
-        if key in self.claims and self.charges[self.claims[key]].owner not in self.dead:
+        holder = self.charges[self.claims[key]].owner if key in self.claims else None
+        # Who asks lives.
+        if holder is not None and (holder == owner or holder not in self.dead):
             return "Busy"
         if cost > self.left():
             return "refused"

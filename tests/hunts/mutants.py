@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,37 +23,68 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("dpflow", "tests", "flows", "policies", "pyproject.toml")
 #: The controls break the ledger themselves, and so would hide what a mutant does.
 NO_CONTROLS = ("-k", "not found and not find and not catches and not weaker")
-#: What may notice a mutant, the quickest first.
-STAGES = [
-    ["tests/hunts/test_model.py", "tests/hunts/test_simulation.py", *NO_CONTROLS],
-    [
-        "tests/ledger/test_kernel.py",
-        "tests/ledger/test_releases.py",
-        "tests/ledger/test_reported.py",
-        "tests/ledger/test_relations.py",
-        "tests/ledger/test_preflight.py",
-        "tests/ledger/test_provenance.py",
-        "tests/ledger/test_recall.py",
-        "tests/ledger/test_sqlite.py",
-        "tests/races",
-        "tests/crash",
+LEDGER = "tests/ledger/test_"
+
+
+#: What is decided is the same on every database.
+ON_FILES = ("-k", "not postgres")
+
+
+def of_ledger(*names: str) -> list[str]:
+    """Return files of the ledger's own tests."""
+    return [f"{LEDGER}{name}.py" for name in names]
+
+
+#: What may notice a mutant.
+STAGES = {
+    "model": [
+        "tests/hunts/test_model.py",
+        "tests/hunts/test_simulation.py",
+        "tests/hunts/test_preflight_model.py",
+        *NO_CONTROLS,
     ],
-    [
+    "law": of_ledger("law"),
+    "decisions": [
+        *of_ledger("releases", "reported", "relations", "preflight", "kernel"),
+        *ON_FILES,
+    ],
+    "gates": [*of_ledger("thresholds", "partitions", "alerts", "kernel"), *ON_FILES],
+    "office": [
+        *of_ledger(
+            "operations",
+            "freeze",
+            "terms",
+            "terms_apply",
+            "terms_new",
+            "terms_lifetime",
+            "sources",
+            "provenance",
+        ),
+        *ON_FILES,
+    ],
+    "storage": of_ledger(
+        "sqlite",
+        "amounts",
+        "memory",
+        "environment_calls",
+        "environment_rows",
+        "environment_damage",
+        "owner",
+    ),
+    "crash": [
+        "tests/crash",
+        "tests/races",
         "tests/hunts/test_faults.py",
         "tests/hunts/test_kills.py",
         "tests/hunts/test_race.py",
         *NO_CONTROLS,
     ],
-    [
-        "tests/ledger/test_sources.py",
-        "tests/ledger/test_witness_postgres.py",
-        "tests/ledger/test_memory.py",
-        "tests/ledger/test_views.py",
-        "tests/ledger/test_verify.py",
-        "tests/ledger/test_rollback.py",
-        "tests/ledger/test_witnessed_decisions.py",
-    ],
-]
+    "witness": of_ledger(
+        "rollback", "witnessed_decisions", "reconcile", "witness", "witness_postgres"
+    ),
+    "audit": of_ledger("verify", "verify_edits", "evidence", "reconcile"),
+}
+DECISION = ("model", "law", "decisions")
 SECONDS = 400
 
 
@@ -64,280 +96,748 @@ class Mutant:
         name: What is broken.
         old: What the source says.
         new: What it says in the copy.
+        stages: What should notice it, the quickest first.
         equal: Why no test can notice, if none can.
     """
 
     name: str
     old: str
     new: str
+    stages: Sequence[str] = DECISION
     equal: str = ""
 
 
 OFF = "if False:"
-MUTANTS = [
-    # The gate
+GATES = [
     Mutant(
         "held charges are forgotten",
-        "total = self.settled + self.held + asked",
+        "total = self.used + asked",
         "total = self.settled + asked",
     ),
     Mutant(
         "an overdrawn or frozen account admits",
         'if self.state != "open":\n            return False',
         'if self.state != "open":\n            pass',
+        ("law", "office", "decisions"),
     ),
     Mutant(
         "an odometer halts at its limit, not above it",
-        "Fraction(reading) <= self.halt",
-        "Fraction(reading) < self.halt",
+        "return self.rule.read(total) <= _highest_reading(self.halt)",
+        "return self.rule.read(total) < _highest_reading(self.halt)",
+        ("gates", "law"),
     ),
-    Mutant("the head entry is not checked", "if told != kept:", OFF),
     Mutant(
-        "a row that moved is not noticed",
-        "if self.change(statement, **values) != 1:",
-        "if self.change(statement, **values) > 1:",
-        equal="the lock lets nobody move it; the guard is a second line of defence",
+        "a step is priced for one unit, however many it touches",
+        "return _price(rule, halt, group_cost(cost, size), rule.zero())",
+        "return _price(rule, halt, group_cost(cost, 1), rule.zero())",
+        ("gates", "law"),
     ),
-    # The decision
-    Mutant("an id may be sent with any request", "if not same:", OFF),
+    Mutant(
+        "a whole dataset divided by time counts one part",
+        'size = len(request.partitions) if "whole" in term.facts["pinned"] else 0',
+        'size = 1 if "whole" in term.facts["pinned"] else 0',
+        ("gates", "law"),
+    ),
+    Mutant(
+        "a population counts one part",
+        "return len(request.partitions) if divided else 1",
+        "return 1",
+        ("gates", "law"),
+    ),
+    Mutant(
+        "a partition's flow has no gate",
+        'yield from _of_flow(state, request, term, f"{base}/partition/{name}")',
+        "pass",
+        ("gates", "law"),
+    ),
+    Mutant(
+        "a flow's share is no gate",
+        "if request.flow is not None and covers_flow(term, request.flow):",
+        OFF,
+        ("law", "gates"),
+    ),
+    Mutant(
+        "any flow may use the dataset",
+        'return flow in pinned["flows"] or pinned["other_flows"] == "allow"',
+        "return True",
+        ("decisions", "gates", "office"),
+    ),
+    Mutant(
+        "several steps on one account are priced as one",
+        "found[gate.id] = (gate, before + more)",
+        "found[gate.id] = (gate, more)",
+        ("law", "decisions"),
+    ),
+    Mutant(
+        "a freeze is not seen",
+        'if state.book(book).frozen is not None:\n        return "frozen"',
+        'if False:\n        return "frozen"',
+        ("law", "office"),
+    ),
+    Mutant(
+        "an account that was overdrawn admits",
+        'return "overdrawn" if row is not None and row.overdrawn else "open"',
+        'return "open"',
+        ("law", "office", "decisions"),
+    ),
+    Mutant(
+        "what overdraws is not noticed",
+        "return grew and isinstance(self.rule, Filter) and not self.rule.admits(total)",
+        "return False",
+        ("law", "office"),
+    ),
+]
+ADMIT = [
+    Mutant(
+        "an id may be sent with any request",
+        "if not same:\n        msg = (",
+        OFF + "\n        msg = (",
+    ),
     Mutant(
         "an owner may send another's id",
-        'same = (row["fingerprint"], row["owner"], row["state"]) == (\n'
-        "        request.fingerprint(),\n"
-        "        request.owner,",
-        'same = (row["fingerprint"], row["owner"], row["state"]) == (\n'
-        "        request.fingerprint(),\n"
-        '        row["owner"],',
+        "request.fingerprint(),\n        request.owner,",
+        "request.fingerprint(),\n        charge.owner,",
+    ),
+    Mutant(
+        "an id that ended is granted again",
+        'request.owner,\n        "open",\n    )',
+        "request.owner,\n        charge.state,\n    )",
     ),
     Mutant(
         "a release is made twice at once",
-        'if row["state"] == "claimed" and owners.alive(row["owner"]):',
+        'if release.state == "claimed" and charge.owner in state.alive:',
         OFF,
     ),
     Mutant(
         "a release is replayed at another cost",
-        'if row["cost"] != cost_text(request.cost):',
+        'if made.body["cost"] != request.described_cost():',
         OFF,
     ),
     Mutant(
-        "the witness hears of no freeze", "ledger.watch.tell_of_gates(frozen)", "pass"
-    ),
-    Mutant(
-        "the witness hears of no tightening",
-        "ledger.watch.tell_of_gates(written)",
-        "pass",
-    ),
-    Mutant(
-        "the witness hears of no new term",
-        "written = [] if account is None else [account]",
-        "written: list[Account] = []",
-    ),
-    Mutant("a lost freeze is forgotten", "freeze_again(session, each, facts)", "pass"),
-    Mutant(
-        "a new witness knows of no freeze",
-        "return [*heads(session), *closings(session), *checkpoint_heads(session)]",
-        "return [*heads(session), *checkpoint_heads(session)]",
-    ),
-    Mutant(
-        "a compacted witness knows of no freeze",
-        "if line in newest or line.decides",
-        "if line in newest",
-    ),
-    Mutant(
-        "a closer's code is the reserver's",
-        "return {k: v for k, v in body.items() if k not in _FACTS} | dict(facts)",
-        "return {**body, **facts}",
+        "a frozen dataset replays",
+        "if any(state.book(name).frozen is not None for name in request.locked):",
+        OFF,
+        ("office", "decisions"),
     ),
     Mutant(
         "an odometer's halt is forgotten",
-        "if account.id in halted or not",
-        "if not",
+        "if gate.id in halted or not gate.admits(case.added(gate, amount))",
+        "if not gate.admits(case.added(gate, amount))",
+        ("law", "decisions", "gates"),
+    ),
+    Mutant(
+        "only the first gate is asked",
+        "for gate, amount in pairs\n        if gate.id in halted",
+        "for gate, amount in pairs[:1]\n        if gate.id in halted",
     ),
     Mutant(
         "a draw is counted as new",
-        "account.rule.zero() if self.drawn else amount",
-        "amount",
+        "return gate.rule.zero() if self.drawn else amount",
+        "return amount",
     ),
     Mutant(
-        "a late step draws from a sealed run",
-        'ended = row["state"] != "open"\n            drawn',
-        "ended = False\n            drawn",
+        "a step draws what it does not ask for",
+        'shared["preflight"] = {"id": case.cover.preflight}',
+        "pass",
     ),
     Mutant(
-        "a draw is forgotten",
-        "rest = rest - amount\n    return rest\n\n\ndef amount",
-        "pass\n    return rest\n\n\ndef amount",
+        "a step of an ended run is admitted",
+        "refusing = list(pairs[:1])",
+        "pass",
     ),
-    Mutant("anyone seals a run", 'if row["owner"] != ledger.owners.mine():', OFF),
     Mutant(
-        "a gate that was edited is used",
-        "if not _same_rule(account.rule, rule) or account.halt != halt:",
+        "a flow that the policy closes is admitted",
+        'if gate.kind == "dataset" and gate.dataset in closed',
+        'if gate.kind == "nothing" and gate.dataset in closed',
+        ("decisions", "gates", "office"),
+    ),
+    Mutant(
+        "a run's refusal is not noted for the runs around it",
+        "runs = [*request.enclosing_runs, request.flow_run, request.covers]",
+        "runs = [request.flow_run, request.covers]",
+        ("decisions", "law"),
+    ),
+    Mutant(
+        "an odometer that refuses halts nothing",
+        '"halts": [gate.id for gate, _ in here if gate.kind == "odometer"],',
+        '"halts": [],',
+        ("decisions", "law", "gates"),
+    ),
+    Mutant(
+        "a population may be left out",
+        "if needed != given:",
+        OFF,
+        ("gates", "decisions"),
+    ),
+    Mutant(
+        "a cost need not hold for the relation",
+        "if relation not in allowed:",
+        OFF,
+        ("decisions",),
+    ),
+    Mutant(
+        "a release key is not claimed",
+        'shared |= {"key": request.release_key}',
+        "pass",
+    ),
+    Mutant(
+        "an alert is told again",
+        "if threshold <= reached and number_text(threshold) not in known",
+        "if threshold <= reached",
+        ("gates", "law"),
+    ),
+    Mutant(
+        "what was granted is asked for like what never was",
+        "most is not None and amount.fits_within(Tally(most))",
+        "most is None",
+        ("law", "decisions"),
+    ),
+]
+END = [
+    Mutant(
+        "anyone may void",
+        'if kind == "void" and charge.owner != command.owner:',
         OFF,
     ),
-    Mutant(
-        "a policy may change after its first charge",
-        "and not any(is_charged(session, t) for t in",
-        "and any(True for t in",
-    ),
-    Mutant(
-        "a claim is not noted",
-        "if request.release_key is not None:\n        session.post(",
-        "if False:\n        session.post(",
-    ),
-    # The operations
-    Mutant("anyone may void", 'if row["owner"] != self.owners.mine():', OFF),
     Mutant(
         "the living are forfeited",
-        'if row["state"] == "open" and self.owners.alive(row["owner"]):',
-        OFF,
-    ),
-    Mutant(
-        "a forfeit gives back",
-        'gain = account.rule.zero() if kind == "void" else posted',
-        'gain = account.rule.zero() if kind != "settle" else posted',
+        'charge.state == "open" and charge.owner in state.alive:',
+        "charge.owner is None:",
     ),
     Mutant(
         "a charge ends twice",
-        'if row["state"] != "open":\n            msg = f"reservation {reservation} is',
-        'if False:\n            msg = f"reservation {reservation} is',
+        'elif charge.state != "open":\n        problem',
+        "elif False:\n        problem",
     ),
     Mutant(
         "a second settlement is an error",
-        'if row["state"] == "settled":\n                return',
-        'if row["state"] == "settled":\n                pass',
+        'if kind == "settle" and charge.state == "settled":\n        return True',
+        'if kind == "settle" and charge.state == "settled":\n        pass',
     ),
     Mutant(
-        "what failed is kept for replay", 'if facts["outcome"] != "completed":', OFF
-    ),
-    Mutant(
-        "a request that failed leaves traces",
-        'self._session.change("rollback_to_savepoint")',
-        "pass",
-    ),
-    Mutant("another ledger is used", "if found != ledger_id:", OFF),
-    Mutant("an old writer writes", 'if row["min_writer"] > SCHEMA_VERSION:', OFF),
-    Mutant(
-        "a charge that is not held is ended",
-        "if not rest.fits_within(account.held):",
-        OFF,
-    ),
-    Mutant(
-        "a question is kept as a charge",
-        'session.change("rollback_to_savepoint")\n'
-        '            session.change("release_savepoint")',
-        'session.change("release_savepoint")',
+        "a void that was sent again is an error",
+        'elif kind == "void" and command.again and charge.state == "void":',
+        "elif False:",
+        ("model", "decisions", "crash"),
     ),
     Mutant(
         "a report charges more than was reserved",
-        "return posted if posted.fits_within(reserved) else reserved",
-        "return posted",
+        "return posted.amounts if posted.fits_within(whole) else reserved",
+        "return posted.amounts",
+        ("decisions", "law"),
     ),
-    # The file
+    Mutant(
+        "several units at once are given back as one",
+        "if gate.size != 1:\n        # Reserved",
+        "if False:\n        # Reserved",
+        ("decisions", "gates", "law"),
+    ),
+    Mutant(
+        "an amended charge is settled for what it reports",
+        'if kind == "settle" and not charge.added else None',
+        'if kind == "settle" else None',
+        ("office", "decisions", "law"),
+    ),
+    Mutant(
+        "a preflight is settled or voided",
+        'if kind == "settle" or (kind == "void" and drawn):',
+        OFF,
+        ("decisions", "model", "law"),
+    ),
+    Mutant(
+        "another price than was charged is given back from",
+        "if gate.price(cost, used) != whole:",
+        OFF,
+        ("decisions", "law"),
+    ),
+    Mutant(
+        "anyone seals a run",
+        "if charge.owner != command.owner:\n        msg",
+        "if False:\n        msg",
+    ),
+    Mutant(
+        "a repaired preflight is sealed",
+        "if is_repaired(state, charge):\n        # Draws",
+        "if False:\n        # Draws",
+        ("decisions", "witness", "audit"),
+    ),
+]
+PREFLIGHT = [
+    Mutant(
+        "a late step draws from a sealed run",
+        'ended = charge.state != "open" or is_repaired(state, charge)',
+        "ended = False",
+    ),
+    Mutant(
+        "a step draws more than is left",
+        "gate.id in charge.held and amount.fits_within(Tally(charge.held[gate.id]))",
+        "gate.id in charge.held",
+        equal="the journal's reader refuses to draw more than is held",
+    ),
+    Mutant(
+        "a run that was refused draws",
+        "if place is not None:\n            refused = dict",
+        "if False:\n            refused = dict",
+    ),
+    Mutant(
+        "a living run is taken over",
+        "if not owned and charge.owner not in state.alive:",
+        "if not owned:",
+    ),
+    Mutant(
+        "a run that declared anew keeps what it held",
+        'sealed(pen, charge, {"outcome": "declared anew"})\n    return None',
+        "return None",
+    ),
+    Mutant(
+        "any rule holds a run in advance",
+        'if rule.theorem == "individual":',
+        'if rule.theorem == "nothing":',
+        ("decisions",),
+    ),
+]
+TERMS = [
+    Mutant(
+        "a policy may change after its first charge",
+        "and not any(_has_run(book, number) for number in range(1, book.terms + 1))",
+        "and True",
+        ("office", "decisions"),
+    ),
+    Mutant(
+        "an applied policy may be replaced by a file",
+        'term.facts["because"] in BY_ITSELF\n        and',
+        "True\n        and",
+        ("office", "decisions"),
+    ),
+    Mutant(
+        "an edited policy governs",
+        "if term is not None and agrees(term, policy):\n        return term",
+        "if term is not None:\n        return term",
+        ("model", "office", "decisions"),
+    ),
+    Mutant(
+        "officers need not apply",
+        "if not applies or policy.officers:",
+        "if not applies:",
+        ("office",),
+    ),
+    Mutant(
+        "a source is spent under two names",
+        "if book != policy.dataset and not together:",
+        OFF,
+        ("office",),
+    ),
+    Mutant(
+        "anyone thaws",
+        'check_officer(officers_of(term), command.book, command.who, "thaw it")',
+        "pass",
+        ("office",),
+    ),
+    Mutant(
+        "an amendment replaces what was added before",
+        "found[name] = (Tally(found[name]) + Tally(amount)).amounts",
+        "found[name] = amount",
+        ("law", "office"),
+    ),
+    Mutant(
+        "evidence is charged twice",
+        "if used == account:\n            msg",
+        "if False:\n            msg",
+        ("law", "office"),
+    ),
+    Mutant(
+        "more is carved than is left",
+        "if not gate.admits(Tally(amount)):\n                raise _too_much",
+        "if False:\n                raise _too_much",
+        ("office",),
+    ),
+    Mutant(
+        "a gate is loosened in place",
+        "if not _is_tighter(old, new):",
+        OFF,
+        ("office", "audit"),
+        equal="the changes were judged before; this looks at the rules as well",
+    ),
+    Mutant(
+        "terms add up to more than the lifetime",
+        "if not budgets.fit(lifetime):",
+        OFF,
+        ("office",),
+    ),
+    Mutant(
+        "a lifetime is raised unasked",
+        "if before is None or policy.lifetime is None or allowed:",
+        "if True:",
+        ("office",),
+    ),
+]
+JOURNAL = [
+    Mutant(
+        "a settlement keeps what was held",
+        "holds = tuple(map(sub, holds, held))",
+        "pass",
+        ("law", "model"),
+    ),
+    Mutant(
+        "a forfeit gives back",
+        '"forfeit": Kind(settles=True, ends="forfeited", returns=True),',
+        '"forfeit": Kind(ends="forfeited", returns=True),',
+        ("model", "law"),
+    ),
+    Mutant(
+        "a void is charged",
+        '"void": Kind(ends="void", returns=True, ran=-1),',
+        '"void": Kind(settles=True, ends="void", returns=True, ran=-1),',
+    ),
+    Mutant(
+        "an amendment charges nothing",
+        '"amend": Kind(settles=True, ran=1),',
+        '"amend": Kind(ran=1),',
+        ("law", "office"),
+    ),
+    Mutant(
+        "a prior charge is not counted as one",
+        '"prior": Kind(settles=True, ran=1),',
+        '"prior": Kind(settles=True),',
+        ("office", "law"),
+    ),
+    Mutant(
+        "a draw is forgotten",
+        "rest[name] = left\n",
+        "",
+    ),
+    Mutant(
+        "a draw passes what is left",
+        "if min(left) < 0:\n                what",
+        "if False:\n                what",
+        ("law", "audit", "model"),
+        equal="what is decided asks first; this guards against other writers",
+    ),
+    Mutant(
+        "an entry may be missing",
+        "if entry.number != head.number + 1:",
+        OFF,
+        ("law", "audit", "storage"),
+    ),
+    Mutant(
+        "a wrong sum is followed",
+        "if found != posting:\n",
+        "if False:\n",
+        ("law", "audit", "storage"),
+    ),
+    Mutant(
+        "a charge is made twice",
+        'elif before.state != "open" or entry.book in before.places:',
+        "elif False:",
+        ("law", "audit", "decisions"),
+    ),
+    Mutant(
+        "another amount than was held is given back",
+        "if posting.amount != charge.held[name]:",
+        OFF,
+        ("law", "audit", "decisions"),
+    ),
+    Mutant(
+        "half a charge ends",
+        "if mine != set(entry.postings):",
+        OFF,
+        ("law", "audit", "decisions"),
+    ),
+    Mutant(
+        "what failed is kept for replay",
+        'elif kind == "settle" and self.body["outcome"] == "completed":',
+        'elif kind == "settle":',
+        ("model", "law", "decisions"),
+    ),
+    Mutant(
+        "a late settlement takes the key back",
+        "mine = kept is not None and kept.charge == charge.id",
+        "mine = kept is not None",
+        ("model", "decisions", "law"),
+    ),
+    Mutant(
+        "a void keeps its claim",
+        "self.changes[place] = None",
+        "pass",
+    ),
+    Mutant(
+        "a halt is not remembered",
+        "halted=tuple(dict.fromkeys((*run.halted, *halts))),",
+        "halted=run.halted,",
+        ("law", "decisions"),
+    ),
+    Mutant(
+        "a run's refused preflight is not remembered",
+        "run = run._replace(unheld=(entry.book, entry.number))",
+        "pass",
+    ),
+    Mutant(
+        "a thaw is forgotten",
+        'elif entry.kind == "thaw":\n            frozen = None',
+        'elif entry.kind == "thaw":\n            pass',
+        ("law", "office"),
+    ),
+    Mutant(
+        "a void leaves its term charged",
+        '"void": Kind(ends="void", returns=True, ran=-1),',
+        '"void": Kind(ends="void", returns=True),',
+        ("law", "office", "decisions"),
+    ),
+    Mutant(
+        "what was granted is forgotten",
+        "self.changes[key] = Granted(self.entry.book, step, {**most, **higher})",
+        "pass",
+        ("law", "decisions"),
+    ),
+    Mutant(
+        "a hash leaves out who wrote",
+        '\'"postings":{postings},"writer":{quoted(writer)}}}\'',
+        '\'"postings":{postings},"writer":{quoted("")}}}\'',
+        ("model", "storage", "audit"),
+    ),
+    Mutant(
+        "a hash is not compared",
+        "if entry_hash(previous, columns) != told:",
+        OFF,
+        ("model", "storage", "audit"),
+    ),
+]
+SHELL = [
+    Mutant(
+        "a request that failed leaves traces",
+        "return error, state, (), {}",
+        "return error, state, state.entries, {}",
+        ("model", "decisions"),
+    ),
+    Mutant(
+        "the witness hears of nothing",
+        "self.watch.tell(entry for each in found for entry in each.entries)",
+        "pass",
+        ("witness",),
+    ),
+    Mutant(
+        "a step runs that the witness was not told of",
+        "return [self._untold(each, error) for each in found]",
+        "return [each.answer for each in found]",
+        ("witness",),
+    ),
+    Mutant(
+        "a charge that nobody was told of is kept",
+        'self.void(found.answer.reservation, reason="not witnessed")',
+        "pass",
+        ("witness",),
+    ),
+    Mutant(
+        "an answer that was lost is not asked for again",
+        "return _raced(send, again=True)",
+        "raise",
+        ("crash", "decisions"),
+    ),
+    Mutant(
+        "a lock is waited for twice",
+        'if error.details.keys() & {"waited", "raced"}:',
+        OFF,
+        ("storage", "decisions", "crash"),
+    ),
+    Mutant(
+        "a second try is taken for the first",
+        "if again and isinstance(command, End | Seal):",
+        OFF,
+        ("decisions", "model", "crash"),
+    ),
+    Mutant(
+        "the end of a journal is not looked at",
+        "check_tail(reading, state, book, self.place)",
+        "pass",
+        ("storage", "audit"),
+    ),
+]
+STORAGE = [
+    Mutant(
+        "an account is believed",
+        "if posting is None or posting[1:] != (row.settled, row.held):",
+        OFF,
+        ("model", "storage"),
+    ),
+    Mutant(
+        "a book's end is believed",
+        "if row.number and read(row.name, row.number).hash != row.hash:",
+        OFF,
+        ("model", "storage"),
+    ),
+    Mutant(
+        "a charge is believed",
+        "    Charge: _of_charge,\n",
+        "",
+        ("model", "storage"),
+    ),
+    Mutant(
+        "a charge's owner is believed",
+        "owner = row.owner if row.covers is None else told[2]",
+        "owner = told[2]",
+        ("model", "storage"),
+    ),
+    Mutant(
+        "a charge may end twice in the tables",
+        "CREATE UNIQUE INDEX entry_ended ON entry (charge, book)",
+        "CREATE INDEX entry_ended ON entry (charge, book)",
+        ("model", "storage"),
+    ),
+    Mutant(
+        "an account's term is not asked for",
+        'what = f"term {book.terms} of {book.name!r} is not there"',
+        "return",
+        ("model", "storage"),
+    ),
+    Mutant(
+        "another ledger is used",
+        "if ledger != self.identity.ledger:",
+        OFF,
+        ("storage",),
+    ),
+    Mutant(
+        "an old writer writes",
+        "if needed > SCHEMA_VERSION:",
+        OFF,
+        ("storage",),
+    ),
     Mutant(
         "processes share the lock",
         "fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n            except",
         "fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)\n            except",
+        ("storage", "crash"),
     ),
     Mutant(
         "transactions begin as readers",
         'return self._transaction("BEGIN IMMEDIATE")',
-        'return self._transaction("BEGIN")  # not immediate',
+        'return self._transaction("BEGIN")',
+        ("storage", "crash"),
     ),
     Mutant(
         "a connection is kept after an error",
         "if self._file_lock.is_held and not whole:",
         OFF,
+        ("crash", "storage"),
     ),
-    Mutant("settings are not read back", 'if (mode, level) != ("wal", 2):', OFF),
-    Mutant("not every commit is synced", "synchronous = FULL", "synchronous = NORMAL"),
+    Mutant(
+        "settings are not read back",
+        'if (mode, level) != ("wal", 2):',
+        OFF,
+        ("storage",),
+    ),
+    Mutant(
+        "not every commit is synced",
+        "synchronous = FULL",
+        "synchronous = NORMAL",
+        ("storage",),
+    ),
     Mutant(
         "a commit into a removed file counts",
         "# What went into a file that is not there any more is no commit.\n"
         "                self._check_same_files()",
         "# What went into a file that is not there any more is no commit.",
+        ("storage",),
     ),
     Mutant(
         "a lock file that was removed still locks",
         "if self._is_at_its_path(descriptor):",
         "if True:",
-    ),
-    # What a connection remembers
-    Mutant(
-        "a memory does not hear of others",
-        "if version != self._version or size > _MOST:",
-        "if size > _MOST:",
+        ("storage", "crash"),
     ),
     Mutant(
-        "a charge that ended is remembered as open",
-        '"close_reservation": (("read_reservation", ("id",)),),',
-        "",
+        "a ledger in memory serves forks",
+        "if found.pid != os.getpid():",
+        OFF,
+        ("storage",),
     ),
-    Mutant(
-        "a halt is not remembered",
-        '("halting_accounts", ("run",)),\n        ',
-        "",
-    ),
-    Mutant(
-        "a change that nobody knows leaves the memory as it was",
-        "if statement not in KNOWN_CHANGES:\n            self.clear()",
-        "if statement not in KNOWN_CHANGES:\n            pass",
-    ),
-    # The witness and what it remembers
+]
+WITNESS = [
     Mutant(
         "what was witnessed is not compared",
-        "self._compare(session, unseen.lines)",
-        "pass",
+        "gone = missing(reading, look.lines, state.entries)",
+        "gone: list[Line] = []",
+        ("witness",),
     ),
     Mutant(
         "the newest lines are not compared again",
-        "self.check_accounts(session, witness.latest)",
-        "pass",
+        "return Look(unseen, [*unseen.lines, *(line for line in again if line)])",
+        "return Look(unseen, unseen.lines)",
+        ("witness",),
     ),
-    Mutant("an older epoch will do", "if epoch < witness.epoch:", OFF),
+    Mutant("an older epoch will do", "if epoch < witness.epoch:", OFF, ("witness",)),
     Mutant(
-        "the ledger's own database keeps its witness",
-        "same = _identity(connection) == _identity(other)",
-        "same = False",
-    ),
-    Mutant(
-        "a line that is missing in a database is not missed",
-        "if numbers != list(range(above + 1, above + 1 + len(numbers))):",
+        "an account of long ago is believed",
+        "if line is not None and row.id in line.amounts and row.entry < line.number:",
         OFF,
+        ("witness",),
     ),
     Mutant(
-        "a connection to the witness crosses a fork",
-        "inherited, self._pid = self._connection, os.getpid()\n"
-        "            self._connection = None",
-        "inherited, self._pid = None, os.getpid()",
+        "the witness hears of no decision",
+        'return entry.body["term"]["because"] not in BY_ITSELF',
+        "return False",
+        ("witness",),
     ),
     Mutant(
-        "a checkpoint may be counted anew",
-        "number=place if counted else None,",
-        'number=row["number"],',
-        equal="the count is compared as well",
+        "a new witness knows of no freeze",
+        "found += [head, *_decisions(reading, book, head.number)]",
+        "found += [head]",
+        ("witness",),
     ),
-    # One ledger for one source
-    Mutant("any ledger may use a source", "if governor == self.ledger:", "if True:"),
+    Mutant(
+        "a compacted witness knows of no freeze",
+        "if line.decides or (line.place, line.hash) in places",
+        "if (line.place, line.hash) in places",
+        ("witness",),
+    ),
+    Mutant(
+        "a lost freeze is forgotten",
+        "if loss.frozen and term is not None and pen.state.book(book).frozen is None:",
+        OFF,
+        ("witness", "audit"),
+    ),
+    Mutant(
+        "a repair is made twice",
+        "if epoch_of(state.rows) != command.before or moved or claimed:",
+        OFF,
+        ("audit", "witness"),
+    ),
+    Mutant(
+        "any ledger may use a source",
+        "for source, each in found.items() if each != self.ledger}",
+        "for source, each in found.items() if each is None}",
+        ("office",),
+    ),
+    Mutant("anyone's grant will do", "if grant.taker != ledger:", OFF, ("office",)),
     Mutant(
         "a lifetime above its grant will do",
         'elif not grant.covers(policy.declared()["lifetime"]):',
         "elif False:",
+        ("office",),
     ),
-    Mutant("anyone's grant will do", "if grant.taker != ledger:", OFF),
-    Mutant("a changed grant will do", "if told != grant.digest:", OFF),
-    Mutant(
-        "an unknown grant will do", "ledger.sources.check_given(wish.grant)", "pass"
-    ),
-    Mutant("more is carved than is left", "if not gate.account.admits(amount):", OFF),
-    Mutant("a ledger in memory serves forks", "if memory.pid != os.getpid():", OFF),
+    Mutant("a changed grant will do", "if told != grant.digest:", OFF, ("office",)),
+]
+MUTANTS = [
+    *GATES,
+    *ADMIT,
+    *END,
+    *PREFLIGHT,
+    *TERMS,
+    *JOURNAL,
+    *SHELL,
+    *STORAGE,
+    *WITNESS,
 ]
 
 
 def sources(folder: Path) -> list[Path]:
     """Return the files that mutants are in."""
     package = folder / "dpflow"
-    # The rooms of the ledger that nothing uses yet have lines of their own.
-    return [*sorted((package / "ledger").glob("*.py")), package / "locks.py"]
+    rooms = package / "ledger"
+    return [
+        *sorted(rooms.rglob("*.py")),
+        rooms / "storage" / "sqlite.sql",
+        package / "locks.py",
+    ]
 
 
 def copy_of(mutant: Mutant | None) -> Path | None:
@@ -400,7 +900,8 @@ def judge(mutant: Mutant | None) -> str | None:
     if folder is None:
         return None
     try:
-        found = (fails(folder, tests) for tests in STAGES)
+        stages = STAGES if mutant is None else mutant.stages
+        found = (fails(folder, STAGES[stage]) for stage in stages)
         return next((test for test in found if test), "")
     finally:
         shutil.rmtree(folder)

@@ -8,7 +8,7 @@ played again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -24,13 +24,12 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReservationConflict,
 )
-from dpflow.ledger import Ledger
-from dpflow.ledger.database import Row, Session
-from dpflow.ledger.recall import Recall
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Busy, Granted, Replayed, Request
-from tests.hunts.memory import MemoryDatabase
-from tests.hunts.support import Crash, SimulatedOwners, audit, first
-from tests.hunts.trips import PlainTrips
+from tests.hunts.auditor import audit, first
+from tests.hunts.hooks import Crash
+from tests.hunts.memory import MemoryStorage, tables_in_memory
+from tests.hunts.support import SimulatedOwners, asked
 from tests.ledger.support import UNIT, make_policy, request
 
 CAP = Fraction(1)
@@ -68,43 +67,30 @@ def units(made: Request) -> int:
     return int(cost.epsilon * UNIT)
 
 
-class SimulatedDatabase(MemoryDatabase):
+class SimulatedStorage(MemoryStorage):
     """The disk that all workers share, and the lock on it.
 
     Transactions are those of SQLite; the lock, the failures and the points at which
-    others go on are simulated. Each worker has a memory, as each connection has.
+    others go on, one before each statement, are simulated.
     """
 
     def __init__(self, simulation: Simulation) -> None:
-        super().__init__()
+        super().__init__(tables_in_memory())
         self.simulation = simulation
+        self.hooks.before = lambda _: simulation.point()
         self.locked = False
-        self.commits = 0
-        self.recalls: dict[greenlet, tuple[Recall, int]] = {}
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self) -> Iterator[Any]:
         """Run a block under the lock; its commit may have an unknown outcome."""
-        # A failure ends the connection, and its memory.
-        me = getcurrent()
-        recall, own = self.recalls.pop(me, None) or (Recall(), 0)
-        with self.lock(), super().write() as session:
-            recall.begin(self.of_others(own))
-            yield PointedSession(session, self.simulation, recall)
+        with self.lock(), super().write() as transaction:
+            yield transaction
             fate = self.simulation.random.random()
             if fate < AMBIGUOUS:
                 if fate < AMBIGUOUS / 2:
                     self.connection.execute("COMMIT")
-                    self.commits += 1
                 raise LedgerUnavailable("the answer to COMMIT was lost")
-            self.simulation.point()
-        self.commits += 1
-        self.recalls[me] = recall, own + 1
         self.committed()
-
-    def of_others(self, own: int) -> int:
-        """Return how many commits others made, as SQLite tells a connection."""
-        return self.commits - own
 
     read = write
 
@@ -128,45 +114,12 @@ class SimulatedDatabase(MemoryDatabase):
         self.simulation.point()
 
 
-class PointedSession(PlainTrips):
-    """A transaction in which every statement is a scheduling point."""
-
-    def __init__(
-        self, session: Session, simulation: Simulation, recall: Recall
-    ) -> None:
-        self._session, self._simulation = session, simulation
-        self._recall = recall
-
-    @property
-    def kept(self) -> dict[str, Any]:
-        """The accounts that the worker remembers."""
-        return self._recall.accounts
-
-    def lock(self, datasets: Iterable[str]) -> None:
-        """Let others go on, then lock."""
-        self._simulation.point()
-        self._session.lock(datasets)
-
-    def rows(self, statement: str, **values: object) -> list[Row]:
-        """Let others go on, then read, or remember."""
-        self._simulation.point()
-        return self._recall.rows(
-            statement, values, lambda name, asked: self._session.rows(name, **asked)
-        )
-
-    def change(self, statement: str, **values: object) -> int:
-        """Let others go on, then write."""
-        self._simulation.point()
-        self._recall.changing(statement, values)
-        return self._session.change(statement, **values)
-
-
 class Simulation:
     """One history of some workers and an operator.
 
     Args:
         seed: Decides everything.
-        database: The disk; controls bring a broken one.
+        storage: The disk; controls bring a broken one.
         operator: What the operator does to an open reservation.
     """
 
@@ -174,7 +127,7 @@ class Simulation:
         self,
         seed: int,
         *,
-        database: type[SimulatedDatabase] = SimulatedDatabase,
+        storage: type[SimulatedStorage] = SimulatedStorage,
         operator: Callable[[Simulation, Ledger, str], None] | None = None,
         workers: int = 4,
         steps: int = 3,
@@ -185,7 +138,7 @@ class Simulation:
         self.names = count()
         self.hub = getcurrent()
         self.operator = operator or forfeit
-        self.database = database(self)
+        self.storage = storage(self)
         self.steps = steps
         self.waiting: set[greenlet] = set()
         self.workers = [greenlet(self.life) for _ in range(workers)]
@@ -197,7 +150,7 @@ class Simulation:
         """Play the history to its end, then audit it."""
         while self.workers:
             able = self.workers
-            if self.database.locked:
+            if self.storage.locked:
                 able = [w for w in able if w not in self.waiting]
             worker = self.random.choice(able)
             worker.switch()
@@ -229,7 +182,7 @@ class Simulation:
         owners: Any = SimulatedOwners(self.living)
         while True:
             try:
-                ledger = Ledger(self.database, owners)
+                ledger = Ledger(self.storage, owners)
                 # The secret of the release keys is read once.
                 ledger.release_key()
             except LedgerUnavailable:
@@ -329,10 +282,10 @@ class Simulation:
                 self.hub.switch()
             try:
                 ledger = self.ledger()
-                with ledger.database.read() as session:
-                    rows = session.rows("open_reservations")
-                for row in rows[:2]:
-                    self.operator(self, ledger, row["id"])
+                with ledger.storage.read() as reading:
+                    names = reading.open_charges()
+                for name in names[:2]:
+                    self.operator(self, ledger, name)
             except (Crash, LedgerUnavailable):
                 continue
 
@@ -340,16 +293,15 @@ class Simulation:
 
     def look(self) -> None:
         """At every instant: what has run is charged, and the charge fits the cap."""
-        sql = "SELECT dataset, settled, held FROM account WHERE kind = 'dataset'"
-        for dataset, settled, held in self.database.connection.execute(sql):
+        sql = "SELECT book, settled, held FROM account WHERE id = book || '#1'"
+        for dataset, settled, held in self.storage.connection.execute(sql):
             used = first(settled) + first(held)
             assert used <= CAP * UNIT, "overspent"
             assert used >= self.told.spent[dataset], "a step runs uncharged"
 
     def check(self) -> None:
         """At the end: the ledger holds what was told, and nothing else."""
-        with MemoryDatabase.read(self.database) as session:
-            facts = audit(session, CAP)
+        facts = audit(asked(self.storage.connection), CAP)
         told, states = self.told, facts.states
         assert told.granted <= set(states), "an acknowledged reservation is lost"
         assert set(states) <= set(told.asked)

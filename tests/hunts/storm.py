@@ -14,9 +14,10 @@ from typing import Any
 
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger import Ledger, open_ledger
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import open_ledger
 from dpflow.policy import Policy
-from tests.hunts.support import Facts
+from tests.hunts.auditor import Facts
 from tests.ledger.support import Child, granted, request
 
 WORKERS = 8

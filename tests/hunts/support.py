@@ -1,31 +1,26 @@
-"""What the hunts share: sizes, seeds, figures, an auditor, and broken parts to catch.
-
-The auditor speaks only in the ledger's named statements, so that it reads every
-database that the kernel can use.
-"""
+"""What the hunts share: sizes, seeds, figures, owners, and broken parts to catch."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import sqlite3
 import sys
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from dpflow.ledger.database import Database, Row, Session
-from dpflow.ledger.records import canonical, digest
-from tests.hunts.trips import PlainTrips
-from tests.ledger.support import UNIT, Child
+from tests.hunts.auditor import Ask, Facts, audit
+from tests.ledger.support import Child
 
 #: How much larger than at each push the hunts are; `make campaign` sets it.
 SCALE = float(os.environ.get("DPFLOW_CAMPAIGN", "1"))
@@ -79,206 +74,41 @@ def shared_out(work: Callable[[range], dict[str, int]], items: range) -> Counter
     return total
 
 
-# The auditor
+# The ledger's own tables
 
 
-@dataclass
-class Facts:
-    """What a ledger says, after every sum and hash of it was recomputed.
-
-    Attributes:
-        states: The state of each reservation.
-        asked: What each reservation holds or held, by account, in tally units.
-        used: What is settled and held on each dataset, in tally units.
-        refused: How many refusals are in the journal.
-        ids: The ids that the journal names, refused ones included.
-    """
-
-    states: dict[str, str] = field(default_factory=dict)
-    asked: dict[str, dict[str, int]] = field(default_factory=dict)
-    used: dict[str, int] = field(default_factory=dict)
-    refused: int = 0
-    ids: set[str] = field(default_factory=set)
-
-    def total(self) -> Fraction:
-        """Return the epsilon that is used, over all datasets."""
-        return Fraction(sum(self.used.values()), UNIT)
+def asked(connection: Any) -> Ask:
+    """Return what asks a connection's database in plain SQL."""
+    return lambda sql: connection.execute(sql).fetchall()
 
 
-ENDS = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
+@contextmanager
+def tables(url: str) -> Iterator[Ask]:
+    """Ask the database of a ledger, over a connection that dpflow knows nothing of."""
+    if url.startswith("sqlite:///"):
+        place = url.removeprefix("sqlite:///")
+        connection: Any = sqlite3.connect(place, isolation_level=None)
+        connection.execute("BEGIN")
+    else:
+        connection = psycopg.connect(url, options="-c search_path=dpflow")
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    try:
+        yield asked(connection)
+    finally:
+        connection.close()
 
 
-def audit(session: Session, cap: Fraction) -> Facts:
-    """Recompute a ledger from its journal; every dataset's budget is the cap.
-
-    Everything that is checked holds after each commit, whatever happened before.
-    """
-    facts, limit, open_now = Facts(), int(cap * UNIT), dict[str, set[str]]()
-    for account in session.rows("list_accounts", dataset=None):
-        used = _replay(session, account, limit, facts, open_now)
-        if account["kind"] == "dataset":
-            name = account["dataset"]
-            facts.used[name] = facts.used.get(name, 0) + used
-    for used in facts.used.values():
-        assert used <= limit, "overspent"
-    for name in facts.asked:
-        (row,) = session.rows("read_reservation", id=name)
-        assert set(json.loads(row["accounts"])) == set(facts.asked[name]), "not all"
-        assert (row["state"] == "open") == (name in open_now)
-        assert facts.states.setdefault(name, "open") == row["state"]
-    listed = {row["id"] for row in session.rows("open_reservations")}
-    assert set(open_now) == listed
-    return facts
-
-
-def _replay(
-    session: Session, account: Row, limit: int, facts: Facts, open_now: dict
-) -> int:
-    """Replay one account's journal and return what it has used."""
-    previous, spent, held = "", 0, 0
-    place, last = account["id"], 0
-    whole = {"above": 0, "limit": 10**9}
-    for entry in session.rows("journal_after", account=place, **whole):
-        content = {name: value for name, value in dict(entry).items() if name != "hash"}
-        previous = digest(previous + canonical(content))
-        assert entry["hash"] == previous, "the chain is broken"
-        last += 1
-        assert entry["seq"] == last, "an entry is missing"
-        kind, name, amount = entry["kind"], entry["reservation"], first(entry["amount"])
-        if kind == "reserve":
-            by_account = facts.asked.setdefault(name, {})
-            assert place not in by_account, "reserved twice"
-            by_account[place] = amount
-            open_now.setdefault(name, set()).add(place)
-            held += amount
-        elif kind in ENDS:
-            assert facts.states.setdefault(name, ENDS[kind]) == ENDS[kind]
-            open_now[name].remove(place)
-            if not open_now[name]:
-                del open_now[name]
-            held -= facts.asked[name][place]
-            spent += 0 if kind == "void" else amount
-        elif kind == "refuse":
-            facts.refused += 1
-            assert spent + held + amount > limit, "refused what fits"
-        facts.ids.add(name)
-        after = first(entry["settled_after"]), first(entry["held_after"])
-        assert after == (spent, held), "a sum is wrong"
-    kept = first(account["settled"]), first(account["held"])
-    assert (account["seq"], account["head"]) == (last, previous)
-    assert kept == (spent, held), "the account lies"
-    return spent + held
-
-
-def first(text: str) -> int:
-    """Return the first component of a tally's text."""
-    return json.loads(text)[0]
-
-
-def audited(database: Database, cap: Fraction) -> Facts:
-    """Audit a database in a transaction of its own."""
-    with database.read() as session:
-        return audit(session, cap)
-
-
-# Hooks around every call
-
-
-class Crash(BaseException):
-    """The process ends here; nothing catches it."""
-
-
-class HookedDatabase:
-    """Any ledger database whose calls run between two hooks, which tests replace.
-
-    BEGIN and COMMIT are calls like the named statements. A hook that raises before
-    COMMIT rolls back; one that raises after it makes the commit's outcome unknown.
-    """
-
-    def __init__(self, inner: Database) -> None:
-        self.inner = inner
-        self.place, self.dialect = inner.place, inner.dialect
-        self.quiet()
-
-    @property
-    def unwritable(self) -> Any:
-        """Why nothing can be written; None if it can."""
-        return self.inner.unwritable
-
-    def quiet(self) -> None:
-        """Let every call be."""
-        self.before: Callable[[str], None] = lambda _: None
-        self.after: Callable[[str], None] = lambda _: None
-
-    @contextmanager
-    def write(self) -> Iterator[Session]:
-        """Run a block of the inner database between hooks."""
-        with self._around(self.inner.write) as session:
-            yield session
-
-    @contextmanager
-    def read(self) -> Iterator[Session]:
-        """Run a block of the inner database between hooks."""
-        with self._around(self.inner.read) as session:
-            yield session
-
-    @contextmanager
-    def _around(self, begin: Callable[[], Any]) -> Iterator[Session]:
-        self.before("BEGIN")
-        with begin() as session:
-            self.after("BEGIN")
-            yield HookedSession(session, self)
-            self.before("COMMIT")
-        self.after("COMMIT")
-
-    def close(self) -> None:
-        """Close the inner database."""
-        self.inner.close()
-
-
-class HookedSession(PlainTrips):
-    """A transaction that calls its database's hooks around each statement."""
-
-    def __init__(self, session: Session, hooks: HookedDatabase) -> None:
-        self._session, self._hooks = session, hooks
-
-    def lock(self, datasets: Iterable[str]) -> None:
-        """Lock between the hooks."""
-        self._between(self._session.lock, "lock", {"datasets": list(datasets)})
-
-    def rows(self, statement: str, **values: object) -> list[Row]:
-        """Read between the hooks."""
-        return self._between(self._session.rows, statement, values)
-
-    def change(self, statement: str, **values: object) -> int:
-        """Write between the hooks."""
-        return self._between(self._session.change, statement, values)
-
-    def _between(self, call: Callable[..., Any], name: str, values: dict) -> Any:
-        self._hooks.before(name)
-        result = call(**values) if name == "lock" else call(name, **values)
-        self._hooks.after(name)
-        return result
-
-
-def nth(number: int, error: BaseException, *, once: bool) -> Callable[[str], None]:
-    """Return a hook that raises at the n-th call, or from there on."""
-    count = 0
-
-    def hook(_: str) -> None:
-        nonlocal count
-        count += 1
-        if count == number + 1 or (count > number and not once):
-            raise error
-
-    return hook
+def audited(url: str, cap: Fraction | None = None) -> Facts:
+    """Audit a ledger wherever it is."""
+    with tables(url) as ask:
+        return audit(ask, cap)
 
 
 # Owners without files
 
 
 class SimulatedOwners:
-    """Who lives in a simulation; the kernel asks it as it asks the real one."""
+    """Who lives in a simulation; a ledger asks it as it asks the real one."""
 
     living: set[str]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,27 +14,27 @@ import apsw
 import pytest
 
 from dpflow.exceptions import LedgerUnavailable
-from tests.hunts.crash_vfs import ApswDatabase, NotingVFS, plain_connection
-from tests.hunts.memory import StatementSession, empty_ledger
-from tests.hunts.support import audit, figure, memory_folder, nth
+from tests.hunts.auditor import audit
+from tests.hunts.crash_vfs import ApswStorage, NotingVFS, plain_connection
+from tests.hunts.hooks import Hook, nth
+from tests.hunts.memory import empty_ledger
+from tests.hunts.support import SCALE, asked, figure, memory_folder
 from tests.hunts.trials import CAP, Trial, attempt, check, reserve, reserve_many
 
-Hook = Callable[[str], None]
+KINDS = (apsw.IOError, apsw.FullError)
 DISK = [
-    (kind, once) for kind in (apsw.IOError, apsw.FullError) for once in (True, False)
+    (kind, once) for kind in KINDS[: 2 if SCALE > 1 else 1] for once in (True, False)
 ]
 
 
-def use_failing_disk(
-    folder: Path, fail: Callable[[str], None], database: type[ApswDatabase]
-) -> None:
+def use_failing_disk(folder: Path, fail: Hook, storage: type[ApswStorage]) -> None:
     """Use a ledger until the disk has failed, let it recover, and look."""
     path = folder / "ledger.db"
     for old in folder.iterdir():
         old.unlink()
     path.write_bytes(empty_ledger())
     vfs = NotingVFS(f"failing-{uuid.uuid4().hex}")
-    base = database(path, vfs, pages=10)
+    base = storage(path, vfs, pages=10)
     trial = Trial.on(base)
     vfs.fault = fail
     aims: dict[str, str] = {}
@@ -51,7 +51,7 @@ def use_failing_disk(
     base.close()
     vfs.unregister()
     connection = plain_connection(path)
-    facts = audit(StatementSession(connection), CAP)
+    facts = audit(asked(connection), CAP)
     connection.close()
     check(trial, facts, aims)
 
@@ -69,14 +69,14 @@ def test_every_write_and_sync_fails(
     folder: Path, kind: type[apsw.Error], once: bool
 ) -> None:
     """What was acknowledged is in the file when the disk works again."""
-    total = failures_of_disk(folder, kind, once, ApswDatabase)
+    total = failures_of_disk(folder, kind, once, ApswStorage)
     assert total > 30
     how = "once" if once else "for ever"
     figure(f"n-th write or sync, {kind.__name__} {how}", violations=0, failures=total)
 
 
 def failures_of_disk(
-    folder: Path, kind: type[apsw.Error], once: bool, database: type[ApswDatabase]
+    folder: Path, kind: type[apsw.Error], once: bool, storage: type[ApswStorage]
 ) -> int:
     """Fail at each write in turn; return how many there are."""
     for number in count():
@@ -89,14 +89,14 @@ def failures_of_disk(
                 came[what] += 1
                 raise
 
-        use_failing_disk(folder, fail, database)
+        use_failing_disk(folder, fail, storage)
         if not came:
             return number
     raise AssertionError
 
 
-class Careless(ApswDatabase):
-    """A database that takes a failed transaction for a good one."""
+class Careless(ApswStorage):
+    """A storage that takes a failed transaction for a good one."""
 
     def write(self) -> Any:
         """Run a block; whatever happens is fine."""
@@ -118,7 +118,7 @@ class _Careless:
         return False
 
 
-def test_a_careless_database_is_found(folder: Path) -> None:
+def test_a_careless_storage_is_found(folder: Path) -> None:
     """A write that failed and nobody noticed."""
     with pytest.raises(AssertionError):
         failures_of_disk(folder, apsw.IOError, True, Careless)

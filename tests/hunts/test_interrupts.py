@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts
 from dpflow.locks import FileLock, Line
 from dpflow.project import current_project, forget_projects
@@ -39,7 +39,7 @@ budget: {epsilon: 10000}
 filter: basic
 """
 #: At each push, every so many-th line is tried.
-EVERY = 90
+EVERY = 170
 
 
 @pytest.fixture(autouse=True)

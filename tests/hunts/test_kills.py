@@ -1,10 +1,9 @@
-"""SIGKILL at every statement of every operation, and storms of kills at any moment."""
+"""SIGKILL at every point of every operation, and storms of kills at any moment."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -15,8 +14,11 @@ from typing import Any
 import pytest
 
 from dpflow import PureDP
-from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.sqlite import SqliteDatabase
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from tests.hunts.driver import HookedFile
+from tests.hunts.hooks import HookedStorage, Hooks, Wire
+from tests.hunts.memory import IDENTITY, SECRET
 from tests.hunts.storm import Told, drain, storm, work
 from tests.hunts.support import (
     SCALE,
@@ -26,9 +28,8 @@ from tests.hunts.support import (
     first_seed,
     memory_folder,
 )
-from tests.hunts.test_faults import FailingDatabase, Wire
 from tests.hunts.trials import ACTIONS, CAP, Action, Trial
-from tests.ledger.support import Child, die, make_policy, new_ledger
+from tests.ledger.support import Child, die, make_policy
 
 #: More statements than any operation has.
 MOST = 80
@@ -42,15 +43,15 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(place)
 
 
-class Lazy(FailingDatabase):
-    """A database that says yes first and commits when it is used again."""
+class Lazy(HookedFile):
+    """A storage that says yes first and commits when it is used again."""
 
     class wire(Wire):  # noqa: N801
         """A connection that puts off its commits."""
 
         owed = False
 
-        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        def execute(self, sql: str, *values: Any) -> Any:
             """Run a statement, or what was put off and then the statement."""
             if sql == "COMMIT":
                 self.owed = True
@@ -64,22 +65,39 @@ class Lazy(FailingDatabase):
 # Points
 
 
-def die_at_every_statement(
+def at_statements(path: Path, hooks: Hooks) -> Any:
+    """Open a file with hooks around each statement."""
+    storage = HookedFile(path)
+    storage.hooks = hooks
+    return storage
+
+
+def at_calls(path: Path, hooks: Hooks) -> Any:
+    """Open a file with hooks around each call of a storage: load, store, commit."""
+    return HookedStorage(HookedFile(path), hooks)
+
+
+def lazily(path: Path, hooks: Hooks) -> Any:
+    """Open a file whose commits are put off."""
+    storage = Lazy(path)
+    storage.hooks = hooks
+    return storage
+
+
+def die_at_every_point(
     folder: Path,
     action: Callable[[Trial], Action],
     when: str,
-    kind: type[FailingDatabase] = FailingDatabase,
-    *,
-    remembers: bool = True,
+    open_at: Callable[[Path, Hooks], Any] = at_statements,
 ) -> int:
-    """Kill a process at each statement of an operation; return how many there are."""
-    new_ledger(folder).close()
+    """Kill a process at each point of an operation; return how many there are."""
     path = folder / "ledger.db"
+    HookedFile.create(path, IDENTITY, SECRET).close()
     for number in range(MOST):
 
         def run(say: Callable[[str], None], left: int = number) -> None:
-            database = kind(path)
-            trial = Trial.on(database)
+            hooks = Hooks()
+            trial = Trial.on(open_at(path, hooks))
             do, aims = action(trial)
             say(json.dumps([trial.sure, aims]))
 
@@ -89,18 +107,14 @@ def die_at_every_statement(
                 if left < 0:
                     die()
 
-            if not remembers:
-                database._recall.clear()
-            setattr(database, when, hook)
+            setattr(hooks, when, hook)
             do()
             say("acknowledged")
             die()
 
         _, (first, *rest) = Child(run).end()
         sure, aims = json.loads(first)
-        reader = SqliteDatabase(path)
-        states = audited(reader, CAP).states
-        reader.close()
+        states = audited(f"sqlite:///{path}", CAP).states
         for name, state in aims.items():
             allowed = {state} if rest else {state, sure.get(name)}
             assert states.get(name) in allowed, "neither before nor after"
@@ -109,20 +123,20 @@ def die_at_every_statement(
         assert sure.keys() <= states.keys(), "an acknowledged reservation is lost"
         if rest:
             return number
-    raise AssertionError("more statements than expected")
+    raise AssertionError("more points than expected")
 
 
-def test_death_at_every_statement(folder: Path) -> None:
+def test_death_at_every_point(folder: Path) -> None:
     """Of a reservation, a batch, a settlement, a void, a forfeit and an opening.
 
-    By a connection that remembers what it decides by, and by one that asks for all.
+    At each statement, and at each load, store and commit.
     """
     counts: Counter[str] = Counter()
-    # After a question, nothing differs from before the next.
-    ways = (("before", True), ("after", True), ("before", False))
-    for action, (when, remembers) in product(ACTIONS, ways):
-        place = folder / f"{action.__name__}-{when}-{remembers}"
-        points = die_at_every_statement(place, action, when, remembers=remembers)
+    # After a statement, nothing differs from before the next, but after the last.
+    ways = ((at_statements, "before"), (at_statements, "after"), (at_calls, "after"))
+    for action, (open_at, when) in product(ACTIONS, ways):
+        place = folder / f"{action.__name__}-{when}-{open_at.__name__}"
+        points = die_at_every_point(place, action, when, open_at)
         counts[action.__name__] += points
     assert all(count >= 4 for count in counts.values())
     figure("SIGKILL points", violations=0, points=counts.total(), **counts)
@@ -131,7 +145,7 @@ def test_death_at_every_statement(folder: Path) -> None:
 def test_points_find_a_lazy_commit(folder: Path) -> None:
     """An acknowledgement before the commit."""
     with pytest.raises(AssertionError, match=r"lost|neither before nor after"):
-        die_at_every_statement(folder, ACTIONS[0], "before", Lazy)
+        die_at_every_point(folder, ACTIONS[0], "before", lazily)
 
 
 # Storms
@@ -152,11 +166,9 @@ def test_a_storm_of_kills_loses_nothing(ledger_url: str) -> None:
     create_ledger(ledger_url).close()
     seed, told = first_seed(), Told()
     budget = Fraction(1000)
-    seconds = max(2, 6 * SCALE)
+    seconds = max(2, 3 * SCALE)
     counts = storm(start(ledger_url, budget), seconds=seconds, seed=seed, told=told)
-    ledger = open_ledger(ledger_url)
-    facts = audited(ledger.database, budget)
-    ledger.close()
+    facts = audited(ledger_url, budget)
     told.check(facts)
     kept = sum(state != "void" for state in facts.states.values())
     assert facts.total() == kept * Fraction(1, 1000), "not charged in full"
@@ -175,9 +187,7 @@ def test_a_budget_that_ends_in_a_storm_is_exact(ledger_url: str) -> None:
     names = drain(ledger_url, policy, PureDP(epsilon="0.001"))
     told.words["begins"].update(names)
     told.words["granted"].update(names)
-    ledger = open_ledger(ledger_url)
-    facts = audited(ledger.database, budget)
-    ledger.close()
+    facts = audited(ledger_url, budget)
     told.check(facts)
     assert facts.total() == budget
     states = Counter(facts.states.values())
@@ -186,17 +196,16 @@ def test_a_budget_that_ends_in_a_storm_is_exact(ledger_url: str) -> None:
 
 def test_a_storm_finds_a_lazy_commit(folder: Path) -> None:
     """An acknowledgement before the commit does not outlive its process."""
-    new_ledger(folder).close()
+    path = folder / "ledger.db"
+    HookedFile.create(path, IDENTITY, SECRET).close()
     told, policy = Told(), make_policy(budget="{epsilon: 1000}")
 
     def run(say: Callable[[str], None]) -> None:
         owners: Any = SimulatedOwners(set())
-        ledger = Ledger(Lazy(folder / "ledger.db"), owners)
+        ledger = Ledger(Lazy(path), owners)
         work(ledger, policy, PureDP(epsilon="0.001"), say)
 
     storm(run, seconds=1, seed=first_seed(), told=told)
-    reader = SqliteDatabase(folder / "ledger.db")
-    facts = audited(reader, Fraction(1000))
-    reader.close()
+    facts = audited(f"sqlite:///{path}", Fraction(1000))
     with pytest.raises(AssertionError, match="lost"):
         told.check(facts)

@@ -10,10 +10,11 @@ from typing import Any
 
 from dpflow import PureDP
 from dpflow.exceptions import DpflowError
-from dpflow.ledger import Ledger
-from dpflow.ledger.database import Database
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Granted, Request
-from tests.hunts.support import Facts, SimulatedOwners
+from dpflow.ledger.storage.base import Storage
+from tests.hunts.auditor import Facts
+from tests.hunts.support import SimulatedOwners
 from tests.ledger.support import make_policy, request
 
 CAP = Fraction(100)
@@ -36,10 +37,10 @@ class Trial:
     sure: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def on(cls, database: Database) -> Trial:
+    def on(cls, storage: Storage) -> Trial:
         """Start on an empty ledger; its account is opened in peace."""
         owners: Any = SimulatedOwners(set())
-        trial = cls(Ledger(database, owners))
+        trial = cls(Ledger(storage, owners))
         trial.held()
         return trial
 
@@ -94,10 +95,10 @@ def forfeit(trial: Trial) -> Action:
 
 
 def reopen(trial: Trial) -> Action:
-    """Open the ledger anew."""
-    database = trial.ledger.database
-    database.close()
-    return lambda: Ledger(database, trial.ledger.owners), {}
+    """Open the ledger anew, and read something of it."""
+    storage = trial.ledger.storage
+    storage.close()
+    return lambda: Ledger(storage, trial.ledger.owners).release_key("x"), {}
 
 
 ACTIONS = [reserve, reserve_many, settle, void, forfeit, reopen]

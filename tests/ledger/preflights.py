@@ -8,7 +8,7 @@ from typing import Any
 from dpflow import PureDP
 from dpflow.accounting.composed_costs import Composed
 from dpflow.accounting.costs import Cost
-from dpflow.ledger import Ledger
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Granted, Request
 from dpflow.policy import Policy
 from tests.ledger.support import BASIC, request

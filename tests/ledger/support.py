@@ -18,18 +18,24 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from dpflow import PureDP
 from dpflow.accounting.costs import Cost
 from dpflow.exceptions import DpflowError
-from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.memory import MEMORY, MemoryDatabase, _memories
-from dpflow.ledger.owner import Owners
-from dpflow.ledger.postgres import PostgresDatabase
-from dpflow.ledger.postgres_owner import SessionOwners
-from dpflow.ledger.postgres_server import Connection
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.opening import owners_of as owners_of_storage
 from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.sqlite import SqliteDatabase
+from dpflow.ledger.storage.base import Storage
+from dpflow.ledger.storage.memory import MEMORY, Memory
+from dpflow.ledger.storage.owners import Owners
+from dpflow.ledger.storage.postgres import PostgresStorage
+from dpflow.ledger.storage.postgres_owners import SessionOwners
+from dpflow.ledger.storage.server import Connection
+from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.storage.tables import Tables, make_tables
+from dpflow.ledger.storage.wire import Answer, Wire
 from dpflow.policy import Policy, parse_policy
 
 #: One epsilon in tally units.
@@ -70,11 +76,9 @@ def make_ledger(path: Place) -> Ledger:
     return create_ledger(url(path))
 
 
-def ledger_on(database: SqliteDatabase | PostgresDatabase) -> Ledger:
-    """Open a ledger on a database object, with its usual owners."""
-    if isinstance(database, PostgresDatabase):
-        return Ledger(database, SessionOwners(database.server))
-    return Ledger(database, owners_of(database.path))
+def ledger_on(storage: Storage) -> Ledger:
+    """Open a ledger on a storage object, with its usual owners."""
+    return Ledger(storage, owners_of_storage(storage))
 
 
 def owners_of(path: Path) -> Owners:
@@ -113,45 +117,60 @@ def granted(ledger: Ledger, cost: Cost | str = "0.1", **fields: Any) -> str:
 def read(path: Place, sql: str, *values: object) -> list[tuple[Any, ...]]:
     """Ask the database itself, over a connection that dpflow knows nothing of."""
     if in_memory(path):
-        with MemoryDatabase(str(path).removeprefix(MEMORY)).read() as session:
-            return [tuple(row) for row in session._connection.execute(sql, values)]
-    if isinstance(path, str):
+        connection = _copy_of_memory(str(path))
+    elif isinstance(path, str):
         with _postgres(path) as postgres:
             return postgres.execute(sql.replace("?", "%s").encode(), values).fetchall()
-    connection = sqlite3.connect(path)
+    else:
+        connection = sqlite3.connect(path)
     try:
         return connection.execute(sql, values).fetchall()
     finally:
         connection.close()
 
 
-#: Tables that check the form of their amounts.
-AMOUNTS = ("account", "entry", "granted")
+def in_memory(path: Place) -> bool:
+    """Say whether a ledger is in this process's memory."""
+    return str(path).startswith(MEMORY)
 
 
-def edit(path: Place, *statements: str, checked: bool = False) -> None:
+def _copy_of_memory(path: str) -> sqlite3.Connection:
+    """Write a ledger in memory into the tables of a file, to ask them."""
+    storage = Memory(path.removeprefix(MEMORY))
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    make_tables(connection, storage.identity, b"")
+    kept = storage.kept
+    entries = [entry for found in kept.entries.values() for entry in found]
+    tables = Tables(connection, path, storage.identity)
+    tables.store(dict(kept.rows), entries, kept.values)
+    return connection
+
+
+def edit(
+    path: Place, *statements: str, checked: bool = False, locked: bool = False
+) -> None:
     """Edit a ledger by hand, as someone might who turns off what is in the way.
 
-    The tables' checks stay on only if `checked`.
+    The tables' checks stay on only if `checked`, and their triggers if `locked`. Nobody
+    can do this to a process's memory.
     """
     if in_memory(path):
-        _edit_memory(str(path), statements, checked)
-        return
+        pytest.skip("a ledger in memory is out of reach")
     if isinstance(path, str):
         with _postgres(path) as postgres:
-            if not checked:
+            if not (checked or locked):
                 _drop_checks(postgres)
+            if not locked:
+                _drop_triggers(postgres)
             for statement in statements:
-                if statement.startswith("DROP TRIGGER"):
-                    # References are as little in the way as they are in a file.
-                    postgres.execute(b"SET session_replication_role = replica")
-                    postgres.execute(f"{statement} ON entry".encode())
-                else:
-                    postgres.execute(statement.encode())
+                postgres.execute(statement.encode())
         return
     connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA ignore_check_constraints = {not checked}")
+    connection.execute(f"PRAGMA ignore_check_constraints = {not (checked or locked)}")
     try:
+        triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        for (name,) in [] if locked else connection.execute(triggers).fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
         for statement in statements:
             connection.execute(statement)
         connection.commit()
@@ -162,28 +181,16 @@ def edit(path: Place, *statements: str, checked: bool = False) -> None:
 def _drop_checks(postgres: psycopg.Connection[Any]) -> None:
     """Take the checks of amounts away, for the roles that may."""
     with suppress(psycopg.errors.InsufficientPrivilege), postgres.transaction():
-        for table in AMOUNTS:
+        for column in ("settled", "held"):
             # A database may hold a witness alone.
-            alter = f"ALTER TABLE IF EXISTS {table} DROP CONSTRAINT IF EXISTS"
-            postgres.execute(f"{alter} {table}_amounts".encode())
+            alter = "ALTER TABLE IF EXISTS account DROP CONSTRAINT IF EXISTS"
+            postgres.execute(f"{alter} account_{column}_check".encode())
 
 
-def in_memory(path: Place) -> bool:
-    """Say whether a ledger is in this process's memory."""
-    return str(path).startswith(MEMORY)
-
-
-def _edit_memory(path: str, statements: Sequence[str], checked: bool) -> None:
-    """Edit a ledger in memory; as with a new connection, references do not hinder."""
-    connection = _memories[path.removeprefix(MEMORY)].connection
-    connection.execute("PRAGMA foreign_keys = OFF")
-    connection.execute(f"PRAGMA ignore_check_constraints = {not checked}")
-    try:
-        for statement in statements:
-            connection.execute(statement)
-    finally:
-        connection.execute("PRAGMA ignore_check_constraints = OFF")
-        connection.execute("PRAGMA foreign_keys = ON")
+def _drop_triggers(postgres: psycopg.Connection[Any]) -> None:
+    """Turn triggers off, for the roles that may."""
+    with suppress(psycopg.errors.InsufficientPrivilege), postgres.transaction():
+        postgres.execute(b"SET session_replication_role = replica")
 
 
 def _postgres(path: str) -> psycopg.Connection[tuple[Any, ...]]:
@@ -197,9 +204,8 @@ def await_death(path: Place, reservation: str) -> None:
     """
     if isinstance(path, Path) or in_memory(path):
         return
-    sql = "SELECT owner FROM reservation WHERE id = ?"
-    ((owner,),) = read(path, sql, reservation)
-    owners = SessionOwners(PostgresDatabase(path).server)
+    ((owner,),) = read(path, "SELECT owner FROM charge WHERE id = ?", reservation)
+    owners = SessionOwners(PostgresStorage(path).server)
     until = time.monotonic() + 10
     while owners.alive(owner):
         assert time.monotonic() < until
@@ -217,85 +223,139 @@ def sums(path: Place, account: str = "a#1") -> tuple[Fraction, Fraction]:
 
 
 def kinds(path: Place, account: str = "a#1") -> list[str]:
-    """Return the kinds of an account's journal entries, in order."""
-    sql = "SELECT kind FROM entry WHERE account = ? ORDER BY seq"
-    return [kind for (kind,) in read(path, sql, account)]
+    """Return the kinds of the journal entries about an account, in order.
+
+    Besides those that post to it: for a term's own account those about the term, or
+    about the whole book.
+    """
+    book = account.partition("#")[0]
+    sql = "SELECT kind, postings, body FROM entry WHERE book = ? ORDER BY number"
+    return [
+        kind
+        for kind, postings, body in read(path, sql, book)
+        if account in json.loads(postings)
+        or (postings == "{}" and _is_about(account, json.loads(body)))
+    ]
+
+
+def _is_about(account: str, body: dict[str, Any]) -> bool:
+    if "/" in account:
+        return False
+    term = body.get("term")
+    return term is None or account.endswith(f"#{term['number']}")
 
 
 def state_of(path: Place, reservation: str) -> str | None:
-    """Return the state of a reservation, or None if there is none."""
-    sql = "SELECT state FROM reservation WHERE id = ?"
+    """Return the state of a charge, or None if there is none."""
+    sql = "SELECT state FROM charge WHERE id = ?"
     return next((state for (state,) in read(path, sql, reservation)), None)
 
 
-COLUMNS = (
-    "account seq kind reservation amount settled_after held_after run body at writer"
-)
+COLUMNS = "book number kind charge postings body at writer"
 
 
-def chain(path: Place, account: str) -> list[tuple[str, str]]:
+def chain(path: Place, book: str) -> list[tuple[str, str]]:
     """Return each entry's stored hash and the one its content should have."""
     names = COLUMNS.split()
     found, previous = [], ""
-    sql = f"SELECT hash, {', '.join(names)} FROM entry WHERE account = ? ORDER BY seq"
-    for stored, *values in read(path, sql, account):
+    sql = f"SELECT hash, {', '.join(names)} FROM entry WHERE book = ? ORDER BY number"
+    for stored, *values in read(path, sql, book):
         content = dict(zip(names, values, strict=True))
+        for name in ("postings", "body"):
+            content[name] = json.loads(content[name])
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         previous = hashlib.sha256((previous + text).encode()).hexdigest()
         found.append((stored, previous))
     return found
 
 
-def audit(path: Place) -> None:
-    """Recompute every hash and every sum of a ledger from its journal alone."""
-    open_amounts: dict[tuple[str, str], list[int]] = {}
-    ended: dict[str, set[str]] = {}
-    for account, settled, held, seq, head in read(
-        path, "SELECT id, settled, held, seq, head FROM account"
-    ):
-        hashes = chain(path, account)
-        assert all(stored == computed for stored, computed in hashes)
-        spent, kept = [0] * len(json.loads(settled)), [0] * len(json.loads(held))
-        rows = read(
-            path,
-            "SELECT seq, kind, reservation, amount, settled_after, held_after "
-            "FROM entry WHERE account = ? ORDER BY seq",
-            account,
-        )
-        for position, (number, kind, reservation, text, *after) in enumerate(rows, 1):
-            amount = json.loads(text)
+#: What each kind of entry adds to what an account has settled and holds; what a settle
+#: takes off is what its charge held.
+_SETTLES = {"settle", "forfeit", "amend", "prior", "repair"}
+_ENDS = {"settle": "settled", "void": "void", "forfeit": "forfeited", "seal": "sealed"}
+
+
+class _Books:
+    """What the journals of a ledger say, added up by hand."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, tuple[list[int], list[int]]] = {}
+        self.held: dict[str, dict[str, list[int]]] = {}
+        self.ended: dict[str, str] = {}
+
+    def add(
+        self,
+        kind: str,
+        charge: str,
+        postings: dict[str, list[list[int]]],
+        body: dict[str, Any],
+    ) -> None:
+        """Add an entry up, and compare the sums that it tells."""
+        for account, (amount, settled_after, held_after) in postings.items():
+            nothing = [0] * len(amount)
+            settled, held = self.sums.get(account, (nothing, nothing))
             if kind == "reserve":
-                kept = [a + b for a, b in zip(kept, amount, strict=True)]
-                open_amounts[account, reservation] = amount
-            elif kind == "draw":
-                rest = open_amounts.get((account, reservation)) or [-1] * len(amount)
-                rest = [a - b for a, b in zip(rest, amount, strict=True)]
-                assert min(rest) >= 0
-                open_amounts[account, reservation] = rest
-                kept = [a - b for a, b in zip(kept, amount, strict=True)]
-                # What the draw takes, the next entry holds for the step.
-                assert rows[position][1] == "reserve"
-                assert json.loads(rows[position][3]) == amount
-            elif kind in {"settle", "void", "forfeit", "seal"}:
-                assert open_amounts.pop((account, reservation)) == amount
-                kept = [a - b for a, b in zip(kept, amount, strict=True)]
-                ended.setdefault(reservation, set()).add(kind)
-            if kind in {"settle", "forfeit", "amend", "prior", "repair"}:
-                spent = [a + b for a, b in zip(spent, amount, strict=True)]
-            assert position == number
-            assert [spent, kept] == [json.loads(text) for text in after]
-        assert (spent, kept) == (json.loads(settled), json.loads(held))
-        assert (seq, head) == (len(rows), hashes[-1][0])
-    words = {"settled": {"settle"}, "void": {"void"}, "forfeited": {"forfeit"}}
-    words["sealed"] = {"seal"}
-    for name, state in read(path, "SELECT id, state FROM reservation"):
-        assert words.get(state, set()) == ended.pop(name, set())
-        assert (state == "open") == any(key[1] == name for key in open_amounts)
-    assert ended == {}
-    if isinstance(path, str) and not in_memory(path):
+                if "preflight" in body:
+                    whole = self.held[body["preflight"]["id"]]
+                    rest = _minus(whole.get(account, nothing), amount)
+                    assert min(rest) >= 0
+                    if account in whole:
+                        whole[account] = rest
+                else:
+                    held = _plus(held, amount)
+                self.held.setdefault(charge, {})[account] = amount
+            elif kind in _ENDS:
+                mine = self.held[charge].pop(account)
+                assert kind == "settle" or mine == amount
+                held = _minus(held, mine)
+                assert min(held) >= 0
+            if kind in _SETTLES:
+                settled = _plus(settled, amount)
+            assert [settled, held] == [settled_after, held_after]
+            self.sums[account] = settled, held
+        if kind in _ENDS:
+            assert self.ended.setdefault(charge, _ENDS[kind]) == _ENDS[kind]
+
+
+def _plus(first: list[int], second: list[int]) -> list[int]:
+    return [a + b for a, b in zip(first, second, strict=True)]
+
+
+def _minus(first: list[int], second: list[int]) -> list[int]:
+    return [a - b for a, b in zip(first, second, strict=True)]
+
+
+def audit(path: Place) -> None:
+    """Recompute every hash and every sum of a ledger from its journals alone."""
+    found = _Books()
+    charges = dict(read(path, "SELECT id, state FROM charge"))
+    journals = {name for (name,) in read(path, "SELECT DISTINCT book FROM entry")}
+    entries = []
+    for book in sorted(journals):
+        hashes = chain(path, book)
+        assert all(stored == computed for stored, computed in hashes)
+        sql = "SELECT number, hash FROM book WHERE name = ?"
+        assert read(path, sql, book) == [(len(hashes), hashes[-1][0])]
+        sql = "SELECT number, kind, charge, postings, body FROM entry WHERE book = ?"
+        rows = read(path, f"{sql} ORDER BY number", book)
+        assert [row[0] for row in rows] == list(range(1, len(rows) + 1))
+        entries += [(book, *row) for row in rows]
+    for _, _, kind, charge, postings, body in entries:
+        found.add(kind, charge, json.loads(postings), json.loads(body))
+    for account, settled, held in read(path, "SELECT id, settled, held FROM account"):
+        told = found.sums.pop(account)
+        assert told == (json.loads(settled), json.loads(held))
+    assert found.sums == {}
+    for name, state in charges.items():
+        assert found.ended.pop(name, "open") == state
+        held = found.held.pop(name)
+        assert (state == "open") == bool(held)
+        ((told_held,),) = read(path, "SELECT held FROM charge WHERE id = ?", name)
+        assert json.loads(told_held) == held
+    assert (found.ended, found.held) == ({}, {})
+    if isinstance(path, str):
         return
     assert read(path, "PRAGMA integrity_check") == [("ok",)]
-    assert read(path, "PRAGMA foreign_key_check") == []
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -323,7 +383,7 @@ def fill(ledger: Ledger, say: Callable[[str], object]) -> str:
 def check_acknowledged(path: Path, told: list[str]) -> None:
     """Everything acknowledged is kept, and at most one charge besides."""
     audit(path)
-    kept = dict(read(path, "SELECT id, state FROM reservation"))
+    kept = dict(read(path, "SELECT id, state FROM charge"))
     said = {"reserved": set[str](), "settled": set[str]()}
     for line in told:
         word, reservation = line.split()
@@ -335,18 +395,18 @@ def check_acknowledged(path: Path, told: list[str]) -> None:
     assert len(set(settled) - said["settled"]) <= 1
 
 
-def faulty(path: Place) -> FaultyDatabase | FaultyPostgres:
-    """Open a database whose statements run between two hooks."""
-    return FaultyPostgres(path) if isinstance(path, str) else FaultyDatabase(path)
+def faulty(path: Place) -> FaultySqlite | FaultyPostgres:
+    """Open a storage whose statements run between two hooks."""
+    return FaultyPostgres(path) if isinstance(path, str) else FaultySqlite(path)
 
 
-class FaultyDatabase(SqliteDatabase):
+class FaultySqlite(SqliteStorage):
     """A ledger file whose statements run between two hooks, which tests replace."""
 
     #: What its driver raises when something outside fails.
     fault = sqlite3.OperationalError
 
-    def __init__(self, path: Path, **options: Any) -> None:
+    def __init__(self, path: Path | str, **options: Any) -> None:
         super().__init__(path, **options)
         self.before: Callable[[str], None] = _nothing
         self.after: Callable[[str], None] = _nothing
@@ -356,10 +416,13 @@ class FaultyDatabase(SqliteDatabase):
 
 
 class _FaultyConnection:
-    """A connection that calls its database's hooks around each statement."""
+    """A connection that calls its storage's hooks around each statement."""
 
-    def __init__(self, connection: sqlite3.Connection, hooks: FaultyDatabase) -> None:
+    def __init__(self, connection: sqlite3.Connection, hooks: FaultySqlite) -> None:
         self._connection, self._hooks = connection, hooks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
         """Run a statement between the hooks."""
@@ -373,16 +436,8 @@ class _FaultyConnection:
             raise
         return cursor
 
-    def rollback(self) -> None:
-        """End the transaction."""
-        self._connection.rollback()
 
-    def close(self) -> None:
-        """Close the real connection."""
-        self._connection.close()
-
-
-class FaultyPostgres(PostgresDatabase):
+class FaultyPostgres(PostgresStorage):
     """A PostgreSQL ledger whose statements run between two hooks."""
 
     fault = psycopg.OperationalError
@@ -392,39 +447,27 @@ class FaultyPostgres(PostgresDatabase):
         self.before: Callable[[str], None] = _nothing
         self.after: Callable[[str], None] = _nothing
 
-    @contextmanager
-    def borrowed(self) -> Iterator[Connection]:
-        """Lend a connection that calls the hooks."""
-        with super().borrowed() as connection:
-            lent: Any = _FaultyPostgresConnection(connection, self)
-            yield lent
+    def wire(self, connection: Connection) -> Wire:
+        """Return a wire that calls the hooks."""
+        return _FaultyWire(connection, self)
 
 
-class _FaultyPostgresConnection:
-    """A PostgreSQL connection that calls its database's hooks."""
+class _FaultyWire(Wire):
+    """Sends statements to PostgreSQL between its storage's hooks."""
 
     def __init__(self, connection: Connection, hooks: FaultyPostgres) -> None:
-        self._connection, self._hooks = connection, hooks
-        self._pipeline: Any = None
+        super().__init__(connection)
+        self._hooks = hooks
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-    @contextmanager
-    def pipeline(self) -> Iterator[Any]:
-        """Enter the pipeline mode and remember it."""
-        with self._connection.pipeline() as self._pipeline:
-            yield self._pipeline
-
-    def execute(self, sql: bytes, *values: Any) -> Any:
-        """Run a statement between the hooks."""
+    def send(self, name: str, sql: bytes, values: Sequence[object] = ()) -> Answer:
+        """Send a statement between the hooks."""
         self._hooks.before(sql.decode())
-        cursor = self._connection.execute(sql, *values)
+        answer = super().send(name, sql, values)
         if self._hooks.after is not _nothing:
             # It has run, not only been sent, when the hook is called.
-            self._pipeline.sync()
+            self.wait()
         self._hooks.after(sql.decode())
-        return cursor
+        return answer
 
 
 def _nothing(sql: str) -> None:
@@ -514,7 +557,7 @@ def holding(path: Path) -> Iterator[None]:
     gate = Gate()
 
     def hold(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).database.write():
+        with open_ledger(url(path)).storage.write():
             say("held")
             gate.wait()
 

@@ -12,11 +12,12 @@ from dpflow import Gaussian, guarded
 from dpflow.accounting import FILTERS
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.alerts import alert_text
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
+from dpflow.ledger.decision.terms import FIRST
+from dpflow.ledger.office import apply_policy
+from dpflow.ledger.orders import Wish
 from dpflow.ledger.records import Granted
-from dpflow.ledger.terms import FIRST
+from dpflow.ledger.views.alerts import alert_text
 from dpflow.policy import Policy
 from tests.ledger.support import Place, make_ledger, make_policy, new_ledger, request
 from tests.projects import TENTH, make_project

@@ -6,18 +6,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
 from dpflow.exceptions import (
     BudgetRefused,
-    DpflowError,
     LedgerCorrupt,
     LedgerUnavailable,
 )
-from dpflow.ledger import Ledger
 from dpflow.ledger.combiner import MOST_AT_ONCE, Combiner
-from dpflow.ledger.records import Answer, Granted, Request
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Command, End, Reserve
+from dpflow.ledger.records import Granted
 from tests.ledger.support import (
     Child,
     Place,
@@ -38,21 +39,35 @@ def ledger(path: Place) -> Iterator[Ledger]:
     opened.close()
 
 
+def asks(ledger: Ledger, dataset: str = "a") -> Reserve:
+    """Make a command of a step."""
+    made = request(ledger, policies=[make_policy(dataset)])
+    return Reserve(request=made, at="now", writer="me")
+
+
+def id_of(command: Command) -> str:
+    """Return the id of a command's charge."""
+    if isinstance(command, Reserve):
+        return command.request.reservation
+    assert isinstance(command, End)
+    return command.charge
+
+
 class Slow:
     """Decides batches when it is let, and remembers them."""
 
     def __init__(self) -> None:
-        self.batches: list[list[Request]] = []
+        self.batches: list[list[Command]] = []
         self.started, self.go = threading.Event(), threading.Event()
-        self.fault: Callable[[Sequence[Request]], None] = lambda _: None
+        self.fault: Callable[[Sequence[Command]], None] = lambda _: None
 
-    def decide(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
+    def decide(self, commands: Sequence[Command]) -> list[Any]:
         """Grant everything, in its time."""
-        self.batches.append(list(requests))
+        self.batches.append(list(commands))
         self.started.set()
         assert self.go.wait(10)
-        self.fault(requests)
-        return [Granted(reservation=r.reservation, accounts=()) for r in requests]
+        self.fault(commands)
+        return [Granted(reservation=id_of(each), accounts=()) for each in commands]
 
 
 class Asking:
@@ -63,18 +78,18 @@ class Asking:
         self._threads: list[threading.Thread] = []
         self.told: dict[str, object] = {}
 
-    def start(self, made: Request) -> None:
+    def start(self, made: Command, name: str = "a") -> None:
         """Let a thread ask, and wait until it stands in line."""
-        thread = threading.Thread(target=self._ask, args=[made])
+        thread = threading.Thread(target=self._ask, args=[name, made])
         thread.start()
         self._threads.append(thread)
         time.sleep(0.005)
 
-    def _ask(self, made: Request) -> None:
+    def _ask(self, name: str, made: Command) -> None:
         try:
-            self.told[made.reservation] = self._combiner.ask(made)
+            self.told[id_of(made)] = self._combiner.ask(name, made)
         except BaseException as error:
-            self.told[made.reservation] = error
+            self.told[id_of(made)] = error
 
     def end(self) -> None:
         """Wait for all of them."""
@@ -87,7 +102,7 @@ def test_who_waits_is_decided_together_in_order(ledger: Ledger) -> None:
     """While the first is decided the others stand in line, at most 64 at once."""
     slow = Slow()
     asking = Asking(Combiner(slow.decide))
-    made = [request(ledger) for _ in range(MOST_AT_ONCE + 3)]
+    made = [asks(ledger) for _ in range(MOST_AT_ONCE + 3)]
     for each in made:
         asking.start(each)
     slow.go.set()
@@ -95,17 +110,15 @@ def test_who_waits_is_decided_together_in_order(ledger: Ledger) -> None:
     assert [len(batch) for batch in slow.batches] == [1, MOST_AT_ONCE, 2]
     assert made == [each for batch in slow.batches for each in batch]
     for each in made:
-        assert asking.told[each.reservation] == Granted(
-            reservation=each.reservation, accounts=()
-        )
+        assert asking.told[id_of(each)] == Granted(reservation=id_of(each), accounts=())
 
 
 def test_another_dataset_does_not_wait(ledger: Ledger) -> None:
     """A lock that is held for one is no obstacle for the other."""
     slow = Slow()
     asking = Asking(Combiner(slow.decide))
-    asking.start(request(ledger))
-    asking.start(request(ledger, policies=[make_policy("b")]))
+    asking.start(asks(ledger))
+    asking.start(asks(ledger, "b"), "b")
     assert len(slow.batches) == 2
     slow.go.set()
     asking.end()
@@ -115,19 +128,19 @@ def test_an_interrupt_is_for_the_thread_that_it_meets(ledger: Ledger) -> None:
     """The others are decided all the same, by the next of them."""
     slow = Slow()
     asking = Asking(Combiner(slow.decide))
-    made = [request(ledger) for _ in range(4)]
+    made = [asks(ledger) for _ in range(4)]
     asking.start(made[0])
     for each in made[1:]:
         asking.start(each)
 
-    def interrupt(requests: Sequence[Request]) -> None:
+    def interrupt(requests: Sequence[Command]) -> None:
         if requests[0] is made[1]:
             raise KeyboardInterrupt
 
     slow.fault = interrupt
     slow.go.set()
     asking.end()
-    told = [type(asking.told[each.reservation]).__name__ for each in made]
+    told = [type(asking.told[id_of(each)]).__name__ for each in made]
     assert told == ["Granted", "KeyboardInterrupt", "Granted", "Granted"]
     assert [len(batch) for batch in slow.batches] == [1, 3, 2]
 
@@ -147,9 +160,9 @@ def test_an_interrupt_while_answers_are_handed_out_leaves_nobody_waiting(
 ) -> None:
     """Who has no answer yet asks again."""
     slow = Slow()
-    made = [request(ledger) for _ in range(5)]
+    made = [asks(ledger) for _ in range(5)]
 
-    def decide(requests: Sequence[Request]) -> list[Answer | DpflowError]:
+    def decide(requests: Sequence[Command]) -> list[Any]:
         answers = slow.decide(requests)
         return Interrupted(answers) if requests[0] is made[1] else answers
 
@@ -158,7 +171,7 @@ def test_an_interrupt_while_answers_are_handed_out_leaves_nobody_waiting(
         asking.start(each)
     slow.go.set()
     asking.end()
-    told = [type(asking.told[each.reservation]).__name__ for each in made]
+    told = [type(asking.told[id_of(each)]).__name__ for each in made]
     assert told == ["Granted", "KeyboardInterrupt", "Granted", "Granted", "Granted"]
     assert [len(batch) for batch in slow.batches] == [1, 4, 2]
 
@@ -169,29 +182,29 @@ def test_an_unavailable_ledger_is_told_to_each(ledger: Ledger) -> None:
     combiner = Combiner(slow.decide)
     asking = Asking(combiner)
 
-    def fail(_: Sequence[Request]) -> None:
+    def fail(_: Sequence[Command]) -> None:
         raise LedgerUnavailable("gone", ledger="x")
 
     slow.fault = fail
-    made = [request(ledger) for _ in range(3)]
+    made = [asks(ledger) for _ in range(3)]
     for each in made:
         asking.start(each)
     slow.go.set()
     asking.end()
-    errors = [asking.told[each.reservation] for each in made]
+    errors = [asking.told[id_of(each)] for each in made]
     assert [type(error) for error in errors] == [LedgerUnavailable] * 3
     assert len({id(error) for error in errors}) == 3
     slow.fault = lambda _: None
-    assert isinstance(combiner.ask(request(ledger)), Granted)
+    assert isinstance(combiner.ask("a", asks(ledger)), Granted)
 
 
 def test_a_deadline_is_not_waited_for_twice(ledger: Ledger) -> None:
     """Who waited beside the first is told with it; who came late has a turn."""
     slow = Slow()
     asking = Asking(Combiner(slow.decide))
-    made = [request(ledger) for _ in range(4)]
+    made = [asks(ledger) for _ in range(4)]
 
-    def fail(requests: Sequence[Request]) -> None:
+    def fail(requests: Sequence[Command]) -> None:
         if requests[0] is made[0]:
             raise LedgerUnavailable("locked", ledger="x", waited=0.4)
 
@@ -202,7 +215,7 @@ def test_a_deadline_is_not_waited_for_twice(ledger: Ledger) -> None:
     asking.start(made[3])
     slow.go.set()
     asking.end()
-    told = [type(asking.told[each.reservation]).__name__ for each in made]
+    told = [type(asking.told[id_of(each)]).__name__ for each in made]
     assert told == ["LedgerUnavailable"] * 3 + ["Granted"]
     assert [len(batch) for batch in slow.batches] == [1, 1]
 
@@ -220,9 +233,9 @@ def test_damage_is_told_to_whom_it_concerns(
     """
     slow = Slow()
     asking = Asking(Combiner(slow.decide))
-    made = [request(ledger) for _ in range(4)]
+    made = [asks(ledger) for _ in range(4)]
 
-    def fail(requests: Sequence[Request]) -> None:
+    def fail(requests: Sequence[Command]) -> None:
         if made[whose] in requests:
             raise error
 
@@ -231,9 +244,29 @@ def test_damage_is_told_to_whom_it_concerns(
         asking.start(each)
     slow.go.set()
     asking.end()
-    told = [asking.told[each.reservation] for each in made]
+    told = [asking.told[id_of(each)] for each in made]
     assert told.pop(whose) is error
     assert [type(each) for each in told] == [Granted] * 3
+
+
+def test_a_settlement_does_not_share_the_witnesss_failure(ledger: Ledger) -> None:
+    """What keeps a step from being decided is no obstacle for one that ends."""
+    slow = Slow()
+    asking = Asking(Combiner(slow.decide))
+    ends = [End(charge=f"r{n}", kind="settle", at="now", writer="me") for n in range(2)]
+    made: list[Command] = [asks(ledger), ends[0], asks(ledger), ends[1]]
+
+    def fail(commands: Sequence[Command]) -> None:
+        if any(each.guarded for each in commands):
+            raise LedgerUnavailable("no witness", witness="x")
+
+    slow.fault = fail
+    for each in made:
+        asking.start(each)
+    slow.go.set()
+    asking.end()
+    told = [type(asking.told[id_of(each)]).__name__ for each in made]
+    assert told == ["LedgerUnavailable", "Granted"] * 2
 
 
 def test_a_child_stands_in_no_line_of_its_parent(ledger: Ledger, path: Place) -> None:
@@ -241,12 +274,12 @@ def test_a_child_stands_in_no_line_of_its_parent(ledger: Ledger, path: Place) ->
     slow = Slow()
     combiner = Combiner(slow.decide)
     asking = Asking(combiner)
-    asking.start(request(ledger))
-    asking.start(request(ledger))
+    asking.start(asks(ledger))
+    asking.start(asks(ledger))
 
     def work(say: Callable[[str], None]) -> None:
         slow.go.set()
-        say(type(combiner.ask(request(ledger))).__name__)
+        say(type(combiner.ask("a", asks(ledger))).__name__)
 
     assert Child(work).end() == (0, ["Granted"])
     slow.go.set()

@@ -141,7 +141,7 @@ def test_a_read_only_mount_grants_nothing(public: Path) -> None:
     ledger = new_ledger(folder)
     granted(ledger)
     asked = request(ledger)
-    ledger.database.close()
+    ledger.storage.close()
     path = folder / "ledger.db"
     before = path.read_bytes()
     names = sorted(folder.iterdir())
@@ -196,7 +196,7 @@ def test_a_renamed_ledger_is_noticed_until_it_is_back(
     asked = request(ledger)
 
     def move() -> None:
-        with ledger.database.write():
+        with ledger.storage.write():
             path.rename(away)
 
     with pytest.raises(LedgerMissing, match="removed while in use"):

@@ -18,19 +18,18 @@ import pytest
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger, views
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.freeze import freeze
-from dpflow.ledger.operations import amend
-from dpflow.ledger.reconcile import reconcile
+from dpflow.ledger.audit.reconcile import reconcile
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.office import amend, apply_policy, forget_release, freeze
+from dpflow.ledger.orders import Wish
 from dpflow.ledger.records import Replayed
-from dpflow.ledger.releases import forget_release, releases
-from dpflow.ledger.sqlite import SqliteDatabase
-from dpflow.ledger.verify import sign_heads
+from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.views.releases import releases
 from tests.ledger.support import (
     BASIC,
     Child,
-    FaultyDatabase,
+    FaultySqlite,
     Gate,
     audit,
     edit,
@@ -72,14 +71,14 @@ def test_the_holder_of_the_lock_is_named(path: Path) -> None:
     gate = Gate()
 
     def hold(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).database.write():
+        with open_ledger(url(path)).storage.write():
             say("held")
             gate.wait()
 
     child = Child(hold)
     assert child.line() == "held"
     os.kill(child.pid, signal.SIGSTOP)
-    impatient = SqliteDatabase(path, lock_seconds=SHORT)
+    impatient = SqliteStorage(path, lock_seconds=SHORT)
     try:
         with pytest.raises(LedgerUnavailable, match="another process") as caught:
             ledger_on(impatient)
@@ -103,14 +102,14 @@ def test_a_holder_that_nobody_names_can_be_found(
         locks = tmp_path / "locks"
         if text is not None:
             locks.write_text(text, "utf-8")
-        monkeypatch.setattr("dpflow.ledger.sqlite_files._LOCKS", locks)
+        monkeypatch.setattr("dpflow.ledger.storage.files._LOCKS", locks)
         with holding(path), pytest.raises(LedgerUnavailable, match="fuser"):
-            ledger_on(SqliteDatabase(path, lock_seconds=0.05))
+            ledger_on(SqliteStorage(path, lock_seconds=0.05))
 
 
 def test_a_thread_that_holds_the_lock_is_named(path: Path) -> None:
     """By the name that the program gave it."""
-    database = SqliteDatabase(path, lock_seconds=SHORT)
+    database = SqliteStorage(path, lock_seconds=SHORT)
     ledger = ledger_on(database)
     inside, leave = threading.Event(), threading.Event()
 
@@ -140,7 +139,7 @@ def test_a_settlement_whose_commit_was_cut_is_looked_up(
     path: Path, after: bool
 ) -> None:
     """It is found settled, or settled then: once, with its release."""
-    database = FaultyDatabase(path)
+    database = FaultySqlite(path)
     ledger = ledger_on(database)
     reservation = granted(ledger, key="week/1")
     cuts = iter([True])
@@ -163,7 +162,7 @@ def test_a_settlement_whose_commit_was_cut_is_looked_up(
 
 def test_a_settlement_asks_once_more_and_no_more(path: Path) -> None:
     """Then the charge stays held, and a later call may settle it."""
-    database = FaultyDatabase(path)
+    database = FaultySqlite(path)
     ledger = ledger_on(database)
     reservation, commits = granted(ledger), list[str]()
 
@@ -186,7 +185,7 @@ def test_a_settlement_asks_once_more_and_no_more(path: Path) -> None:
 
 def test_a_settlement_waits_for_the_lock_once(path: Path) -> None:
     """Nothing was sent, so there is nothing to look up."""
-    ledger = ledger_on(SqliteDatabase(path, lock_seconds=SHORT))
+    ledger = ledger_on(SqliteStorage(path, lock_seconds=SHORT))
     reservation = granted(ledger)
     with holding(path):
         since = time.monotonic()
@@ -206,7 +205,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def set_year(year: int) -> None:
         then = SimpleNamespace(now=lambda _: datetime(year, 6, 1, tzinfo=UTC))
-        monkeypatch.setattr("dpflow.ledger.account.datetime", then)
+        monkeypatch.setattr("dpflow.ledger.ledger.datetime", then)
 
     return set_year
 
@@ -292,7 +291,7 @@ def test_a_newer_schema_is_refused_inside_each_write(
         lambda: apply_policy(ledger, BASIC, Wish(), Approval(principal="me")),
         lambda: freeze(ledger, "a", who="me", because="test"),
         lambda: forget_release(ledger, made),
-        lambda: sign_heads(ledger, b"k" * 32, []),
+        lambda: verify(ledger, key=b"k" * 32, sign_new=True),
         lambda: reconcile(ledger, {}, because="test"),
     )
     before = kinds(path), sums(path)

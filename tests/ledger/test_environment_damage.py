@@ -23,10 +23,10 @@ import pytest
 
 from dpflow.exceptions import BudgetRefused, DpflowError
 from dpflow.ledger import Ledger
-from dpflow.ledger.owner import Owners
 from dpflow.ledger.records import Granted, Replayed
-from dpflow.ledger.releases import check_value
-from dpflow.ledger.sqlite import SqliteDatabase
+from dpflow.ledger.storage.owners import Owners
+from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.views.releases import check_value
 from tests.ledger.support import (
     UNIT,
     audit,
@@ -80,7 +80,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
 
     def content() -> bytes:
         # Closing moves the log into the file.
-        ledger.database.close()
+        ledger.storage.close()
         return path.read_bytes()
 
     cost = str(float(CHARGE))
@@ -220,7 +220,7 @@ class Trial:
         """Do everything in some order; count what was acknowledged and refused."""
         told: Counter[str] = Counter()
         try:
-            ledger = Ledger(SqliteDatabase(self.path), self.sample.owners)
+            ledger = Ledger(SqliteStorage(self.path), self.sample.owners)
         except DpflowError:
             return Counter(["refused"])
         calls = [self.over, self.fit, self.settle, self.void, self.forfeit, self.replay]
@@ -234,7 +234,7 @@ class Trial:
                 ] += 1
             else:
                 told["acknowledged"] += 1
-        ledger.database.close()
+        ledger.storage.close()
         return told
 
     def check(self) -> None:

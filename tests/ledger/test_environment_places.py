@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from dpflow.exceptions import LedgerError, LedgerUnavailable
-from dpflow.ledger import create_ledger, mounts, open_ledger
-from dpflow.ledger.mounts import Mount, mount_of, parse_mounts
+from dpflow.ledger import create_ledger, open_ledger
+from dpflow.ledger.storage import mounts
+from dpflow.ledger.storage.mounts import Mount, mount_of, parse_mounts
 from tests.ledger.mounting import mounted, small_disk, unmount
 from tests.ledger.support import granted, new_ledger, told_by_child, url
 
@@ -125,7 +126,7 @@ def test_a_network_file_system_is_refused(
         create_ledger(url(tmp_path / "new.db"))
     assert sorted(tmp_path.iterdir()) == names
     # One that is connected had been checked; each new connection is checked again.
-    opened.database.close()
+    opened.storage.close()
     with pytest.raises(LedgerUnavailable, match=f"on {kind}"):
         granted(opened)
     monkeypatch.undo()
@@ -268,7 +269,7 @@ def bind(path: Path, at: Path) -> bool:
 def test_asking_where_a_file_lies_keeps_its_locks(path: Path) -> None:
     """Opening and closing the file by hand would drop SQLite's locks on it."""
     opened = open_ledger(url(path))
-    with opened.database.read():
+    with opened.storage.read():
         before = locks_on(path)
         mount_of(path)
         assert before == locks_on(path) != []

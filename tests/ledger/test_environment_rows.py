@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -12,7 +11,9 @@ import pytest
 
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger import Ledger
-from dpflow.ledger.database import statements
+from dpflow.ledger.model import Keys
+from dpflow.ledger.rows import Claim, Run
+from dpflow.ledger.storage import loading
 from tests.ledger.support import (
     UNIT,
     edit,
@@ -40,15 +41,15 @@ def test_a_charge_whose_entry_was_damaged_is_not_given_back(
     granted(ledger, "0.5")
     edit(
         path,
-        "DROP TRIGGER entry_no_update",
-        f"UPDATE entry SET amount = '[{UNIT // 2},0]' WHERE reservation = '{mine}'",
+        f"UPDATE entry SET postings = replace(postings, '{UNIT // 10}', '{UNIT // 2}') "
+        f"WHERE charge = '{mine}'",
     )
     calls: tuple[Callable[[], object], ...] = (
         lambda: ledger.void(mine, reason="test"),
         lambda: ledger.settle(mine),
     )
     for call in calls:
-        with pytest.raises(LedgerCorrupt, match="not what was written"):
+        with pytest.raises(LedgerCorrupt, match="not what was hashed"):
             call()
     assert sums(path) == (0, Fraction(6, 10))
 
@@ -61,7 +62,7 @@ def test_a_secret_that_cannot_be_read_is_damage(ledger: Ledger, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "column", ["accounts = '[\"a#1\"'", "accounts = '5'", "body = '{'", "body = '[]'"]
+    "column", ["places = '[\"a#1\"'", "places = '5'", "held = '{'", "held = '[]'"]
 )
 def test_what_cannot_be_read_is_damage(
     ledger: Ledger, tmp_path: Path, column: str
@@ -69,34 +70,57 @@ def test_what_cannot_be_read_is_damage(
     """In dpflow's words, so that a step's value survives its settlement."""
     path = tmp_path / "ledger.db"
     mine = granted(ledger)
-    edit(path, f"UPDATE reservation SET {column}")
-    with pytest.raises(LedgerCorrupt, match="cannot be read"):
+    edit(path, f"UPDATE charge SET {column}")
+    with pytest.raises(LedgerCorrupt, match="damaged"):
         ledger.settle(mine)
     assert kinds(path) == ["open", "reserve"]
 
 
 @pytest.mark.parametrize(
-    ("statement", "asked"),
+    ("field", "asked"),
     [
-        ("read_reservation", {"id": "x"}),
-        ("read_release", {"release_key": "x"}),
-        ("read_account", {"id": "b#1"}),
-        ("newest_term", {"dataset": "b"}),
-        ("reserved_amount", {"account": "a#1", "reservation": "x"}),
+        ("charges", "x"),
+        ("releases", "x"),
+        ("runs", "x"),
+        ("claims", "x"),
+        ("books", "b"),
+        ("granted", ("a", "x")),
     ],
 )
 def test_another_row_than_was_asked_for_is_damage(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, statement: str, asked: Any
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    field: str,
+    asked: Any,
 ) -> None:
     """In swapped pages, SQLite's search ends at some other row and returns that."""
-    from dpflow.ledger import sqlite_session as module
-
     mine = granted(ledger, key="week/1")
-    ledger.settle(mine, value='"the value"')
-    any_row = re.sub(r"\bWHERE [^()]*$", "LIMIT 1;", statements()[statement])
-    monkeypatch.setattr(module, "statements", lambda: {statement: any_row})
-    with (
-        ledger.database.read() as session,
-        pytest.raises(LedgerCorrupt, match=f"{statement} with another row"),
-    ):
-        session.rows(statement, **asked)
+    with ledger.storage.write() as within:
+        within.store({("run", "r"): Run("r"), ("claim", "s"): Claim("s", {})}, (), {})
+    there: dict[str, Any] = {
+        "charges": mine,
+        "releases": ledger.release_key("week/1"),
+        "runs": "r",
+        "claims": "s",
+        "books": "a",
+        "granted": ("a", "count"),
+    }
+    answered = loading.parts_of(Keys(**{field: (there[field],)}))
+    with ledger.storage.read() as reading:
+        assert reading.load(Keys(**{field: (there[field],)}))
+        monkeypatch.setattr(loading, "parts_of", lambda _: answered)
+        with pytest.raises(LedgerCorrupt, match=r"another [a-z]+ came"):
+            reading.load(Keys(**{field: (asked,)}))
+
+
+def test_another_entry_than_was_asked_for_is_damage(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is an entry taken for another one."""
+    granted(ledger)
+    with ledger.storage.read() as reading:
+        real = reading._rows
+        other = [("entries", [("a", 2)])]
+        monkeypatch.setattr(reading, "_rows", lambda _: real(other))
+        with pytest.raises(LedgerCorrupt, match="another entry came"):
+            reading.entries([("a", 1)])

@@ -18,13 +18,12 @@ import pytest
 from dpflow import PureDP
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger
-from dpflow.ledger.evidence import verifier_text, write_evidence
-from dpflow.ledger.evidence_verifier import read_bundle
-from dpflow.ledger.freeze import freeze
-from dpflow.ledger.operations import import_prior
-from dpflow.ledger.records import canonical
-from dpflow.ledger.verify import sign_heads, verify
-from tests.ledger.support import BASIC, granted, make_ledger, new_ledger
+from dpflow.ledger.audit.bundle import verifier_files, write_evidence
+from dpflow.ledger.audit.verifier import read_bundle
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.entry import Columns, canonical, entry_hash
+from dpflow.ledger.office import freeze, import_prior
+from tests.ledger.support import BASIC, granted, make_ledger, new_ledger, read
 from tests.ledger.test_verify import SHOP, STEP, fill
 
 KEY = "k" * 40
@@ -52,8 +51,10 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check(place: Path, folder: Path, *options: str, key: str = "") -> tuple[int, str]:
     """Run the bundle's verifier in an empty folder, without anything installed."""
     folder.mkdir(exist_ok=True)
-    verifier = folder / "elsewhere.py"
-    verifier.write_text(verifier_text(), "utf-8")
+    for name, text in verifier_files().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, "utf-8")
+    verifier = folder / "verify.py"
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(verifier), str(place), *options],
         cwd=folder,
@@ -94,7 +95,8 @@ def test_the_verifier_inside_runs_from_the_unpacked_folder(bundle, tmp_path):
     assert (done.returncode, found["fine"], found["bad"]) == (0, True, [])
     checked = {each["account"]: each["checked"] for each in found["accounts"]}
     assert (checked["a#1"], checked["shop#1"]) == (8, 3)
-    assert (tmp_path / "verify.py").read_text("utf-8") == verifier_text()
+    for name, text in verifier_files().items():
+        assert (tmp_path / name).read_text("utf-8") == text
     assert "python -I verify.py" in (tmp_path / "README.txt").read_text("utf-8")
 
 
@@ -112,12 +114,10 @@ def test_the_totals_are_the_ledgers(tmp_path):
     fill(ledger)
     place = write_evidence(ledger, tmp_path / "b.zip")
     _, text = check(place, tmp_path / "empty", "--json")
-    with ledger.database.read() as session:
-        rows = session.rows("list_accounts", dataset=None)
+    rows = read(tmp_path / "ledger.db", "SELECT id, settled, held FROM account")
     found = {each["account"]: each for each in json.loads(text)["accounts"]}
-    for row in rows:
-        assert found[row["id"]]["settled"] == json.loads(row["settled"])
-        assert found[row["id"]]["held"] == json.loads(row["held"])
+    for name, *sums in rows:
+        assert [canonical(found[name][each]) for each in ("settled", "held")] == sums
     assert len(found) == len(rows) == 5
 
 
@@ -143,28 +143,29 @@ def chained(rows: list[dict[str, Any]]) -> None:
     """Hash every entry again, as a forger would who has read the verifier."""
     heads: dict[str, str] = {}
     for row in rows:
-        entry = {k: v for k, v in row.items() if k != "hash"}
-        text = heads.get(row["account"], "") + canonical(entry)
-        row["hash"] = heads[row["account"]] = hashlib.sha256(text.encode()).hexdigest()
+        columns = Columns(**{k: v for k, v in row.items() if k != "hash"})
+        row["hash"] = entry_hash(heads.get(row["book"], ""), columns)
+        heads[row["book"]] = row["hash"]
 
 
 def resealed(files: Files) -> Files:
     """Make accounts and manifest agree with a changed journal; the key is not known."""
-    last = {}
+    last, moved = {}, {}
     for line in files["journal.jsonl"].splitlines():
         row = json.loads(line)
-        last[row["account"]] = row
+        last[row["book"]] = row
+        for account, (_, settled, held) in json.loads(row["postings"]).items():
+            moved[account] = (row["number"], canonical(settled), canonical(held))
 
     def accounts(rows: list[dict[str, Any]]) -> None:
         for row in rows:
-            end = last[row["id"]]
-            row.update(seq=end["seq"], head=end["hash"])
-            row.update(settled=end["settled_after"], held=end["held_after"])
+            entry, settled, held = moved[row["id"]]
+            row.update(entry=entry, settled=settled, held=held)
 
     files = rewritten(files, "accounts.json", accounts)
 
     def manifest(data: dict[str, Any]) -> None:
-        data["heads"] = {k: [row["seq"], row["hash"]] for k, row in last.items()}
+        data["heads"] = {k: [row["number"], row["hash"]] for k, row in last.items()}
         for name in data["files"]:
             if name in files:
                 data["files"][name]["sha256"] = hashlib.sha256(files[name]).hexdigest()
@@ -181,38 +182,63 @@ def packed(files: Files, place: Path) -> Path:
 
 
 def first(rows: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    """Return the first entry of a kind, of a dataset's own account."""
-    name = "a#1" if kind == "void" else "shop#1"
-    return next(r for r in rows if (r["kind"], r["account"]) == (kind, name))
+    """Return the first entry of a kind."""
+    name = "a" if kind == "void" else "shop"
+    return next(r for r in rows if (r["kind"], r["book"]) == (kind, name))
 
 
 def cheaper(rows: list[dict[str, Any]]) -> None:
     """Lower one settled amount, and every sum after it."""
     settle = first(rows, "settle")
-    amount = json.loads(settle["amount"])
-    settle["amount"] = canonical([0] * len(amount))
+    less = {}
+    for account, three in (postings := json.loads(settle["postings"])).items():
+        less[account], three[0] = three[0], [0] * len(three[0])
+    settle["postings"] = canonical(postings)
     for row in rows:
-        if row["account"] == settle["account"] and row["seq"] >= settle["seq"]:
-            sums = json.loads(row["settled_after"])
-            row["settled_after"] = canonical(
-                [a - b for a, b in zip(sums, amount, strict=True)]
-            )
+        if row["book"] == settle["book"] and row["number"] >= settle["number"]:
+            postings = json.loads(row["postings"])
+            for account, three in postings.items():
+                amount = less.get(account, [0] * len(three[1]))
+                three[1] = [a - b for a, b in zip(three[1], amount, strict=True)]
+            row["postings"] = canonical(postings)
     chained(rows)
 
 
 def cut(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Cut off the newest entry of the dataset's account."""
-    last = max(row["seq"] for row in rows if row["account"] == "shop#1")
-    return [row for row in rows if (row["account"], row["seq"]) != ("shop#1", last)]
+    """Cut off the newest entry of the dataset."""
+    last = max(row["number"] for row in rows if row["book"] == "shop")
+    return [row for row in rows if (row["book"], row["number"]) != ("shop", last)]
 
 
-def above(rows: list[dict[str, Any]]) -> None:
+def in_term(
+    change: Callable[[dict[str, Any]], None],
+) -> Callable[[list[dict[str, Any]]], None]:
+    """Change what the entry that opened a term says of it, and chain it again."""
+
+    def changed(rows: list[dict[str, Any]]) -> None:
+        row = first(rows, "open")
+        body = json.loads(row["body"])
+        change(body["term"])
+        row["body"] = canonical(body)
+        chained(rows)
+
+    return changed
+
+
+def above(term: dict[str, Any]) -> None:
     """Pin a threshold below what was granted, as if more had been."""
-    row = first(rows, "open")
-    body = json.loads(row["body"])
-    body["rule"]["thresholds"] = [1 for _ in body["rule"]["thresholds"]]
-    row["body"] = canonical(body)
-    chained(rows)
+    gate = term["gates"]["dataset"]
+    rule = json.loads(gate["rule"])
+    rule["thresholds"] = [1 for _ in rule["thresholds"]]
+    gate["rule"] = canonical(rule)
+
+
+def raised(term: dict[str, Any], *, hashed: bool = False) -> None:
+    """Raise the pinned budget, and perhaps hash it again."""
+    term["pinned"]["filter"]["epsilon"] = "30"
+    if hashed:
+        text = canonical(term["pinned"])
+        term["policy_hash"] = hashlib.sha256(text.encode()).hexdigest()
 
 
 def set_in(row: dict[str, Any], **values: Any) -> None:
@@ -220,30 +246,35 @@ def set_in(row: dict[str, Any], **values: Any) -> None:
     row.update(values)
 
 
-def in_term(data: list[dict[str, Any]], *, hashed: bool = False) -> None:
-    """Raise the pinned budget, and perhaps hash it again."""
-    (term,) = [each for each in data if each["dataset"] == "shop"]
-    term["pinned"] = term["pinned"].replace('"epsilon":"3"', '"epsilon":"30"')
-    if hashed:
-        text = term["pinned"]
-        term["policy_hash"] = hashlib.sha256(text.encode()).hexdigest()
+def free(rows: list[dict[str, Any]]) -> None:
+    """End a charge and post nothing."""
+    first(rows, "settle")["postings"] = "{}"
+    chained(rows)
 
 
-def with_an_officer(data: list[dict[str, Any]]) -> None:
-    """Let another one thaw, and hash the policy again."""
-    for term in data:
-        copy = {**json.loads(term["pinned"]), "officers": ["eve"]}
-        term["pinned"] = canonical(copy)
-        term["policy_hash"] = hashlib.sha256(term["pinned"].encode()).hexdigest()
+def thawed_late(rows: list[dict[str, Any]]) -> None:
+    """Call a refusal a freeze, which steps came after."""
+    row = next(r for r in rows if (r["kind"], r["book"]) == ("refuse", "a"))
+    told = {"frozen": {"who": "ann", "because": "x"}}
+    row.update(kind="freeze", charge=None, postings="{}", body=canonical(told))
+    chained(rows)
 
 
-def in_gate(data: list[dict[str, Any]]) -> None:
-    """Raise the threshold in the account's row."""
-    for row in data:
-        rule = json.loads(row["rule"])
-        if "thresholds" in rule:
-            rule["thresholds"] = [each * 10 for each in rule["thresholds"]]
-        row["rule"] = canonical(rule)
+def in_point(rows: list[dict[str, Any]], **facts: Any) -> None:
+    """Change what the first checkpoint says."""
+    row = first(rows, "checkpoint")
+    body = json.loads(row["body"])
+    body["signed"] |= facts
+    row["body"] = canonical(body)
+    chained(rows)
+
+
+def unsigned(rows: list[dict[str, Any]]) -> None:
+    """Call every checkpoint something that decides nothing."""
+    for row in rows:
+        if row["kind"] == "checkpoint":
+            row["kind"] = "thaw"
+    chained(rows)
 
 
 TAMPERED: dict[str, tuple[Callable[[Files], Files], str]] = {
@@ -259,8 +290,12 @@ TAMPERED: dict[str, tuple[Callable[[Files], Files], str]] = {
     ),
     "no JSON": (lambda f: {**f, "accounts.json": b"{"}, "rows cannot be read"),
     "an amount": (
-        lambda f: lines(f, lambda r: set_in(first(r, "settle"), amount="[0]")),
-        "entry 3: it says",
+        lambda f: lines(f, lambda r: set_in(first(r, "settle"), postings="{}")),
+        "is not what was hashed",
+    ),
+    "an amount, without the sums": (
+        lambda f: resealed(lines(f, free)),
+        "it ends charge",
     ),
     "a body": (
         lambda f: lines(f, lambda r: set_in(first(r, "settle"), body="{}")),
@@ -288,48 +323,46 @@ TAMPERED: dict[str, tuple[Callable[[Files], Files], str]] = {
         "its end is not its journal's",
     ),
     "a policy": (
-        lambda f: resealed(rewritten(f, "policies.json", in_term)),
-        "not what was pinned",
+        lambda f: resealed(lines(f, in_term(raised))),
+        "its policy is not what was pinned",
     ),
     "a policy, hashed again": (
-        lambda f: resealed(
-            rewritten(f, "policies.json", lambda d: in_term(d, hashed=True))
-        ),
-        "its gate is not its term's",
-    ),
-    "an officer, hashed again": (
-        lambda f: resealed(rewritten(f, "policies.json", with_an_officer)),
-        "its policy is not its term's",
-    ),
-    "a policy is listed twice": (
-        lambda f: resealed(rewritten(f, "policies.json", lambda d: d.append(d[0]))),
-        "is listed twice",
+        lambda f: resealed(lines(f, in_term(lambda t: raised(t, hashed=True)))),
+        "is not its policy's",
     ),
     "an account is listed twice": (
         lambda f: resealed(
-            rewritten(f, "accounts.json", lambda d: d.insert(0, {**d[0], "seq": 1}))
+            rewritten(f, "accounts.json", lambda d: d.insert(0, {**d[0]}))
         ),
         "an account is listed twice",
     ),
-    "a threshold": (
-        lambda f: resealed(rewritten(f, "accounts.json", in_gate)),
-        "its gate is not its journal's",
+    "an account is gone": (
+        lambda f: rewritten(f, "accounts.json", lambda d: d.pop()),
+        "is not in all files",
+    ),
+    "a sum": (
+        lambda f: rewritten(f, "accounts.json", lambda d: set_in(d[0], held="[9,9]")),
+        "its sums is not its journal's",
     ),
     "a grant above the threshold": (
-        lambda f: resealed(lines(f, above)),
+        lambda f: resealed(lines(f, in_term(above))),
         "the threshold was [1",
     ),
-    "a frozen account was thawed": (
-        lambda f: resealed(
-            rewritten(f, "accounts.json", lambda d: [r.update(state="open") for r in d])
-        ),
+    "an overdraft": (
+        lambda f: rewritten(f, "accounts.json", lambda d: set_in(d[0], overdrawn=1)),
         "its state is not its journal's",
     ),
+    "a grant while frozen": (
+        lambda f: resealed(lines(f, thawed_late)),
+        "a step was granted while its dataset was frozen",
+    ),
     "a checkpoint": (
-        lambda f: resealed(
-            rewritten(f, "checkpoints.json", lambda d: set_in(d[0], hash="0" * 64))
-        ),
+        lambda f: resealed(lines(f, lambda r: in_point(r, hash="0" * 64))),
         "the journal holds something else",
+    ),
+    "a checkpoint's count": (
+        lambda f: resealed(lines(f, lambda r: in_point(r, count=7))),
+        "those before it are not all there",
     ),
 }
 
@@ -359,7 +392,7 @@ def test_a_bundle_that_was_only_packed_again_is_good(bundle, tmp_path):
 
 def without_checkpoints(files: Files) -> Files:
     """Remove all checkpoints."""
-    return rewritten(files, "checkpoints.json", lambda d: d.clear())
+    return lines(files, unsigned)
 
 
 def resigned(files: Files, key: str) -> Files:
@@ -384,13 +417,7 @@ def resigned(files: Files, key: str) -> Files:
         ),
         (
             lambda f: resigned(
-                resealed(
-                    rewritten(
-                        f,
-                        "checkpoints.json",
-                        lambda d: set_in(d[0], signature="0" * 64),
-                    )
-                ),
+                resealed(lines(f, lambda r: in_point(r, signature="0" * 64))),
                 KEY,
             ),
             "forged, or signed with another key",
@@ -436,8 +463,8 @@ def test_an_overdraft_that_was_hidden_is_found(tmp_path):
     assert check(packed(files, tmp_path / "a.zip"), tmp_path / "empty")[0] == 0
 
     def hide(rows: list[dict[str, Any]]) -> None:
-        assert [row["state"] for row in rows] == ["overdrawn"]
-        rows[0]["state"] = "open"
+        assert [row["overdrawn"] for row in rows] == [1]
+        rows[0]["overdrawn"] = 0
 
     hidden = resealed(rewritten(files, "accounts.json", hide))
     code, text = check(packed(hidden, tmp_path / "b.zip"), tmp_path / "empty")
@@ -512,10 +539,10 @@ def test_half_a_bundle_is_not_left_behind(tmp_path, monkeypatch):
     fill(ledger)
 
     def broken(*_):
-        yield {"account": "a#1"}
+        yield ("a", 1, "open", None, "{}", "{}", "", "", "0" * 64)
         raise LedgerUnavailable("gone", ledger="here")
 
-    monkeypatch.setattr("dpflow.ledger.evidence.journal_rows", broken)
+    monkeypatch.setattr("dpflow.ledger.audit.bundle.entry_columns", broken)
     with pytest.raises(LedgerUnavailable, match="gone"):
         write_evidence(ledger, tmp_path / "b.zip")
     assert not (tmp_path / "b.zip").exists()
@@ -547,9 +574,7 @@ def test_a_signed_ledger_is_reopened_and_signed(tmp_path):
     place = Path(ledger.place)
     ledger.close()
     again: Ledger = open_ledger(f"sqlite:///{place}")
-    with again.database.read() as session:
-        rows = session.rows("list_accounts", dataset=None)
-    sign_heads(again, KEY.encode(), rows)
+    assert verify(again, key=KEY.encode(), sign_new=True).fine
     bundle = write_evidence(again, tmp_path / "b.zip", key=KEY.encode())
     code, text = check(bundle, tmp_path / "empty", key=KEY)
     assert code == 0, text

@@ -8,23 +8,14 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, PolicyNotApplied
-from dpflow.ledger import Ledger, views
-from dpflow.ledger.account import append, read_account
-from dpflow.ledger.apply import Wish, apply_policy
+from dpflow.ledger import views
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.freeze import freeze, freeze_of, thaw
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.office import amend, apply_policy, freeze, freeze_of, thaw
+from dpflow.ledger.orders import Wish
 from dpflow.ledger.records import Replayed
-from tests.ledger.support import (
-    Place,
-    audit,
-    edit,
-    granted,
-    kinds,
-    make_ledger,
-    make_policy,
-    read,
-    request,
-)
+from tests.ledger.journals import account, audit, kinds
+from tests.ledger.support import Place, granted, make_ledger, make_policy, request
 
 WIDE = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
 HALTING = make_policy(flows="{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}", **WIDE)
@@ -38,7 +29,7 @@ def ledger(path: Place) -> Iterator[Ledger]:
     made.close()
 
 
-def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger, path: Place) -> None:
+def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger) -> None:
     """As a refusal, not as an exhausted budget; the journal keeps it."""
     granted(ledger)
     assert freeze(ledger, "a", who="ann", because="wrong sigma") == ("a#1",)
@@ -48,19 +39,19 @@ def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger, path: Place) 
     assert "step 'count' was refused: dataset 'a' is frozen by ann" in str(caught.value)
     assert "filter" not in str(caught.value)
     assert "dpflow thaw a" in caught.value.fits
-    assert kinds(path) == ["open", "reserve", "freeze", "refuse"]
+    assert kinds(ledger) == ["open", "reserve", "freeze", "refuse"]
     assert (freeze_of(ledger, "a") or {})["because"] == "wrong sigma"
-    audit(path)
+    audit(ledger)
 
 
-def test_steps_that_run_already_may_end(ledger: Ledger, path: Place) -> None:
+def test_steps_that_run_already_may_end(ledger: Ledger) -> None:
     """Settling and voiding ask nothing."""
     first, second = granted(ledger), granted(ledger)
     freeze(ledger, "a", who="ann", because="wrong sigma")
     ledger.settle(first)
     ledger.void(second, reason="never started")
-    assert read(path, "SELECT state FROM account") == [("frozen",)]
-    audit(path)
+    assert freeze_of(ledger, "a") is not None
+    audit(ledger)
 
 
 def test_not_even_a_replay_is_answered(ledger: Ledger) -> None:
@@ -74,9 +65,7 @@ def test_not_even_a_replay_is_answered(ledger: Ledger) -> None:
     assert isinstance(ledger.reserve(request(ledger, key="week/1")), Replayed)
 
 
-def test_every_account_of_the_term_freezes_and_thaws(
-    ledger: Ledger, path: Place
-) -> None:
+def test_every_account_of_the_term_freezes_and_thaws(ledger: Ledger) -> None:
     """Shares and odometers, too; a second freeze or thaw changes nothing."""
     granted(ledger, policies=[HALTING], flow="weekly")
     frozen = freeze(ledger, "a", who="ann", because="wrong sigma")
@@ -87,7 +76,7 @@ def test_every_account_of_the_term_freezes_and_thaws(
     assert thaw(ledger, "a", who="bob", because="again") == ()
     assert freeze_of(ledger, "a") is None
     granted(ledger, policies=[HALTING], flow="weekly")
-    audit(path)
+    audit(ledger)
 
 
 def test_a_run_that_met_a_freeze_is_not_halted_for_good(ledger: Ledger) -> None:
@@ -119,40 +108,30 @@ def test_a_frozen_dataset_is_said_before_what_the_flow_lacks(ledger: Ledger) -> 
         granted(ledger, policies=[HALTING], flow="daily")
 
 
-def test_an_account_that_is_overdrawn_stays_so(ledger: Ledger, path: Place) -> None:
+def test_an_account_that_is_overdrawn_stays_so(ledger: Ledger) -> None:
     """Thawing gives nothing back."""
-    granted(ledger)
-    edit(path, "UPDATE account SET state = 'overdrawn'")
+    amend(ledger, granted(ledger), PureDP(epsilon=5), because="it cost more")
     freeze(ledger, "a", who="ann", because="wrong sigma")
     thaw(ledger, "a", who="ann", because="it was right")
-    assert read(path, "SELECT state FROM account") == [("overdrawn",)]
+    assert (found := account(ledger)) is not None
+    assert found.overdrawn
+    with pytest.raises(BudgetRefused, match="the account is overdrawn"):
+        granted(ledger, "1e-9")
 
 
-@pytest.mark.parametrize(("amount", "state"), [("1", "open"), ("1.1", "overdrawn")])
+@pytest.mark.parametrize(("amount", "over"), [("1", False), ("1.1", True)])
 def test_what_was_overdrawn_while_frozen_is_seen_at_the_thaw(
-    ledger: Ledger, path: Place, amount: str, state: str
+    ledger: Ledger, amount: str, over: bool
 ) -> None:
     """A total that grew past the filter since the freeze is told apart."""
-    granted(ledger, "0.5")
+    name = granted(ledger, "0.5")
     freeze(ledger, "a", who="ann", because="wrong sigma")
-    with ledger.writing(["a"]) as session:
-        account = read_account(session, "a#1")
-        assert account is not None
-        append(
-            session,
-            account,
-            "amend",
-            account.rule.price(PureDP(epsilon=amount)),
-            settled=account.rule.price(PureDP(epsilon=amount)),
-            held=account.rule.zero(),
-            reservation="r",
-            run=None,
-            body={},
-            writer="test",
-        )
-    assert read(path, "SELECT state FROM account") == [("frozen",)]
+    (posted,) = amend(ledger, name, PureDP(epsilon=amount), because="it cost more")
+    assert posted.state == "frozen"
     thaw(ledger, "a", who="ann", because="it was right")
-    assert read(path, "SELECT state FROM account") == [(state,)]
+    assert (found := account(ledger)) is not None
+    assert found.overdrawn == over
+    audit(ledger)
 
 
 def test_only_an_officer_thaws_where_there_are_any(ledger: Ledger) -> None:
@@ -180,4 +159,3 @@ def test_a_freeze_shows_in_what_people_read(ledger: Ledger) -> None:
     (term,) = views.terms(ledger, "a")
     assert (term.frozen or {})["who"] == "ann"
     assert [view.state for view in views.accounts(ledger)] == ["frozen"]
-    assert [point.kind for point in views.usage(ledger, "a")] == ["reserve", "freeze"]

@@ -16,13 +16,12 @@ import pytest
 from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
-    LedgerCorrupt,
     LedgerMissing,
 )
-from dpflow.ledger import create_ledger, migrate_ledger, open_ledger
-from dpflow.ledger.database import SCHEMA_VERSION
-from dpflow.ledger.memory import forget_memory
-from dpflow.ledger.verify import verify
+from dpflow.ledger import create_ledger, open_ledger
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.rows import Claim
+from dpflow.ledger.storage.memory import forget_memory
 from tests import conftest
 from tests.ledger.support import Child, audit, granted, read, refusal
 
@@ -55,7 +54,6 @@ def test_all_objects_of_a_process_share_it(place: str) -> None:
         granted(one, "0.1")
     audit(place)
     assert verify(one).bad == []
-    assert migrate_ledger(place) == (SCHEMA_VERSION, SCHEMA_VERSION)
 
 
 def test_a_forked_child_is_refused(place: str) -> None:
@@ -81,19 +79,15 @@ def test_an_error_leaves_no_transaction_open(place: str) -> None:
     """The next one begins anew, and what was half done is gone."""
     ledger = create_ledger(place)
 
-    def broken(problem: type[BaseException] | None) -> None:
-        with ledger.database.write() as session:
-            session.change("set_epoch", epoch=5)
-            if problem is not None:
-                raise problem
-            session.change("release_savepoint")
+    def broken(problem: type[BaseException]) -> None:
+        with ledger.storage.write() as within:
+            within.store({("claim", "x"): Claim("x", {})}, (), {})
+            raise problem
 
     for problem in (ValueError, KeyboardInterrupt):
         with pytest.raises(problem):
             broken(problem)
-    with pytest.raises(LedgerCorrupt):
-        broken(None)
-    assert read(place, "SELECT epoch FROM ledger") == [(0,)]
+    assert read(place, "SELECT * FROM claim") == []
     granted(ledger)
 
 

@@ -20,8 +20,8 @@ from dpflow.ledger.records import Replayed, Request
 from tests.hunts.model import Model
 from tests.ledger.support import (
     UNIT,
-    FaultyDatabase,
     FaultyPostgres,
+    FaultySqlite,
     Place,
     audit,
     faulty,
@@ -181,8 +181,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self, worker: int, cost: int | str, key: str | None, at: int, after: bool
     ) -> None:
         """Let every statement from the n-th on fail, before or after it ran."""
-        made, database = self.make(worker, cost, key), self.workers[worker].database
-        assert isinstance(database, FaultyDatabase | FaultyPostgres)
+        made, database = self.make(worker, cost, key), self.workers[worker].storage
+        assert isinstance(database, FaultySqlite | FaultyPostgres)
         count = 0
 
         def fail(sql: str) -> None:
@@ -194,7 +194,7 @@ class LedgerMachine(RuleBasedStateMachine):
         setattr(database, "after" if after else "before", fail)
         told, _ = outcome(lambda: self.workers[worker].reserve(made))
         database.before = database.after = lambda _: None
-        sql = "SELECT 1 FROM reservation WHERE id = ?"
+        sql = "SELECT 1 FROM charge WHERE id = ?"
         kept = read(self.path, sql, made.reservation) != []
         if kept or told != LedgerUnavailable.__name__:
             assert self.expected(made) == ("Granted" if kept else told)
@@ -212,7 +212,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for ledger in self.workers:
             ledger.close()
         audit(self.path)
-        states = dict(read(self.path, "SELECT id, state FROM reservation"))
+        states = dict(read(self.path, "SELECT id, state FROM charge"))
         assert {n: c.state for n, c in self.model.charges.items()} == states
         self.forget_place()
 

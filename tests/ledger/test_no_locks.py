@@ -16,14 +16,14 @@ import pytest
 from dpflow import PureDP, guarded
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import open_ledger
-from dpflow.ledger.owner import Owners
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import Granted
-from dpflow.ledger.verify import verify
-from dpflow.ledger.witness import Witness
+from dpflow.ledger.storage.owners import Owners
+from dpflow.ledger.witness.file import FileWitness
 from dpflow.project import current_project
 from tests.ledger.support import (
     Child,
-    FaultyDatabase,
+    FaultySqlite,
     die,
     granted,
     ledger_on,
@@ -97,7 +97,7 @@ def test_a_lock_that_sqlite_does_not_get_is_waited_for_once(path: Path) -> None:
     SQLite says of a lock that the system does not give what it says of one that a
     program which is not dpflow holds.
     """
-    database = FaultyDatabase(path)
+    database = FaultySqlite(path)
     ledger = ledger_on(database)
     granted(ledger)
     asked, begun = request(ledger), list[str]()
@@ -179,11 +179,11 @@ def test_a_stopped_writer_of_the_witness_is_waited_for_with_a_deadline(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The charge is given back, for its body never started."""
-    monkeypatch.setattr("dpflow.ledger.witness._LOCK_SECONDS", 0.3)
+    monkeypatch.setattr("dpflow.ledger.witness.file._LOCK_SECONDS", 0.3)
     ledger = open_ledger(url(path))
     granted(ledger)
     witness = ledger.watch.witness
-    assert isinstance(witness, Witness)
+    assert isinstance(witness, FileWitness)
     asked = request(ledger)
     with witness.path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

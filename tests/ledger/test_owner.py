@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.ledger.owner import Owners
+from dpflow.ledger.storage.owners import Owners
 from tests.ledger.support import Child, Gate, told_by_child
 
 
@@ -109,7 +109,7 @@ def test_a_fresh_interpreter_lives_and_dies(owners: Owners) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from dpflow.ledger.owner import Owners\n"
+        "from dpflow.ledger.storage.owners import Owners\n"
         "print(Owners(Path(sys.argv[1])).mine(), flush=True)\n"
         "sys.stdin.read()\n"
     )
@@ -172,7 +172,7 @@ def test_a_parent_does_not_outlive_itself_in_its_child(owners: Owners) -> None:
 
 def test_a_fork_while_another_thread_takes_its_name(owners: Owners) -> None:
     """The child does not wait for a thread that it does not have."""
-    from dpflow.ledger import owner as module
+    from dpflow.ledger.storage import owners as module
 
     children: list[Child] = []
     fork = lambda: children.append(Child(lambda say: say(owners.mine())))
@@ -336,10 +336,10 @@ def test_a_sweep_looks_at_so_many_files_and_never_fails(
     (owners._folder / ("f" * 32)).mkdir()
     (owners._folder / "a note").touch()
     before = names_in(owners)
-    monkeypatch.setattr("dpflow.ledger.owner._SWEEP", 0)
+    monkeypatch.setattr("dpflow.ledger.storage.owners._SWEEP", 0)
     name = owners.mine()
     assert names_in(owners) == before | {name}
-    monkeypatch.setattr("dpflow.ledger.owner._SWEEP", 1000)
+    monkeypatch.setattr("dpflow.ledger.storage.owners._SWEEP", 1000)
     Owners(owners._folder).mine()
     assert {"f" * 32, "a note", name} <= names_in(owners)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -17,18 +17,13 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
-from dpflow.ledger import (
-    Ledger,
-    create_ledger,
-    migrate_ledger,
-    open_ledger,
-    roles_script,
-    views,
-)
-from dpflow.ledger.database import SCHEMA_VERSION, migrations, statements
-from dpflow.ledger.postgres import PostgresDatabase
-from dpflow.ledger.postgres_owner import SessionOwners
-from dpflow.ledger.postgres_server import Server, postgres_statements
+from dpflow.ledger import views
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger, roles_script
+from dpflow.ledger.storage.base import SCHEMA_VERSION
+from dpflow.ledger.storage.postgres import PostgresStorage
+from dpflow.ledger.storage.postgres_owners import SessionOwners
+from dpflow.ledger.storage.server import Server
 from tests.ledger.support import Child, audit, edit, granted, make_policy, read
 from tests.postgres import server
 
@@ -63,7 +58,7 @@ def as_user(url: str, user: str) -> str:
 )
 def test_a_place_is_its_url_without_a_secret(url: str, place: str) -> None:
     """So that any message may say it."""
-    assert PostgresDatabase(url).place == place
+    assert PostgresStorage(url).place == place
 
 
 @pytest.mark.parametrize(
@@ -105,7 +100,7 @@ def test_a_message_of_the_server_is_shown_without_the_secret() -> None:
     assert "no *** here" in str(error)
 
 
-# Making, opening, migrating
+# Making and opening
 
 
 def test_a_ledger_is_made_once(ledger: Ledger, postgres_url: str) -> None:
@@ -157,59 +152,31 @@ def test_a_newer_schema_is_refused_at_each_write(
         open_ledger(postgres_url)
 
 
-def test_a_migration_waits_for_writers_and_runs_alone(
-    ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is reserved while it waits is there; nothing is lost."""
-    edit(postgres_url, "UPDATE ledger SET schema_version = schema_version - 1")
-    script = "UPDATE ledger SET schema_version = schema_version + 1;\n"
-    newest = {**migrations("postgres"), SCHEMA_VERSION: script}
-    monkeypatch.setattr("dpflow.ledger.migrations", lambda _: newest)
-    assert migrate_ledger(postgres_url) == (SCHEMA_VERSION - 1, SCHEMA_VERSION)
-    assert migrate_ledger(postgres_url) == (SCHEMA_VERSION, SCHEMA_VERSION)
-    granted(ledger, "0.1")
-    audit(postgres_url)
-
-
-def test_a_migration_that_fails_changes_nothing(
-    ledger: Ledger, postgres_url: str
-) -> None:
-    """It is one transaction."""
-    scripts = ["CREATE TABLE dpflow.half (x int);\n", "CREATE TABLE ledger (x int);\n"]
-    with pytest.raises(LedgerCorrupt, match="already exists"):
-        PostgresDatabase(postgres_url).migrate(scripts)
-    assert read(postgres_url, "SELECT to_regclass('dpflow.half')") == [(None,)]
-
-
-def test_statements_are_rewritten_for_the_driver() -> None:
-    """Each named parameter, nothing else, and every statement of the kernel."""
-    found = postgres_statements()
-    assert set(statements()) < set(found)
-    for name, sql in found.items():
-        assert not re.search(r"(?<![:\w]):[a-z_]", sql), name
-    assert "WHERE id = %(id)s AND seq = %(before)s" in found["move_account"]
+def test_a_ledger_of_the_first_edition_is_refused(postgres_url: str) -> None:
+    """Its tables are other ones; the message says what to do with it."""
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("CREATE SCHEMA dpflow")
+        connection.execute("CREATE TABLE dpflow.ledger (schema_version bigint)")
+        connection.execute("INSERT INTO dpflow.ledger VALUES (7)")
+    with pytest.raises(LedgerUnavailable, match=r"first edition.*schema 7.*init"):
+        open_ledger(postgres_url)
+    with pytest.raises(ConfigurationError, match="already"):
+        create_ledger(postgres_url)
 
 
 def test_both_kinds_of_database_have_the_same_tables(
-    ledger: Ledger, postgres_url: str, tmp_path: object
+    ledger: Ledger, postgres_url: str, tmp_path: Path
 ) -> None:
-    """Column by column; PostgreSQL has two tables more, for locks and its server.
-
-    And the position of an entry is in its own row, where SQLite has a table for it.
-    """
-    other = create_ledger(f"sqlite:///{tmp_path}/ledger.db")
-    other.close()
+    """Column by column; PostgreSQL has one table more, for its server."""
+    create_ledger(f"sqlite:///{tmp_path}/ledger.db").close()
     sql = (
         "SELECT table_name, column_name FROM information_schema.columns WHERE "
         "table_schema = 'dpflow'"
     )
-    position = {("entry", "position")}
-    found = set(read(postgres_url, sql))
-    assert position < found
-    columns = found - position
-    tables = {table for table, _ in columns} - {"server", "lockable"}
-    path = other.database.path
-    assert tables | {"entry_order"} == {
+    columns = set(read(postgres_url, sql))
+    tables = {table for table, _ in columns} - {"server"}
+    path = tmp_path / "ledger.db"
+    assert tables == {
         name
         for (name,) in read(path, "SELECT name FROM sqlite_master WHERE type = 'table'")
     }
@@ -230,14 +197,14 @@ def await_end(owners: SessionOwners, name: str) -> None:
 
 def test_an_owner_lives_until_it_is_closed(postgres_url: str) -> None:
     """One name per object, alive for others while its session stands."""
-    first, second = (SessionOwners(PostgresDatabase(postgres_url).server) for _ in "ab")
+    first, second = (SessionOwners(PostgresStorage(postgres_url).server) for _ in "ab")
     assert first.mine() == first.mine() != second.mine()
     name = first.mine()
     held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
     assert read(postgres_url, held) == [(2,)]
 
     def look(say: Callable[[str], None]) -> None:
-        owners = SessionOwners(PostgresDatabase(postgres_url).server)
+        owners = SessionOwners(PostgresStorage(postgres_url).server)
         say(str([owners.alive(owner) for owner in (name, "0" * 32, "no name", "")]))
 
     assert Child(look).end() == (0, ["[True, False, False, False]"])
@@ -248,9 +215,9 @@ def test_an_owner_lives_until_it_is_closed(postgres_url: str) -> None:
 
 def test_many_names_do_not_collide(postgres_url: str) -> None:
     """The two halves of a lock's number are looked up as they were taken."""
-    asking = SessionOwners(PostgresDatabase(postgres_url).server)
+    asking = SessionOwners(PostgresStorage(postgres_url).server)
     for name in ("f" * 32, "0" * 31 + "1", "7fffffff80000000" * 2, "8" + "0" * 31):
-        holder = SessionOwners(PostgresDatabase(postgres_url).server)
+        holder = SessionOwners(PostgresStorage(postgres_url).server)
         holder.mine()
         assert not asking.alive(name)
         key = int.from_bytes(bytes.fromhex(name)[:8], signed=True)
@@ -267,7 +234,7 @@ def test_an_owner_of_another_database_is_not_here(postgres_url: str) -> None:
     elsewhere = server().new_database()
     with psycopg.connect(elsewhere) as connection:
         connection.execute("SELECT pg_advisory_lock_shared(1)")
-        owners = SessionOwners(PostgresDatabase(postgres_url).server)
+        owners = SessionOwners(PostgresStorage(postgres_url).server)
         assert not owners.alive("0" * 15 + "1" + "0" * 16)
         owners.close()
     server().drop(elsewhere)
@@ -293,30 +260,31 @@ def roles(ledger: Ledger, postgres_url: str) -> Iterator[dict[str, str]]:
 
 
 WORKER_MAY_NOT = [
-    "UPDATE entry SET amount = '[0,0]'",
+    "UPDATE entry SET postings = '{}'",
     "DELETE FROM entry",
     "TRUNCATE entry",
     "ALTER TABLE entry DISABLE TRIGGER ALL",
     "DROP TABLE entry",
+    "DELETE FROM book",
     "DELETE FROM account",
-    "DELETE FROM reservation",
+    "DELETE FROM charge",
     "DELETE FROM granted",
-    "DELETE FROM refused",
-    "DELETE FROM lockable",
+    "DELETE FROM run",
+    "DELETE FROM claim",
     "DELETE FROM term",
-    "UPDATE term SET pinned = '{}'",
-    "INSERT INTO term (dataset, number) VALUES ('a', 2)",
-    "UPDATE account SET rule = '{}'",
-    "UPDATE account SET halt = '9'",
-    "UPDATE account SET term = 2",
-    "UPDATE reservation SET owner = 'me'",
-    "UPDATE release SET release_key = key_text",
+    "UPDATE term SET entry = 1",
+    "INSERT INTO term (book, number, entry) VALUES ('a', 2, 1)",
+    "UPDATE book SET name = 'b'",
+    "UPDATE book SET terms = 2",
+    "UPDATE account SET book = 'b'",
+    "UPDATE charge SET key = 'other'",
+    "UPDATE charge SET epoch = 7",
+    "UPDATE release SET key = 'other'",
     "UPDATE ledger SET min_writer = 1",
+    "UPDATE ledger SET epoch = 7",
     "UPDATE ledger SET release_secret = ''",
     "UPDATE server SET timeline = 2",
-    "INSERT INTO checkpoint SELECT id, seq, head, head, '', '' FROM account",
     "CREATE TABLE dpflow.mine (x int)",
-    "UPDATE lockable SET name = 'b'",
 ]
 
 
@@ -327,11 +295,32 @@ def test_a_worker_may_not(roles: dict[str, str], statement: str) -> None:
         edit(roles["worker"], statement)
 
 
+@pytest.mark.parametrize("kind", ["open", "tighten", "thaw", "repair", "checkpoint"])
+def test_a_worker_writes_no_entry_of_an_officer(
+    roles: dict[str, str], kind: str
+) -> None:
+    """Who opens a term or thaws needs more than the right to append."""
+    forged = (
+        "INSERT INTO entry (book, number, kind, postings, body, at, writer, hash) "
+        f"SELECT book, number + 100, '{kind}', '{{}}', '{{}}', at, writer, hash "
+        "FROM entry WHERE number = 1"
+    )
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="only an officer"):
+        edit(roles["worker"], forged)
+
+
 @pytest.mark.parametrize(
     "statement",
     [
         "DELETE FROM release WHERE state = 'settled'",
-        "UPDATE reservation SET state = 'open' WHERE state = 'settled'",
+        "UPDATE release SET value = 'null' WHERE state = 'settled'",
+        "UPDATE release SET digest = '' WHERE state = 'settled'",
+        "UPDATE release SET state = 'claimed' WHERE state = 'settled'",
+        "UPDATE release SET state = 'claimed', charge = 'mine' WHERE state = 'settled'",
+        "UPDATE charge SET state = 'open' WHERE state = 'settled'",
+        "UPDATE charge SET places = '{}' WHERE state = 'settled'",
+        "UPDATE book SET number = number - 1",
+        "UPDATE account SET entry = entry - 1",
     ],
 )
 def test_a_worker_may_not_undo(roles: dict[str, str], statement: str) -> None:
@@ -340,14 +329,26 @@ def test_a_worker_may_not_undo(roles: dict[str, str], statement: str) -> None:
         edit(roles["worker"], statement)
 
 
+def test_a_worker_makes_no_settled_release_a_claim_to_delete(
+    roles: dict[str, str],
+) -> None:
+    """Only a new charge that makes it anew claims it; then nothing is lost unseen."""
+    claim = (
+        "UPDATE release SET state = 'claimed', charge = (SELECT id FROM charge WHERE "
+        "state = 'open' LIMIT 1) WHERE state = 'settled'"
+    )
+    with pytest.raises(psycopg.IntegrityError, match="claimed by a new charge only"):
+        edit(roles["worker"], claim)
+
+
 def test_a_worker_may_not_thaw(roles: dict[str, str], postgres_url: str) -> None:
     """An officer may; what runs already may be settled meanwhile."""
-    edit(postgres_url, "UPDATE account SET state = 'frozen'")
-    thaw = "UPDATE account SET state = 'open'"
+    edit(postgres_url, "UPDATE book SET frozen = '{}'")
+    thaw = "UPDATE book SET frozen = NULL"
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="only an officer"):
         edit(roles["worker"], thaw)
     edit(roles["officer"], thaw)
-    edit(roles["worker"], "UPDATE account SET state = 'frozen'")
+    edit(roles["worker"], "UPDATE book SET frozen = '{}'")
 
 
 def test_a_worker_runs_steps(roles: dict[str, str], postgres_url: str) -> None:
@@ -394,9 +395,8 @@ def test_a_reader_reads(roles: dict[str, str]) -> None:
         "SELECT value FROM release",
         "SELECT * FROM release",
         "SELECT release_secret FROM ledger",
-        "SELECT name FROM lockable",
-        "UPDATE account SET state = 'frozen'",
-        "INSERT INTO lockable (name) VALUES ('x')",
+        "UPDATE book SET frozen = '{}'",
+        "INSERT INTO book (name, number, hash, ran, terms) VALUES ('x', 0, '', '', 0)",
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             edit(roles["reader"], statement)
@@ -405,9 +405,9 @@ def test_a_reader_reads(roles: dict[str, str]) -> None:
 def test_not_even_the_owner_edits_the_journal(roles: dict[str, str]) -> None:
     """It would have to drop the triggers first, which is no accident."""
     for statement in (
-        "UPDATE entry SET amount = '[0,0]'",
+        "UPDATE entry SET postings = '{}'",
         "DELETE FROM entry",
-        "TRUNCATE entry CASCADE",
+        "TRUNCATE entry",
     ):
         with pytest.raises(psycopg.IntegrityError, match="append-only"):
             edit(roles["owner"], statement)

@@ -18,17 +18,16 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
-from dpflow.ledger import (
-    Ledger,
-    accept_server,
-    create_ledger,
-    open_ledger,
-    postgres_server,
-    views,
-)
-from dpflow.ledger.postgres import PostgresDatabase
-from dpflow.ledger.postgres_session import PostgresSession
+from dpflow.ledger import views
+from dpflow.ledger.journal import follow, written
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys, Reach
+from dpflow.ledger.opening import accept_server, create_ledger, open_ledger
 from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.rows import Charge
+from dpflow.ledger.storage import server as storage_server
+from dpflow.ledger.storage.postgres import PostgresStorage
+from dpflow.ledger.storage.trips import Trips
 from tests.ledger.support import (
     Child,
     audit,
@@ -120,7 +119,7 @@ def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url: str) -> None:
     ledger.close()
     proxy.close()
     assert sums(postgres_url) == (50 * UNITS, 0)
-    kept = {name for (name,) in read(postgres_url, "SELECT id FROM reservation")}
+    kept = {name for (name,) in read(postgres_url, "SELECT id FROM charge")}
     assert kept == set(names)
     audit(postgres_url)
 
@@ -167,7 +166,7 @@ def test_a_storm_of_ended_sessions_loses_nothing(postgres_url: str) -> None:
         thread.join()
     for ledger in ledgers:
         ledger.close()
-    settled = "SELECT id FROM reservation WHERE state = 'settled'"
+    settled = "SELECT id FROM charge WHERE state = 'settled'"
     assert {name for (name,) in read(postgres_url, settled)} == set(names)
     assert sums(postgres_url) == (len(names) * UNITS, 0)
     audit(postgres_url)
@@ -196,7 +195,7 @@ def test_a_killed_server_keeps_what_it_acknowledged(
         os.kill(child.pid, signal.SIGKILL)
         said |= {line for line in child.end()[1] if len(line) == 32}
     assert len(said) > 10
-    kept = {name for (name,) in read(url, "SELECT id FROM reservation")}
+    kept = {name for (name,) in read(url, "SELECT id FROM charge")}
     assert said <= kept
     assert len(kept - said) <= len(children)
     assert sums(url) == (0, len(kept) * UNITS)
@@ -326,10 +325,9 @@ def test_a_held_dataset_is_waited_for_and_no_longer(
     ledger: Ledger, postgres_url: str
 ) -> None:
     """Others go on; the wait ends with a refusal, and nothing runs unguarded."""
-    waiting = ledger_on(PostgresDatabase(postgres_url, lock_seconds=0.3))
-    with ledger.database.write() as session:
-        session.lock(["a"])
-        session.rows("read_ledger")
+    waiting = ledger_on(PostgresStorage(postgres_url, lock_seconds=0.3))
+    with ledger.storage.write() as transaction:
+        transaction.load(Keys(books=("a",)))
         since = time.monotonic()
         with pytest.raises(LedgerUnavailable, match="holds the lock") as caught:
             granted(waiting, "0.1")
@@ -371,9 +369,9 @@ def test_datasets_are_locked_in_one_order(postgres_url: str) -> None:
 def test_more_threads_than_connections_wait_for_each_other(postgres_url: str) -> None:
     """And are told so when it takes too long."""
     create_ledger(postgres_url).close()
-    database = PostgresDatabase(postgres_url, connections=1, lock_seconds=0.2)
-    ledger = ledger_on(database)
-    with database.read():
+    storage = PostgresStorage(postgres_url, connections=1, lock_seconds=0.2)
+    ledger = ledger_on(storage)
+    with storage.read():
         told: list[LedgerUnavailable] = []
 
         def ask() -> None:
@@ -395,15 +393,14 @@ def test_a_holder_that_stopped_is_ended_by_the_server(
     ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its transaction is rolled back, and it is told so when it goes on."""
-    monkeypatch.setattr(postgres_server, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(storage_server, "IDLE_SECONDS", 0.3)
     slow = open_ledger(postgres_url)
 
     def stop() -> None:
-        with slow.database.write() as session:
-            session.lock(["a"])
-            session.rows("read_ledger")
+        with slow.storage.write() as transaction:
+            transaction.load(Keys(books=("a",)))
             granted(ledger, "0.1")
-            session.rows("read_ledger")
+            transaction.books()
 
     with pytest.raises(LedgerUnavailable, match="server closed the connection"):
         stop()
@@ -416,8 +413,8 @@ def test_a_server_that_stopped_answering_is_given_up(
 ) -> None:
     """No step waits for ever; what was asked is decided in another session."""
     granted(ledger, "0.1")
-    monkeypatch.setattr(postgres_server, "STATEMENT_SECONDS", 1)
-    monkeypatch.setattr(postgres_server, "_GRACE_SECONDS", 0)
+    monkeypatch.setattr(storage_server, "STATEMENT_SECONDS", 1)
+    monkeypatch.setattr(storage_server, "_GRACE_SECONDS", 0)
     sessions = (
         "SELECT pid FROM pg_stat_activity WHERE application_name = 'dpflow' AND "
         "datname = current_database()"
@@ -540,7 +537,7 @@ def test_who_looks_dead_and_lives_is_charged_and_so_is_its_successor(
     assert child.end() == (0, [])
     first.settle(early, value='"first"')
     assert sums(postgres_url) == (Fraction(1, 2), Fraction(1, 4))
-    kept = "SELECT reservation, value FROM release WHERE state = 'settled'"
+    kept = "SELECT charge, value FROM release WHERE state = 'settled'"
     assert read(postgres_url, kept) == [(late, '"second"')]
     audit(postgres_url)
     first.close()
@@ -570,22 +567,97 @@ def test_two_who_use_one_id_at_once_are_told(ledger: Ledger, postgres_url: str) 
     audit(postgres_url)
 
 
-def test_a_commit_that_rolled_back_is_no_commit(postgres_url: str) -> None:
+def test_a_commit_that_rolled_back_is_no_commit(
+    ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PostgreSQL answers a COMMIT of a failed transaction without an error."""
-    create_ledger(postgres_url).close()
-    database = PostgresDatabase(postgres_url)
+    commit = Trips.commit
 
-    def fail() -> None:
-        with database.borrowed() as connection, connection.pipeline() as pipeline:
-            session = PostgresSession(connection, pipeline, database.place)
-            session.begin("BEGIN")
-            connection.execute("SELECT 1 / 0")
-            with suppress(psycopg.errors.DivisionByZero):
-                pipeline.sync()
-            session.commit()
-            pipeline.sync()
-            session.check_committed()
+    def fail_first(self: Trips) -> None:
+        wire = vars(self)["_wire"]
+        with suppress(psycopg.errors.DivisionByZero):
+            wire.send("fail", b"SELECT 1 / 0")
+            self.wait()
+        commit(self)
 
+    made = request(ledger, "0.1")
+    monkeypatch.setattr(Trips, "commit", fail_first)
     with pytest.raises(LedgerUnavailable, match="ROLLBACK"):
-        fail()
-    database.close()
+        ledger.reserve(made)
+    monkeypatch.undo()
+    assert sums(postgres_url) == (0, 0)
+    assert isinstance(ledger.reserve(made), Granted)
+    audit(postgres_url)
+
+
+def test_rows_that_no_book_keeps_are_written_as_they_were_read(
+    ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that another book's charge claimed meanwhile is not claimed twice."""
+    other = make_policy("b")
+    key = "week/1"
+    mine = request(ledger, "0.1", key=key)
+    load, met = Trips.load, list[object]()
+
+    def overtaken(self: Trips, keys: Keys) -> object:
+        state = load(self, keys)
+        if not met:
+            met.append("once")
+            met.append(
+                ledger.reserve(request(ledger, "0.1", key=key, policies=[other]))
+            )
+        return state
+
+    monkeypatch.setattr(Trips, "load", overtaken)
+    answer = ledger.reserve(mine)
+    assert isinstance(met[1], Granted)
+    assert not isinstance(answer, Granted)
+    claims = read(postgres_url, "SELECT charge FROM release")
+    assert claims == [(met[1].reservation,)]
+    assert sums(postgres_url) == (0, 0)
+    audit(postgres_url)
+
+
+def half_a_change(ledger: Ledger, url: str, name: str) -> None:
+    """Settle a charge whose row somebody writes between the load and the store."""
+    with ledger.storage.write() as transaction:
+        state = transaction.load(Keys(charges=(name,), reach=Reach.ACCOUNTS))
+        edit(url, "UPDATE charge SET owner = owner", checked=True)
+        (row,) = [row for row in state.rows.values() if isinstance(row, Charge)]
+        entry = written(
+            state.rows,
+            "a",
+            "settle",
+            dict(row.held),
+            {"outcome": "completed"},
+            charge=row.id,
+            at="then",
+            writer="me",
+        )
+        transaction.store(follow(state.rows, entry), [entry], {})
+
+
+def test_a_change_that_finds_another_row_commits_nothing(
+    ledger: Ledger, postgres_url: str
+) -> None:
+    """Nor does what was sent with it; it is known that nothing was written."""
+    name = granted(ledger, "0.1")
+    with pytest.raises(LedgerUnavailable, match="others were faster") as caught:
+        half_a_change(ledger, postgres_url, name)
+    assert caught.value.details["raced"]
+    assert read(postgres_url, "SELECT state FROM charge") == [("open",)]
+    assert sums(postgres_url) == (0, Fraction(1, 10))
+    ledger.settle(name)
+    audit(postgres_url)
+
+
+def test_the_test_of_half_a_change_finds_one(ledger: Ledger, postgres_url: str) -> None:
+    """Control: a store that does not check what it found."""
+    edit(
+        postgres_url,
+        "CREATE OR REPLACE FUNCTION dpflow.changed_meanwhile() RETURNS boolean "
+        "LANGUAGE sql AS 'SELECT true'",
+    )
+    half_a_change(ledger, postgres_url, granted(ledger, "0.1"))
+    assert read(postgres_url, "SELECT state FROM charge") == [("open",)]
+    assert sums(postgres_url) == (Fraction(1, 10), 0)

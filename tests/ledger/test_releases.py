@@ -31,7 +31,7 @@ from tests.ledger.support import (
 
 VALUE = '"forty-two"'
 TENTH = Fraction(1, 10)
-SQL = "SELECT state, reservation, cost, value FROM release"
+SQL = "SELECT state, charge, digest, value FROM release"
 
 
 @pytest.fixture

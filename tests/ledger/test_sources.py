@@ -17,11 +17,11 @@ from dpflow.exceptions import (
     UnsupportedCost,
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.carve import carve
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.grants import Grant, grant_from_text
-from dpflow.ledger.verify import verify
+from dpflow.ledger.office import apply_policy, carve
+from dpflow.ledger.orders import Wish
 from dpflow.policy import Policy
 from tests.ledger.support import granted, kinds, make_policy, sums, url
 
@@ -190,7 +190,7 @@ def test_a_grant_serves_one_dataset_only(first, second):
         apply(second, twin, grant)
     with pytest.raises(ConfigurationError):
         granted(second, policies=[twin])
-    assert kinds(second.database.path, "c#1") == []
+    assert kinds(second.storage.path, "c#1") == []
     apply(second, other(), grant)
     apply(second, twin, carved(first, second))
     granted(second, "1", policies=[twin])

@@ -30,7 +30,9 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.sqlite import SqliteDatabase
+from dpflow.ledger.rows import Claim
+from dpflow.ledger.storage.base import Transaction
+from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.ledger.support import (
     Child,
     Gate,
@@ -76,17 +78,17 @@ def ledger(path: Path) -> Iterator[Ledger]:
 
 def pragmas(ledger: Ledger) -> dict[str, object]:
     """Read settings back on the live connection."""
-    database = ledger.database
-    assert isinstance(database, SqliteDatabase)
+    database = ledger.storage
+    assert isinstance(database, SqliteStorage)
     connection = database._connection
     assert connection is not None
-    names = ("journal_mode", "synchronous", "foreign_keys", "fullfsync")
+    names = ("journal_mode", "synchronous", "fullfsync")
     return {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names}
 
 
 def impatient(path: Path) -> Ledger:
     """Open a ledger that does not wait long for others."""
-    return ledger_on(SqliteDatabase(path, lock_seconds=SHORT))
+    return ledger_on(SqliteStorage(path, lock_seconds=SHORT))
 
 
 def files_in(folder: Path) -> list[str]:
@@ -97,7 +99,7 @@ def files_in(folder: Path) -> list[str]:
 # Durability
 
 
-DURABLE = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "fullfsync": 1}
+DURABLE = {"journal_mode": "wal", "synchronous": 2, "fullfsync": 1}
 
 
 def test_the_live_connection_is_durable(ledger: Ledger) -> None:
@@ -108,7 +110,7 @@ def test_the_live_connection_is_durable(ledger: Ledger) -> None:
 
 def test_the_connection_after_an_error_is_durable_too(ledger: Ledger) -> None:
     """Each new connection is set up again."""
-    with pytest.raises(ZeroDivisionError), ledger.database.write():
+    with pytest.raises(ZeroDivisionError), ledger.storage.write():
         _ = 1 / 0
     granted(ledger)
     assert pragmas(ledger) == DURABLE
@@ -153,24 +155,19 @@ def test_an_error_in_a_block_leaves_nothing(
     """A transaction that does not end well did not happen, whatever the error."""
 
     def write_and_fail() -> None:
-        with ledger.database.write() as session:
-            session.change("open_term", dataset="x", number=1, **TERM)
+        with ledger.storage.write() as session:
+            write_a_row(session)
             raise error
 
     with pytest.raises(seen):
         write_and_fail()
-    assert read(path, "SELECT count(*) FROM term") == [(0,)]
+    assert read(path, "SELECT count(*) FROM claim") == [(0,)]
     granted(ledger)
 
 
-TERM = {
-    "pinned": "{}",
-    "declared": None,
-    "policy_hash": "0" * 64,
-    "at": "now",
-    "writer": "me",
-    "because": "test",
-}
+def write_a_row(session: Transaction) -> None:
+    """Write something within a transaction."""
+    session.store({("claim", "x"): Claim("x", {})}, (), {})
 
 
 # Never made, never replaced
@@ -265,6 +262,28 @@ def test_a_ledger_that_needs_a_newer_dpflow_is_refused(
     assert kinds(path) == []
 
 
+FIRST_EDITION = """
+CREATE TABLE ledger (one INTEGER PRIMARY KEY, ledger_id TEXT, schema_version INTEGER,
+    min_writer INTEGER, epoch INTEGER, release_secret TEXT, created_at TEXT);
+CREATE TABLE account (id TEXT PRIMARY KEY, settled TEXT);
+INSERT INTO ledger VALUES (1, 'x', 7, 6, 0, '00', '2026-11-01');
+INSERT INTO account VALUES ('a#1', '[5]');
+"""
+
+
+def test_a_ledger_of_the_first_edition_is_refused_and_kept(tmp_path: Path) -> None:
+    """It is told what to do, and what was spent there stays readable as evidence."""
+    place = tmp_path / "ledger.db"
+    edit(place, *filter(str.strip, FIRST_EDITION.split(";")))
+    before = place.read_bytes()
+    with pytest.raises(LedgerUnavailable, match="first edition") as caught:
+        open_ledger(url(place))
+    for word in ("schema 7", "dpflow ledger init", "import-prior"):
+        assert word in caught.value.message
+    assert read(place, "SELECT settled FROM account") == [("[5]",)]
+    assert len(place.read_bytes()) == len(before)
+
+
 def test_a_removed_ledger_is_noticed(ledger: Ledger, path: Path) -> None:
     """A grant into a file that nobody can find again would be no grant."""
     granted(ledger)
@@ -283,12 +302,12 @@ def test_a_replaced_ledger_is_refused_for_good(
     """Not only once: the next call does not take the new file for the old one."""
     copy = tmp_path / "copy.db"
     if same_id:
-        ledger.database.close()
+        ledger.storage.close()
         shutil.copy(path, copy)
     else:
         create_ledger(url(copy)).close()
     granted(ledger, "0.9")
-    ledger.database._drop()  # type: ignore[attr-defined]
+    ledger.storage._drop()  # type: ignore[attr-defined]
     copy.replace(path)
     for _ in range(3):
         with pytest.raises(LedgerCorrupt, match="replaced"):
@@ -300,7 +319,7 @@ def test_a_reopened_ledger_is_still_the_one_that_was_opened(
     ledger: Ledger, path: Path, tmp_path: Path
 ) -> None:
     """Its id was checked when it was opened, and so it is in each transaction."""
-    ledger.database.close()
+    ledger.storage.close()
     create_ledger(url(tmp_path / "copy.db")).close()
     (tmp_path / "copy.db").replace(path)
     calls: tuple[Callable[[], object], ...] = (
@@ -381,7 +400,7 @@ def test_a_ledger_that_cannot_be_written_grants_nothing(lock_mode: int) -> None:
     shutil.rmtree(folder)
 
 
-class Cramped(SqliteDatabase):
+class Cramped(SqliteStorage):
     """A ledger file that may not grow beyond some pages."""
 
     pages: int | None = None
@@ -484,7 +503,7 @@ def test_another_thread_that_holds_the_lock_is_waited_for_not_long(
         name = refusal(lambda: ledger.reserve(asked[index]))
         found.append((name, time.monotonic() - since))
 
-    with ledger.database.write():
+    with ledger.storage.write():
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(3)]
         for thread in threads:
             thread.start()
@@ -514,25 +533,25 @@ def test_threads_share_one_ledger(ledger: Ledger, path: Path) -> None:
 
 def test_a_waiter_keeps_its_connection(path: Path) -> None:
     """Closing may checkpoint, and a checkpoint outside the lock can lose commits."""
-    ledger, other = impatient(path), SqliteDatabase(path)
+    ledger, other = impatient(path), SqliteStorage(path)
     granted(ledger)
-    assert isinstance(ledger.database, SqliteDatabase)
-    before = ledger.database._connection
+    assert isinstance(ledger.storage, SqliteStorage)
+    before = ledger.storage._connection
     with other.write():
         assert refusal(lambda: granted(ledger)) == "LedgerUnavailable"
         assert before is not None
-        assert before is ledger.database._connection
+        assert before is ledger.storage._connection
     ledger.close()
     other.close()
 
 
 def test_closing_waits_for_the_lock(path: Path) -> None:
     """For the same reason; but not for ever."""
-    ledger, other = impatient(path), SqliteDatabase(path)
+    ledger, other = impatient(path), SqliteStorage(path)
     granted(ledger)
     with other.write():
         since = time.monotonic()
-        ledger.database.close()
+        ledger.storage.close()
         assert SHORT <= time.monotonic() - since < 2 * SHORT
     granted(ledger)
     ledger.close()
@@ -565,7 +584,7 @@ def test_a_killed_holder_frees_the_lock(path: Path) -> None:
     """The kernel of the operating system does; no lease, no clock."""
 
     def hold(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).database.write():
+        with open_ledger(url(path)).storage.write():
             say("held")
             die()
 
@@ -610,11 +629,11 @@ def test_a_childs_commits_survive_its_parents_close(ledger: Ledger, path: Path) 
 
     child = Child(work)
     first = child.line()
-    ledger.database.close()
+    ledger.storage.close()
     gate.open()
     code, lines = child.end()
     assert (code, len(lines)) == (-9, 3)
-    kept = {name for (name,) in read(path, "SELECT id FROM reservation")}
+    kept = {name for (name,) in read(path, "SELECT id FROM charge")}
     assert {first, *lines} <= kept
     assert sums(path) == (0, Fraction(5, 100))
     audit(path)
@@ -626,7 +645,7 @@ def test_a_fork_waits_for_a_thread_that_writes(ledger: Ledger, path: Path) -> No
     inside = threading.Event()
 
     def write() -> None:
-        with ledger.database.write():
+        with ledger.storage.write():
             inside.set()
             time.sleep(0.2)
 
@@ -646,12 +665,12 @@ def test_a_child_forked_inside_a_long_transaction_is_refused(
     ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot know which locks it holds: refused at once, and the parent is fine."""
-    monkeypatch.setattr("dpflow.ledger.sqlite._FORK_SECONDS", 0.1)
+    monkeypatch.setattr("dpflow.ledger.storage.sqlite._FORK_SECONDS", 0.1)
     asked = request(ledger)
     inside, leave = threading.Event(), threading.Event()
 
     def write() -> None:
-        with ledger.database.write():
+        with ledger.storage.write():
             inside.set()
             leave.wait()
 
@@ -677,11 +696,11 @@ def test_a_fork_inside_a_transaction_leaves_it_whole(path: Path) -> None:
     """The parent commits what it began; the child is refused."""
     ledger = impatient(path)
     asked = request(ledger)
-    with ledger.database.write() as session:
-        session.change("open_term", dataset="x", number=1, **TERM)
+    with ledger.storage.write() as session:
+        write_a_row(session)
         told = told_by_child(lambda: refusal(lambda: ledger.reserve(asked)))
     assert told == "LedgerUnavailable"
-    assert read(path, "SELECT dataset FROM term") == [("x",)]
+    assert read(path, "SELECT name FROM claim") == [("x",)]
     granted(ledger)
     ledger.close()
 
@@ -723,7 +742,7 @@ def test_two_threads_that_fork_at_once_leave_no_lock(ledger: Ledger) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    ledger.database._lock_seconds = 1.0  # type: ignore[attr-defined]
+    ledger.storage._lock_seconds = 1.0  # type: ignore[attr-defined]
     granted(ledger, "0.01")
 
 
@@ -732,7 +751,7 @@ def test_a_child_does_not_keep_its_dead_parents_lock(path: Path) -> None:
     gate = Gate()
 
     def parent(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).database.write():
+        with open_ledger(url(path)).storage.write():
             pid = os.fork()
             if pid == 0:
                 gate.wait()
@@ -837,8 +856,8 @@ def test_a_wal_that_is_removed_during_a_transaction_is_noticed(
     """What went into a file that is not there any more is not acknowledged."""
 
     def write() -> None:
-        with ledger.database.write() as session:
-            session.change("open_term", dataset="x", number=1, **TERM)
+        with ledger.storage.write() as session:
+            write_a_row(session)
             (path.parent / "ledger.db-wal").unlink()
 
     with pytest.raises(LedgerUnavailable, match="-wal"):
@@ -859,17 +878,17 @@ def test_the_lock_file_is_a_plain_flock(ledger: Ledger, path: Path) -> None:
 def test_a_kept_error_keeps_no_transaction(tmp_path: Path) -> None:
     """Its traceback may refer to a cursor, and closing then rolls nothing back."""
     new_ledger(tmp_path).close()
-    first = SqliteDatabase(tmp_path / "ledger.db")
+    first = SqliteStorage(tmp_path / "ledger.db")
     kept: list[BaseException] = []
     try:
         with first.write() as session:
-            reading = session._connection.execute("VALUES (1), (2), (3)")
+            reading = session.connection.execute("VALUES (1), (2), (3)")
             reading.fetchone()
             raise RuntimeError
     except RuntimeError as error:
         kept.append(error)
-    with SqliteDatabase(tmp_path / "ledger.db").write() as session:
-        assert session.rows("read_ledger")
+    with SqliteStorage(tmp_path / "ledger.db").write() as session:
+        assert session.books() == []
     assert kept
     assert reading is not None
 
@@ -882,7 +901,7 @@ def test_a_writer_without_the_ledgers_lock_is_kept_out_from_the_beginning(
     stranger = sqlite3.connect(path, timeout=0, isolation_level=None)
     edit_it = "UPDATE account SET settled = settled"
     with (
-        ledger.database.write(),
+        ledger.storage.write(),
         pytest.raises(sqlite3.OperationalError, match="locked"),
     ):
         stranger.execute(edit_it)

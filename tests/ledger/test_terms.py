@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,25 +11,30 @@ import pytest
 
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
-from dpflow.ledger import Ledger, open_ledger
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.freeze import freeze, thaw
-from dpflow.ledger.operations import amend, import_prior
-from dpflow.ledger.reconcile import newest_lines, reconcile
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.office import (
+    amend,
+    apply_policy,
+    freeze,
+    freeze_of,
+    import_prior,
+    propose,
+    thaw,
+)
+from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.orders import Loss, Repair, Wish
 from dpflow.ledger.records import Conditions
-from dpflow.ledger.terms import newest_term
+from dpflow.policy import Policy
+from tests.ledger.journals import audit, body, entries, sums, terms_of
 from tests.ledger.support import (
     BASIC,
     Place,
-    audit,
     edit,
     granted,
     make_ledger,
     make_policy,
-    new_ledger,
     read,
-    sums,
     url,
 )
 
@@ -46,30 +50,21 @@ def ledger(path: Place) -> Iterator[Ledger]:
     made.close()
 
 
-def body(path: Place, account: str, kind: str) -> dict:
-    """Return the body of an account's newest entry of a kind."""
-    sql = "SELECT body FROM entry WHERE account = ? AND kind = ? ORDER BY seq DESC"
-    found: dict = json.loads(read(path, sql, account, kind)[0][0])
-    return found
-
-
 # What is kept and compared
 
 
-def test_a_term_keeps_what_was_declared_beside_what_was_derived(
-    ledger: Ledger, path: Place
-) -> None:
+def test_a_term_keeps_what_was_declared_beside_what_was_derived(ledger: Ledger) -> None:
     """The one is compared, the other makes the rules."""
     policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="renyi")
     granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[policy])
-    ((declared, pinned),) = read(path, "SELECT declared, pinned FROM term")
-    assert json.loads(declared) == policy.declared()
-    assert json.loads(pinned) == policy.pinned()
-    assert "order" not in json.loads(declared)["filter"]
+    (term,) = terms_of(ledger)
+    assert term["declared"] == policy.declared()
+    assert term["pinned"] == policy.pinned()
+    assert "order" not in term["declared"]["filter"]
 
 
 def test_rules_come_from_the_ledger_not_from_the_file(
-    ledger: Ledger, path: Place
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker whose defaults are tuned otherwise charges the pinned order."""
     policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="renyi")
@@ -77,89 +72,67 @@ def test_rules_come_from_the_ledger_not_from_the_file(
         budget="{epsilon: 1, delta: 1e-6}", filter="{theorem: renyi, order: 30}"
     )
     cost = Gaussian(sensitivity=1, sigma=50)
-    granted(ledger, cost, policies=[other])
+    assert policy.pinned()["filter"]["order"] != "30"
     # As if an earlier version had derived 30 where this one derives another order.
-    (term,) = read(path, "SELECT declared FROM term")
-    derived = policy.pinned()["filter"]["order"]
-    assert (derived == "30", term[0] == json.dumps(policy.declared())) == (False, False)
-    declared = json.dumps(policy.declared(), sort_keys=True, separators=(",", ":"))
-    edit(path, f"UPDATE term SET declared = '{declared}'")
+    derived = other.pinned()
+    with monkeypatch.context() as patch:
+        patch.setattr(Policy, "pinned", lambda _: derived)
+        granted(ledger, cost, policies=[policy])
     granted(ledger, cost, policies=[policy])
-    _, held = sums(path)
+    _, held = sums(ledger)
     assert held == 2 * Fraction(30, 2 * 50**2)
 
 
 def test_a_worker_with_another_version_is_refused_with_the_difference(
-    ledger: Ledger, path: Place
+    ledger: Ledger,
 ) -> None:
     """Whichever came first governs; nothing of the other is kept."""
     granted(ledger)
-    before = read(path, "SELECT count(*) FROM entry")
+    before = entries(ledger)
     with pytest.raises(PolicyChanged) as caught:
         granted(ledger, policies=[HALF])
     assert caught.value.differences == ["budget.epsilon: ledger 1, file 0.5"]
     assert "(term 1)" in caught.value.message
     assert "dpflow policy diff a" in caught.value.message
-    assert read(path, "SELECT count(*) FROM entry") == before
+    assert entries(ledger) == before
     granted(ledger)
 
 
-def test_an_old_term_is_compared_by_its_pinned_copy(
-    ledger: Ledger, path: Place
-) -> None:
-    """It has no declaration; equal pins agree and others are told."""
-    granted(ledger)
-    edit(path, "UPDATE term SET declared = NULL")
-    granted(ledger)
-    with pytest.raises(PolicyChanged) as caught:
-        granted(ledger, policies=[HALF])
-    assert caught.value.differences == ["budget.epsilon: ledger 1, file 0.5"]
-
-
-@pytest.mark.parametrize("column", ["pinned", "policy_hash"])
-def test_a_copy_that_was_edited_by_hand_is_noticed(
-    ledger: Ledger, path: Place, column: str
-) -> None:
+@pytest.mark.parametrize("field", ["pinned", "declared", "policy_hash", "gates"])
+def test_a_copy_that_was_edited_by_hand_is_noticed(tmp_path: Path, field: str) -> None:
     """The rules come from it, so it must be what was applied."""
+    path = tmp_path / "ledger.db"
+    ledger = make_ledger(path)
     granted(ledger)
-    edit(path, f"UPDATE term SET {column} = replace({column}, '1', '2')")
-    with pytest.raises(LedgerCorrupt, match="does not hold the policy"):
+    edit(path, change(path, "term", field))
+    with pytest.raises(LedgerCorrupt, match="entry 1 of book 'a'"):
         granted(ledger)
 
 
-def test_a_copy_and_its_hash_edited_together_do_not_fit_the_journal(
-    ledger: Ledger, path: Place, tmp_path: Path
-) -> None:
-    """The account's gate is what its entries say."""
-    granted(ledger)
-    looser = make_policy(budget="{epsilon: 9}")
-    other = new_ledger(tmp_path / "other")
-    granted(other, policies=[looser])
-    other.close()
-    names = ("pinned", "declared", "policy_hash")
-    values = read(
-        tmp_path / "other" / "ledger.db", f"SELECT {','.join(names)} FROM term"
-    )
-    texts = ", ".join(f"{n} = '{v}'" for n, v in zip(names, values[0], strict=True))
-    edit(path, f"UPDATE term SET {texts}")
-    with pytest.raises(LedgerCorrupt, match="is not the one that its term pinned"):
-        granted(ledger, policies=[looser])
+def change(path: Path, *place: str) -> str:
+    """Say how to edit a field in the body of the entry that opened the term."""
+    ((text,),) = read(path, "SELECT body FROM entry WHERE kind = 'open'")
+    body = json.loads(text)
+    found = body
+    for name in place[:-1]:
+        found = found[name]
+    told = json.dumps(found[place[-1]])
+    found[place[-1]] = json.loads(told.replace("1", "2"))
+    edited = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    assert edited != text
+    return f"UPDATE entry SET body = '{edited}' WHERE kind = 'open'"
 
 
 # Who applies
 
 
-def test_the_first_charge_applies_the_policy_and_says_so(
-    ledger: Ledger, path: Place
-) -> None:
+def test_the_first_charge_applies_the_policy_and_says_so(ledger: Ledger) -> None:
     """On one machine; the entry that opens the account tells who and why."""
     granted(ledger)
-    told = body(path, "a#1", "open")
+    told = body(ledger, "open")
     assert told["because"] == "first decision"
     assert told["who"] == ledger.conditions.facts["who"]
-    assert [told["policy"]] == [
-        h for (h,) in read(path, "SELECT policy_hash FROM term")
-    ]
+    assert [told["policy"]] == [term["policy_hash"] for term in terms_of(ledger)]
 
 
 def test_a_ledger_that_applies_nothing_by_itself(ledger: Ledger, path: Place) -> None:
@@ -167,7 +140,7 @@ def test_a_ledger_that_applies_nothing_by_itself(ledger: Ledger, path: Place) ->
     shared = open_ledger(url(path), conditions=Conditions(applies_policies=False))
     with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
         granted(shared)
-    assert read(path, "SELECT count(*) FROM term") == [(0,)]
+    assert terms_of(ledger) == []
     apply_policy(shared, BASIC, Wish(), ANN)
     granted(shared)
     with pytest.raises(PolicyChanged):
@@ -227,14 +200,15 @@ def test_each_charge_and_decision_tells_who_and_with_which_code(path: Place) -> 
     ledger.settle(reservation)
     with pytest.raises(Exception, match="refused"):
         granted(ledger, "5")
-    ledger.close()
-    ((policy_hash,),) = read(path, "SELECT policy_hash FROM term")
+    (term,) = terms_of(ledger)
     for kind in ("open", "reserve", "settle", "refuse"):
-        told = body(path, "a#1", kind)
+        told = body(ledger, kind)
         assert {name: told[name] for name in facts} == facts
-        expected = policy_hash if kind == "open" else {"a": policy_hash}
-        assert told["policy"] == expected
-    audit(path)
+        if kind != "settle":  # which names its charge and repeats nothing of it
+            hashed = term["policy_hash"]
+            assert told["policy"] == (hashed if kind == "open" else {"a": hashed})
+    audit(ledger)
+    ledger.close()
 
 
 def test_whoever_forfeits_a_charge_is_told_apart_from_whoever_made_it(
@@ -247,9 +221,9 @@ def test_whoever_forfeits_a_charge_is_told_apart_from_whoever_made_it(
     worker.close()
     officer = open_ledger(url(path), conditions=Conditions(facts={"who": "ann"}))
     officer.forfeit(reservation, because="the host is gone")
+    assert body(officer, "reserve")["who"] == "worker"
+    assert body(officer, "forfeit")["who"] == "ann"
     officer.close()
-    assert body(path, "a#1", "reserve")["who"] == "worker"
-    assert body(path, "a#1", "forfeit")["who"] == "ann"
 
 
 def test_decisions_by_hand_tell_who_with_which_code_and_under_which_policy(
@@ -266,20 +240,23 @@ def test_decisions_by_hand_tell_who_with_which_code_and_under_which_policy(
     import_prior(officer, BASIC, spent, because="2024", evidence="0" * 64)
     freeze(officer, "a", who="ann", because="wrong sigma")
     thaw(officer, "a", who="ann", because="it was right")
-    (line,) = newest_lines(worker)
-    lost = replace(line, seq=line.seq + 1, hash="f" * 64)
-    reconcile(officer, {"a": BASIC}, because="restored", others=[lost])
-    ((policy_hash,),) = read(path, "SELECT policy_hash FROM term")
+    lost = Loss(
+        number=len(entries(officer)), amounts={"a#1": (1, 0)}, entries=((99, "f" * 64),)
+    )
+    words = {"because": "restored", "before": 0, "epoch": 1, **officer.label()}
+    officer.ask(Repair(losses={"a": lost}, **words))
+    (term,) = terms_of(officer)
     for kind in ("amend", "prior", "freeze", "thaw", "repair"):
-        told = body(path, "a#1", kind)
+        told = body(officer, kind)
         assert {name: told.get(name) for name in facts} == facts, kind
-        assert told["policy"] == {"a": policy_hash}, kind
+        assert told["policy"] == {"a": term["policy_hash"]}, kind
+    audit(officer)
     worker.close()
     officer.close()
-    audit(path)
 
 
 def test_a_dataset_that_nobody_used_has_no_term(ledger: Ledger) -> None:
     """Reading makes none."""
-    with ledger.database.read() as session:
-        assert newest_term(session, "a") is None
+    assert propose(ledger, BASIC).action == "open"
+    assert freeze_of(ledger, "a") is None
+    assert terms_of(ledger) == []

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
 import pytest
 
@@ -14,21 +12,14 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger import Ledger
-from dpflow.ledger.apply import Applied, Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.freeze import freeze
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.office import apply_policy, freeze
+from dpflow.ledger.orders import Applied, Wish
 from dpflow.policy import Policy
 from dpflow.policy_fields import Budget
-from tests.ledger.support import (
-    Place,
-    audit,
-    granted,
-    make_ledger,
-    make_policy,
-    read,
-    sums,
-)
+from tests.ledger.journals import audit, body, sums, terms_of
+from tests.ledger.support import Place, granted, make_ledger, make_policy
 
 ANN = Approval(principal="ann")
 NEW = Wish(new_term=True, because="a new year")
@@ -57,13 +48,6 @@ def apply(ledger: Ledger, policy: Policy, wish: Wish = Wish()) -> Applied:  # no
     return apply_policy(ledger, policy, wish, ANN)
 
 
-def told(path: Place, account: str, kind: str) -> dict[str, Any]:
-    """Return the body of an account's newest entry of a kind."""
-    sql = "SELECT body FROM entry WHERE account = ? AND kind = ? ORDER BY seq DESC"
-    found: dict[str, Any] = json.loads(read(path, sql, account, kind)[0][0])
-    return found
-
-
 # New terms
 
 
@@ -77,7 +61,7 @@ def told(path: Place, account: str, kind: str) -> dict[str, Any]:
     ],
 )
 def test_anything_else_needs_a_term_that_is_asked_for(
-    ledger: Ledger, path: Place, edited: Policy
+    ledger: Ledger, edited: Policy
 ) -> None:
     """The refusal names each change, its verdict, and the command."""
     granted(ledger)
@@ -88,7 +72,7 @@ def test_anything_else_needs_a_term_that_is_asked_for(
     told = "or open a new term with `dpflow policy apply a --new-term --because TEXT`"
     with pytest.raises(PolicyChanged, match=told):
         apply(ledger, roomy)
-    assert read(path, "SELECT count(*) FROM term") == [(1,)]
+    assert len(terms_of(ledger)) == 1
     granted(ledger)
 
 
@@ -100,16 +84,16 @@ def test_a_new_term_needs_a_reason(ledger: Ledger, because: str) -> None:
         apply(ledger, capped("2", "9"), Wish(new_term=True, because=because))
 
 
-def test_a_new_term_has_tallies_of_its_own(ledger: Ledger, path: Place) -> None:
+def test_a_new_term_has_tallies_of_its_own(ledger: Ledger) -> None:
     """The old ones stay as they are."""
     granted(ledger, "0.9")
     result = apply(ledger, capped("2", "3"), NEW)
     assert (result.action, result.term) == ("new term", 2)
     assert [view.charged for view in result.terms] == [True, False]
     granted(ledger, "2", policies=[capped("2", "3")])
-    assert sums(path) == (0, Fraction(9, 10))
-    assert sums(path, "a#2") == (0, 2)
-    entry = told(path, "a#2", "open")
+    assert sums(ledger) == (0, Fraction(9, 10))
+    assert sums(ledger, "a#2") == (0, 2)
+    entry = body(ledger, "open")
     assert (entry["because"], entry["who"]) == ("a new year", "ann")
     assert (entry["total"], entry["lifetime"]) == (
         {"epsilon": "3", "delta": "0"},
@@ -129,16 +113,16 @@ def test_the_same_policy_may_open_a_new_term(ledger: Ledger) -> None:
         apply(ledger, policy, NEW)
 
 
-def test_an_open_reservation_stays_with_its_term(ledger: Ledger, path: Place) -> None:
+def test_an_open_reservation_stays_with_its_term(ledger: Ledger) -> None:
     """It can be settled or forfeited after the next term has opened."""
     settled, forfeited = granted(ledger, "0.3"), granted(ledger, "0.2", owner="0" * 32)
     apply(ledger, capped("2", "3"), NEW)
     granted(ledger, "0.5", policies=[capped("2", "3")])
     ledger.settle(settled)
     ledger.forfeit(forfeited, because="its host is gone")
-    assert sums(path) == (Fraction(1, 2), 0)
-    assert sums(path, "a#2") == (0, Fraction(1, 2))
-    audit(path)
+    assert sums(ledger) == (Fraction(1, 2), 0)
+    assert sums(ledger, "a#2") == (0, Fraction(1, 2))
+    audit(ledger)
 
 
 def test_an_uncharged_second_term_may_be_replaced_within_the_lifetime(
@@ -193,13 +177,13 @@ OFFICERS = make_policy(officers="[ann, bob]")
     ],
 )
 def test_an_author_or_a_stranger_does_not_apply(
-    ledger: Ledger, path: Place, principal: str, authors: tuple[str, ...], told_so: str
+    ledger: Ledger, principal: str, authors: tuple[str, ...], told_so: str
 ) -> None:
     """Nor anyone, where nobody knows who wrote it."""
     approval = Approval(principal=principal, authors=authors)
     with pytest.raises(PolicyNotApplied, match=told_so):
         apply_policy(ledger, OFFICERS, Wish(), approval)
-    assert read(path, "SELECT count(*) FROM term") == [(0,)]
+    assert terms_of(ledger) == []
 
 
 @pytest.mark.parametrize(

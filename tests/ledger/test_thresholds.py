@@ -13,7 +13,8 @@ from dpflow import Gaussian
 from dpflow.accounting import FILTERS, Filter, conversions, gaussian, make_filter
 from dpflow.accounting.theorem import ThresholdFilter, solved_thresholds
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger.account import rule_from_text, rule_to_text
+from dpflow.ledger.decision.gates import gates_text
+from dpflow.ledger.model import rule_of
 from tests.ledger.support import Place, granted, make_ledger, make_policy, request
 
 STEP = Gaussian(sensitivity=1, sigma=1)
@@ -22,9 +23,9 @@ STEP = Gaussian(sensitivity=1, sigma=1)
 @pytest.fixture(autouse=True)
 def fresh_rules() -> Iterator[None]:
     """Rules are cached by their text; each test solves its own."""
-    rule_from_text.cache_clear()
+    rule_of.cache_clear()
     yield
-    rule_from_text.cache_clear()
+    rule_of.cache_clear()
 
 
 def solve_times(monkeypatch: pytest.MonkeyPatch, factor: Fraction) -> None:
@@ -34,7 +35,13 @@ def solve_times(monkeypatch: pytest.MonkeyPatch, factor: Fraction) -> None:
         return conversions.gaussian_budget(epsilon, delta) * factor
 
     monkeypatch.setattr(gaussian, "gaussian_budget", other)
-    rule_from_text.cache_clear()
+    rule_of.cache_clear()
+
+
+def rule_to_text(rule: Filter) -> str:
+    """Write a rule as a term pins it."""
+    pinned = {"filter": rule.parameters(), "odometer": None, "flows": {}}
+    return str(gates_text(pinned)["dataset"]["rule"])
 
 
 def gaussian_rule() -> Filter:
@@ -53,7 +60,7 @@ def test_the_lower_of_two_solutions_counts(
     assert isinstance(rule, ThresholdFilter)
     text = rule_to_text(rule)
     solve_times(monkeypatch, Fraction(factor))
-    made = rule_from_text(text)
+    made = rule_of(text)
     assert isinstance(made, ThresholdFilter)
     assert made == rule
     assert made.thresholds[0] == int(Fraction(kept) * rule.thresholds[0])
@@ -65,9 +72,7 @@ def test_members_keep_their_thresholds_too(monkeypatch: pytest.MonkeyPatch) -> N
     pinned, text = solved_thresholds(rule), rule_to_text(rule)
     solve_times(monkeypatch, Fraction(9))
     larger = make_filter("portfolio", epsilon=5, delta="1e-6")
-    assert (
-        solved_thresholds(larger) != pinned == solved_thresholds(rule_from_text(text))
-    )
+    assert solved_thresholds(larger) != pinned == solved_thresholds(rule_of(text))
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -79,7 +84,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_the_text_of_every_filter_is_stable(theorem: str) -> None:
     """Made from its text, a filter decides as before and writes the same text."""
     rule = make_filter(theorem, epsilon=5, delta="1e-6", **OPTIONS.get(theorem, {}))
-    made = rule_from_text(rule_to_text(rule))
+    made = rule_of(rule_to_text(rule))
     assert made == rule
     assert solved_thresholds(made) == solved_thresholds(rule)
     assert rule_to_text(made) == rule_to_text(rule)
@@ -90,14 +95,14 @@ def test_thresholds_of_another_rule_are_refused() -> None:
     pinned = json.loads(rule_to_text(gaussian_rule()))
     pinned["thresholds"].append(7)
     with pytest.raises(ValueError, match="longer"):
-        rule_from_text(json.dumps(pinned))
+        rule_of(json.dumps(pinned))
 
 
 def test_a_text_without_thresholds_is_solved_again() -> None:
     """Accounts that were opened before thresholds were pinned go on."""
     pinned = json.loads(rule_to_text(gaussian_rule()))
     del pinned["thresholds"]
-    made = rule_from_text(json.dumps(pinned))
+    made = rule_of(json.dumps(pinned))
     assert solved_thresholds(made) == solved_thresholds(gaussian_rule())
 
 

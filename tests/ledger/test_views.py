@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from decimal import Decimal
 
 import pytest
@@ -12,14 +10,13 @@ import pytest
 from dpflow import Gaussian
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger import Ledger, open_ledger, views
-from dpflow.ledger.database import statements
+from dpflow.ledger.office import freeze
 from dpflow.ledger.records import AccountView, UnusualSteps
 from tests.ledger.support import (
     Child,
     Place,
     await_death,
     die,
-    edit,
     granted,
     make_ledger,
     make_policy,
@@ -274,32 +271,37 @@ def test_views_of_a_missing_value_do_not_change_the_ledger(
     assert before == views.history(ledger, kind=None)
 
 
-def test_a_frozen_account_is_shown_as_such(ledger: Ledger, path: Place) -> None:
+def test_a_frozen_account_is_shown_as_such(ledger: Ledger) -> None:
     """Its numbers stay what they are."""
     granted(ledger, "0.1")
-    edit(path, "UPDATE account SET state = 'frozen'")
+    freeze(ledger, "a", who="someone", because="it looks wrong")
     assert only(ledger).state == "frozen"
     assert amounts(only(ledger))["reserved"] == "0.1"
 
 
-@pytest.mark.parametrize(
-    ("statement", "index"),
-    [
-        ("forfeits_of_account", "entry_forfeited"),
-        ("postings", "entry_closed"),
-        ("postings", "entry_reserved"),
-    ],
-)
-def test_what_is_read_often_reads_no_whole_journal(tmp_path, statement, index):
-    """SQLite takes the index of the few rows that are wanted."""
-    made = make_ledger(tmp_path / "ledger.db")
-    made.close()
-    names = {"account": "a#1", "reservation": "r"}
-    with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
-        plan = connection.execute(
-            f"EXPLAIN QUERY PLAN {statements()[statement]}", names
-        ).fetchall()
-    assert any(index in row[3] for row in plan)
+def test_what_is_read_often_reads_no_whole_journal(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `status` shows of a dataset comes from rows, and rare entries."""
+    for _ in range(5):
+        ledger.settle(granted(ledger, "0.1"))
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.9", flow_run="r")
+    with ledger.storage.read() as reading:
+        kind = type(reading)
+
+    def read(*_: object) -> None:
+        raise AssertionError
+
+    for name in ("after", "newest"):
+        monkeypatch.setattr(kind, name, read)
+    assert amounts(only(ledger))["spent"] == "0.5"
+    assert len(views.terms(ledger, "a")) == len(views.refusals(ledger)) == 1
+    assert views.refusal_of_run(ledger, "r") is not None
+    assert [each.threshold for each in views.alerts(ledger, "a")] == ["0.5"]
+    assert views.open_reservations(ledger) == []
+    with pytest.raises(AssertionError):
+        views.history(ledger)  # the control
 
 
 def test_a_long_journal_is_thinned_out_and_keeps_its_newest(ledger):
@@ -309,32 +311,34 @@ def test_a_long_journal_is_thinned_out_and_keeps_its_newest(ledger):
     whole = views.usage(ledger, "a")
     some = views.account_usage(ledger, "a#1", most=5)
     assert len(whole) == 24
-    assert [point.seq for point in some] == [5, 10, 15, 20, 25]
-    assert some == [point for point in whole if point.seq in (5, 10, 15, 20, 25)]
+    assert [point.seq for point in some] == [6, 11, 16, 21, 25]
+    assert some == [point for point in whole if point.seq in (6, 11, 16, 21, 25)]
 
 
 def test_a_clock_that_jumps_hides_no_entry(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest come first over all accounts, whatever their labels say."""
-    times = ["2999-01-01", "1970-01-01", "2026-01-01"]
-    policies = [make_policy(name) for name in ("a", "b", "c")]
+    """The newest of a dataset come first, whatever their labels say."""
+
+    def at(text: str) -> None:
+        told = {"at": text, "writer": "w", "facts": {}}
+        monkeypatch.setattr(Ledger, "label", lambda _: told)
+
     made = []
-    for time in times:
-        monkeypatch.setattr("dpflow.ledger.account.now", lambda label=time: label)
-        made += [granted(ledger, policies=[policy]) for policy in policies]
-    newest = [entry.reservation for entry in views.history(ledger, limit=4)]
-    assert newest == made[:-5:-1]
-    labels = [entry.at for entry in views.history(ledger)]
-    # The control: the labels are in another order, which the listing followed once.
+    for time in ("2999-01-01", "1970-01-01", "2026-01-01"):
+        at(time)
+        made.append(granted(ledger))
+    entries = views.history(ledger, "a")
+    assert [entry.reservation for entry in entries] == [*made[::-1], None]
+    labels = [entry.at for entry in entries]
+    # The control: the labels are in another order.
     assert sorted(labels, reverse=True) != labels
-    for policy in reversed(policies):
+    for time, cost in (("2026-01-01", "5"), ("1900-01-01", "6")):
+        at(time)
         with pytest.raises(BudgetRefused):
-            granted(ledger, "5", policies=[policy])
-    monkeypatch.setattr("dpflow.ledger.account.now", lambda: "1900-01-01")
-    with pytest.raises(BudgetRefused):
-        granted(ledger, "6", policies=[policies[2]])
-    assert [each.dataset for each in views.refusals(ledger, limit=2)] == ["c", "a"]
+            granted(ledger, cost)
+    asked = [each.body["asked"]["epsilon"] for each in views.refusals(ledger)]
+    assert asked == ["6", "5"]
 
 
 def test_steps_that_went_otherwise_are_counted(ledger: Ledger, path: Place) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,18 +20,26 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     LedgerUnwitnessed,
 )
-from dpflow.ledger import create_ledger, open_ledger, witness_lines
-from dpflow.ledger import witness as witness_module
-from dpflow.ledger.witness import Witness
-from dpflow.ledger.witness_lines import Header, Line
-from dpflow.ledger.witness_places import witness_at
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.records import Granted
+from dpflow.ledger.witness import file as witness_module
+from dpflow.ledger.witness.base import WitnessAt, WitnessBase
+from dpflow.ledger.witness.file import FileWitness
+from dpflow.ledger.witness.lines import Header, Line
+from dpflow.ledger.witness.places import witness_at
 from tests.ledger.support import (
     Child,
+    FaultySqlite,
     Gate,
+    edit,
     granted,
     kinds,
+    make_policy,
     new_ledger,
+    owners_of,
     read,
+    request,
     state_of,
     sums,
     url,
@@ -39,16 +48,22 @@ from tests.ledger.support import (
 ID = "0" * 31 + "1"
 
 
-def line(seq: int, account: str = "a#1", **fields: str) -> Line:
+def line(number: int, book: str = "a", **fields: Any) -> Line:
     """Make a line."""
-    values = {"hash": f"{seq:064x}", "used": f"[{seq}]", "asked": "[1]"}
-    return Line(account=account, seq=seq, **{**values, **fields})
+    values = {
+        "hash": f"{number:064x}",
+        "kind": "reserve",
+        "charge": None,
+        "used": {f"{book}#1": (number,)},
+        "amounts": {f"{book}#1": (1,)},
+    }
+    return Line(book=book, number=number, **{**values, **fields})
 
 
 @pytest.fixture
-def witness(tmp_path: Path) -> Witness:
+def witness(tmp_path: Path) -> FileWitness:
     """Return a witness that has seen nothing."""
-    found = Witness(tmp_path / "state" / f"{ID}.witness", ID)
+    found = FileWitness(tmp_path / "state" / f"{ID}.witness", ID)
     found.enrol(0, [])
     return found
 
@@ -60,9 +75,9 @@ NAMES = st.text(min_size=1, max_size=30)
 
 
 @given(NAMES, NAMES | st.none(), NAMES | st.none())
-def test_any_name_survives_in_one_line(account, reservation, run):
+def test_any_name_survives_in_one_line(book, charge, run):
     """Blanks, newlines and letters of every script."""
-    told = line(3, account, reservation=reservation, run=run)
+    told = line(3, book, charge=charge, run=run)
     text = told.to_text(ID)
     assert (text.count("\n"), text[-1]) == (1, "\n")
     assert Line.from_text(text[:-1], ID) == told
@@ -86,7 +101,7 @@ def test_a_header_is_read_as_it_was_written():
 
 def test_what_is_told_is_read_by_others(witness):
     """Once by each: what was compared is not read again."""
-    other = Witness(witness.path, ID)
+    other = FileWitness(witness.path, ID)
     witness.append([line(1), line(2)])
     first = other.unseen()
     assert first.lines == (line(1), line(2))
@@ -99,7 +114,7 @@ def test_what_is_told_is_read_by_others(witness):
 
 def test_what_a_process_told_itself_is_not_read_again(witness):
     """Unless another one was faster."""
-    other = Witness(witness.path, ID)
+    other = FileWitness(witness.path, ID)
     witness.accept(witness.unseen())
     witness.append([line(1)])
     assert witness.unseen().lines == ()
@@ -127,9 +142,9 @@ def test_part_of_a_line_is_ignored_and_cut(witness):
     for length in (1, 40, 9000):
         with witness.path.open("ab") as file:
             file.write(b"x" * length)
-        assert Witness(witness.path, ID).unseen().lines[-1].seq >= 1
+        assert FileWitness(witness.path, ID).unseen().lines[-1].number >= 1
         witness.append([line(length)])
-        assert Witness(witness.path, ID).unseen().lines[-1].seq == length
+        assert FileWitness(witness.path, ID).unseen().lines[-1].number == length
 
 
 def test_beginning_twice_is_refused_and_beginning_anew_keeps_the_old(witness):
@@ -139,7 +154,7 @@ def test_beginning_twice_is_refused_and_beginning_anew_keeps_the_old(witness):
     with pytest.raises(ConfigurationError):
         witness.enrol(0, [])
     witness.enrol(1, [line(2)], anew=True)
-    fresh = Witness(witness.path, ID)
+    fresh = FileWitness(witness.path, ID)
     assert fresh.unseen().lines == (line(2),)
     assert fresh.epoch == 1
     assert witness.path.with_name(f"{ID}.witness.1").read_text() == told
@@ -153,25 +168,26 @@ def test_the_file_is_for_its_owner_only(witness):
 
 def test_a_large_file_keeps_the_newest_line_of_each_account(witness, monkeypatch):
     """And some of the others, and says that it is not whole any more."""
-    monkeypatch.setattr("dpflow.ledger.witness._KEPT", 5)
+    monkeypatch.setattr("dpflow.ledger.witness.file.KEPT", 5)
     witness.append([line(7, "old")])
-    witness.append([line(seq) for seq in range(1, 50)])
+    witness.append([line(1, used={"a#1/flow/weekly": (3,)})])
+    witness.append([line(number) for number in range(2, 50)])
     witness._large = 1
     witness.accept(witness.unseen())
     witness.compact()
-    fresh = Witness(witness.path, ID)
-    seen = [(each.account, each.seq) for each in fresh.unseen().lines]
-    assert seen == [("old", 7), *(("a#1", seq) for seq in range(45, 50))]
+    fresh = FileWitness(witness.path, ID)
+    seen = [(each.book, each.number) for each in fresh.unseen().lines]
+    assert seen == [("old", 7), ("a", 1), *(("a", n) for n in range(45, 50))]
     assert not fresh.whole
     witness.append([line(50)])
-    assert fresh.unseen().lines[-1].seq == 50
+    assert fresh.unseen().lines[-1].number == 50
 
 
 def test_lines_that_nobody_compared_are_never_dropped(witness):
     """Another process told them meanwhile."""
     witness.accept(witness.unseen())
     witness._large = 1
-    Witness(witness.path, ID).append([line(1)])
+    FileWitness(witness.path, ID).append([line(1)])
     witness.compact()
     assert witness.unseen().lines == (line(1),)
     assert witness.whole
@@ -183,7 +199,7 @@ def test_many_processes_tell_and_compact_and_nothing_is_lost(witness):
 
     def teller(number: int) -> Child:
         def tell(say) -> None:
-            mine = Witness(witness.path, ID)
+            mine = FileWitness(witness.path, ID)
             mine._large = 2000
             gate.wait()
             for seq in range(1, 60):
@@ -196,7 +212,9 @@ def test_many_processes_tell_and_compact_and_nothing_is_lost(witness):
     children = [teller(number) for number in range(4)]
     gate.open()
     assert [child.end() for child in children] == [(0, [])] * 4
-    newest = {each.account: each.seq for each in Witness(witness.path, ID).all_lines()}
+    newest = {
+        each.book: each.number for each in FileWitness(witness.path, ID).all_lines()
+    }
     assert newest == {f"a{number}": 59 for number in range(4)}
 
 
@@ -209,14 +227,15 @@ def test_a_body_may_start_only_after_the_witness_was_told(tmp_path):
     name = granted(ledger)
     witness = ledger.watch.witness
     assert witness is not None
-    (told,) = Witness(witness.path, ledger.id).unseen().lines
+    (told,) = FileWitness(witness.path, ledger.id).unseen().lines
     (row,) = read(
         Path(ledger.place),
-        "SELECT account, seq, hash, reservation FROM entry WHERE kind = 'reserve'",
+        "SELECT book, number, hash, charge FROM entry WHERE kind = 'reserve'",
     )
-    assert (told.account, told.seq, told.hash, told.reservation) == row
+    assert (*told.place, told.hash, told.charge) == row
+    assert told.used == told.amounts
     ledger.settle(name)
-    assert Witness(witness.path, ledger.id).unseen().lines == (told,)
+    assert FileWitness(witness.path, ledger.id).unseen().lines == (told,)
 
 
 def test_a_refusal_is_not_told(tmp_path):
@@ -225,7 +244,7 @@ def test_a_refusal_is_not_told(tmp_path):
     with pytest.raises(BudgetRefused):
         granted(ledger, "5")
     assert ledger.watch.witness is not None
-    assert Witness(ledger.watch.witness.path, ledger.id).unseen().lines == ()
+    assert FileWitness(ledger.watch.witness.path, ledger.id).unseen().lines == ()
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
@@ -240,7 +259,7 @@ def test_a_witness_that_cannot_be_told_gives_the_charge_back(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"dpflow.ledger.witness.{call}", full)
+        patch.setattr(f"dpflow.ledger.witness.file.{call}", full)
         with pytest.raises(LedgerUnavailable, match="No space left"):
             granted(ledger)
     path = Path(ledger.place)
@@ -285,7 +304,7 @@ def test_a_forked_child_tells_too(tmp_path):
     assert (code, state_of(Path(ledger.place), name)) == (0, "open")
     granted(ledger)
     assert ledger.watch.witness is not None
-    assert len(Witness(ledger.watch.witness.path, ledger.id).unseen().lines) == 3
+    assert len(FileWitness(ledger.watch.witness.path, ledger.id).unseen().lines) == 3
 
 
 # Where it is
@@ -322,7 +341,7 @@ def test_a_database_for_many_machines_has_no_default():
 
 def test_a_missing_file_is_told_with_its_place(tmp_path):
     """By whoever asks."""
-    absent = Witness(tmp_path / "absent", ID)
+    absent = FileWitness(tmp_path / "absent", ID)
     for call in (absent.unseen, lambda: absent.append([line(1)])):
         with pytest.raises(LedgerUnwitnessed, match="absent"):
             call()
@@ -332,9 +351,9 @@ def test_a_file_is_synced_where_data_alone_cannot_be(tmp_path, monkeypatch):
     """Some systems have no fdatasync."""
     monkeypatch.delattr(os, "fdatasync")
     called = []
-    monkeypatch.setattr(witness_lines.os, "fsync", called.append)
+    monkeypatch.setattr(witness_module.os, "fsync", called.append)
     with (tmp_path / "file").open("wb") as file:
-        witness_lines.sync(file.fileno())
+        witness_module.sync(file.fileno())
     assert called
 
 
@@ -349,3 +368,80 @@ def test_the_original_is_told_that_a_copy_is_in_use(tmp_path: Path) -> None:
     ledger.close()
     with pytest.raises(LedgerRolledBack, match="a copy of it is in use"):
         granted(open_ledger(url(place), witness=witness))
+
+
+# What the check costs, and what it sees besides
+
+
+def test_a_check_with_nothing_new_asks_nothing_more(tmp_path: Path) -> None:
+    """The entries that it needs come with those that are read anyway."""
+    path = tmp_path / "ledger.db"
+    place, counts = url(path), list[int]()
+    create_ledger(place).close()
+    ledger = open_ledger(place)
+    for witness in (None, ledger.watch.witness):
+        storage, log = FaultySqlite(path), list[str]()
+        alone = Ledger(
+            storage, owners_of(path), None if witness is None else _is(witness)
+        )
+        alone.settle(granted(alone))
+        granted(alone)
+        storage.after = log.append
+        granted(alone)
+        counts.append(len(log))
+        alone.close()
+    assert counts[0] == counts[1]
+
+
+def _is(witness: WitnessBase) -> WitnessAt:
+    return lambda _: witness
+
+
+def test_many_lines_are_compared_all_the_same(tmp_path: Path) -> None:
+    """More than are loaded with a decision; and one of them is missing."""
+    ledger = new_ledger(tmp_path)
+    names = [granted(ledger, "1e-6") for _ in range(30)]
+    path = Path(ledger.place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpflow.ledger.witness.check._AT_ONCE", 7)
+        granted(open_ledger(url(path)), "1e-6")
+        sql = "DELETE FROM entry WHERE charge = "
+        edit(path, f"{sql}'{names[20]}'")
+        with pytest.raises((LedgerRolledBack, LedgerCorrupt)):
+            granted(open_ledger(url(path)), "1e-6")
+
+
+def test_an_account_that_was_put_back_is_noticed(tmp_path: Path) -> None:
+    """Its row agrees with an entry of its own, only not with the newest one."""
+    policy = make_policy(flows="{weekly: {epsilon: 0.5}}", other_flows="allow")
+    ledger = new_ledger(tmp_path)
+    path, share = Path(ledger.place), "a#1/flow/weekly"
+    granted(ledger, policies=[policy], flow="weekly")
+    ((entry, held),) = read(path, "SELECT entry, held FROM account WHERE id = ?", share)
+    granted(ledger, policies=[policy], flow="weekly")
+    granted(ledger, policies=[policy])
+    edit(
+        path,
+        f"UPDATE account SET entry = {entry}, held = '{held}' WHERE id = '{share}'",
+    )
+    with pytest.raises(LedgerCorrupt, match=f"{share}.* is as entry 2 left it"):
+        granted(ledger, policies=[policy], flow="weekly")
+    with pytest.raises(LedgerCorrupt, match=f"{share}.* is as entry 2 left it"):
+        granted(
+            open_ledger(url(path), witness="none"), policies=[policy], flow="weekly"
+        )
+
+
+def test_what_is_found_granted_is_told_again(tmp_path: Path) -> None:
+    """Who asks again after an answer was lost cannot know whether it was told."""
+    ledger = new_ledger(tmp_path)
+    asked = request(ledger)
+    witness = ledger.watch.witness
+    assert isinstance(witness, FileWitness)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(witness, "append", lambda _: None)
+        assert isinstance(ledger.reserve(asked), Granted)
+    assert witness.all_lines() == ()
+    assert isinstance(ledger.reserve(asked), Granted)
+    (told,) = witness.all_lines()
+    assert told.charge == asked.reservation

@@ -17,8 +17,7 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger import witness_postgres as module
-from dpflow.ledger.postgres_server import postgres_statements
+from dpflow.ledger.witness import postgres as module
 from tests.ledger.support import Child, edit, granted, kinds, read, url
 from tests.ledger.witness_contract import CONTRACT, fresh_witness, log_of, made_at
 from tests.postgres import server
@@ -80,7 +79,7 @@ def test_nothing_in_it_can_be_changed(tmp_path: Path, database: str) -> None:
         "DELETE FROM dpflow_witness.source",
     ):
         with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
-            edit(database, statement)
+            edit(database, statement, locked=True)
 
 
 def _without_triggers(database: str, statement: str) -> None:
@@ -185,7 +184,7 @@ def test_a_claim_is_kept_whatever_becomes_of_another_threads_lines(
     run = module._run
 
     def fail(connection: Any, statement: str, **values: object) -> Any:
-        if statement == "append_witness":
+        if statement == "append":
             claimer.start()
             claimer.join(1)
             raise psycopg.OperationalError("the connection is lost")
@@ -212,9 +211,7 @@ def test_what_a_database_sets_for_transactions_loses_no_line(
     log = log_of(ledger)
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND "
     with psycopg.connect(database) as other:
-        other.execute(
-            postgres_statements()["lock_witness"].encode(), {"name": ledger.id}
-        )
+        other.execute(module._statements()["lock"].encode(), {"name": ledger.id})
         told: list[bool] = []
         lines = [("a", "late")]
         late = threading.Thread(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -17,15 +18,16 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger import witness as module
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.backup import backup, restore
-from dpflow.ledger.freeze import freeze, freeze_of, thaw
-from dpflow.ledger.reconcile import compare, reconcile
-from dpflow.ledger.terms import newest_term
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.backup import backup, restore
+from dpflow.ledger.audit.reconcile import compare, reconcile
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys
+from dpflow.ledger.office import apply_policy, freeze, freeze_of, thaw
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.orders import Wish
+from dpflow.ledger.witness import file as module
 from dpflow.policy import Policy
 from tests.ledger.support import (
     BASIC,
@@ -70,49 +72,40 @@ def opens(ledger: Ledger) -> None:
 
 DECISIONS = [freezes, thaws, tightens, opens]
 GATES = [freezes, thaws, tightens]
-NAMES = "id rule halt settled held seq head state"
+TABLES = (
+    *("book", "term", "account", "entry", "charge"),
+    *("release", "run", "granted", "claim"),
+)
+
+Rows = dict[str, list[tuple[Any, ...]]]
 
 
-def take_back(path: Place, accounts: list[tuple[Any, ...]], terms: list[Any]) -> None:
-    """Make a ledger's accounts and terms what they were, as a restored backup does."""
-    for at, (name, *values) in enumerate(accounts):
-        pairs = zip(NAMES.split()[1:], values, strict=True)
-        told = ", ".join(f"{n} = {_quoted(value)}" for n, value in pairs)
-        seq = accounts[at][5]
-        edit(
-            path,
-            "DROP TRIGGER IF EXISTS entry_no_delete",
-            f"UPDATE account SET {told} WHERE id = '{name}'",
-            f"DELETE FROM entry WHERE account = '{name}' AND seq > {seq}",
-        )
-    known = ", ".join(f"'{name}'" for name, *_ in accounts)
-    edit(
-        path,
-        "DROP TRIGGER IF EXISTS entry_no_delete",
-        f"DELETE FROM entry WHERE account NOT IN ({known})",
-        f"DELETE FROM account WHERE id NOT IN ({known})",
-        f"DELETE FROM term WHERE number > {len(terms)}",
-        *(
-            f"UPDATE term SET pinned = '{pinned}', declared = '{declared}', "
-            f"policy_hash = '{digest}' WHERE number = {number}"
-            for number, pinned, declared, digest in terms
-        ),
-    )
+def all_rows(path: Place) -> Rows:
+    """Return what a backup would hold."""
+    return {table: read(path, f"SELECT * FROM {table}") for table in TABLES}
+
+
+def take_back(path: Place, rows: Rows) -> None:
+    """Make a ledger what it was, as a restored backup does."""
+    for table, known in rows.items():
+        values = [", ".join(map(_quoted, row)) for row in known]
+        inserts = [f"INSERT INTO {table} VALUES ({text})" for text in values]
+        edit(path, f"DELETE FROM {table}", *inserts)
 
 
 def _quoted(value: object) -> str:
-    return "NULL" if value is None else f"'{value}'"
+    text = str(value).replace("'", "''")
+    return "NULL" if value is None else f"'{text}'"
 
 
 def forget(path: Place, witness: str, decide: Callable[[Ledger], None]) -> Ledger:
     """Decide, and put a backup from before the decision in the ledger's place."""
     ledger = create_ledger(url(path), witness=witness)
     ledger.settle(granted(ledger))
-    accounts = read(path, f"SELECT {NAMES.replace(' ', ', ')} FROM account")
-    terms = read(path, "SELECT number, pinned, declared, policy_hash FROM term")
+    before = all_rows(path)
     decide(ledger)
     ledger.close()
-    take_back(path, accounts, terms)
+    take_back(path, before)
     return open_ledger(url(path), witness=witness)
 
 
@@ -236,7 +229,9 @@ def test_a_term_that_was_applied_again_freezes_nothing(
     with pytest.raises(LedgerRolledBack):
         granted(ledger, policies=[OTHER_UNIT])
     assert reconcile(ledger, {"a": OTHER_UNIT}, because="restored").lost == ()
-    assert kinds(path, "a#2") == ["open"]
+    assert kinds(path, "a#2") == ["open", "repair"]
+    ((ran,),) = read(path, "SELECT ran FROM book")
+    assert "2" not in json.loads(ran)
     granted(ledger, policies=[OTHER_UNIT])
     ledger.close()
     audit(path)
@@ -269,14 +264,14 @@ def test_a_lost_first_term_is_opened_by_its_file(tmp_path: Path) -> None:
     ledger = create_ledger(url(path), witness=witness)
     apply_policy(ledger, BASIC, Wish(), ANN)
     ledger.close()
-    edit(path, "DROP TRIGGER entry_no_delete")
-    edit(path, "DELETE FROM entry", "DELETE FROM account", "DELETE FROM term")
+    edit(path, *(f"DELETE FROM {table}" for table in TABLES))
     ledger = open_ledger(url(path), witness=witness)
     with pytest.raises(LedgerRolledBack):
         granted(ledger)
     reconcile(ledger, {"a": BASIC}, because="restored")
-    assert kinds(path) == ["open"]
+    assert kinds(path) == ["repair"]
     granted(ledger)
+    assert kinds(path) == ["repair", "open", "reserve"]
     ledger.close()
 
 
@@ -287,7 +282,7 @@ def test_a_term_of_the_first_decision_needs_no_line_of_its_own(
     ledger = create_ledger(url(path), witness=str(tmp_path / "witness"))
     granted(ledger)
     assert ledger.watch.witness is not None
-    assert [line.seq for line in ledger.watch.witness.all_lines()] == [2]
+    assert [line.number for line in ledger.watch.witness.all_lines()] == [2]
     ledger.close()
 
 
@@ -298,14 +293,13 @@ def test_a_witness_that_was_begun_anew_knows_them(path: Place, tmp_path: Path) -
     """A repair begins it with the newest entries, behind which a freeze may be."""
     witness = str(tmp_path / "witness")
     ledger = forget(path, witness, freezes)
-    accounts = read(path, f"SELECT {NAMES.replace(' ', ', ')} FROM account")
-    terms = read(path, "SELECT number, pinned, declared, policy_hash FROM term")
+    before = all_rows(path)
     reconcile(ledger, {"a": BASIC}, because="restored")
     with pytest.raises(BudgetRefused):
         granted(ledger)  # The refusal, not the freeze, is the newest entry now.
     assert reconcile(ledger, {"a": BASIC}, because="restored").agrees
     ledger.close()
-    take_back(path, accounts, terms)
+    take_back(path, before)
     edit(path, "UPDATE ledger SET epoch = 0")
     ledger = open_ledger(url(path), witness=witness)
     assert [
@@ -332,15 +326,12 @@ def test_a_lost_account_of_an_earlier_term_is_opened_again(
     again = Wish(new_term=True, because="more data")
     ledger = create_ledger(url(path), witness=witness)
     ledger.settle(granted(ledger, policies=[first], flow="daily"))
-    accounts = read(path, f"SELECT {NAMES.replace(' ', ', ')} FROM account")
-    terms = read(path, "SELECT number, pinned, declared, policy_hash FROM term")
+    before = all_rows(path)
     ledger.settle(granted(ledger, "0.6", policies=[first], flow="weekly"))
     apply_policy(ledger, second, again, ANN)
     ledger.settle(granted(ledger, "1.5", policies=[second], flow="daily"))
     ledger.close()
-    take_back(path, accounts, terms)
-    kept = "SELECT reservation FROM entry WHERE reservation IS NOT NULL"
-    edit(path, f"DELETE FROM reservation WHERE id NOT IN ({kept})")
+    take_back(path, before)
     ledger = open_ledger(url(path), witness=witness)
     if taken_off:
         fewer = make_policy(flows="{daily: {epsilon: 0.5}}", lifetime="{epsilon: 9}")
@@ -366,11 +357,10 @@ def test_a_term_whose_charges_were_forgotten_is_not_replaced(
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     ledger = create_ledger(url(path), witness=witness)
     apply_policy(ledger, BASIC, Wish(), ANN)
-    accounts = read(path, f"SELECT {NAMES.replace(' ', ', ')} FROM account")
-    terms = read(path, "SELECT number, pinned, declared, policy_hash FROM term")
+    before = all_rows(path)
     ledger.settle(granted(ledger, "1"))
     ledger.close()
-    take_back(path, accounts, terms)
+    take_back(path, before)
     ledger = open_ledger(url(path), witness=witness)
     assert sums(path) == (0, 0)
     file = make_policy(
@@ -400,7 +390,7 @@ def test_a_compacted_witness_still_knows_them(
     def goes_on(ledger: Ledger) -> None:
         freezes(ledger)
         thaw(ledger, "a", who="ann", because="it was right")
-        monkeypatch.setattr(module, "_KEPT", 3)
+        monkeypatch.setattr(module, "KEPT", 3)
         assert ledger.watch.witness is not None
         for number in range(20):
             ledger.settle(granted(ledger, "0.01"))
@@ -459,8 +449,8 @@ def test_a_restored_freeze_is_not_taken_for_a_lost_one(tmp_path: Path) -> None:
     ).charged_again
     assert (found.agrees, found.lost) == (False, ())
     ledger = open_ledger(url(path), witness="none")
-    with ledger.database.read() as session:
-        assert newest_term(session, "a") is not None
+    with ledger.storage.read() as reading:
+        assert reading.load(Keys(books=("a",))).terms("a")
     granted(ledger, "0.1", policies=[LOWER])
     ledger.close()
 

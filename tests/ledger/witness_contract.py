@@ -14,10 +14,10 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.reconcile import compare, reconcile, trust
-from dpflow.ledger.witness_lines import Line
-from dpflow.ledger.witness_log import Log, LogError, LogWitness
-from dpflow.ledger.witness_places import witness_at
+from dpflow.ledger.audit.reconcile import compare, reconcile, trust
+from dpflow.ledger.witness.lines import Line
+from dpflow.ledger.witness.log import Log, LogError, LogWitness
+from dpflow.ledger.witness.places import witness_at
 from tests.ledger.support import (
     Child,
     Gate,
@@ -58,9 +58,9 @@ def tells_before_the_body_starts(setting: str, folder: Path) -> None:
     (told,) = fresh_witness(setting, ledger.id).unseen().lines
     (row,) = read(
         Path(ledger.place),
-        "SELECT account, seq, hash, reservation FROM entry WHERE kind = 'reserve'",
+        "SELECT book, number, hash, charge FROM entry WHERE kind = 'reserve'",
     )
-    assert (told.account, told.seq, told.hash, told.reservation) == row
+    assert (*told.place, told.hash, told.charge) == row
     ledger.settle(name)
     assert fresh_witness(setting, ledger.id).all_lines() == (told,)
 
@@ -154,8 +154,8 @@ def loses_no_line_of_many_writers(setting: str, folder: Path) -> None:
         def tell(say: Callable[[str], None]) -> None:
             mine = fresh_witness(setting, ledger.id)
             gate.wait()
-            for seq in range(1, 9):
-                mine.append([_line(seq, f"a{number}"), _line(seq, f"b{number}")])
+            for n in range(1, 9):
+                mine.append([_line(n, f"a{number}"), _line(n, f"b{number}")])
 
         return Child(tell)
 
@@ -169,14 +169,14 @@ def loses_no_line_of_many_writers(setting: str, folder: Path) -> None:
     assert [child.end() for child in children] == [(0, [])] * 3
     assert reader.unseen().lines == ()
     for name in ("a0", "b0", "a1", "b1", "a2", "b2"):
-        mine = [line.seq for line in found if line.account == name]
+        mine = [line.number for line in found if line.book == name]
         assert sorted(mine) == list(range(1, 9))
 
 
 def notices_damage(setting: str, folder: Path) -> None:
     """A line that does not fit its checksum is no line."""
     ledger = made_at(setting, folder)
-    log_of(ledger).append(ledger.id, 0, [("a#1", "no line at all")])
+    log_of(ledger).append(ledger.id, 0, [("a", "no line at all")])
     with pytest.raises(Exception, match="does not fit its checksum"):
         granted(ledger)
 
@@ -192,9 +192,9 @@ def lets_the_first_ledger_have_a_source(setting: str, folder: Path) -> None:
     assert fresh_witness(setting, "2" * 32).claim(f"{source}2") == "2" * 32
 
 
-def _line(seq: int, account: str) -> Line:
-    digest = f"{seq:064x}"
-    return Line(account=account, seq=seq, hash=digest, used="[1]", asked="[1]")
+def _line(number: int, book: str) -> Line:
+    amounts = {f"{book}#1": (1,)}
+    return Line(book, number, f"{number:064x}", "reserve", "r", amounts, amounts)
 
 
 CONTRACT = [

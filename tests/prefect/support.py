@@ -11,6 +11,12 @@ def kinds(project, dataset="shop"):
     return [entry.kind for entry in sorted(entries, key=lambda entry: entry.seq)]
 
 
+def draws(project, dataset="shop"):
+    """Return how many charges on the dataset were held by a preflight before."""
+    entries = history(project.ledger, dataset, limit=1000)
+    return sum("preflight" in e.body for e in entries if e.kind == "reserve")
+
+
 def spent(project, dataset="shop"):
     """Return what the dataset's account has settled, by component."""
     (view,) = [v for v in accounts(project.ledger, dataset) if v.kind == "dataset"]

@@ -18,7 +18,7 @@ from dpflow.exceptions import BudgetExhausted, ConfigurationError
 from dpflow.ledger.views import accounts
 from dpflow.ledger.views import history as journal_of
 from dpflow.project import current_project
-from tests.prefect.support import kinds
+from tests.prefect.support import draws, kinds
 from tests.projects import ROOT, rows
 
 TENTH = PureDP(epsilon="0.1")
@@ -306,7 +306,7 @@ def test_a_flow_that_is_named_stands_for_one_without_a_share(shared):
 
     nightly()
     assert views() == {"report": "0.2"}
-    assert kinds(current_project()).count("draw") == 1
+    assert draws(current_project()) == 1
     flows = [body["flow"] for body in charges() if body["step"] in ("s", "count")]
     assert flows == ["report", "report", "nightly"]
 
@@ -321,7 +321,7 @@ def test_a_whole_run_that_is_held_holds_these_steps(shared):
 
     report()
     found = kinds(current_project())
-    assert found.count("draw") == 2
+    assert draws(current_project()) == 2
     assert found[-1] == "seal"
     assert views() == {"report": "0.2"}
 

@@ -15,8 +15,9 @@ from prefect.utilities.visualization import TaskVizTracker
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import outlooks
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
+from dpflow.ledger.office import apply_policy
+from dpflow.ledger.orders import Wish
 from dpflow.ledger.views import accounts
 from dpflow.prefect import artifacts
 from dpflow.project import current_project

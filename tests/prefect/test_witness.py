@@ -108,7 +108,7 @@ def test_more_lines_than_a_page_are_all_read(tmp_path: Path) -> None:
         granted(ledger, policies=[policy])
     opened = open_ledger(url(tmp_path / "ledger.db"), witness=PLACE)
     assert opened.watch.witness is not None
-    found = [line.seq for line in opened.watch.witness.all_lines()]
+    found = [line.number for line in opened.watch.witness.all_lines()]
     assert found == list(range(2, 2 + len(found)))
     assert len(found) >= 55
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
 from dpflow.exceptions import BudgetRefused
+from dpflow.ledger import ledger as shell
 from dpflow.ledger import open_ledger
-from dpflow.ledger.database import Row
-from dpflow.ledger.postgres_session import PostgresSession
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import Granted
-from dpflow.ledger.seals import seal
-from dpflow.ledger.verify import verify
 from tests.ledger.preflights import RUN, drawn, held_run
 from tests.ledger.support import (
     Child,
@@ -24,6 +24,7 @@ from tests.ledger.support import (
     kinds,
     make_ledger,
     make_policy,
+    read,
     request,
     sums,
     url,
@@ -51,9 +52,15 @@ def together(
     found = []
     for child in children:
         code, lines = child.end()
-        assert code == 0, lines
+        assert code == 0, "\n".join(lines)
         found += lines
     return found
+
+
+def draws(path: Place) -> int:
+    """Return how many steps drew from a preflight."""
+    bodies = read(path, "SELECT body FROM entry WHERE kind = 'reserve'")
+    return sum("preflight" in json.loads(body) for (body,) in bodies)
 
 
 def test_processes_draw_what_the_run_holds_and_no_more(path: Place) -> None:
@@ -77,7 +84,7 @@ def test_processes_draw_what_the_run_holds_and_no_more(path: Place) -> None:
     said = together(work, lambda: None)
     assert len(said) == len(set(said)) == 10
     assert sums(path) == (10 * SMALL, 40 * SMALL)
-    assert kinds(path).count("draw") == 10
+    assert draws(path) == 10
     audit(path)
 
 
@@ -102,9 +109,9 @@ def test_a_draw_that_races_the_seal_is_before_it_or_refused(path: Place) -> None
 
         def end(ledger=ledger, run: str = run) -> None:
             # The first draw tells that the others are under way.
-            while kinds(path).count("draw") == 0:
+            while draws(path) == 0:
                 pass
-            assert seal(ledger, run, outcome="completed")
+            assert ledger.seal(run, outcome="completed")
 
         said = together(work, end)
         assert set(said) <= {"drawn", "late"}
@@ -142,7 +149,7 @@ def test_joins_of_one_run_draw_from_their_own_accounts_at_once(path: Place) -> N
             here.settle(step.reservation)
 
     together(work, lambda: None)
-    assert seal(ledger, RUN, outcome="completed")
+    assert ledger.seal(RUN, outcome="completed")
     for account in ("a#1", "b#1"):
         assert sums(path, account) == (2 * PROCESSES * SMALL, 0)
     ledger.close()
@@ -158,16 +165,13 @@ def test_a_tail_that_grows_while_it_is_checked_is_no_damage(
     b = [make_policy("b")]
     granted(other, policies=b)
     ledger = open_ledger(postgres_url)
-    real = PostgresSession.rows
+    real = shell.check_tail
 
-    def rows(session: PostgresSession, statement: str, **values: object) -> list[Row]:
-        found = real(session, statement, **values)
-        if statement == "list_accounts":
-            monkeypatch.setattr(PostgresSession, "rows", real)
-            granted(other, policies=b)
-        return found
+    def check(*values: Any) -> None:
+        granted(other, policies=b)
+        real(*values)
 
-    monkeypatch.setattr(PostgresSession, "rows", rows)
+    monkeypatch.setattr(shell, "check_tail", check)
     granted(ledger)
     for each in (ledger, other):
         each.close()
@@ -181,7 +185,7 @@ def test_the_order_of_seal_and_draw_decides(path: Place, sealed_first: bool) -> 
     held_run(ledger, [TEXT] * 2)
     if not sealed_first:
         drawn(ledger, TEXT)
-    seal(ledger, RUN, outcome="completed")
+    ledger.seal(RUN, outcome="completed")
     with pytest.raises(BudgetRefused, match="sealed"):
         drawn(ledger, TEXT)
     assert sums(path)[1] == (0 if sealed_first else SMALL)

@@ -46,7 +46,7 @@ def racers(target: Callable[[int, Callable[[str], None]], None]) -> list[list[st
     found = []
     for child in children:
         code, lines = child.end()
-        assert code == 0, lines
+        assert code == 0, "\n".join(lines)
         found.append(lines)
     return found
 
@@ -73,7 +73,7 @@ def test_processes_are_granted_the_budget_and_no_step_more(
 
     said = [line for lines in racers(ask) for line in lines]
     assert budget == len(said) == len(set(said))
-    kept = {name for (name,) in read(path, "SELECT id FROM reservation")}
+    kept = {name for (name,) in read(path, "SELECT id FROM charge")}
     assert set(said) < kept
     assert len(kept) == budget + 1
     assert sum(sums(path)) == 1
@@ -133,6 +133,6 @@ def test_first_decisions_open_one_term(path: Place) -> None:
     make_ledger(path).close()
     racers(lambda _, say: say(granted(open_ledger(url(path)), "0.125")))
     assert sums(path) == (0, 1)
-    assert read(path, "SELECT dataset, number FROM term") == [("a", 1)]
+    assert read(path, "SELECT book, number FROM term") == [("a", 1)]
     assert kinds(path) == ["open"] + ["reserve"] * 8
     audit(path)

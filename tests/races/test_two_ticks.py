@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from dpflow.ledger import Ledger, create_ledger, open_ledger, pin_ledger
-from dpflow.ledger.apply import Wish, apply_policy
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.office import apply_policy
+from dpflow.ledger.orders import Wish
 from dpflow.policy import load_policies
 from tests.ledger.support import Place, audit, await_death, kinds, read, sums, url
 from tests.projects import POLICY, ROOT
@@ -91,7 +92,7 @@ def test_a_killed_claimant_stays_charged_and_frees_the_key(
     """The second then runs with a charge of its own; the first is never returned."""
     with tick(path, tmp_path) as first:
         assert lines(first, 2) == ["asking", "running"]
-        ((dead,),) = read(path, "SELECT id FROM reservation")
+        ((dead,),) = read(path, "SELECT id FROM charge")
         with tick(path, tmp_path) as second:
             assert lines(second, 1) == ["asking"]
             first.kill()

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.mechanism_costs import relations_of
 from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Filter
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
@@ -29,11 +27,14 @@ from dpflow.ledger.decision.gates import (
 )
 from dpflow.ledger.decision.preflight import (
     Cover,
+    before_of,
     check_additive,
     cover_of,
     reopened,
 )
 from dpflow.ledger.decision.terms import governing
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.memo import by_identity
 from dpflow.ledger.model import Decision, Pen, Reserve, State
 from dpflow.ledger.records import (
     Alert,
@@ -50,7 +51,7 @@ from dpflow.ledger.refusal import (
     refusal_error,
     refused_with_run,
 )
-from dpflow.ledger.rows import Sums, Term
+from dpflow.ledger.rows import Sums, Term, epoch_of
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
 
@@ -85,7 +86,7 @@ def reserve(state: State, command: Reserve) -> Decision:
         DpflowError: For a request that cannot be decided.
     """
     request, pen = command.request, Pen(state, command)
-    before = _known(state, request) or _released(state, request)
+    before = _known(state, request) or released(state, request)
     if before is not None:
         return pen.decided(before)
     if request.covers is not None:
@@ -93,7 +94,7 @@ def reserve(state: State, command: Reserve) -> Decision:
         if taken is not None:
             return pen.decided(taken)
     case = _case(pen, command)
-    body = _body(case, command.facts)
+    body = _body(pen.state, case, command.facts)
     refusal = _refused_with_run(pen, case, body) or _refused(pen, case, body)
     if refusal is not None:
         return pen.decided(refusal)
@@ -105,7 +106,7 @@ def _known(state: State, request: Request) -> Granted | None:
     charge = state.charge(request.reservation)
     if charge is None:
         return None
-    made = state.made(charge, next(iter(charge.places)))
+    made = state.made(charge, min(charge.places))
     same = (made.body["fingerprint"], charge.owner, charge.state) == (
         request.fingerprint(),
         request.owner,
@@ -120,7 +121,7 @@ def _known(state: State, request: Request) -> Granted | None:
     return Granted(reservation=charge.id, accounts=tuple(made.body["accounts"]))
 
 
-def _released(state: State, request: Request) -> Replayed | Busy | None:
+def released(state: State, request: Request) -> Replayed | Busy | None:
     """Look the release key up: replay it, wait for a live claim, or go on."""
     release = state.release(request.release_key)
     if release is None:
@@ -138,7 +139,7 @@ def _released(state: State, request: Request) -> Replayed | Busy | None:
         if made.body["cost"] != request.described_cost():
             msg = (
                 f"release {request.key_text!r} of step {made.body['step']!r} was made "
-                f"at cost {made.body['cost']}, now {now}. "
+                f"at cost {canonical(made.body['cost'])}, now {now}. "
                 "Use another release_key for another cost."
             )
             raise ReservationConflict(msg, release_key=request.key_text)
@@ -267,7 +268,7 @@ def _refused(pen: Pen, case: _Case, body: Mapping[str, Any]) -> BudgetRefused | 
     never = bool(closed) or frozen or ended
     refusal = Refusal(
         request=request,
-        account=cast("Any", gate),
+        account=gate,
         asked=amount,
         closed=bool(closed) and not frozen,
         halted=gate.id in halted,
@@ -301,7 +302,7 @@ def _journal_refusal(
         here = [(gate, amount) for gate, amount in told if gate.dataset == book]
         facts = {
             **body,
-            "account": here[0][0].id,
+            "account": told[0][0].id,
             "runs": [run for run in dict.fromkeys(runs) if run is not None],
             "flow_run": request.flow_run,
             "halts": [gate.id for gate, _ in here if gate.kind == "odometer"],
@@ -316,7 +317,7 @@ def _journal_refusal(
 def _held(pen: Pen, case: _Case, body: Mapping[str, Any]) -> Granted:
     request, before = case.request, pen.state
     accounts = [gate.id for gate, _ in case.pairs]
-    alerts = [alert for g, a in case.pairs for alert in _alerts(case, g, a, before)]
+    alerts = _alerts(case, before)
     shared = {
         **body,
         "owner": request.owner,
@@ -326,6 +327,8 @@ def _held(pen: Pen, case: _Case, body: Mapping[str, Any]) -> Granted:
     }
     if request.release_key is not None:
         shared |= {"key": request.release_key}
+    if (epoch := epoch_of(before.rows)) > 0:
+        shared |= {"epoch": epoch}
     if case.cover is not None and case.drawn:
         shared["preflight"] = {"id": case.cover.preflight}
     for book, amounts in _by_book(case).items():
@@ -351,7 +354,7 @@ def _by_book(case: _Case) -> dict[str, Sums]:
     return dict(found)
 
 
-def _body(case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _body(state: State, case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]:
     request, cover = case.request, case.cover
     gates = [gate for gate, _ in case.asked]
     told: dict[str, Any] = {
@@ -367,7 +370,7 @@ def _body(case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]:
         "units": {gate.id: gate.size for gate in gates if gate.size != 1},
     }
     if request.covers is not None:
-        told["covers"] = request.covers
+        told |= {"covers": request.covers, "after": before_of(state, request.covers)}
     if cover is not None:
         told |= cover.told()
     return told
@@ -376,17 +379,29 @@ def _body(case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]:
 # What is told once
 
 
-def _alerts(case: _Case, gate: Gate, amount: Tally, state: State) -> list[Alert]:
-    """Return the thresholds of a policy that a charge is the first to reach."""
+def _alerts(case: _Case, state: State) -> list[Alert]:
+    """Return the thresholds of policies that a charge is the first to reach."""
     policies = (*case.request.policies, *case.request.populations)
-    policy: Policy = {policy.dataset: policy for policy in policies}[gate.dataset]
-    rule = gate.rule
-    used = gate.settled + gate.held + case.added(gate, amount)
-    if not policy.alerts:
+    thresholds = {policy.dataset: _thresholds(policy) for policy in policies}
+    return [
+        alert
+        for gate, amount in case.pairs
+        for alert in _reached(case, gate, amount, thresholds[gate.dataset], state)
+    ]
+
+
+@by_identity
+def _thresholds(policy: Policy) -> list[Fraction]:
+    return [Fraction(threshold) for threshold in policy.alerts]
+
+
+def _reached(
+    case: _Case, gate: Gate, amount: Tally, alerts: Sequence[Fraction], state: State
+) -> list[Alert]:
+    if not alerts:
         return []
-    if isinstance(rule, Filter) and rule.admits(
-        _enlarged(used, _exactly(policy.alerts[0]))
-    ):
+    used = gate.used + case.added(gate, amount)
+    if not gate.uses_at_least(used, alerts[0]):
         return []
     row, reached = state.account(gate.id), gate.used_share(used)
     if reached is None:
@@ -401,7 +416,7 @@ def _alerts(case: _Case, gate: Gate, amount: Tally, state: State) -> list[Alert]
             threshold=number_text(threshold),
             used_fraction=reached,
         )
-        for threshold in map(Fraction, policy.alerts)
+        for threshold in alerts
         if threshold <= reached and number_text(threshold) not in known
     ]
 
@@ -424,17 +439,3 @@ def _first_charges(case: _Case, state: State) -> list[TermOpened]:
             )
         )
     return found
-
-
-def _enlarged(used: Tally, threshold: Fraction) -> Tally:
-    """Return the use that would fill the budget if this one fills the threshold.
-
-    Deciding is much cheaper than reading a fraction, and most steps are far below.
-    """
-    above, below = threshold.numerator, threshold.denominator
-    # The quotient, rounded up, in whole numbers.
-    amounts = (-(-amount * below // above) for amount in used.amounts)
-    return Tally(tuple(amount + 1 if amount else 0 for amount in amounts))
-
-
-_exactly = lru_cache(maxsize=256)(Fraction)

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from dpflow.ledger.decision.admit import reserve
-from dpflow.ledger.decision.end import end, seal
-from dpflow.ledger.decision.office import amend, freeze, prior
-from dpflow.ledger.decision.terms import apply
-from dpflow.ledger.model import (
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dpflow.ledger.decision import admit, applying, end, office
+from dpflow.ledger.model import Command, Decision, End, Reserve, Seal, State
+from dpflow.ledger.orders import (
     Amend,
     Apply,
-    Command,
-    Decision,
-    End,
+    Checkpoint,
+    Forget,
     Freeze,
     Prior,
-    Reserve,
-    Seal,
-    State,
+    Repair,
 )
+
+_DECISIONS: Mapping[type[Command], Callable[[State, Any], Decision]] = {
+    Reserve: admit.reserve,
+    End: end.end,
+    Seal: end.seal,
+    Apply: applying.apply,
+    Freeze: office.freeze,
+    Amend: office.amend,
+    Prior: office.prior,
+    Repair: office.repair,
+    Forget: office.forget,
+    Checkpoint: office.checkpoint,
+}
 
 
 def decide(state: State, command: Command) -> Decision:
@@ -26,21 +37,4 @@ def decide(state: State, command: Command) -> Decision:
     Raises:
         DpflowError: If it cannot be decided; then it contributes nothing.
     """
-    match command:
-        case Reserve():
-            return reserve(state, command)
-        case End():
-            return end(state, command)
-        case Seal():
-            return seal(state, command)
-        case Apply():
-            return apply(state, command)
-        case Freeze():
-            return freeze(state, command)
-        case Amend():
-            return amend(state, command)
-        case Prior():
-            return prior(state, command)
-        case _:
-            msg = f"no decision is made about {type(command).__name__}"
-            raise TypeError(msg)
+    return _DECISIONS[type(command)](state, command)

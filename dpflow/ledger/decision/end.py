@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import add
+
 from dpflow.accounting.costs import Cost, cost_from_description
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Odometer, Outcome
@@ -11,8 +13,9 @@ from dpflow.exceptions import (
     ReservationConflict,
     UnsupportedCost,
 )
-from dpflow.ledger.decision.gates import Gate, gate_at, split
+from dpflow.ledger.decision.gates import Gate, gate_at, remainder, split
 from dpflow.ledger.decision.preflight import is_repaired, sealed
+from dpflow.ledger.entry import Posting
 from dpflow.ledger.model import Decision, End, Pen, Seal, State
 from dpflow.ledger.rows import Amounts, Charge
 
@@ -24,40 +27,42 @@ def end(state: State, command: End) -> Decision:
         ReservationConflict: If there is no such charge, it has ended, another process
             holds it, or this is no way to end it.
     """
-    charge, pen = _known(state, command.charge), Pen(state, command)
+    charge, pen = known_charge(state, command.charge), Pen(state, command)
     kind = command.kind
     if _check(state, charge, command):
         return pen.decided(None)
-    reported = None if charge.added else command.reported
+    reported = command.reported if kind == "settle" and not charge.added else None
     body = {**command.facts, **command.body}
     if reported is not None:
         body["reported"] = reported
-    for book in charge.places:
-        amounts, overdrawn = _posted(state, charge, book, kind, reported)
-        told = {**body, **({"overdrawn": overdrawn} if overdrawn else {})}
-        pen.write(book, kind, amounts, told, charge=charge.id)
+    for book in sorted(charge.places):
+        amounts = _posted(state, charge, book, reported)
+        pen.write(book, kind, amounts, body, charge=charge.id)
     return pen.decided(None)
 
 
 def _posted(
-    state: State, charge: Charge, book: str, kind: str, reported: Outcome | None
-) -> tuple[dict[str, Amounts], list[str]]:
-    """Return what is posted to each account of a book, and which it overdraws."""
-    made = state.made(charge, book)
+    state: State, charge: Charge, book: str, reported: Outcome | None
+) -> dict[str, Amounts]:
+    """Return what is posted to each account of a book: never more than it holds."""
     amounts = {n: a for n, a in charge.held.items() if n.partition("#")[0] == book}
-    if kind != "settle" or reported is None:
-        return amounts, []
-    units, overdrawn = made.body.get("units", {}), []
-    cost = cost_from_description(made.body["cost"])
+    if reported is None:
+        return amounts
+    made = state.made(charge, book)
+    units, cost = made.body.get("units", {}), cost_from_description(made.body["cost"])
     for name, amount in amounts.items():
         gate = gate_of(state, name, units.get(name, 1))
-        amounts[name] = realised(gate, cost, amount, reported)
-        if _overdraws(gate, amount, amounts[name]):
-            overdrawn.append(name)
-    return amounts, overdrawn
+        used = used_before(made.postings[name])
+        amounts[name] = realised(gate, cost, amount, reported, used)
+    return amounts
 
 
-def _known(state: State, name: str) -> Charge:
+def known_charge(state: State, name: str) -> Charge:
+    """Return a charge.
+
+    Raises:
+        ReservationConflict: If nobody made it.
+    """
     charge = state.charge(name)
     if charge is None:
         msg = (
@@ -95,9 +100,11 @@ def _check(state: State, charge: Charge, command: End) -> bool:
 
 def _check_preflight(state: State, charge: Charge, kind: str) -> None:
     """Refuse to settle a preflight, or to void one that a step drew from."""
-    book = next(iter(charge.places))
-    whole = {name: p.amount for name, p in state.made(charge, book).postings.items()}
-    drawn = any(charge.held.get(name) != amount for name, amount in whole.items())
+    drawn = any(
+        charge.held.get(name) != posting.amount
+        for book in charge.places
+        for name, posting in state.made(charge, book).postings.items()
+    )
     if kind == "settle" or (kind == "void" and drawn):
         msg = (
             f"reservation {charge.id} is the preflight of flow run {charge.covers}: "
@@ -118,31 +125,33 @@ def gate_of(state: State, account: str, size: int) -> Gate:
     raise LedgerCorrupt(msg)
 
 
+def used_before(posting: Posting) -> Tally:
+    """Return what an account had settled and held when a charge was priced there.
+
+    With what a preflight held already, if the charge was drawn from it.
+    """
+    total = tuple(map(add, posting.settled, posting.held))
+    return remainder(Tally(total), Tally(posting.amount))
+
+
 def realised(
-    gate: Gate, cost: Cost, reserved: Amounts, reported: Outcome | None
+    gate: Gate, cost: Cost, reserved: Amounts, reported: Outcome, used: Tally
 ) -> Amounts:
     """Return what a settled charge posts: all of it, unless the theorem gives back."""
-    if reported is None or gate.size != 1:
+    if gate.size != 1:
         # Reserved for more than one unit at once, where nothing is given back.
         return reserved
     whole, rule = Tally(reserved), gate.rule
     try:
-        if gate.price(cost) != whole:
+        if gate.price(cost, used) != whole:
             return reserved  # by an older solver
         if isinstance(rule, Odometer) and gate.halt is None:
-            posted = rule.charge_realised(cost, reported)
+            posted = rule.charge_realised(cost, reported, used)
         else:
-            posted = rule.price_realised(cost, reported)
+            posted = rule.price_realised(cost, reported, used)
     except (InvalidCost, UnsupportedCost):
         return reserved
     return posted.amounts if posted.fits_within(whole) else reserved
-
-
-def _overdraws(gate: Gate, held: Amounts, posted: Amounts) -> bool:
-    if gate.state != "open":
-        return False
-    rest = gate.held - Tally(held)
-    return gate.overdrawn_by(gate.settled + Tally(posted), rest)
 
 
 def seal(state: State, command: Seal) -> Decision:

@@ -19,11 +19,12 @@ from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter, Odometer, Rule, solved_thresholds
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
 from dpflow.ledger.entry import canonical
+from dpflow.ledger.memo import by_identity
 from dpflow.ledger.model import State, rule_of
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import Account, Term
 from dpflow.policy import Policy
-from dpflow.rounding import float_up, number_from_text
+from dpflow.rounding import float_down, float_up, number_from_text
 
 #: Kinds of gates that a flow adds, in the order in which they are asked.
 OF_FLOW = ("flow", "odometer")
@@ -55,32 +56,53 @@ class Gate:
     state: str
     size: int = 1
 
-    def price(self, cost: Cost) -> Tally:
+    @property
+    def used(self) -> Tally:
+        """What is settled and held."""
+        return self.settled + self.held
+
+    def price(self, cost: Cost, used: Tally | None = None) -> Tally:
         """Return what a step asks of the account, rounded up.
+
+        Args:
+            cost: Of the step.
+            used: What is settled and held when it asks. Default: what is now.
 
         Raises:
             UnsupportedCost: If the gate would have to guess. An odometer that halts
                 nothing counts the step as uncovered instead.
         """
+        rule = self.rule
         if self.size == 0:
-            return self.rule.zero()
-        cost = group_cost(cost, self.size)
-        if isinstance(self.rule, Odometer) and self.halt is None:
-            return self.rule.charge(cost)
-        return self.rule.price(cost)
+            return rule.zero()
+        if type(rule).price is Rule.price:
+            return _steady_price(rule, self.halt, cost, self.size)
+        used = self.used if used is None else used
+        return _price(rule, self.halt, group_cost(cost, self.size), used)
 
     def admits(self, asked: Tally) -> bool:
         """Say whether the gate lets a step run that asks for so much."""
         if self.state != "open":
             return False
-        total = self.settled + self.held + asked
+        total = self.used + asked
         if isinstance(self.rule, Filter):
             return self.rule.admits(total)
         if self.halt is None or not isinstance(self.rule, Odometer):
             return True
-        reading = self.rule.read(total)
-        # inf is no fraction; an undefined reading is above every halt.
-        return reading != float("inf") and Fraction(reading) <= self.halt
+        # An undefined reading is infinite, and above every halt.
+        return self.rule.read(total) <= _highest_reading(self.halt)
+
+    def uses_at_least(self, used: Tally, share: Fraction) -> bool:
+        """Say whether a tally uses a share of what the gate allows, or perhaps so.
+
+        False is certain, and much cheaper to find than the share itself.
+        """
+        if isinstance(self.rule, Filter):
+            return not self.rule.admits(_enlarged(used, share))
+        if self.halt is None or not isinstance(self.rule, Odometer):
+            return False
+        least = _least_reading(self.rule, self.halt, share)
+        return self.rule.read(used) >= least
 
     def used_share(self, used: Tally) -> float | None:
         """Return which share of what the gate allows a tally uses, rounded up.
@@ -116,10 +138,46 @@ class Gate:
         return grew and isinstance(self.rule, Filter) and not self.rule.admits(total)
 
 
-@lru_cache(maxsize=512)
+@by_identity
 def _idle_reading(rule: Odometer) -> float:
     """Return what an odometer reads before any charge."""
     return rule.read(rule.zero())
+
+
+@by_identity
+def _highest_reading(halt: Fraction) -> float:
+    """Return the highest reading that is not above a halt."""
+    return float_down(halt)
+
+
+@by_identity
+def _least_reading(rule: Odometer, halt: Fraction, share: Fraction) -> float:
+    """Return a reading below which an odometer has not gone a share of its way."""
+    idle = Fraction(_idle_reading(rule))
+    return float_down(idle + share * (halt - idle)) if idle < halt else 0.0
+
+
+def _enlarged(used: Tally, share: Fraction) -> Tally:
+    """Return the use that would fill the budget if this one fills a share of it.
+
+    Deciding is much cheaper than reading a fraction, and most steps are far below.
+    """
+    above, below = share.numerator, share.denominator
+    # The quotient, rounded up, in whole numbers.
+    amounts = (-(-amount * below // above) for amount in used.amounts)
+    return Tally(tuple(amount + 1 if amount else 0 for amount in amounts))
+
+
+def _price(rule: Rule, halt: Fraction | None, cost: Cost, used: Tally) -> Tally:
+    if isinstance(rule, Odometer) and halt is None:
+        return rule.charge(cost, used)
+    return rule.price(cost, used)
+
+
+@by_identity
+def _steady_price(rule: Rule, halt: Fraction | None, cost: Cost, size: int) -> Tally:
+    """Return the price of a rule that does not ask what is used."""
+    return _price(rule, halt, group_cost(cost, size), rule.zero())
 
 
 def remainder(limit: Tally, used: Tally) -> Tally:
@@ -187,6 +245,7 @@ def covers_flow(term: Term, flow: str | None) -> bool:
     return flow in pinned["flows"] or pinned["other_flows"] == "allow"
 
 
+@lru_cache(maxsize=4096)
 def split(account: str) -> tuple[str, int, str, str, str]:
     """Return book, term, kind, name and partition of an account, as its id tells."""
     book, _, place = account.partition("#")
@@ -336,9 +395,14 @@ def charges_of(asked: Iterable[tuple[Gate, Cost]]) -> list[tuple[Gate, Tally]]:
     """
     found: dict[str, tuple[Gate, Tally]] = {}
     for gate, cost in asked:
-        known, before = found.get(gate.id, (gate, None))
-        amount = gate.price(cost)
-        found[gate.id] = (known, amount if before is None else before + amount)
+        known = found.get(gate.id)
+        if known is None:
+            found[gate.id] = (gate, gate.price(cost))
+        else:
+            # A later step of a run asks when the earlier ones are held.
+            before = known[1]
+            more = gate.price(cost, gate.used + before)
+            found[gate.id] = (gate, before + more)
     return list(found.values())
 
 

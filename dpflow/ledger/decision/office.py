@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -10,23 +11,38 @@ from dpflow.accounting.tally import Tally
 from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
+    LedgerUnavailable,
+    PolicyChanged,
     PolicyNotApplied,
     ReservationConflict,
 )
 from dpflow.ledger.approval import check_officer
 from dpflow.ledger.decision.admit import check_holds, check_relation, terms_of
-from dpflow.ledger.decision.end import gate_of
-from dpflow.ledger.decision.gates import Gate, gates_of, remainder
-from dpflow.ledger.decision.terms import newest, officers_of
-from dpflow.ledger.model import Amend, Decision, Freeze, Pen, Posted, Prior, State
-from dpflow.ledger.rows import Amounts, Charge
+from dpflow.ledger.decision.end import gate_of, known_charge
+from dpflow.ledger.decision.gates import Gate, gate_at, gates_of, remainder, split
+from dpflow.ledger.decision.terms import governing, newest, officers_of
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.model import Decision, Pen, State
+from dpflow.ledger.orders import (
+    Amend,
+    Checkpoint,
+    Forget,
+    Freeze,
+    Loss,
+    Posted,
+    Prior,
+    Repair,
+    lost_name,
+)
+from dpflow.ledger.rows import Amounts, Charge, Term, epoch_of
 
 
 def freeze(state: State, command: Freeze) -> Decision:
-    """Refuse everything on a book, or end that; the answer is whether that changed it.
+    """Refuse everything on a book, or end that; steps that run already may end.
 
-    Anyone may freeze, and steps that run already may end; to thaw is an officer's
-    business where there are any. Freezing twice changes nothing.
+    Anyone may freeze; to thaw is an officer's business where there are any. Freezing
+    twice changes nothing. The answer is the accounts of the newest term that it
+    changed.
 
     Raises:
         PolicyNotApplied: If no policy of the book was applied yet, or its officers do
@@ -41,15 +57,24 @@ def freeze(state: State, command: Freeze) -> Decision:
         raise PolicyNotApplied(msg, dataset=command.book)
     if command.thaw:
         check_officer(officers_of(term), command.book, command.who, "thaw it")
-    frozen = state.book(command.book).frozen is not None
-    if frozen != command.thaw:
-        return pen.decided(answer=False)
-    told = {"who": command.who, "because": command.because}
-    body = {**command.facts, **told, "policy": {term.book: term.facts["policy_hash"]}}
-    if not command.thaw:
-        body["frozen"] = told
-    pen.write(command.book, "thaw" if command.thaw else "freeze", {}, body)
-    return pen.decided(answer=True)
+    if (state.book(command.book).frozen is not None) != command.thaw:
+        return pen.decided(())
+    _closed(pen, term, command.who, command.because, thaw=command.thaw)
+    base = f"{term.book}#{term.number}"
+    mine = (key[1] for key in state.rows if key[0] == "account")
+    named = sorted(name for name in mine if name.startswith(f"{base}/"))
+    return pen.decided((base, *named))
+
+
+def _closed(pen: Pen, term: Term, who: str, because: str, *, thaw: bool) -> None:
+    """Write that a book is frozen, or thawed."""
+    told = {"who": who, "because": because}
+    policy = {term.book: term.facts["policy_hash"]}
+    body = {**pen.command.facts, **told, "policy": policy}
+    if thaw:
+        pen.write(term.book, "thaw", {}, body)
+    else:
+        pen.write(term.book, "freeze", {}, {**body, "frozen": told})
 
 
 def amend(state: State, command: Amend) -> Decision:
@@ -60,36 +85,40 @@ def amend(state: State, command: Amend) -> Decision:
         UnsupportedCost: If the theorem of an account has no price for the cost, or
             that does not hold under the relation of its term.
     """
-    pen, charge = Pen(state, command), state.charge(command.charge)
-    if charge is None or charge.covers is not None:
+    pen, charge = Pen(state, command), known_charge(state, command.charge)
+    if charge.covers is not None:
         msg = (
-            f"the ledger knows no step of reservation {command.charge!s:.60}: no body "
-            "runs under a preflight. Amend the step that cost more."
+            f"reservation {charge.id} is the preflight of flow run {charge.covers}, "
+            "under which no body runs. Amend the step that cost more."
         )
-        raise ReservationConflict(msg, reservation=command.charge)
+        raise ReservationConflict(msg, reservation=charge.id)
     extra: dict[str, tuple[Gate, Amounts]] = {}
-    for book in charge.places:
-        units = state.made(charge, book).body.get("units", {})
-        for name, known in _charged(state, charge, book).items():
+    made = [state.made(charge, book) for book in sorted(charge.places)]
+    for entry in made:
+        units = entry.body.get("units", {})
+        for name, known in _charged(state, charge, entry.book).items():
             gate = gate_of(state, name, units.get(name, 1))
-            relation = _relation(state, gate)
-            check_holds(command.cost, gate.dataset, relation)
-            more = remainder(gate.price(command.cost), Tally(known))
+            check_holds(command.cost, gate.dataset, _relation(state, gate))
+            others = remainder(gate.used, Tally(known))
+            more = remainder(gate.price(command.cost, others), Tally(known))
             if any(more.amounts):
                 extra[name] = (gate, more.amounts)
+    reserved = made[0].body["cost"]
     if not extra:
         msg = (
             f"{command.cost!r} is no more than was charged for reservation "
-            f"{charge.id} ({charge.state}). A charge is only ever raised."
+            f"{charge.id} ({charge.state}, reserved at {canonical(reserved)}). A "
+            "charge is only ever raised."
         )
         raise ReservationConflict(msg, reservation=charge.id)
-    told = {"cost": command.cost.describe(), "because": command.because}
-    body = {**command.facts, **told}
-    return pen.decided(
-        _raised(
-            pen, "amend", extra, {**body, "because": command.because}, charge=charge.id
-        )
-    )
+    body = {
+        **command.facts,
+        "cost": command.cost.describe(),
+        "reserved_cost": reserved,
+        "because": command.because,
+        "policy": made[0].body["policy"],
+    }
+    return pen.decided(_raised(pen, "amend", extra, body, charge=charge.id))
 
 
 def _charged(state: State, charge: Charge, book: str) -> dict[str, Amounts]:
@@ -128,16 +157,7 @@ def prior(state: State, command: Prior) -> Decision:
         check_officer(officers, request.datasets[0], who, "carve its budget")
     gates = gates_of(pen.state, request, terms)
     asked = {gate.id: (gate, gate.price(request.cost).amounts) for gate in gates}
-    numbers = {term.book: str(term.number) for term in terms}
-    claim = pen.state.claim(command.name)
-    for book, number in claim.by.items() if claim else ():
-        if numbers.get(book) == number:
-            msg = (
-                f"this evidence was charged to term {number} of {book!r} before; a "
-                "second time would charge the same spending twice. Other spending "
-                "needs a file of its own that proves it."
-            )
-            raise ConfigurationError(msg)
+    claims = _evidence(pen.state, command, terms)
     if command.grant is not None:
         for gate, amount in asked.values():
             if not gate.admits(Tally(amount)):
@@ -152,10 +172,29 @@ def prior(state: State, command: Prior) -> Decision:
         "release_key": None,
         "policy": {term.book: term.facts["policy_hash"] for term in terms},
     }
-    claims = {book: {command.name: number} for book, number in numbers.items()}
     if command.grant is not None:
         body["grant"] = asdict(command.grant)
     return pen.decided(_raised(pen, "prior", asked, body, claims=claims))
+
+
+def _evidence(
+    state: State, command: Prior, terms: Sequence[Term]
+) -> dict[str, dict[str, str]]:
+    """Return what each book says of the evidence, which no term charges twice."""
+    claim, found = state.claim(command.name), {}
+    for term in terms:
+        account = f"{term.book}#{term.number}"
+        used, _, entry = (claim.by if claim else {}).get(term.book, "").rpartition(" ")
+        if used == account:
+            msg = (
+                f"this evidence was charged to account {account!r} before, by entry "
+                f"{entry}; a second time would charge the same spending twice. Other "
+                "spending needs a file of its own that proves it."
+            )
+            raise ConfigurationError(msg)
+        next_entry = state.book(term.book).number + 1
+        found[term.book] = {command.name: f"{account} {next_entry}"}
+    return found
 
 
 def _too_much(command: Prior, gate: Gate) -> BudgetRefused:
@@ -176,16 +215,17 @@ def _raised(
     *,
     charge: str | None = None,
     claims: Mapping[str, Mapping[str, str]] | None = None,
+    books: Sequence[str] = (),
 ) -> tuple[Posted, ...]:
     """Write entries that raise what accounts have settled, one for each book."""
     found = []
-    for book in dict.fromkeys(gate.dataset for gate, _ in extra.values()):
+    mine = (gate.dataset for gate, _ in extra.values())
+    for book in dict.fromkeys((*books, *mine)):
         here = {n: pair for n, pair in extra.items() if pair[0].dataset == book}
         overdrawn = [
             name
             for name, (gate, amount) in here.items()
-            if gate.state == "open"
-            and gate.overdrawn_by(gate.settled + Tally(amount), gate.held)
+            if gate.overdrawn_by(gate.settled + Tally(amount), gate.held)
         ]
         told = dict(body)
         if claims is not None:
@@ -199,8 +239,116 @@ def _raised(
                 account=name,
                 entry=entry.number,
                 amount=gate.rule.named(Tally(amount)),
-                state="overdrawn" if name in overdrawn else gate.state,
+                state=_state_after(gate, overdrawn),
             )
             for name, (gate, amount) in here.items()
         ]
     return tuple(found)
+
+
+def _state_after(gate: Gate, overdrawn: Sequence[str]) -> str:
+    """Return the state of an account that was charged; a freeze hides all others."""
+    return "overdrawn" if gate.state == "open" and gate.id in overdrawn else gate.state
+
+
+def repair(state: State, command: Repair) -> Decision:
+    """Charge again what a ledger lacks, in full and once, and freeze what it must.
+
+    Raises:
+        LedgerUnavailable: If the ledger is another one than was compared.
+        ConfigurationError: If an account is gone, and no policy makes its term.
+    """
+    pen = Pen(state, command)
+    moved = any(
+        state.book(b).number != loss.number for b, loss in command.losses.items()
+    )
+    claimed = any(
+        (claim := state.claim(lost_name(book, *place))) is not None and book in claim.by
+        for book, loss in command.losses.items()
+        for place in loss.entries
+    )
+    if epoch_of(state.rows) != command.before or moved or claimed:
+        msg = (
+            "somebody else repaired the ledger or charged it meanwhile, and this "
+            "changed nothing. Compare again with `dpflow ledger reconcile`."
+        )
+        raise LedgerUnavailable(msg)
+    found: list[Posted] = []
+    for book, loss in command.losses.items():
+        found += _repaired(pen, command, book, loss)
+    return pen.decided(tuple(found))
+
+
+def _repaired(pen: Pen, command: Repair, book: str, loss: Loss) -> tuple[Posted, ...]:
+    policy = command.policies.get(book)
+    if newest(pen.state, book) is None and policy is not None and loss.amounts:
+        with suppress(PolicyNotApplied, PolicyChanged):
+            governing(pen, policy, applies=True)
+    extra = {
+        name: (_gate_again(pen.state, name), amount)
+        for name, amount in loss.amounts.items()
+    }
+    numbers = {split(name)[1] for name in loss.amounts}
+    terms = [term for term in pen.state.terms(book) if term.number in numbers]
+    body = {
+        **command.facts,
+        "because": command.because,
+        "policy": {term.book: term.facts["policy_hash"] for term in terms},
+        "missing": len(loss.entries),
+        "charges": list(loss.charges),
+        "step": "ledger reconcile",
+        "release_key": None,
+        "epoch": command.epoch,
+    }
+    names = {lost_name(book, *place): "" for place in loss.entries}
+    posted = _raised(pen, "repair", extra, body, claims={book: names}, books=[book])
+    term = newest(pen.state, book)
+    if loss.frozen and term is not None and pen.state.book(book).frozen is None:
+        who = str(command.facts.get("who", ""))
+        _closed(pen, term, who, loss.frozen, thaw=False)
+    return posted
+
+
+def _gate_again(state: State, account: str) -> Gate:
+    """Return the gate of an account that may be gone.
+
+    Raises:
+        ConfigurationError: If its term is gone, or asks for no such gate.
+    """
+    book, number, *_ = split(account)
+    for term in state.terms(book):
+        gate = gate_at(state, term, account) if term.number == number else None
+        if gate is not None:
+            return gate
+    msg = (
+        f"the ledger lacks account {account!r}, and no policy makes it. Put the "
+        f"policy file of dataset {book!r} back that was in force at that time. If "
+        f"the ledger lacks its whole term, apply it again: `dpflow policy apply "
+        f"{book} --new-term --because TEXT`."
+    )
+    raise ConfigurationError(msg)
+
+
+def forget(state: State, command: Forget) -> Decision:
+    """Delete the value of a release; the answer is whether there was one."""
+    pen, kept = Pen(state, command), state.release(command.key)
+    if (
+        kept is None
+        or kept.state != "settled"
+        or (kept.book, kept.digest) != (command.book, command.digest)
+        or kept.key not in state.values
+    ):
+        return pen.decided(answer=False)
+    body = {**command.facts, "release": kept.key, "digest": kept.digest}
+    pen.write(kept.book, "forget", {}, body)
+    return pen.decided(answer=True)
+
+
+def checkpoint(state: State, command: Checkpoint) -> Decision:
+    """Keep a signature over an entry; False if the journal holds another one there."""
+    pen, signed = Pen(state, command), state.entries.get(command.place)
+    if signed is None or signed.hash != command.hash:
+        return pen.decided(answer=False)
+    body = {**command.facts, "signed": dict(command.signed)}
+    pen.write(command.book, "checkpoint", {}, body)
+    return pen.decided(answer=True)

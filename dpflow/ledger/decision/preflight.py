@@ -59,7 +59,9 @@ def cover_of(
     for name in request.preflights:
         place = state.run(name).unheld
         if place is not None:
-            refused = {**state.entries[place].body, "dataset": place[0]}
+            refused = dict(state.entries[place].body)
+            # Of the gate that refused first, be it another book's.
+            refused["dataset"] = str(refused["account"]).partition("#")[0]
             return Cover(preflight="", ended=False, drawn=False, refused=refused)
     for name in request.preflights:
         found = state.run(name).preflight
@@ -111,11 +113,11 @@ def reopened(pen: Pen, request: Request) -> Granted | None:
     charge = None if found is None else state.charge(found)
     if charge is None or charge.state != "open" or is_repaired(state, charge):
         return None
-    made = state.made(charge, next(iter(charge.places)))
+    made = state.made(charge, min(charge.places))
     same = made.body["fingerprint"] == request.fingerprint()
     owned = charge.owner == request.owner
     if not owned and charge.owner not in state.alive:
-        for book in charge.places:
+        for book in sorted(charge.places):
             body = {**pen.command.facts, "owner": request.owner}
             pen.write(book, "adopt", {}, body, charge=charge.id)
     elif not owned and not same:
@@ -130,10 +132,20 @@ def reopened(pen: Pen, request: Request) -> Granted | None:
     return None
 
 
+def before_of(state: State, run: str) -> list[tuple[str, int]]:
+    """Return where a run was held or refused last, for who follows several books."""
+    known = state.run(run)
+    found = [] if known.unheld is None else [known.unheld]
+    charge = None if known.preflight is None else state.charge(known.preflight)
+    for book, places in sorted(charge.places.items()) if charge is not None else ():
+        found.append((book, max(places)))
+    return found
+
+
 def sealed(pen: Pen, charge: Charge, facts: Mapping[str, Any]) -> None:
     """End a preflight on all its accounts and return what was not drawn."""
     body = {**pen.command.facts, **facts}
-    for book in charge.places:
+    for book in sorted(charge.places):
         rest = {
             name: amount
             for name, amount in charge.held.items()

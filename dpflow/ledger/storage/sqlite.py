@@ -1,264 +1,424 @@
-"""A ledger in a SQLite file: two reads to load, one write a kind of row to store."""
+"""A ledger in one SQLite file, durable and safe between processes.
+
+SQLite's defaults lose acknowledged commits on power loss, and versions before 3.51.3
+can lose them when two connections checkpoint at once. Hence WAL with synchronous=FULL,
+both read back, and one file lock around every transaction.
+"""
 
 from __future__ import annotations
 
-import json
+import ctypes
+import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
-from importlib.resources import files
-from typing import Any
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from weakref import WeakSet
 
-from dpflow.exceptions import LedgerCorrupt
-from dpflow.ledger.entry import (
-    Columns,
-    Entry,
-    canonical,
-    columns_of,
-    entry_of,
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerMissing,
+    LedgerUnavailable,
 )
-from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import (
-    Account,
-    Book,
-    Charge,
-    Claim,
-    Epoch,
-    Granted,
-    JournalError,
-    Key,
-    Release,
-    Row,
-    Run,
-    Term,
-    key_of,
+from dpflow.ledger.storage.base import Identity, read_only_error
+from dpflow.ledger.storage.files import (
+    FileId,
+    check_before_making,
+    check_before_opening,
+    file_id,
+    holder_of,
+    real_path,
+    set_durable,
+    translated,
+    unavailable,
 )
-from dpflow.ledger.storage.base import disagreement, entries_of, folded
+from dpflow.ledger.storage.reading import SqliteReader, may_write, not_writable
+from dpflow.ledger.storage.tables import Tables, make_tables, newest_identity
+from dpflow.locks import FileLock, Line, Turn
 
-_PAGE = 1000
-
-
-@cache
-def statements(dialect: str) -> Mapping[str, str]:
-    """Return a dialect's statements by name."""
-    text = files("dpflow.ledger.storage").joinpath(f"{dialect}.sql").read_text("utf-8")
-    parts = (part.partition("\n") for part in text.split("-- name: ")[1:])
-    return {name.strip(): sql.strip().rstrip(";") for name, _, sql in parts}
+_LOCK_SECONDS = 30.0
+_FORK_SECONDS = 5.0
 
 
-class Connected:
-    """A connection to a ledger file, within a transaction of its own.
+class SqliteStorage:
+    """A ledger file.
+
+    One connection per object, used by one thread at a time and never across a fork.
 
     Args:
-        connection: In autocommit mode; who opened it has set and read back durability.
-        place: The ledger, for messages.
+        path: The file. It must exist; `create` makes one.
+        lock_seconds: How long to wait for other writers.
+        read_only: Refuse every write, whatever this process may do.
     """
 
-    def __init__(self, connection: sqlite3.Connection, place: str) -> None:
-        self.place = place
-        self._connection = connection
-        self._sql = statements("sqlite")
+    exclusive = True
 
-    @contextmanager
-    def transaction(self, keys: Keys) -> Iterator[Connected]:  # noqa: ARG002
-        """Run a block that has SQLite's own lock from its beginning."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield self
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
-
-    def load(self, keys: Keys) -> State:
-        """Return every row that the keys lead to, checked."""
-        found = self._ask("load", **_parameters(keys)).fetchall()
-        wanted = sorted({place for row in found for place in _entries_behind(row)})
-        entries = self._entries(wanted)
-
-        def entry(book: str, number: int) -> Entry:
-            known = entries.get((book, number))
-            if known is None:
-                what = f"entry {number} of book {book!r} is not there"
-                raise self._damaged(what)
-            return known
-
-        rows: dict[Key, Row] = {}
-        for columns in found:
-            row = _row(columns, entry)
-            rows[key_of(row)] = row
-            wrong = disagreement(row, entry)
-            if wrong is not None:
-                raise self._damaged(wrong)
-        values = {c[1]: c[6] for c in found if c[0] == "release" and c[6] is not None}
-        return State(rows=rows, entries=entries_of(rows, entry), values=values)
-
-    def store(
-        self, state: State, entries: Sequence[Entry], values: Mapping[str, str]
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        lock_seconds: float = _LOCK_SECONDS,
+        read_only: bool = False,
     ) -> None:
-        """Write entries, and the rows that follow from them."""
-        if not entries:
-            return
-        told = [(*columns_of(entry), entry.hash) for entry in entries]
-        self._ask("entry", rows=json.dumps(told))
-        kinds: dict[str, list[tuple[Any, ...]]] = {}
-        for key, row in folded(state.rows, entries).items():
-            if row is None:
-                self._ask("drop_release", key=key[1])
-            elif isinstance(row, Epoch):
-                self._ask("epoch", epoch=row.number)
-            else:
-                kinds.setdefault(key[0], []).append(_columns(row, values))
-        for kind, rows in kinds.items():
-            self._ask(kind, rows=json.dumps(rows))
+        # The working directory may change while the ledger is in use.
+        self.path = Path(path).absolute()
+        self.place = str(path)
+        self._read_only = read_only
+        self._wal_path = real_path(self.path, "-wal")
+        self._lock_seconds = lock_seconds
+        self._line = Line()
+        self._file_lock = FileLock(real_path(self.path, ".lock"))
+        self._reader = SqliteReader(self.path, self.place, lock_seconds)
+        self._connection: sqlite3.Connection | None = None
+        self._identity: Identity | None = None
+        self._file: FileId | None = None
+        self._wal: FileId | None = None
+        self._forking: dict[int, Turn] = {}
+        self._pid = os.getpid()
+        _storages.add(self)
 
-    def pages(self, book: str, after: int = 0) -> Iterator[Entry]:
-        """Yield the entries of a book after a number, in order, hashes checked.
+    @classmethod
+    def create(
+        cls, path: Path | str, identity: Identity, secret: bytes
+    ) -> SqliteStorage:
+        """Make a new, empty ledger file with its tables and its identity.
 
         Raises:
-            LedgerCorrupt: If one is not what was hashed.
+            ConfigurationError: If something is at this place already.
+            LedgerUnavailable: If the file cannot be written, or may not lie there.
         """
-        before = self._ask("pages", book=book, after=after - 1, limit=1).fetchall()
-        previous = before[0][8] if after else ""
-        while True:
-            found = self._ask("pages", book=book, after=after, limit=_PAGE).fetchall()
-            for columns in found:
-                yield self._entry(previous, columns)
-                previous, after = columns[8], columns[1]
-            if len(found) < _PAGE:
-                return
-
-    def books(self) -> list[str]:
-        """Return the names of all books."""
-        return [name for (name,) in self._ask("books")]
-
-    def _entries(self, wanted: list[tuple[str, int]]) -> dict[tuple[str, int], Entry]:
-        rows = self._ask("entries", wanted=json.dumps(wanted)) if wanted else []
-        return {(row[0], row[1]): self._entry(row[9], row) for row in rows}
-
-    def _entry(self, previous: str, columns: tuple[Any, ...]) -> Entry:
+        path = Path(path)
         try:
-            return entry_of(previous, Columns(*columns[:8]), columns[8])
-        except JournalError as error:
-            what = f"entry {columns[1]} of book {columns[0]!r}: {error}"
-            raise self._damaged(what) from error
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                check_before_making(path)
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            msg = f"there is a file at {path} already; a ledger is never overwritten"
+            raise ConfigurationError(msg) from None
+        except OSError as error:
+            raise unavailable(path, error) from error
+        storage = cls(path)
+        storage._identity = identity
+        with storage._transaction("BEGIN IMMEDIATE") as tables:
+            make_tables(tables.connection, identity, secret)
+        return storage
 
-    def _ask(self, name: str, **parameters: Any) -> sqlite3.Cursor:
-        return self._connection.execute(self._sql[name], parameters)
+    @property
+    def identity(self) -> Identity:
+        """Which ledger it is; read when it is opened, and compared at every load.
 
-    def _damaged(self, what: str) -> LedgerCorrupt:
-        msg = (
-            f"{what}. Someone edited the ledger, or it is damaged: restore a backup "
-            "before any further step."
+        Raises:
+            LedgerMissing: If there is none.
+            LedgerUnavailable: If it cannot be read, or is of another version.
+        """
+        if self._identity is None:
+            with self.read() as tables:
+                return tables.identity
+        return self._identity
+
+    @property
+    def unwritable(self) -> LedgerUnavailable | None:
+        """Why this process may only read the file; None if it may write it."""
+        if self._read_only:
+            return read_only_error(self.place)
+        return self._forbidden()
+
+    def write(self) -> AbstractContextManager[Tables]:
+        """Run a block in one immediate transaction under the ledger's lock.
+
+        Raises:
+            LedgerUnavailable: If this process may only read the file, among others.
+        """
+        if (why := self.unwritable) is not None:
+            raise why
+        return self._transaction("BEGIN IMMEDIATE")
+
+    def read(self) -> AbstractContextManager[Tables]:
+        """Run a block that reads one consistent state; the right to read will do."""
+        return self._reading() if self._forbidden() else self._transaction("BEGIN")
+
+    def close(self) -> None:
+        """Close the connection; a later call opens it again.
+
+        Raises:
+            LedgerUnavailable: If another thread was in a transaction for too long.
+        """
+        self._reader.close()
+        self._after_unseen_fork()
+        turn = Turn()
+        try:
+            try:
+                if not self._line.take(turn, self._lock_seconds):
+                    raise self._busy(within=True)
+                self._close_connection(self._lock_seconds)
+            finally:
+                self._end(turn)
+        finally:
+            self._end(turn)
+        self._file = None
+
+    def _forbidden(self) -> LedgerUnavailable | None:
+        if self._connection is not None or may_write(self.path):
+            return None
+        return not_writable(self.path, self.place)
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[Tables]:
+        """Run a block in one transaction."""
+        turn, whole, since = Turn(), False, time.monotonic()
+        try:
+            try:
+                connection = self._begun(turn, begin)
+                yield self._within(connection)
+                connection.execute("COMMIT")
+                # What went into a file that is not there any more is no commit.
+                self._check_same_files()
+                whole = True
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                # The driver cannot decode messages that quote damaged text.
+                raise translated(
+                    error, self.path, self.place, time.monotonic() - since
+                ) from error
+            except OSError as error:
+                raise unavailable(self.path, error) from error
+            finally:
+                self._end(turn, whole=whole)
+        finally:
+            # An interrupt may have come before the line above.
+            self._end(turn, whole=whole)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Tables]:
+        since = time.monotonic()
+        try:
+            with self._reader.opened() as connection:
+                yield self._within(connection)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise translated(
+                error, self.path, self.place, time.monotonic() - since
+            ) from error
+        except OSError as error:
+            raise unavailable(self.path, error) from error
+
+    def _within(self, connection: sqlite3.Connection) -> Tables:
+        if self._identity is None:
+            self._identity = newest_identity(connection, self.place)
+        return Tables(connection, self.place, self._identity)
+
+    def _begun(self, turn: Turn, begin: str) -> sqlite3.Connection:
+        """Keep other threads and processes away and begin a transaction."""
+        self._after_unseen_fork()
+        until = time.monotonic() + self._lock_seconds
+        if not self._line.take(turn, self._lock_seconds):
+            raise self._busy(within=True)
+        if self._file_lock.is_held:
+            # An interrupt kept the turn before from its end.
+            self._drop()
+            self._file_lock.free()
+        self._lock(until)
+        connection = self._open()
+        connection.execute(begin)
+        return connection
+
+    def _end(self, turn: Turn, *, whole: bool = False) -> None:
+        """Let go of all that a turn holds; a second time, of nothing more.
+
+        Args:
+            turn: The turn; nothing happens if it has not come or has ended.
+            whole: Whether its transaction was committed. After anything else the
+                connection may still be inside of one.
+        """
+        if self._line.is_first(turn):
+            if self._file_lock.is_held and not whole:
+                self._drop()
+            self._file_lock.free()
+        self._line.leave(turn)
+
+    def _lock(self, until: float) -> None:
+        """Keep other processes away."""
+        # Also so that no lock is made where a ledger was.
+        self._check_present()
+        if self._file_lock.take(until) is None:
+            raise self._busy(within=False)
+
+    def _open(self) -> sqlite3.Connection:
+        if self._file is None:
+            self._file = file_id(self.path)
+        self._check_usable()
+        self._check_same_files()
+        if self._connection is None:
+            self._connection = self._connect()
+            self._wal = file_id(self._wal_path)
+        return self._connection
+
+    def _check_usable(self) -> None:
+        if self._file in _unusable:
+            msg = (
+                f"the ledger {self.path} cannot be used by this process: "
+                f"{_unusable[self._file]}. The step did not run; start it again."
+            )
+            raise LedgerUnavailable(msg, ledger=self.place)
+
+    def _check_present(self) -> None:
+        try:
+            # Path.is_file is false, too, where this user may not look.
+            mode = os.stat(self.path).st_mode  # noqa: PTH116 (asked at each step)
+        except FileNotFoundError:
+            mode = 0
+        if not stat.S_ISREG(mode):
+            if self._file is not None:
+                raise self._removed()
+            msg = (
+                f"there is no ledger at {self.path}. Work in the project's folder; "
+                "for a new project, make it with `dpflow init`, or with `dpflow ledger "
+                "init` where its policies are. If there was a ledger, restore it: a "
+                "new, empty one would forget what has been spent."
+            )
+            raise LedgerMissing(msg, ledger=self.place)
+
+    def _removed(self) -> LedgerMissing:
+        msg = f"the ledger {self.path} was removed while in use; restore it"
+        return LedgerMissing(msg, ledger=self.place)
+
+    def _connect(self) -> sqlite3.Connection:
+        check_before_opening(self.path, self.place)
+        self._wal = None
+        # Known before it is used, so that whatever happens now closes it.
+        self._connection = connection = sqlite3.connect(
+            f"{self.path.as_uri()}?mode=rw",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=5,
         )
-        return LedgerCorrupt(msg, ledger=self.place)
+        set_durable(connection, self.path)
+        if self._read_only:
+            connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def _check_same_files(self) -> None:
+        """Refuse to write into files that are no longer at their paths."""
+        found = file_id(self.path)
+        if found is None:
+            raise self._removed()
+        if found != self._file:
+            msg = f"the ledger {self.path} was replaced while in use; restart the run"
+            raise LedgerCorrupt(msg, ledger=self.place)
+        if self._connection is not None and self._wal != file_id(self._wal_path):
+            self._drop()
+            self._check_usable()
+
+    def _busy(self, *, within: bool) -> LedgerUnavailable:
+        kind = "thread of this process" if within else "process"
+        lock = self._file_lock.path
+        name = self._line.first_name() if within else holder_of(lock)
+        who = f"another {kind}, {name}," if name else f"another {kind}"
+        then = "" if name else f", or find it with `fuser {lock}`"
+        msg = (
+            f"{who} holds the lock of the ledger {self.path}; waited "
+            f"{self._lock_seconds:g} s. The step did not run; try again{then}."
+        )
+        waited = self._lock_seconds
+        return LedgerUnavailable(msg, ledger=self.place, waited=waited, holder=name)
+
+    def _drop(self) -> None:
+        """Close the connection, while the lock is held: closing may checkpoint."""
+        connection = self._connection
+        if connection is None:
+            return
+        with suppress(sqlite3.Error):
+            # Closing does not, as long as an error's traceback refers to a cursor.
+            connection.rollback()
+        if not self._has_its_log():
+            # A process that reads the file by itself, say to copy it, loses SQLite's
+            # locks on it; then the next to close it takes the -wal file away.
+            self._abandon(
+                "its -wal file was removed while in use, by hand or because this "
+                "process opened and closed the ledger's file without SQLite"
+            )
+            return
+        with suppress(sqlite3.Error):
+            connection.close()
+        self._connection = None
+
+    def _has_its_log(self) -> bool:
+        """Say whether the -wal file is the one that was opened, if that is known."""
+        try:
+            return self._wal in (None, file_id(self._wal_path))
+        except OSError:
+            return False
+
+    def _close_connection(self, seconds: float) -> None:
+        """Close the connection under the lock, or without it after so many seconds."""
+        if self._connection is not None:
+            with suppress(OSError):
+                self._file_lock.take(time.monotonic() + seconds)
+            self._drop()
+
+    def _abandon(self, reason: str) -> None:
+        """Give up the file in this process, and the connection without closing it.
+
+        Closing, even by the destructor at exit, would delete other processes' -wal.
+        """
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+        self._connection = None
+        if self._file is not None:
+            _unusable[self._file] = reason
+
+    # SQLite remembers per process which locks it holds on a file. A forked child
+    # inherits that memory but not the locks: with a connection of its own it would
+    # write to a file that others think nobody uses, and its commits would be lost.
+    # So no connection is open while this process forks.
+
+    def _before_fork(self) -> None:
+        if self._line.is_of_this_thread():
+            # It forks inside a transaction.
+            return
+        turn = self._forking[threading.get_ident()] = Turn()
+        if self._line.take(turn, _FORK_SECONDS):
+            self._close_connection(_FORK_SECONDS)
+            self._file_lock.free()
+
+    def _after_fork_in_parent(self) -> None:
+        turn = self._forking.get(threading.get_ident())
+        if turn is not None:
+            self._end(turn)
+            self._forking.pop(threading.get_ident(), None)
+
+    def _after_fork_in_child(self) -> None:
+        if self._connection is not None:
+            # A thread of the parent was inside a transaction for long.
+            self._abandon("its parent was using it when it forked; try `spawn`")
+        # An inherited descriptor keeps the lock held after the parent's death.
+        self._file_lock.leave_to_parent()
+        # The threads that stood in line are the parent's.
+        self._line, self._pid = Line(), os.getpid()
+        self._forking.clear()
+
+    def _after_unseen_fork(self) -> None:
+        if self._pid != os.getpid():
+            # A fork that Python did not make, and so did not tell of.
+            self._after_fork_in_child()
 
 
-def _parameters(keys: Keys) -> dict[str, str]:
-    gates = [
-        (book, f"/{place}" if place else "")
-        for book, places in keys.gates.items()
-        for place in places
-    ]
-    return {
-        "books": json.dumps([*keys.books, *keys.whole]),
-        "gates": json.dumps(gates),
-        "charges": json.dumps(keys.charges),
-        "releases": json.dumps(keys.releases),
-        "runs": json.dumps(keys.runs),
-        "granted": json.dumps(keys.granted),
-        "claims": json.dumps(keys.claims),
-        "whole": json.dumps(keys.whole),
-    }
+#: All that may be open when this process forks.
+_storages: WeakSet[SqliteStorage] = WeakSet()
+#: Files whose locks SQLite wrongly believes to hold in this process, and why.
+_unusable: dict[FileId, str] = {}
 
 
-def _entries_behind(columns: tuple[Any, ...]) -> Iterator[tuple[str, int]]:
-    """Yield the entries that a row must agree with."""
-    match columns[0]:
-        case "book" if columns[2]:
-            yield columns[1], columns[2]
-        case "term":
-            yield columns[1], columns[3]
-        case "account":
-            yield columns[2], columns[3]
-        case "run" if columns[5] is not None:
-            book, number = json.loads(columns[5])
-            yield book, number
-        case "charge":
-            for book, numbers in json.loads(columns[4]).items():
-                yield from ((book, number) for number in numbers if number)
+def _tell(method: Callable[[SqliteStorage], None]) -> None:
+    for storage in list(_storages):
+        method(storage)
 
 
-def _row(columns: tuple[Any, ...], entry: Callable[[str, int], Entry]) -> Row:
-    """Read a row from the columns of `load`."""
-    kind, a, b, c, d, e, f, g, h, i = columns
-    match kind:
-        case "epoch":
-            return Epoch(a)
-        case "book":
-            frozen = None if d is None else json.loads(d)
-            return Book(a, b, c, frozen, json.loads(e), f)
-        case "term":
-            return Term(a, b, c, entry(a, c).body.get("term", {}))
-        case "account":
-            told = tuple(json.loads(g))
-            return Account(a, b, c, _amounts(d), _amounts(e), bool(f), told)
-        case "charge":
-            places = {book: (n[0], n[1]) for book, n in json.loads(d).items()}
-            return Charge(a, b, c, places, _sums(e), _sums(f), g, h, i)
-        case "release":
-            return Release(a, b, c, d, e)
-        case "run":
-            refused = tuple((r[0], r[1], bool(r[2])) for r in json.loads(b))
-            unheld = None if e is None else json.loads(e)
-            place = None if unheld is None else (unheld[0], unheld[1])
-            return Run(a, refused, tuple(json.loads(c)), d, place)
-        case "granted":
-            return Granted(a, b, _sums(c))
-        case _:
-            return Claim(a, json.loads(b))
-
-
-def _columns(row: Row, values: Mapping[str, str]) -> tuple[Any, ...]:
-    """Return a row as its table keeps it."""
-    match row:
-        case Book(name, number, head, frozen, ran, terms):
-            told = None if frozen is None else canonical(frozen)
-            return name, number, head, told, canonical(ran), terms
-        case Term(book, number, entry):
-            return book, number, entry
-        case Account(name, book, entry, settled, held, overdrawn, told):
-            sums = canonical(settled), canonical(held)
-            return name, book, entry, *sums, int(overdrawn), canonical(told)
-        case Charge(name, state, owner, places, held, added, covers, key, epoch):
-            sums = canonical(held), canonical(added)
-            return name, state, owner, canonical(places), *sums, covers, key, epoch
-        case Release(key, charge, book, state, digest):
-            value = values.get(key) if state == "settled" else None
-            return key, charge, book, state, digest, value
-        case Run(name, refused, halted, preflight, unheld):
-            place = None if unheld is None else canonical(unheld)
-            return name, canonical(refused), canonical(halted), preflight, place
-        case Granted(book, step, most):
-            return book, step, canonical(most)
-        case Claim(name, by):
-            return name, canonical(by)
-        case _:
-            return ()
-
-
-def _amounts(text: str) -> tuple[int, ...]:
-    return tuple(json.loads(text))
-
-
-def _sums(text: str) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(amounts) for name, amounts in json.loads(text).items()}
-
-
-def make_tables(connection: sqlite3.Connection, identity: Mapping[str, Any]) -> None:
-    """Make the tables of a new ledger and enter its identity, in one transaction."""
-    sql = statements("sqlite")
-    connection.executescript(f"BEGIN IMMEDIATE;\n{sql['schema']};")
-    connection.execute(sql["create_ledger"], identity)
-    connection.execute("COMMIT")
+os.register_at_fork(
+    before=lambda: _tell(SqliteStorage._before_fork),  # noqa: SLF001
+    after_in_parent=lambda: _tell(SqliteStorage._after_fork_in_parent),  # noqa: SLF001
+    after_in_child=lambda: _tell(SqliteStorage._after_fork_in_child),  # noqa: SLF001
+)

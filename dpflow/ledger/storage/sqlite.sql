@@ -34,11 +34,19 @@ CREATE TABLE account (
     held TEXT NOT NULL,
     overdrawn INTEGER NOT NULL CHECK (overdrawn IN (0, 1)),
     told TEXT NOT NULL,
-    -- A list of digits and commas: no sign, fraction, space or empty number.
-    CHECK (settled GLOB '[[][0-9]*]' AND NOT settled GLOB '*[^][0-9,]*'),
-    CHECK (held GLOB '[[][0-9]*]' AND NOT held GLOB '*[^][0-9,]*')
+    -- Numbers between commas: no sign, fraction, space or empty number.
+    CONSTRAINT account_settled_check CHECK (
+        settled GLOB '[[][0-9]*]'
+        AND trim(substr(settled, 2, length(settled) - 2), ',0123456789') = ''
+        AND instr(settled, ',,') = 0 AND instr(settled, ',]') = 0
+    ),
+    CONSTRAINT account_held_check CHECK (
+        held GLOB '[[][0-9]*]'
+        AND trim(substr(held, 2, length(held) - 2), ',0123456789') = ''
+        AND instr(held, ',,') = 0 AND instr(held, ',]') = 0
+    )
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX account_of_book ON account (book);
+-- With a rowid: without one, an entry of more than 1,000 bytes takes a page of its own.
 CREATE TABLE entry (
     book TEXT NOT NULL,
     number INTEGER NOT NULL CHECK (number > 0),
@@ -50,7 +58,7 @@ CREATE TABLE entry (
     writer TEXT NOT NULL,
     hash TEXT NOT NULL CHECK (length(hash) = 64),
     PRIMARY KEY (book, number)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 CREATE TABLE charge (
     id TEXT PRIMARY KEY,
     state TEXT NOT NULL
@@ -89,117 +97,203 @@ CREATE TABLE claim (
     name TEXT PRIMARY KEY,
     said TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX entry_rare ON entry (book, number, kind)
+    WHERE kind NOT IN ('reserve', 'settle', 'void', 'seal');
+CREATE INDEX entry_of_kind ON entry (book, kind, number)
+    WHERE kind NOT IN ('reserve', 'settle', 'void', 'seal');
+-- A charge is made once in a book, and ends there once.
+CREATE UNIQUE INDEX entry_made ON entry (charge, book) WHERE kind = 'reserve';
+CREATE UNIQUE INDEX entry_ended ON entry (charge, book)
+    WHERE kind IN ('settle', 'void', 'forfeit', 'seal');
 CREATE TRIGGER entry_is_kept BEFORE DELETE ON entry
 BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 CREATE TRIGGER entry_stays BEFORE UPDATE ON entry
 BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 
--- name: load
-WITH
-named_charge (id) AS (
-    SELECT value FROM json_each(:charges)
-    UNION SELECT charge FROM release
-        WHERE key IN (SELECT value FROM json_each(:releases))
-    UNION SELECT preflight FROM run
-        WHERE id IN (SELECT value FROM json_each(:runs)) AND preflight IS NOT NULL
-),
-place (book, made) AS (
-    SELECT part.key, json_extract(part.value, '$[0]')
-    FROM charge, json_each(charge.places) AS part
-    WHERE charge.id IN (SELECT id FROM named_charge)
-),
-named_account (id) AS (
-    SELECT book.name || '#' || book.terms || json_extract(gate.value, '$[1]')
-    FROM json_each(:gates) AS gate
-    JOIN book ON book.name = json_extract(gate.value, '$[0]')
-    UNION SELECT posting.key
-        FROM place
-        JOIN entry ON entry.book = place.book AND entry.number = place.made,
-            json_each(entry.postings) AS posting
-    UNION SELECT id FROM account WHERE book IN (SELECT value FROM json_each(:whole))
-),
-named_term (book, number) AS (
-    SELECT name, terms FROM book WHERE name IN (SELECT value FROM json_each(:books))
-    UNION SELECT book, number FROM term
-        WHERE book IN (SELECT value FROM json_each(:whole))
-    UNION SELECT substr(id, 1, instr(id, '#') - 1),
-            CAST(substr(id, instr(id, '#') + 1) AS INTEGER)
-        FROM named_account
-)
-SELECT 'epoch', epoch, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM ledger
-UNION ALL
-SELECT 'book', name, number, hash, frozen, ran, terms, NULL, NULL, NULL FROM book
-WHERE name IN (SELECT value FROM json_each(:books) UNION SELECT book FROM place)
-UNION ALL
-SELECT 'term', term.book, term.number, term.entry, NULL, NULL, NULL, NULL, NULL, NULL
-FROM named_term
-JOIN term ON term.book = named_term.book AND term.number = named_term.number
-UNION ALL
+-- What `load` asks, in one statement: those of these parts that its keys need, each as
+-- often as it has keys. A part gives the kind of a row and nine columns.
+-- (?) stands for as many parameters as there are keys, ((?, ?)) for as many pairs.
+
+-- name: load_ledger
+SELECT 'epoch', epoch, ledger_id, min_writer, NULL, NULL, NULL, NULL, NULL, NULL
+FROM ledger
+
+-- name: load_book
+SELECT 'book', book.name, book.number, book.hash, book.frozen, book.ran, book.terms,
+    term.number, term.entry, NULL
+FROM book
+LEFT JOIN term ON term.book = book.name AND term.number = book.terms
+WHERE book.name IN (?)
+
+-- name: load_gate
+SELECT 'account', account.id, account.book, account.entry, account.settled,
+    account.held, account.overdrawn, account.told, NULL, NULL
+FROM (VALUES ((?, ?))) AS gate
+CROSS JOIN book ON book.name = gate.column1
+CROSS JOIN account ON account.id = book.name || '#' || book.terms || gate.column2
+
+-- name: load_account
 SELECT 'account', id, book, entry, settled, held, overdrawn, told, NULL, NULL
-FROM account WHERE id IN (SELECT id FROM named_account)
-UNION ALL
+FROM account WHERE id IN (?)
+
+-- name: load_account_of_book
+SELECT 'account', account.id, account.book, account.entry, account.settled,
+    account.held, account.overdrawn, account.told, NULL, NULL
+FROM book
+CROSS JOIN account ON account.id >= book.name || '#' AND account.id < book.name || '$'
+WHERE book.name IN (?)
+
+-- name: load_term
+SELECT 'term', term.book, term.number, term.entry, NULL, NULL, NULL, NULL, NULL, NULL
+FROM (VALUES ((?, ?))) AS named
+CROSS JOIN term ON term.book = named.column1 AND term.number = named.column2
+
+-- name: load_term_of_book
+SELECT 'term', book, number, entry, NULL, NULL, NULL, NULL, NULL, NULL
+FROM term WHERE book IN (?)
+
+-- name: load_charge
 SELECT 'charge', id, state, owner, places, held, added, covers, key, epoch
-FROM charge WHERE id IN (SELECT id FROM named_charge)
-UNION ALL
+FROM charge WHERE id IN (?)
+
+-- name: load_release_of_charge
+SELECT 'release', release.key, release.charge, release.book, release.state,
+    release.digest, NULL, NULL, NULL, NULL
+FROM charge CROSS JOIN release ON release.key = charge.key
+WHERE charge.id IN (?)
+
+-- name: load_book_of_charge
+SELECT 'book', book.name, book.number, book.hash, book.frozen, book.ran, book.terms,
+    NULL, NULL, NULL
+FROM charge CROSS JOIN json_each(charge.places) AS place
+CROSS JOIN book ON book.name = place.key
+WHERE charge.id IN (?)
+
+-- name: load_account_of_charge
+SELECT 'account', account.id, account.book, account.entry, account.settled,
+    account.held, account.overdrawn, account.told, NULL, NULL
+FROM charge CROSS JOIN json_each(charge.held) AS part
+CROSS JOIN account ON account.id = part.key
+WHERE charge.id IN (?)
+
+-- name: load_release
 SELECT 'release', key, charge, book, state, digest, value, NULL, NULL, NULL
-FROM release
-WHERE key IN (
-    SELECT value FROM json_each(:releases)
-    UNION SELECT key FROM charge WHERE id IN (SELECT id FROM named_charge)
-)
-UNION ALL
+FROM release WHERE key IN (?)
+
+-- name: load_charge_of_release
+SELECT 'charge', charge.id, charge.state, charge.owner, charge.places, charge.held,
+    charge.added, charge.covers, charge.key, charge.epoch
+FROM release CROSS JOIN charge ON charge.id = release.charge
+WHERE release.key IN (?)
+
+-- name: load_run
 SELECT 'run', id, refused, halted, preflight, unheld, NULL, NULL, NULL, NULL
-FROM run WHERE id IN (SELECT value FROM json_each(:runs))
-UNION ALL
+FROM run WHERE id IN (?)
+
+-- name: load_charge_of_run
+SELECT 'charge', charge.id, charge.state, charge.owner, charge.places, charge.held,
+    charge.added, charge.covers, charge.key, charge.epoch
+FROM run CROSS JOIN charge ON charge.id = run.preflight
+WHERE run.id IN (?)
+
+-- name: load_granted
 SELECT 'granted', granted.book, granted.step, granted.most, NULL, NULL, NULL, NULL,
     NULL, NULL
-FROM json_each(:granted) AS wanted
-JOIN granted ON granted.book = json_extract(wanted.value, '$[0]')
-    AND granted.step = json_extract(wanted.value, '$[1]')
-UNION ALL
+FROM (VALUES ((?, ?))) AS named
+CROSS JOIN granted ON granted.book = named.column1 AND granted.step = named.column2
+
+-- name: load_claim
 SELECT 'claim', name, said, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-FROM claim WHERE name IN (SELECT value FROM json_each(:claims));
+FROM claim WHERE name IN (?)
 
 -- name: entries
 SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
-    entry.at, entry.writer, entry.hash, coalesce(before.hash, '')
-FROM json_each(:wanted) AS wanted
-JOIN entry ON entry.book = json_extract(wanted.value, '$[0]')
-    AND entry.number = json_extract(wanted.value, '$[1]')
+    entry.at, entry.writer, entry.hash, before.hash
+FROM (VALUES ((?, ?))) AS named
+CROSS JOIN entry ON entry.book = named.column1 AND entry.number = named.column2
 LEFT JOIN entry AS before
     ON before.book = entry.book AND before.number = entry.number - 1;
 
--- name: pages
+-- name: after
 SELECT book, number, kind, charge, postings, body, at, writer, hash
 FROM entry WHERE book = :book AND number > :after ORDER BY number LIMIT :limit;
+
+-- name: newest
+SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
+    entry.at, entry.writer, entry.hash, before.hash
+FROM entry
+LEFT JOIN entry AS before
+    ON before.book = entry.book AND before.number = entry.number - 1
+WHERE entry.book = :book AND (:before IS NULL OR entry.number < :before)
+ORDER BY entry.number DESC LIMIT :limit;
+
+-- name: rare
+SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
+    entry.at, entry.writer, entry.hash, before.hash
+FROM entry INDEXED BY entry_rare
+LEFT JOIN entry AS before
+    ON before.book = entry.book AND before.number = entry.number - 1
+WHERE entry.book = :book AND (:before IS NULL OR entry.number < :before)
+    AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
+ORDER BY entry.number DESC LIMIT :limit;
+
+-- name: rare_of_kind
+SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
+    entry.at, entry.writer, entry.hash, before.hash
+FROM entry INDEXED BY entry_of_kind
+LEFT JOIN entry AS before
+    ON before.book = entry.book AND before.number = entry.number - 1
+WHERE entry.book = :book AND (:before IS NULL OR entry.number < :before)
+    AND entry.kind = :kind AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
+ORDER BY entry.number DESC LIMIT :limit;
+
+-- name: open_charges
+SELECT id FROM charge WHERE state = 'open' ORDER BY id;
+
+-- name: releases
+SELECT key, charge, book, state, digest, length(value) FROM release ORDER BY key;
+
+-- What follows reads rows as they are kept, for who checks all of them.
+
+-- name: kept_book
+SELECT * FROM book WHERE name > :above ORDER BY name LIMIT :limit;
+
+-- name: kept_account
+SELECT * FROM account WHERE id > :above ORDER BY id LIMIT :limit;
+
+-- name: kept_charge
+SELECT * FROM charge WHERE id > :above ORDER BY id LIMIT :limit;
+
+-- name: kept_release
+SELECT * FROM release WHERE key > :above ORDER BY key LIMIT :limit;
+
+-- name: kept_run
+SELECT * FROM run WHERE id > :above ORDER BY id LIMIT :limit;
+
+-- name: kept_claim
+SELECT * FROM claim WHERE name > :above ORDER BY name LIMIT :limit;
+
+-- name: kept_term
+SELECT * FROM term ORDER BY book, number;
+
+-- name: kept_granted
+SELECT * FROM granted ORDER BY book, step;
+
+-- name: secret
+SELECT release_secret FROM ledger;
 
 -- name: books
 SELECT name FROM book ORDER BY name;
 
+-- What follows writes rows: (?) stands for as many as there are.
+
 -- name: entry
 INSERT INTO entry (book, number, kind, charge, postings, body, at, writer, hash)
-SELECT json_extract(value, '$[0]'),
-    json_extract(value, '$[1]'),
-    json_extract(value, '$[2]'),
-    json_extract(value, '$[3]'),
-    json_extract(value, '$[4]'),
-    json_extract(value, '$[5]'),
-    json_extract(value, '$[6]'),
-    json_extract(value, '$[7]'),
-    json_extract(value, '$[8]')
-FROM json_each(:rows);
-
--- What follows writes rows. WHERE TRUE keeps ON CONFLICT from being read as a join's.
+VALUES ((?, ?, ?, ?, ?, ?, ?, ?, ?));
 
 -- name: book
 INSERT INTO book (name, number, hash, frozen, ran, terms)
-SELECT json_extract(value, '$[0]'),
-    json_extract(value, '$[1]'),
-    json_extract(value, '$[2]'),
-    json_extract(value, '$[3]'),
-    json_extract(value, '$[4]'),
-    json_extract(value, '$[5]')
-FROM json_each(:rows) WHERE TRUE
+VALUES ((?, ?, ?, ?, ?, ?))
 ON CONFLICT (name) DO UPDATE SET number = excluded.number,
     hash = excluded.hash,
     frozen = excluded.frozen,
@@ -208,24 +302,13 @@ ON CONFLICT (name) DO UPDATE SET number = excluded.number,
 
 -- name: term
 INSERT INTO term (book, number, entry)
-SELECT json_extract(value, '$[0]'),
-    json_extract(value, '$[1]'),
-    json_extract(value, '$[2]')
-FROM json_each(:rows) WHERE TRUE
+VALUES ((?, ?, ?))
 ON CONFLICT (book, number) DO UPDATE SET entry = excluded.entry;
 
 -- name: account
 INSERT INTO account (id, book, entry, settled, held, overdrawn, told)
-SELECT json_extract(value, '$[0]'),
-    json_extract(value, '$[1]'),
-    json_extract(value, '$[2]'),
-    json_extract(value, '$[3]'),
-    json_extract(value, '$[4]'),
-    json_extract(value, '$[5]'),
-    json_extract(value, '$[6]')
-FROM json_each(:rows) WHERE TRUE
-ON CONFLICT (id) DO UPDATE SET book = excluded.book,
-    entry = excluded.entry,
+VALUES ((?, ?, ?, ?, ?, ?, ?))
+ON CONFLICT (id) DO UPDATE SET entry = excluded.entry,
     settled = excluded.settled,
     held = excluded.held,
     overdrawn = excluded.overdrawn,
@@ -233,34 +316,16 @@ ON CONFLICT (id) DO UPDATE SET book = excluded.book,
 
 -- name: charge
 INSERT INTO charge (id, state, owner, places, held, added, covers, key, epoch)
-SELECT json_extract(value, '$[0]'),
-    json_extract(value, '$[1]'),
-    json_extract(value, '$[2]'),
-    json_extract(value, '$[3]'),
-    json_extract(value, '$[4]'),
-    json_extract(value, '$[5]'),
-    json_extract(value, '$[6]'),
-    json_extract(value, '$[7]'),
-    json_extract(value, '$[8]')
-FROM json_each(:rows) WHERE TRUE
+VALUES ((?, ?, ?, ?, ?, ?, ?, ?, ?))
 ON CONFLICT (id) DO UPDATE SET state = excluded.state,
     owner = excluded.owner,
     places = excluded.places,
     held = excluded.held,
-    added = excluded.added,
-    covers = excluded.covers,
-    key = excluded.key,
-    epoch = excluded.epoch;
+    added = excluded.added;
 
 -- name: release
 INSERT INTO release (key, charge, book, state, digest, value)
-SELECT json_extract(value, '$[0]'),
-    json_extract(value, '$[1]'),
-    json_extract(value, '$[2]'),
-    json_extract(value, '$[3]'),
-    json_extract(value, '$[4]'),
-    json_extract(value, '$[5]')
-FROM json_each(:rows) WHERE TRUE
+VALUES ((?, ?, ?, ?, ?, ?))
 ON CONFLICT (key) DO UPDATE SET charge = excluded.charge,
     book = excluded.book,
     state = excluded.state,
@@ -269,12 +334,7 @@ ON CONFLICT (key) DO UPDATE SET charge = excluded.charge,
 
 -- name: run
 INSERT INTO run (id, refused, halted, preflight, unheld)
-SELECT json_extract(value, '$[0]'),
-    json_extract(value, '$[1]'),
-    json_extract(value, '$[2]'),
-    json_extract(value, '$[3]'),
-    json_extract(value, '$[4]')
-FROM json_each(:rows) WHERE TRUE
+VALUES ((?, ?, ?, ?, ?))
 ON CONFLICT (id) DO UPDATE SET refused = excluded.refused,
     halted = excluded.halted,
     preflight = excluded.preflight,
@@ -282,27 +342,33 @@ ON CONFLICT (id) DO UPDATE SET refused = excluded.refused,
 
 -- name: granted
 INSERT INTO granted (book, step, most)
-SELECT json_extract(value, '$[0]'),
-    json_extract(value, '$[1]'),
-    json_extract(value, '$[2]')
-FROM json_each(:rows) WHERE TRUE
+VALUES ((?, ?, ?))
 ON CONFLICT (book, step) DO UPDATE SET most = excluded.most;
 
 -- name: claim
 INSERT INTO claim (name, said)
-SELECT json_extract(value, '$[0]'),
-    json_extract(value, '$[1]')
-FROM json_each(:rows) WHERE TRUE
+VALUES ((?, ?))
 ON CONFLICT (name) DO UPDATE SET said = excluded.said;
 
 -- name: epoch
-UPDATE ledger SET epoch = :epoch;
+UPDATE ledger SET epoch = ?;
 
 -- name: drop_release
-DELETE FROM release WHERE key = :key;
+DELETE FROM release WHERE key IN (?);
 
 -- name: create_ledger
 INSERT INTO ledger (one, ledger_id, schema_version, min_writer, epoch, release_secret,
     created_at, environment)
-VALUES (1, :ledger_id, :schema_version, :min_writer, 0, :release_secret, :at,
+VALUES (1, :ledger, :schema_version, :min_writer, 0, :secret, :created_at,
     :environment);
+
+-- What follows is asked of ledgers of other versions, too.
+
+-- name: tables
+SELECT count(*) FROM sqlite_master WHERE name = 'book';
+
+-- name: identity
+SELECT ledger_id, schema_version, min_writer, created_at FROM ledger;
+
+-- name: environment
+SELECT environment FROM ledger;

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from dpflow.config import settings
 from dpflow.ledger import open_ledger
-from dpflow.ledger.verify import verify
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts, open_reservations
 from tests.prefect.matrix.support import marks, wait_until
 

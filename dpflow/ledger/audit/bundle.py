@@ -1,0 +1,179 @@
+"""A bundle of evidence that others verify offline, without dpflow and without data.
+
+It holds the journal, the signed checkpoints in it, and the very files that say what an
+entry means, with a verifier that reads the bundle. Values of releases are not read; the
+journal has their digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import platform
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dpflow.exceptions import ConfigurationError, LedgerUnavailable
+from dpflow.ledger.audit import verifier as format_of
+from dpflow.ledger.audit.export import entry_columns
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.storage.base import SCHEMA_VERSION
+
+VERIFIER = "verify.py"
+README = "README.txt"
+#: The files that the verifier imports, beside itself in one folder.
+SHIPPED = (
+    "rows.py",
+    "entry.py",
+    "journal.py",
+    "checkpoint.py",
+    "audit/fold.py",
+    "audit/pinned.py",
+)
+_TEXT = """\
+Evidence of a dpflow ledger: its journal, with the policies that were applied and the
+checkpoints that were signed. Verify it with Python 3.11 or later, and nothing else:
+
+    python -I verify.py
+
+manifest.json     what is here, with the sha256 of each file and each journal's head
+manifest.hmac     HMAC-SHA256 of manifest.json with the ledger's key, if it was there
+journal.jsonl     every entry, dataset by dataset; `hash` chains each to the one before
+accounts.json     the sums of each account, as the ledger kept them
+verify.py         follows all of it again; take it from elsewhere if you trust nobody
+dpflow/           what the verifier is made of: the files that the ledger itself runs
+
+An entry's `hash` is the sha256 of the hash before it and of its other columns, as
+`entry_hash` in dpflow/ledger/entry.py writes them. What each kind of entry does is said
+in dpflow/ledger/journal.py, and nowhere else.
+
+A checkpoint is an entry; its `signature` is the HMAC-SHA256, with the ledger's key, of
+the JSON list
+
+    [ledger, dataset, number, hash, count, previous, sums]
+
+without spaces: `number` and `hash` are of the newest entry that was signed, `count`
+counts the dataset's checkpoints, `previous` is the signature of the one before, or "",
+and `sums` is the sha256 of what the checkpoint tells that everything came to.
+
+Costs are in the journal as they were declared. That each was priced right, and that the
+body of a step did what it declared, is not in here.
+"""
+
+
+def write_evidence(ledger: Ledger, place: Path, *, key: bytes | None = None) -> Path:
+    """Write a bundle as a new zip file.
+
+    Args:
+        ledger: The ledger, which is only read; others may go on using it.
+        place: The new file, for its owner's eyes only.
+        key: Signs the manifest.
+
+    Raises:
+        ConfigurationError: If there is such a file already.
+        LedgerUnavailable: If it cannot be written.
+    """
+    try:
+        descriptor = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor is no path)
+            _write_whole(file, place, ledger, key)
+    except FileExistsError:
+        msg = f"there is a file {place} already; name a new one"
+        raise ConfigurationError(msg) from None
+    except OSError as error:
+        msg = f"cannot write {place}: {error.strerror}"
+        raise LedgerUnavailable(msg, ledger=ledger.place) from error
+    return place
+
+
+def _write_whole(
+    file: BinaryIO, place: Path, ledger: Ledger, key: bytes | None
+) -> None:
+    """Write the bundle, or leave no part of it."""
+    try:
+        with zipfile.ZipFile(file, "w") as archive:
+            _fill(archive, ledger, key)
+    except BaseException:
+        place.unlink(missing_ok=True)
+        raise
+
+
+def _fill(archive: zipfile.ZipFile, ledger: Ledger, key: bytes | None) -> None:
+    with ledger.storage.read() as reading:
+        books = [row for row in reading.kept("book", limit=2**31) if row[1]]
+        accounts = [
+            dict(zip(format_of.ACCOUNT, row[:6], strict=True))
+            for row in reading.kept("account", limit=2**31)
+        ]
+    contents: dict[str, Iterable[str]] = {
+        format_of.JOURNAL: _journal(ledger, {row[0]: row[1] for row in books}),
+        format_of.ACCOUNTS: [json.dumps(accounts, indent=1, sort_keys=True) + "\n"],
+        README: [_TEXT],
+        **{name: [text] for name, text in verifier_files().items()},
+    }
+    sums = {
+        name: _write(archive, name, lines) for name, lines in sorted(contents.items())
+    }
+    manifest = {
+        "format": format_of.FORMAT,
+        "ledger": ledger.id,
+        "environment": ledger.environment,
+        "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "created_by": ledger.conditions.facts.get("who"),
+        "versions": {
+            "dpflow": str(getattr(sys.modules["dpflow"], "__version__", "unknown")),
+            "schema": SCHEMA_VERSION,
+            "python": platform.python_version(),
+        },
+        "files": sums,
+        "heads": {row[0]: [row[1], row[2]] for row in books},
+    }
+    text = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
+    _write(archive, format_of.MANIFEST, [text])
+    if key is not None:
+        signature = hmac.new(key, text.encode(), "sha256").hexdigest()
+        _write(archive, format_of.SIGNATURE, [f"{signature}\n"])
+
+
+def verifier_files() -> dict[str, str]:
+    """Return the verifier with all that it imports, by name: it needs nothing else."""
+    found = {VERIFIER: _source("audit/verifier.py")}
+    found |= {f"{folder}/__init__.py": '"""Part of dpflow."""\n' for folder in _FOLDERS}
+    found |= {f"dpflow/ledger/{name}": _source(name) for name in SHIPPED}
+    return found
+
+
+_FOLDERS = ("dpflow", "dpflow/ledger", "dpflow/ledger/audit")
+
+
+def _journal(ledger: Ledger, newest: dict[str, int]) -> Iterator[str]:
+    for columns in entry_columns(ledger, newest):
+        row = dict(zip(format_of.ENTRY, columns, strict=True))
+        yield f"{canonical(row)}\n"
+
+
+def _source(name: str) -> str:
+    return files("dpflow.ledger").joinpath(name).read_text("utf-8")
+
+
+def _write(archive: zipfile.ZipFile, name: str, lines: Iterable[str]) -> dict[str, Any]:
+    """Write a file as its lines come, and return its digest and length."""
+    found, length = hashlib.sha256(), 0
+    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = 0o644 << 16
+    with archive.open(info, "w", force_zip64=True) as file:
+        for line in lines:
+            data = line.encode()
+            found.update(data)
+            length += len(data)
+            file.write(data)
+    return {"sha256": found.hexdigest(), "bytes": length}

@@ -1,0 +1,170 @@
+"""The journals of all books, followed as one.
+
+It needs the standard library only, so that an auditor can run it alone.
+
+Each book numbers its own entries, and nothing orders those of two books. They are
+followed in an order that keeps three rules: an entry comes after those before it in its
+book; the entries of one change to a charge (its reserve, its adoption, its end) come
+together in all its books; and an entry comes after those that it names as `after`.
+
+Whatever the order, the rows are those that were stored. Books, terms, accounts and what
+was granted are moved by entries of one book. So is each book's word in a claim. The
+changes of a charge are in all its books, so that any of them orders two of these; a
+draw locks the books of its preflight, and what was added by hand adds up. Charges with
+one release key read the same datasets. A run collects refusals, whose order means
+nothing, and an entry that begins or refuses a preflight names those before it. The
+epoch is the highest one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+from dpflow.ledger.entry import Entry
+from dpflow.ledger.journal import follow
+from dpflow.ledger.rows import Charge, JournalError, Key, Row
+
+#: Kinds that are written in all books of a charge at once.
+TOGETHER = frozenset(
+    {"reserve", "adopt", "settle", "void", "forfeit", "seal"},
+)
+#: What following garbage raises, where its hashes fit.
+_GARBAGE = (
+    *(JournalError, ArithmeticError, AttributeError, LookupError),
+    *(RecursionError, TypeError, ValueError),
+)
+
+
+class Fold:
+    """The rows that entries come to.
+
+    Args:
+        rows: What was before the first entry; it is changed.
+        numbers: By book, the newest entry before.
+        seen: Told of each entry before it is followed; it may refuse one.
+
+    Attributes:
+        bad: By book, the first entry that does not follow, and why; what comes after
+            it in that book is left out.
+    """
+
+    def __init__(
+        self,
+        rows: dict[Key, Row] | None = None,
+        numbers: Mapping[str, int] | None = None,
+        seen: Callable[[Mapping[Key, Row], Entry], None] | None = None,
+    ) -> None:
+        self.rows: dict[Key, Row] = {} if rows is None else rows
+        self.numbers = dict(numbers or {})
+        self.bad: dict[str, tuple[int, str]] = {}
+        self._seen = seen
+        self._waiting: dict[str, deque[Entry]] = {}
+        self._books = {
+            row.id: tuple(row.places)
+            for row in self.rows.values()
+            if isinstance(row, Charge) and len(row.places) > 1
+        }
+
+    def add(self, book: str, entries: Iterable[Entry]) -> None:
+        """Add the next entries of a book."""
+        if book not in self.bad:
+            self._waiting.setdefault(book, deque()).extend(entries)
+
+    def spoil(self, book: str, number: int, problem: str) -> None:
+        """Give a book up from an entry on; what was added before is followed."""
+        self.bad.setdefault(book, (number, problem))
+
+    def is_waiting(self, book: str) -> bool:
+        """Say whether entries of a book wait for those of others."""
+        return bool(self._waiting.get(book))
+
+    def advance(self) -> None:
+        """Follow all entries that do not wait for others."""
+        moved = True
+        while moved:
+            moved = False
+            for book, waiting in self._waiting.items():
+                while waiting and self._may_come(book, waiting[0]):
+                    moved = True
+
+    def end(self) -> None:
+        """Say of entries that wait in vain that they stand alone."""
+        self.advance()
+        for book, waiting in self._waiting.items():
+            if waiting:
+                entry = waiting[0]
+                what = "it stands alone: what was written with it is in no other book"
+                self.spoil(book, entry.number, what)
+                waiting.clear()
+
+    def _may_come(self, book: str, entry: Entry) -> bool:
+        """Follow an entry, with those that belong to it, if none of them waits."""
+        books: Iterable[str] | None = None
+        if entry.kind in TOGETHER:
+            try:
+                books = self._together(entry)
+            except _GARBAGE as error:
+                self._give_up(book, entry, error)
+                return True
+        if books is None:
+            books = (book,)
+        heads = []
+        for each in books:
+            waiting = self._waiting.get(each)
+            if waiting:
+                head = waiting[0]
+                if (head.charge, head.kind) != (entry.charge, entry.kind):
+                    return False
+                heads.append(head)
+            elif each not in self.bad:
+                return False
+        if "after" in entry.body and not all(map(self._is_past, entry.body["after"])):
+            return False
+        for head in heads:
+            self._follow(head)
+        return True
+
+    def _together(self, entry: Entry) -> tuple[str, ...] | None:
+        """Return the books of an entry's charge; None if there is only its own."""
+        charge = entry.charge or ""
+        if entry.kind == "reserve":
+            accounts = entry.body["accounts"]
+            # In the order in which they were written: a release has the first.
+            books = tuple(dict.fromkeys(name.partition("#")[0] for name in accounts))
+            if entry.book not in books:
+                what = f"it reserves on accounts of other books only: {accounts}"
+                raise JournalError(what)
+            if len(books) == 1:
+                return None
+            self._books[charge] = books
+            return books
+        return self._books.get(charge)
+
+    def _is_past(self, place: tuple[str, int]) -> bool:
+        book, number = place
+        return book in self.bad or self.numbers.get(book, 0) >= number
+
+    def _follow(self, entry: Entry) -> None:
+        self._waiting[entry.book].popleft()
+        rows = self.rows
+        try:
+            if self._seen is not None:
+                self._seen(rows, entry)
+            changes = follow(rows, entry)
+        except _GARBAGE as error:
+            self._give_up(entry.book, entry, error)
+            return
+        self.numbers[entry.book] = entry.number
+        for key, row in changes.items():
+            if row is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = row
+
+    def _give_up(self, book: str, entry: Entry, error: Exception) -> None:
+        what = str(error)
+        if not isinstance(error, JournalError):
+            what = f"it is no entry of its kind ({type(error).__name__})"
+        self.bad[book] = (entry.number, what)
+        self._waiting[book].clear()

@@ -1,0 +1,389 @@
+"""A ledger that forgot charges, made safe again.
+
+The witness tells how much was charged. What the ledger lacks of it is charged again, in
+full and on the same accounts, by entries of kind `repair`; nothing is ever lowered, and
+which outputs those charges stand for stays unknown. A dataset that lost a decision is
+frozen. Each lost entry is named by the repair that charged it, so that one which died
+before it began the witness anew is not made a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dpflow.accounting.tally import Tally
+from dpflow.exceptions import ConfigurationError
+from dpflow.ledger import orders
+from dpflow.ledger.audit.lost import (
+    LostDecisions,
+    LostRelease,
+    is_unused,
+    lost_decisions,
+    perhaps_lost,
+)
+from dpflow.ledger.decision.gates import Gate, gate_at, remainder, split
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys, State
+from dpflow.ledger.orders import Repair, lost_name
+from dpflow.ledger.rows import Account, Amounts, epoch_of
+from dpflow.ledger.storage.base import Reading
+from dpflow.ledger.witness.base import WitnessBase
+from dpflow.ledger.witness.check import begin_anew, beginning, missing
+from dpflow.ledger.witness.file import KEPT
+from dpflow.ledger.witness.lines import HEAD, Line
+from dpflow.policy import Policy
+
+_LISTED = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What the ledger lacks of one account.
+
+    Attributes:
+        account: Its id; the ledger may lack the whole account.
+        missing: The entries that the witness saw.
+        present: What the ledger says was used, in the theorem's currency; None if it
+            lacks the account.
+        repaired: What it will say, or says now that it was repaired.
+    """
+
+    account: str
+    missing: tuple[Line, ...]
+    present: Mapping[str, str] | None
+    repaired: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The ledger beside its witness.
+
+    Attributes:
+        lines: How many entries the witness saw.
+        losses: What the ledger lacks; empty if it lacks nothing.
+        older: Whether the ledger is a copy from before a repair.
+        epoch: How many repairs the ledger had.
+        unsigned: How many signed checkpoints it lacks; they cannot be made again, and
+            the next `verify` signs anew.
+        lost: Decisions that it lacks; a repair freezes their datasets.
+        again: How many lost entries a repair has charged that died before it began
+            the witness anew.
+    """
+
+    lines: int
+    losses: tuple[Loss, ...]
+    older: bool
+    epoch: int
+    unsigned: int = 0
+    lost: tuple[LostDecisions, ...] = ()
+    again: int = 0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the ledger holds all that was witnessed."""
+        return not (self.losses or self.older or self.unsigned or self.again)
+
+    @property
+    def releases(self) -> tuple[LostRelease, ...]:
+        """What was perhaps kept under the charges that are missing."""
+        return perhaps_lost([line for loss in self.losses for line in loss.missing])
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether each missing charge is told, not only the newest of an account."""
+        return all(e.kind != HEAD for loss in self.losses for e in loss.missing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lines:
+    """What the witness tells of one account.
+
+    Attributes:
+        gone: Lines that the ledger lacks.
+        joined: Whether the witness surely has every line about it after one that the
+            ledger holds.
+        begun: Whether one of them stands for all before it.
+    """
+
+    gone: tuple[Line, ...]
+    joined: bool
+    begun: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A comparison, and what a repair would do about it."""
+
+    comparison: Comparison
+    losses: Mapping[str, orders.Loss]
+
+
+def compare(ledger: Ledger) -> Comparison:
+    """Compare a ledger with its witness; nothing is changed.
+
+    Raises:
+        ConfigurationError: If the witness is waived.
+        LedgerUnwitnessed: If there is none.
+        LedgerCorrupt: If it is damaged.
+    """
+    witness = _witness(ledger)
+    lines = witness.all_lines()
+    with ledger.storage.read() as reading:
+        return _compared(reading, lines, witness).comparison
+
+
+def reconcile(
+    ledger: Ledger,
+    policies: Mapping[str, Policy],
+    *,
+    because: str,
+    others: Sequence[Line] = (),
+) -> Comparison:
+    """Charge again what the ledger lacks, and begin its witness anew.
+
+    Args:
+        ledger: The ledger.
+        policies: To open terms again that the ledger lacks.
+        because: Why, for the journal.
+        others: Further lines, of a ledger that this one replaces.
+
+    Raises:
+        ConfigurationError: If an account is gone, and no policy makes its term.
+        LedgerUnwitnessed: If there is no witness.
+        LedgerUnavailable: If somebody else repaired the ledger meanwhile.
+    """
+    witness = ledger.watch.witness
+    lines = [*(() if witness is None else witness.all_lines()), *others]
+    with ledger.storage.read() as reading:
+        found = _compared(reading, lines, witness)
+    before, known = found.comparison.epoch, 0 if witness is None else witness.epoch
+    epoch = max(before, known) + 1
+    if found.losses:
+        ledger.ask(
+            Repair(
+                losses=found.losses,
+                because=because,
+                before=before,
+                epoch=epoch,
+                policies=policies,
+                **ledger.label(),
+            )
+        )
+    if witness is not None and not found.comparison.agrees:
+        with ledger.storage.read() as reading:
+            begun = beginning(reading)
+            now = epoch_of(reading.load(Keys()).rows)
+        begin_anew(ledger.storage, witness, now, begun)
+    return found.comparison
+
+
+def trust(ledger: Ledger) -> list[Line]:
+    """Begin the ledger's witness on this machine with what the ledger holds now.
+
+    Raises:
+        ConfigurationError: If there is a witness already, or it is waived.
+    """
+    witness = _witness(ledger)
+    with ledger.storage.read() as reading:
+        epoch = epoch_of(reading.load(Keys()).rows)
+        begun = beginning(reading)
+    witness.enrol(epoch, begun)
+    return [line for line in begun if line.kind == HEAD]
+
+
+def _witness(ledger: Ledger) -> WitnessBase:
+    if ledger.watch.witness is None:
+        msg = (
+            "the witness of this ledger is waived (witness = none), so there is "
+            "nothing to compare it with. Set `witness` in [tool.dpflow] or "
+            "DPFLOW_WITNESS to a place to have one."
+        )
+        raise ConfigurationError(msg)
+    return ledger.watch.witness
+
+
+def _compared(
+    reading: Reading, lines: Sequence[Line], witness: WitnessBase | None
+) -> _Found:
+    """Find what the ledger lacks of all that was told."""
+    lines = [*{_mark(line): line for line in lines}.values()]
+    gone = missing(reading, lines)
+    names = [lost_name(line.book, line.number, _told(line)) for line in gone]
+    books = tuple(sorted({line.book for line in gone}))
+    state = reading.load(Keys(books=books, whole=books, claims=tuple(names)))
+    lost = [
+        line
+        for line, name in zip(gone, names, strict=True)
+        if (claim := state.claim(name)) is None or line.book not in claim.by
+    ]
+    contiguous = lines if witness is None or witness.whole else lines[-KEPT:]
+    accounts = _by_account(lines, gone, lost, contiguous)
+    whole = witness is None or witness.whole
+    losses, repairs = [], {}
+    decisions = []
+    for book in books:
+        mine = [line for line in lost if line.book == book]
+        if not mine:
+            continue
+        amounts: dict[str, Amounts] = {}
+        for account, told in accounts.items():
+            if account.partition("#")[0] == book:
+                losses.append(_loss(state, account, told, amounts, whole=whole))
+        if not any(account.partition("#")[0] == book for account in accounts):
+            name = f"{book}#{max(state.book(book).terms, 1)}"
+            losses.append(_untold(state, name, mine))
+        decided = lost_decisions(reading, state, book, mine)
+        decisions += [decided] if decided is not None else []
+        repairs[book] = orders.Loss(
+            number=state.book(book).number,
+            amounts=amounts,
+            entries=tuple(dict.fromkeys((line.number, _told(line)) for line in mine)),
+            charges=tuple(map(_charge_json, mine[:_LISTED])),
+            frozen="" if decided is None else decided.because,
+        )
+    epoch = epoch_of(state.rows)
+    comparison = Comparison(
+        lines=len(lines),
+        losses=tuple(losses),
+        older=witness is not None and epoch < witness.epoch,
+        epoch=epoch,
+        unsigned=sum(line.kind == "checkpoint" for line in lost),
+        lost=tuple(decisions),
+        again=len(gone) - len(lost),
+    )
+    if comparison.older and not repairs:
+        repairs = _raising(reading)
+    return _Found(comparison=comparison, losses=repairs)
+
+
+def _told(line: Line) -> str:
+    """Return what names an entry that was lost, or that and all before it."""
+    return f"{line.hash} and all before" if line.kind == HEAD else line.hash
+
+
+def _mark(line: Line) -> tuple[object, ...]:
+    """Tell a line from others; its sums cannot be hashed."""
+    return line.place, line.hash, line.kind
+
+
+def _raising(reading: Reading) -> dict[str, orders.Loss]:
+    """Return a repair that only counts: of a copy from before one that lost nothing."""
+    for book in reading.books():
+        number = reading.load(Keys(books=(book,))).book(book).number
+        if number:
+            return {book: orders.Loss(number=number)}
+    return {}
+
+
+def _charge_json(line: Line) -> dict[str, object]:
+    return {"entry": line.number, "reservation": line.charge, "run": line.run}
+
+
+def _by_account(
+    lines: Sequence[Line],
+    gone: Sequence[Line],
+    lost: Sequence[Line],
+    contiguous: Sequence[Line],
+) -> dict[str, _Lines]:
+    """Return what is told of each account that lacks something."""
+    away = {*map(_mark, gone)}
+    found: dict[str, list[Line]] = {}
+    for line in lost:
+        for account, used in line.used.items():
+            if used:
+                found.setdefault(account, []).append(line)
+    joined = {
+        account
+        for line in contiguous
+        if _mark(line) not in away
+        for account in line.used
+        if account in found
+    }
+    begun = {name for line in lines if line.kind == HEAD for name in line.used}
+    return {
+        account: _Lines(
+            gone=tuple(mine), joined=account in joined, begun=account in begun
+        )
+        for account, mine in found.items()
+    }
+
+
+def _loss(
+    state: State,
+    account: str,
+    told: _Lines,
+    amounts: dict[str, Amounts],
+    *,
+    whole: bool,
+) -> Loss:
+    """Find what is to be charged to an account, and note it."""
+    row = state.account(account)
+    gate = _gate_of(state, account)
+    known = told.gone[0].used[account]
+    here = row or Account(account, "", 0, (0,) * len(known), (0,) * len(known))
+    after = _repaired(here, account, told, whole=whole)
+    more = after - Tally(here.settled)
+    needed = row is not None or not is_unused(told.gone, account)
+    if needed and not _is_taken_off(state, account) and any(more.amounts):
+        amounts[account] = more.amounts
+    if gate is None or row is None:
+        return Loss(account=account, missing=told.gone, present=None, repaired=None)
+    return Loss(
+        account=account,
+        missing=told.gone,
+        present=gate.rule.named(gate.used),
+        repaired=gate.rule.named(after + gate.held),
+    )
+
+
+def _untold(state: State, account: str, gone: Sequence[Line]) -> Loss:
+    """Return the loss of entries that moved no account."""
+    gate = _gate_of(state, account)
+    used = None
+    if gate is not None:
+        used = gate.rule.named(gate.used)
+    return Loss(account=account, missing=tuple(gone), present=used, repaired=used)
+
+
+def _gate_of(state: State, account: str) -> Gate | None:
+    book, number, *_ = split(account)
+    for term in state.terms(book):
+        if term.number == number:
+            return gate_at(state, term, account)
+    return None
+
+
+def _is_taken_off(state: State, account: str) -> bool:
+    """Say whether an account is a flow's that may not use the dataset any more."""
+    book, number, kind, name, _ = split(account)
+    for term in state.terms(book):
+        if term.number == number and kind in ("flow", "odometer"):
+            pinned = term.facts["pinned"]
+            return name not in pinned["flows"] and pinned["other_flows"] != "allow"
+    return False
+
+
+def _repaired(account: Account, name: str, told: _Lines, *, whole: bool) -> Tally:
+    """Return the least that is surely not less than what was settled.
+
+    Where the witness has every charge that is missing, their sum is added. Else, if the
+    ledger is merely older, its use is raised to the last that was witnessed; and if it
+    has gone another way since, that is added to it.
+    """
+    gone = told.gone
+    newest = max(gone, key=lambda line: line.number)
+    used = Tally(newest.used[name])
+    forked = min(line.number for line in gone) <= account.entry
+    unknown = any(line.kind == HEAD for line in gone)
+    complete = told.joined or (whole and not told.begun)
+    settled = total = Tally(account.settled)
+    if complete:
+        for line in gone:
+            if line.kind != HEAD:
+                total = total + Tally(line.amounts[name])
+    if not forked:
+        return total.highest(remainder(used, Tally(account.held)))
+    if unknown or not complete:
+        return total.highest(settled + used)
+    return total

@@ -1,0 +1,456 @@
+"""The whole ledger, followed again from its journal.
+
+Every hash is computed again, every entry followed, every grant asked of its gate, and
+what comes of it is compared with every row that is stored, with the releases, with the
+signed checkpoints and with the witness. Entries and rows are read in pages, each in a
+transaction of its own, so that steps go on running meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dpflow.exceptions import LedgerCorrupt, LedgerError
+from dpflow.ledger.audit.compare import (
+    COLUMNS,
+    Comparing,
+    Finding,
+    Report,
+    bad_releases,
+    open_charges,
+)
+from dpflow.ledger.audit.fold import Fold
+from dpflow.ledger.audit.gates import Admissions, first_beyond, hidden_overdraft
+from dpflow.ledger.checkpoint import forged, miscounted, points_of, rows_from, sums_of
+from dpflow.ledger.checkpoint import signed as signed_now
+from dpflow.ledger.entry import Columns, Entry, entry_of
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys
+from dpflow.ledger.orders import Checkpoint
+from dpflow.ledger.rows import (
+    Account,
+    Charge,
+    JournalError,
+    Key,
+    Release,
+    Row,
+    Term,
+    epoch_of,
+)
+from dpflow.ledger.storage.base import Reading
+from dpflow.ledger.witness.check import missing
+
+_REWRITTEN = "it was signed with another content: the history was rewritten"
+#: What reading garbage raises.
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+
+
+def first_problem(ledger: Ledger) -> str | None:
+    """Say what is the first thing wrong with a ledger; None if it verifies."""
+    try:
+        found = verify(ledger, sign=False).bad
+    except LedgerError as error:
+        return error.message
+    except UNREADABLE as error:
+        return f"it holds something that cannot be read ({error!r:.80})"
+    return str(found[0]) if found else None
+
+
+def verify(
+    ledger: Ledger,
+    *,
+    key: bytes | None = None,
+    full: bool = True,
+    sign: bool = True,
+    sign_new: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Follow a ledger's journal again and compare it with what the ledger says.
+
+    Args:
+        ledger: The ledger; other processes may go on using it.
+        key: Checks the signed checkpoints, and signs the journals if all is fine.
+        full: Read every entry; else, with a key, those after the newest checkpoints.
+        sign: Sign the journals; else nothing is written, whatever is found.
+        sign_new: Sign journals that have no checkpoint, instead of finding that bad.
+        progress: Called with how many entries were just read, and how many are to be.
+    """
+    checked = _Verification(ledger, key, progress)
+    report = checked.report
+    checked.checkpoints(sign_new=sign_new)
+    if key is not None and not full and report.fine:
+        checked.skip()
+    checked.journals()
+    if not report.bad:
+        checked.rows()
+    checked.witness()
+    if sign and key is not None and report.fine:
+        checked.sign(key)
+    return report
+
+
+class _Verification:
+    """One verification, step by step."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        key: bytes | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.ledger, self.key = ledger, key
+        self.report = Report(signed=key is not None)
+        self._progress = progress
+        self._gates = Admissions()
+        self._fold = Fold(seen=self._seen)
+        self._heads: dict[str, tuple[int, str]] = {}
+        self._points: dict[str, list[Mapping[str, Any]]] = {}
+        self._signed: dict[str, dict[int, str]] = {}
+        #: Entries that opened and tightened each term.
+        self._terms: dict[tuple[str, int], tuple[tuple[int, str], tuple[int, str]]] = {}
+        self._opened: dict[tuple[str, int], Term] = {}
+        self._whole = 0
+        #: By dataset, the signed entry after which it is read.
+        self._from: Mapping[str, int] = {}
+
+    # Checkpoints
+
+    def checkpoints(self, *, sign_new: bool) -> None:
+        """Read the signed checkpoints, and check who signed them."""
+        with self.ledger.storage.read() as reading:
+            books = [row for row in reading.kept("book") if row[1]]
+            for name, *_ in books:
+                self._points[name] = self._read_points(reading, name)
+        self.report.checkpoints = sum(map(len, self._points.values()))
+        self._whole = sum(row[1] for row in books)
+        for book, points in self._points.items():
+            self._signed[book] = {each["number"]: each["hash"] for each in points}
+            if self.key is not None:
+                self._check_points(book, points, self.key, sign_new=sign_new)
+
+    def _read_points(self, reading: Reading, book: str) -> list[Mapping[str, Any]]:
+        try:
+            return points_of([*reading.rare(book)][::-1])
+        except (LedgerCorrupt, *UNREADABLE):
+            return []  # it is found again where its journal is followed
+
+    def _check_points(
+        self,
+        book: str,
+        points: list[Mapping[str, Any]],
+        key: bytes,
+        *,
+        sign_new: bool,
+    ) -> None:
+        if not points and not sign_new:
+            what = (
+                "it has no signed checkpoint: it was opened without the key, or its "
+                "checkpoints were removed. If it is known to be right, sign it with "
+                "`dpflow ledger checkpoint`"
+            )
+            self._add(what, book)
+        try:
+            wrong = forged(key, self.ledger.id, book, points)
+            wrong = miscounted(points) if wrong is None else wrong
+        except UNREADABLE:
+            wrong = 0
+        if wrong is not None:
+            what = "its checkpoint was forged, or signed with another key"
+            self._add(what, book, wrong)
+
+    def skip(self) -> None:
+        """Go on from the newest checkpoints, whose signatures are good."""
+        rows: dict[Key, Row] = {}
+        if not all(self._points.values()):
+            return
+        with self.ledger.storage.read() as reading:
+            for book, points in self._points.items():
+                sums, number = points[-1]["sums"], points[-1]["number"]
+                rows.update(rows_from(book, sums))
+                there = reading.page(book, number - 1)
+                if not there or there[0][8] != points[-1]["hash"]:
+                    self._add(_REWRITTEN, book, number)
+                for term, both in sums["terms"].items():
+                    self._trust_term(reading, rows, (book, int(term)), both)
+        if not self.report.fine:
+            return
+        for book, points in self._points.items():
+            self._heads[book] = points[-1]["number"], points[-1]["hash"]
+        numbers = {book: number for book, (number, _) in self._heads.items()}
+        self._gates.begin(rows)
+        self._fold = Fold(rows, numbers, self._seen)
+        self._from = numbers
+        self.report.trusted = sum(numbers.values())
+
+    def _trust_term(
+        self,
+        reading: Reading,
+        rows: dict[Key, Row],
+        name: tuple[str, int],
+        both: tuple[tuple[int, str], tuple[int, str]],
+    ) -> None:
+        """Read a term from the entries that were signed."""
+        book, number = name
+        for place, told in both:
+            entry = reading.entries([(book, place)]).get((book, place))
+            if entry is None or entry.hash != told:
+                self._add(_REWRITTEN, book, place)
+                return
+            term = Term(book, number, place, entry.body["term"])
+            self._opened.setdefault(name, term)
+            rows["term", book, str(number)] = term
+        self._terms[name] = (both[0][0], both[0][1]), (both[1][0], both[1][1])
+
+    # Journals
+
+    def journals(self) -> None:
+        """Follow every entry up to the newest."""
+        while True:
+            with self.ledger.storage.read() as reading:
+                if not self._next_pages(reading):
+                    break
+            self._fold.advance()
+        self._end_journals()
+
+    def _next_pages(self, reading: Reading) -> bool:
+        """Read the next page of each journal; return whether there was any."""
+        more = False
+        for book in reading.books():
+            if book in self._fold.bad or self._fold.is_waiting(book):
+                # It waits for entries that stand in the next page of another.
+                continue
+            more = self._next_page(reading, book) or more
+        return more or self._read_waiting(reading)
+
+    def _read_waiting(self, reading: Reading) -> bool:
+        return any(
+            self._next_page(reading, book)
+            for book in reading.books()
+            if book not in self._fold.bad
+        )
+
+    def _next_page(self, reading: Reading, book: str) -> bool:
+        number, previous = self._heads.get(book, (0, ""))
+        raw = reading.page(book, number)
+        if not raw:
+            return False
+        entries, signed = list[Entry](), self._signed.get(book, {})
+        for columns in raw:
+            number += 1
+            problem = self._problem(columns, book, number, signed)
+            try:
+                entry = entry_of(previous, Columns(*columns[:8]), columns[8])
+            except JournalError as error:
+                problem = problem or str(error)
+            if problem is not None:
+                self._fold.add(book, entries)
+                self._fold.spoil(book, number, problem)
+                return True
+            previous = columns[8]
+            entries.append(entry)
+        self._heads[book] = number, previous
+        self._fold.add(book, entries)
+        self.report.entries += len(entries)
+        self.report.postings += sum(len(entry.postings) for entry in entries)
+        if self._progress is not None:
+            whole = max(self._whole - self.report.trusted, self.report.entries)
+            self._progress(len(entries), whole)
+        return True
+
+    def _problem(
+        self,
+        columns: tuple[Any, ...],
+        book: str,
+        number: int,
+        signed: Mapping[int, str],
+    ) -> str | None:
+        """Say what is wrong with an entry beside the others, if anything."""
+        if columns[0] != book or columns[1] != number:
+            return f"entry {number} is missing; {columns[1]} is the next"
+        if signed and signed.get(number, columns[8]) != columns[8]:
+            return _REWRITTEN
+        return None
+
+    def _end_journals(self) -> None:
+        self._fold.end()
+        self._gates.end()
+        for book, (number, problem) in self._fold.bad.items():
+            self._add(problem, book, number)
+        for book, signed in self._signed.items():
+            number = self._heads.get(book, (0, ""))[0]
+            if signed and max(signed) > number and book not in self._fold.bad:
+                what = f"it was signed, and the journal ends at {number}"
+                self._add(what, book, max(signed))
+        for where in self._gates.beyond:
+            self._add_beyond(where)
+        self.report.heads = dict(self._heads)
+
+    def _add_beyond(self, where: Any) -> None:
+        book = where.account.partition("#")[0]
+        with self.ledger.storage.read() as reading:
+            number = first_beyond(reading.after(book, where.since), where)
+        if number is not None:
+            what = "a step was granted that its gate does not admit"
+            self.report.bad.append(
+                Finding(problem=what, account=where.account, book=book, entry=number)
+            )
+
+    def _seen(self, rows: Mapping[Key, Row], entry: Entry) -> None:
+        self._gates.see(rows, entry)
+        if entry.kind in ("open", "tighten"):
+            facts = entry.body["term"]
+            name, place = (entry.book, facts["number"]), (entry.number, entry.hash)
+            self._terms[name] = (self._terms.get(name, (place,))[0], place)
+            term = Term(entry.book, facts["number"], entry.number, facts)
+            self._opened.setdefault(name, term)
+        elif self.report.trusted and entry.kind in ("amend", "forget"):
+            self._supply(entry)
+
+    def _supply(self, entry: Entry) -> None:
+        """Read what an entry is about that ended before the checkpoint."""
+        key = entry.body.get("release")
+        keys = Keys(charges=(entry.charge or "",), releases=(key or "",))
+        with self.ledger.storage.read() as reading:
+            for name, row in reading.load(keys).rows.items():
+                if isinstance(row, Charge | Release):
+                    kept = (
+                        row
+                        if isinstance(row, Charge)
+                        else row._replace(state="settled")
+                    )
+                    self._fold.rows.setdefault(name, kept)
+
+    # Rows
+
+    def rows(self) -> None:
+        """Compare what is stored with what the journals come to."""
+        self._overdrafts()
+        kinds = [*COLUMNS]
+        if self.report.trusted:
+            kinds = ["book", "term", "account"]
+        for kind in kinds:
+            found = Comparing(kind, self._fold.rows)
+            while not found.ended:
+                with self.ledger.storage.read() as reading:
+                    self._catch_up(reading)
+                    self.report.bad += found.page(reading)
+            self.report.bad += found.missing()
+            self._count(kind, found.number)
+        with self.ledger.storage.read() as reading:
+            self._catch_up(reading)
+            self._repairs(reading)
+            if self.report.trusted:
+                self._rest(reading)
+        self._end_journals()
+
+    def _repairs(self, reading: Reading) -> None:
+        """Compare how many repairs the ledger had; a checkpoint hides those before."""
+        told, made = (
+            epoch_of(rows) for rows in (reading.load(Keys()).rows, self._fold.rows)
+        )
+        if told < made or (told > made and not self.report.trusted):
+            what = (
+                f"it says that it was repaired {told} times, its journal {made} times"
+            )
+            self.report.bad.append(Finding(problem=what))
+
+    def _count(self, kind: str, number: int) -> None:
+        if kind == "account":
+            self.report.accounts = number
+        elif kind == "charge":
+            self.report.reservations = number
+        elif kind == "release":
+            self.report.releases = number
+
+    def _catch_up(self, reading: Reading) -> None:
+        """Follow what was written since, so that rows and journals are of one time."""
+        while self._next_pages(reading):
+            self._fold.advance()
+
+    def _overdrafts(self) -> None:
+        for row in self._fold.rows.values():
+            if isinstance(row, Account):
+                number = int(row.id.partition("#")[2].partition("/")[0])
+                if hidden_overdraft(self._opened.get((row.book, number)), row):
+                    what = "more was charged than its filter admits, but it is not "
+                    problem = f"{what}overdrawn"
+                    self.report.bad.append(Finding(problem=problem, account=row.id))
+
+    def _rest(self, reading: Reading) -> None:
+        """Check what does not follow from the entries after a checkpoint."""
+        try:
+            stored = reading.open_charges()
+            self.report.reservations = len(stored)
+            self.report.bad += open_charges(reading, stored, self._fold.rows)
+            kept = [row for row, _ in reading.releases()]
+            self.report.releases = len(kept)
+            self.report.bad += bad_releases(reading, kept)
+        except LedgerCorrupt as error:
+            self.report.bad.append(Finding(problem=error.message))
+
+    # The witness, and signatures
+
+    def witness(self) -> None:
+        """Compare with the witness, which remembers what a rollback would hide."""
+        witness = self.ledger.watch.witness
+        if witness is None:
+            return
+        if not witness.exists():
+            self.report.witness = "missing"
+            return
+        self.report.witness = "agrees"
+        lines = [
+            line
+            for line in witness.all_lines()
+            # What is before a signed checkpoint was compared when that was signed.
+            if line.number > self._from.get(line.book, 0)
+        ]
+        try:
+            with self.ledger.storage.read() as reading:
+                gone = missing(reading, lines)
+        except LedgerCorrupt as error:
+            self.report.witness = "contradicts"
+            if not self.report.bad:
+                self.report.bad.append(Finding(problem=error.message))
+            return
+        if gone:
+            self.report.witness = "contradicts"
+            what = (
+                f"the witness {witness.place} saw {len(gone)} charges or signed "
+                "checkpoints that are not here, this one first; `dpflow ledger "
+                "reconcile` charges them again"
+            )
+            self._add(what, gone[0].book, gone[0].number)
+
+    def sign(self, key: bytes) -> None:
+        """Sign each journal up to where it was verified, all in one transaction."""
+        sums = sums_of(self._fold.rows, self._terms)
+        if all(self._is_signed(book) for book in self._heads):
+            return
+        label = self.ledger.label()
+        commands = []
+        for book, place in self._heads.items():
+            points = self._points.get(book)
+            last = points[-1] if points else None
+            told = signed_now(
+                key, self.ledger.id, book, place, last=last, sums=sums[book]
+            )
+            number, head = place
+            commands.append(
+                Checkpoint(book=book, number=number, hash=head, signed=told, **label)
+            )
+        self.ledger.ask_all(commands)
+
+    def _is_signed(self, book: str) -> bool:
+        """Say whether nothing came after a journal's newest checkpoint."""
+        points = self._points.get(book)
+        if not points:
+            return False
+        after: int = points[-1]["number"] + 1
+        return after == self._heads[book][0]
+
+    def _add(self, problem: str, book: str, entry: int | None = None) -> None:
+        finding = Finding(problem=problem, book=book, entry=entry)
+        if finding not in self.report.bad:
+            self.report.bad.append(finding)

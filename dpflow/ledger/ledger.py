@@ -1,0 +1,427 @@
+"""The shell around every decision: load, decide, store.
+
+Every operation is a command in one transaction. A step may run only after `reserve`
+answered `Granted`, of which the witness was told; a charge that nobody settles stays in
+full, for ever.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from dpflow.accounting.theorem import Outcome
+from dpflow.config import ledger_key
+from dpflow.exceptions import (
+    ConfigurationError,
+    DpflowError,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerUnavailable,
+)
+from dpflow.ledger.again import surely
+from dpflow.ledger.asked import (
+    kept_or_error,
+    keys_of,
+    met,
+    policies,
+    sent,
+    told_of,
+    values_of,
+)
+from dpflow.ledger.checkpoint import opening
+from dpflow.ledger.combiner import Combiner
+from dpflow.ledger.damage import Readable
+from dpflow.ledger.decision.decide import decide
+from dpflow.ledger.entry import Entry, canonical
+from dpflow.ledger.model import Command, End, Keys, Reserve, Seal, State
+from dpflow.ledger.orders import Checkpoint
+from dpflow.ledger.provenance import provenance
+from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
+from dpflow.ledger.rows import Changes
+from dpflow.ledger.storage.base import Reading, Storage
+from dpflow.ledger.storage.owners import Liveness
+from dpflow.ledger.tail import check_heads, check_tail
+from dpflow.ledger.witness.base import WitnessAt
+from dpflow.ledger.witness.check import Look, Watch
+from dpflow.ledger.witness.sources import Sources
+from dpflow.ledger.writer import writer
+
+#: How many charges are remembered only to know beside which others they end.
+_REMEMBERED = 10_000
+#: Number and kind of the entry that begins a book.
+_FIRST = (1, "open")
+
+
+class _Answered(NamedTuple):
+    """What came of one command.
+
+    Attributes:
+        answer: An error is an answer, too.
+        entries: What the witness is to be told of, if it is of a kind for it.
+    """
+
+    answer: Any
+    entries: Sequence[Entry] = ()
+
+
+class Ledger:
+    """The operations on one ledger.
+
+    Args:
+        storage: Where it is kept.
+        owners: Who holds what.
+        witness: Makes its witness; None if it was waived.
+        environment: What this process runs in; a ledger of another one is refused.
+        conditions: How requests are decided.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        owners: Liveness,
+        witness: WitnessAt | None = None,
+        *,
+        environment: str | None = None,
+        conditions: Conditions | None = None,
+    ) -> None:
+        self.storage = storage
+        self.owners = owners
+        self.conditions = conditions or Conditions(facts=provenance())
+        self.id, self.environment, _ = storage.identity
+        check_environment(storage.place, self.environment, environment)
+        told = None if witness is None else witness(self.id)
+        self.watch = Watch(storage.place, told)
+        self.sources = Sources(self.id, self.environment, told)
+        self._secret: bytes | None = None
+        self._tails: set[str] = set()
+        self._combiner = Combiner(self.ask_all)
+        self._beside: dict[str, object] = {}
+
+    @property
+    def place(self) -> str:
+        """Where the ledger is, for messages."""
+        return self.storage.place
+
+    def label(self) -> dict[str, Any]:
+        """Return what every command says of who sends it, and when."""
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        return {"at": at, "writer": writer(), "facts": self.conditions.facts}
+
+    def release_key(self, *parts: object) -> str:
+        """Return the keyed digest of what identifies a release.
+
+        The key is the ledger's own secret, so that a digest does not tell what it
+        was made of to anyone who lacks the ledger. Who only reads may not have it.
+        """
+        if self._secret is None:
+            with self.storage.read() as reading, Readable(self.place):
+                self._secret = reading.secret()
+        text = canonical(list(parts)).encode()
+        return hmac.new(self._secret, text, "sha256").hexdigest()
+
+    # What every operation is
+
+    def ask(self, command: Command) -> Any:
+        """Answer one command; an answer that is an error is raised.
+
+        Raises:
+            DpflowError: If it was refused, or could not be decided.
+            LedgerUnavailable: If the ledger did not answer; nothing is known then.
+        """
+        return _raised(self.ask_all([command])[0])
+
+    def ask_all(self, commands: Sequence[Command]) -> list[Any]:
+        """Answer several commands one after another in one transaction.
+
+        Returns:
+            An answer for each; one that failed contributes nothing.
+        """
+        if not commands:
+            return []
+        why = self.storage.unwritable
+        if why is not None:
+            return self._kept(commands, why)
+        # The outcome of a failed commit is unknown. The ids were made before sending,
+        # so asking again either finds the answer or decides anew.
+        return self._told(surely(lambda again: self._decided(commands, again=again)))
+
+    def would_answer(self, request: Request) -> Answer | DpflowError:
+        """Say how a request would be decided now; nothing is kept of it."""
+        command, why = self._reserving(request), self.storage.unwritable
+        if why is not None:
+            kept: Answer | DpflowError = self._kept([command], why)[0]
+            return kept
+        others = self.sources.others(request.policies)
+        with self.storage.read() as reading, Readable(self.place):
+            state = self._alive(reading.load(command.keys), [command])
+            found: Answer | DpflowError = self._one(state, command, others)[0]
+            return found
+
+    def _decided(self, commands: Sequence[Command], *, again: bool) -> list[_Answered]:
+        others = self.sources.others(policies(commands))
+        found, entries = list[_Answered](), list[Entry]()
+        changes: Changes = {}
+        values: dict[str, str] = {}
+        with self.storage.write() as transaction, Readable(self.place):
+            state = self._loaded(transaction, commands)
+            if any(command.guarded for command in commands):
+                self.watch.compact()
+            for each in commands:
+                command = sent(each, again=again)
+                answer, state, made, changed = self._one(state, command, others)
+                entries += made
+                changes |= changed
+                if made:
+                    values |= values_of(state, command)
+                found.append(_Answered(answer, told_of(state, answer, made)))
+            made, changed = self._signed(state, entries)
+            if made:
+                found[-1] = _Answered(found[-1].answer, (*found[-1].entries, *made))
+            entries += made
+            if entries:
+                transaction.store(changes | changed, entries, values)
+        return found
+
+    def _signed(
+        self, state: State, entries: Sequence[Entry]
+    ) -> tuple[Sequence[Entry], Changes]:
+        """Sign the books that were just opened, if this process has the key."""
+        made, changes = list[Entry](), Changes()
+        opened = [entry for entry in entries if (entry.number, entry.kind) == _FIRST]
+        key = ledger_key() if opened else None
+        if key is None:
+            return made, changes
+        for entry in opened:
+            command = Checkpoint(
+                book=entry.book,
+                number=entry.number,
+                hash=entry.hash,
+                signed=opening(key, self.id, entry),
+                **self.label(),
+            )
+            _, state, more, changed = self._one(state, command, {})
+            made += more
+            changes |= changed
+        return made, changes
+
+    def _loaded(self, reading: Reading, commands: Sequence[Command]) -> State:
+        """Load what commands need, checked against the witness where one is guarded."""
+        keys = keys_of(commands)
+        if not any(command.guarded for command in commands):
+            loaded = reading.load(keys)
+            check_heads(loaded, keys, self.place)
+            return self._alive(loaded, commands)
+        look = self.watch.look(keys.books)
+        loaded = reading.load(keys if look is None else keys.and_of(look.keys))
+        self._check(reading, loaded, look, keys)
+        return self._alive(loaded, commands)
+
+    def _check(
+        self, reading: Reading, state: State, look: Look | None, keys: Keys
+    ) -> None:
+        for book in set(keys.books) - self._tails:
+            check_tail(reading, state, book, self.place)
+        check_heads(state, keys, self.place)
+        self.watch.check(look, reading, state)
+        self._tails.update(keys.books)
+
+    def _one(
+        self, state: State, command: Command, others: Mapping[str, str]
+    ) -> tuple[Any, State, Sequence[Entry], Changes]:
+        """Decide one command; one that fails contributes nothing."""
+        try:
+            if others:
+                self.sources.check(state, policies([command]), others)
+            decision = decide(state, command)
+        except (LedgerUnavailable, LedgerCorrupt):
+            raise
+        except DpflowError as error:
+            return error, state, (), {}
+        return decision.answer, decision.state, decision.entries, decision.changes
+
+    def _told(self, found: Sequence[_Answered]) -> list[Any]:
+        """Tell the witness what was decided; a body may start only after that."""
+        try:
+            self.watch.tell(entry for each in found for entry in each.entries)
+        except LedgerError as error:
+            return [self._untold(each, error) for each in found]
+        return [each.answer for each in found]
+
+    def _untold(self, found: _Answered, error: LedgerError) -> Any:
+        """Give a charge back of which the witness could not be told.
+
+        No body has started. Of anything else that was decided the witness hears when
+        it is enrolled anew.
+        """
+        if isinstance(found.answer, Granted):
+            with suppress(DpflowError):
+                self.void(found.answer.reservation, reason="not witnessed")
+        elif not self.watch.is_told(found.entries):
+            return found.answer
+        # One for each: a traceback belongs to who raises it.
+        return type(error)(error.message, **error.details)
+
+    def _kept(self, commands: Sequence[Command], why: LedgerUnavailable) -> list[Any]:
+        """Answer with kept releases where nothing can be charged, else say why not."""
+        if not any(isinstance(command, Reserve) for command in commands):
+            raise why
+        with self.storage.read() as reading, Readable(self.place):
+            state = self._loaded(reading, commands)
+            return [kept_or_error(state, command, why) for command in commands]
+
+    def _alive(self, state: State, commands: Sequence[Command]) -> State:
+        """Add which owners of open charges still run, of those that matter here."""
+        asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
+        others = {owner for command in commands for owner in met(state, command)}
+        living = {each for each in others - asking if self.owners.alive(each)}
+        return replace(state, alive=asking | living)
+
+    def _reserving(self, request: Request) -> Reserve:
+        applies = self.conditions.applies_policies
+        return Reserve(request=request, applies=applies, **self.label())
+
+    # The life of a charge
+
+    def reserve(self, request: Request) -> Answer:
+        """Hold a step's worst case on every account, or replay, or refuse.
+
+        Raises:
+            BudgetRefused: If a gate does not admit the step; nothing is charged.
+            PolicyChanged: If the policy file differs from what the ledger pinned.
+            UnsupportedCost: If a theorem has no price for the cost.
+            ReservationConflict: If the id or the release key means something else.
+            LedgerUnavailable: If the ledger did not answer; the step may not run.
+        """
+        # What has a transaction for itself has all who wait for one.
+        name = () if self.storage.exclusive else tuple(sorted(request.datasets))
+        found = _raised(self._combiner.ask(name, self._reserving(request)))
+        if name and isinstance(found, Granted):
+            if len(self._beside) >= _REMEMBERED:
+                self._beside.clear()
+            self._beside[found.reservation] = name
+        answer: Answer = found
+        return answer
+
+    def reserve_many(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
+        """Decide several requests one after another in one transaction."""
+        return self.ask_all([self._reserving(request) for request in requests])
+
+    def settle(
+        self,
+        reservation: str,
+        *,
+        outcome: str = "completed",
+        value: str | None = None,
+        body: Mapping[str, Any] | None = None,
+        reported: Outcome | None = None,
+    ) -> None:
+        """Post a charge and, in the same transaction, keep the step's release.
+
+        A step that reports how it came out is charged what its accounts' theorems
+        allow for that, and never more than was reserved; any other, in full.
+
+        Args:
+            reservation: The id that was granted.
+            outcome: "completed", or "failed": an error is an output and costs as much.
+            value: The encoded output; None keeps nothing to replay.
+            body: Further facts for the journal.
+            reported: Number of sub-steps that ran, or cell of the mechanism's output.
+
+        Raises:
+            ReservationConflict: If the charge was voided or forfeited.
+            LedgerUnavailable: If the ledger did not answer; the charge stays held.
+        """
+        kept = None if value is None else digest(value)
+        told = {**(body or {}), "outcome": outcome, "digest": kept}
+        command = self._ending(reservation, "settle", told, value, reported)
+        alone = () if self.storage.exclusive else reservation
+        name = self._beside.pop(reservation, alone)
+        _raised(self._combiner.ask(name, command))
+
+    def void(self, reservation: str, *, reason: str) -> None:
+        """Give a charge back whose body certainly never started.
+
+        Only the process that reserved knows that, so only it may void.
+
+        Raises:
+            ReservationConflict: If another process reserved it, or it has ended.
+            LedgerUnavailable: If the ledger did not answer; it may stay held.
+        """
+        self.ask(self._ending(reservation, "void", {"reason": reason}))
+
+    def forfeit(self, reservation: str, *, because: str) -> None:
+        """Close a charge that nobody will settle; it is posted in full.
+
+        Raises:
+            ReservationConflict: If its process still runs, or it has ended.
+        """
+        self.ask(self._ending(reservation, "forfeit", {"because": because}))
+
+    def seal(self, run: str, *, outcome: str) -> bool:
+        """End a flow run's preflight: no step draws after it, and the rest is returned.
+
+        Args:
+            run: The run that the preflight holds.
+            outcome: How the run ended, "completed" or "failed", for the journal.
+
+        Returns:
+            Whether there was one to seal: it was refused, sealed or closed before, if
+            not.
+
+        Raises:
+            ReservationConflict: If another process runs the flow, or the ledger lost
+                charges since: then nothing is returned.
+            LedgerUnavailable: If the ledger did not answer; the rest stays held.
+        """
+        mine = self.owners.mine()
+        found: bool = self.ask(
+            Seal(run=run, owner=mine, outcome=outcome, **self.label())
+        )
+        return found
+
+    def _ending(
+        self,
+        reservation: str,
+        kind: str,
+        body: Mapping[str, Any],
+        value: str | None = None,
+        reported: Outcome | None = None,
+    ) -> End:
+        return End(
+            charge=reservation,
+            kind=kind,
+            owner=self.owners.mine(),
+            body=body,
+            value=value,
+            reported=reported,
+            **self.label(),
+        )
+
+    def close(self) -> None:
+        """Close the ledger's files; open reservations of this process are forfeited."""
+        self.owners.close()
+        self.storage.close()
+
+
+def check_environment(place: str, serves: str | None, runs: str | None) -> None:
+    """Refuse a ledger that was made for another environment than this one."""
+    if serves is not None and serves != runs:
+        this = "says none" if runs is None else f"says {runs!r}"
+        msg = (
+            f"the ledger {place} serves the environment {serves!r}, and this run "
+            f"{this}. Set DPFLOW_ENVIRONMENT={serves} if that is what it is, or "
+            "DPFLOW_LEDGER_URL to the ledger of its own environment."
+        )
+        raise ConfigurationError(msg)
+
+
+def _raised(answer: Any) -> Any:
+    """Return an answer, or raise it if it is an error."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

@@ -1,0 +1,294 @@
+"""What people do to a ledger by hand: each is one command to it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dpflow.accounting.costs import ApproxDP, Cost
+from dpflow.exceptions import ConfigurationError, ReleaseError
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.decision import applying
+from dpflow.ledger.decision.terms import is_charged
+from dpflow.ledger.grants import Grant, check_covers
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys, State
+from dpflow.ledger.orders import (
+    Amend,
+    Applied,
+    Apply,
+    Forget,
+    Freeze,
+    Posted,
+    Prior,
+    Proposal,
+    Wish,
+)
+from dpflow.ledger.records import Request
+from dpflow.ledger.views.releases import Release, named_release
+from dpflow.policy import Policy
+from dpflow.rounding import number_text
+
+if TYPE_CHECKING:
+    from dpflow.ledger.storage.base import Reading
+
+# Freezing
+
+
+def freeze(ledger: Ledger, dataset: str, *, who: str, because: str) -> tuple[str, ...]:
+    """Refuse everything on a dataset or population; steps that run already may end.
+
+    Anyone may freeze. Freezing twice changes nothing.
+
+    Returns:
+        The accounts that were frozen.
+
+    Raises:
+        PolicyNotApplied: If no policy of the dataset was applied yet.
+    """
+    command = Freeze(book=dataset, who=who, because=because, **ledger.label())
+    frozen: tuple[str, ...] = ledger.ask(command)
+    return frozen
+
+
+def thaw(ledger: Ledger, dataset: str, *, who: str, because: str) -> tuple[str, ...]:
+    """End a freeze; an officer's business where there are any.
+
+    Returns:
+        The accounts that were thawed.
+
+    Raises:
+        PolicyNotApplied: If the policy names officers and this is none of them.
+    """
+    label = ledger.label()
+    command = Freeze(book=dataset, who=who, because=because, thaw=True, **label)
+    thawed: tuple[str, ...] = ledger.ask(command)
+    return thawed
+
+
+def freeze_of(ledger: Ledger, dataset: str) -> Mapping[str, Any] | None:
+    """Return who froze a dataset and why; None if it is not frozen."""
+    with ledger.storage.read() as reading:
+        return reading.load(Keys(books=(dataset,))).book(dataset).frozen
+
+
+# Charging by hand
+
+
+def amend(
+    ledger: Ledger, reservation: str, cost: Cost, *, because: str
+) -> list[Posted]:
+    """Charge what a step cost more than was reserved for it.
+
+    Args:
+        ledger: The ledger.
+        reservation: The step's; it may have ended, also as void.
+        cost: What the step truly did.
+        because: How that was found out, for the journal.
+
+    Raises:
+        ReservationConflict: If that is no more than was charged: nothing is lowered.
+        UnsupportedCost: If the theorem of an account has no price for the cost, or
+            that does not hold under the relation of its term.
+    """
+    command = Amend(charge=reservation, cost=cost, because=because, **ledger.label())
+    return list(ledger.ask(command))
+
+
+def import_prior(
+    ledger: Ledger,
+    policy: Policy,
+    cost: Cost,
+    *,
+    because: str,
+    evidence: str,
+    populations: tuple[Policy, ...] = (),
+    partitions: tuple[str, ...] = (),
+) -> list[Posted]:
+    """Charge what was spent on a dataset before dpflow governed it; irreversible.
+
+    Args:
+        ledger: The ledger.
+        policy: The dataset's.
+        cost: All that was spent; `Composed` and `Repeated` hold several steps.
+        because: What it was, for the journal.
+        evidence: The sha256 of what proves it.
+        populations: Of the population that the dataset belongs to.
+        partitions: Which parts of a divided dataset it was spent on.
+
+    Raises:
+        ConfigurationError: If this evidence was charged before, or the parts are not
+            said.
+        UnsupportedCost: If the theorem has no price for the cost.
+        PolicyChanged: If the policy file differs from what the ledger pinned.
+    """
+    request = Request(
+        reservation=uuid.uuid4().hex,
+        owner="operator",
+        policies=(policy,),
+        populations=populations,
+        partitions=partitions,
+        cost=cost,
+        step="spent before dpflow",
+    )
+    return _charged(ledger, request, because, evidence)
+
+
+def carve(
+    ledger: Ledger,
+    policy: Policy,
+    cost: ApproxDP,
+    *,
+    taker: str,
+    because: str,
+    environment: str | None = None,
+    populations: tuple[Policy, ...] = (),
+) -> tuple[Grant, list[Posted]]:
+    """Charge a part of a dataset's budget in full, for ever, and grant it.
+
+    Args:
+        ledger: The one that governs the data source.
+        policy: The dataset's.
+        cost: What the other ledger may lose in all its terms together.
+        taker: Id of the other ledger.
+        because: Why, for the journal.
+        environment: What the other ledger serves; None for any.
+        populations: Of the population that the dataset belongs to.
+
+    Raises:
+        ConfigurationError: If the policy names no source, another ledger governs it,
+            or the dataset is divided.
+        BudgetRefused: If so much is not left; nothing is charged.
+        UnsupportedCost: If the theorem has no price for an (epsilon, delta)-DP step.
+        PolicyNotApplied: If officers are named and this is none of them.
+    """
+    grant = Grant(
+        source=_source_to_carve(ledger, policy, taker),
+        unit=policy.unit,
+        relation=policy.relation,
+        epsilon=number_text(cost.epsilon),
+        delta=number_text(cost.delta),
+        giver=ledger.id,
+        taker=taker,
+        environment=environment,
+        because=because,
+        at=ledger.label()["at"],
+    )
+    request = Request(
+        reservation=uuid.uuid4().hex,
+        owner="operator",
+        policies=(policy,),
+        populations=populations,
+        cost=cost,
+        step="carved for another ledger",
+    )
+    posted = _charged(ledger, request, because, grant.digest, grant)
+    ledger.sources.register(grant)
+    return grant, posted
+
+
+def _charged(
+    ledger: Ledger,
+    request: Request,
+    because: str,
+    evidence: str,
+    grant: Grant | None = None,
+) -> list[Posted]:
+    """Charge what is spent elsewhere."""
+    command = Prior(
+        request=request,
+        because=because,
+        evidence=evidence,
+        grant=grant,
+        applies=ledger.conditions.applies_policies,
+        **ledger.label(),
+    )
+    return list(ledger.ask(command))
+
+
+def _source_to_carve(ledger: Ledger, policy: Policy, taker: str) -> str:
+    """Return the source of a policy that may be carved here for a ledger."""
+    if policy.source is None:
+        what = "names no `source`, so that no other ledger would be refused"
+    elif policy.partition is not None:
+        what = "divides it, and a part cannot be carved from a divided dataset"
+    elif taker == ledger.id:
+        what = "is governed by this very ledger; --to takes the id of another one"
+    elif (governor := ledger.sources.governor(policy.source)) != ledger.id:
+        what = f"is governed by ledger {governor}: carve there"
+    else:
+        return policy.source
+    msg = f"nothing was carved: the policy of dataset {policy.dataset!r} {what}"
+    raise ConfigurationError(msg)
+
+
+def close_abandoned(ledger: Ledger, reservation: str, *, because: str) -> None:
+    """Post a charge in full that nobody will settle.
+
+    Raises:
+        ReservationConflict: If its process still runs, or it has ended.
+    """
+    ledger.forfeit(reservation, because=because)
+
+
+def forget_release(ledger: Ledger, name: str) -> Release:
+    """Delete the value of a release; its digest and its charge stay.
+
+    Raises:
+        ReleaseError: If there is none or more than one, or no value to delete.
+    """
+    with ledger.storage.read() as reading:
+        row, found = named_release(reading, name)
+    command = Forget(key=row.key, book=row.book, digest=row.digest, **ledger.label())
+    if not ledger.ask(command):
+        msg = f"release {name!r} is {found.state}: there is no value to delete"
+        raise ReleaseError(msg)
+    return replace(found, state="forgotten", size=None)
+
+
+# Policies
+
+
+def propose(ledger: Ledger, policy: Policy) -> Proposal:
+    """Say what applying a policy would do; nothing is written."""
+    with ledger.storage.read() as reading:
+        return applying.propose(_whole(reading, policy.dataset), policy)
+
+
+def apply_policy(
+    ledger: Ledger, policy: Policy, wish: Wish, approval: Approval
+) -> Applied:
+    """Make a policy the ledger's own copy, which governs from then on.
+
+    Raises:
+        PolicyChanged: If only a new term can hold the policy, and none was asked for.
+        PolicyNotApplied: If the lifetime, a freeze or a missing approval forbids it.
+        ConfigurationError: If a grant is not for this ledger or does not cover the
+            policy, or another dataset has its source.
+    """
+    if wish.grant is not None:
+        check_covers(wish.grant, policy, ledger.id, ledger.environment)
+        ledger.sources.check_given(wish.grant)
+    book = policy.dataset
+    forgotten: tuple[str, ...] = ()
+    with ledger.storage.read() as reading:
+        state = _whole(reading, book)
+        if not all(is_charged(state, term) for term in state.terms(book)):
+            forgotten = tuple(ledger.watch.forgotten(reading, book))
+    named = (term.facts["pinned"].get("source") for term in state.terms(book))
+    command = Apply(
+        policy=policy,
+        wish=wish,
+        approval=approval,
+        forgotten=forgotten,
+        sources=tuple(dict.fromkeys(name for name in named if name is not None)),
+        **ledger.label(),
+    )
+    applied: Applied = ledger.ask(command)
+    return applied
+
+
+def _whole(reading: Reading, book: str) -> State:
+    return reading.load(Keys(books=(book,), whole=(book,)))

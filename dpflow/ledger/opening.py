@@ -1,0 +1,287 @@
+"""Making a ledger, opening one that exists, and the pin that tells which it is."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import uuid
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerUnavailable,
+    how_to_install,
+)
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.records import Conditions
+from dpflow.ledger.storage.base import Identity, Storage
+from dpflow.ledger.storage.memory import MEMORY, Memory, MemoryOwners
+from dpflow.ledger.storage.owners import Liveness, Owners
+from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.witness.places import witness_at
+
+if TYPE_CHECKING:
+    from dpflow.ledger.storage.postgres import PostgresStorage
+
+LOCK_NAME = "ledger.lock"
+#: The only URL that may be opened while a test keeps the others closed; child processes
+#: inherit it.
+FENCE_VARIABLE = "DPFLOW_TEST_LEDGER_ONLY"
+
+
+def open_ledger(
+    url: str,
+    *,
+    policies: Path | None = None,
+    witness: str | None = None,
+    environment: str | None = None,
+    conditions: Conditions | None = None,
+    read_only: bool = False,
+) -> Ledger:
+    """Open a ledger that exists.
+
+    Args:
+        url: `sqlite:///path/to/ledger.db` (four slashes for an absolute path), or
+            `postgresql://user:password@host/database`. In tests also `memory://NAME`,
+            which ends with the process.
+        policies: Folder whose `ledger.lock` pins the ledger's id. A ledger with
+            another id is refused: a fresh one would forget what has been spent.
+        witness: Place of its witness, which every decision asks: a folder,
+            `postgresql://...` of another database, or `prefect:`; "none" waives it.
+            Default: a folder in the user's state directory.
+        environment: What this process runs in, such as "production". A ledger that was
+            made for one serves no other.
+        conditions: How it decides, and who is recorded. Default: this user.
+        read_only: Only show it: the database refuses every write.
+
+    Raises:
+        LedgerMissing: If there is none; it is never made by itself.
+        LedgerUnavailable: If it cannot be read and written now.
+        LedgerCorrupt: If it is not the ledger that was pinned.
+        ConfigurationError: If the URL or the pin cannot be read, or the ledger serves
+            another environment.
+    """
+    storage = storage_at(url, read_only=read_only)
+    ledger = Ledger(
+        storage,
+        owners_of(storage),
+        witness_at(witness, url),
+        environment=environment,
+        conditions=conditions,
+    )
+    if policies is not None:
+        _check_pin(ledger, policies)
+    return ledger
+
+
+def create_ledger(
+    url: str, *, environment: str | None = None, witness: str | None = None
+) -> Ledger:
+    """Make a new, empty ledger, and begin its witness.
+
+    Args:
+        url: Where, as for `open_ledger`.
+        environment: The only one that it will serve. Default: any.
+        witness: As for `open_ledger`.
+
+    Raises:
+        ConfigurationError: If there is something at this place.
+        LedgerUnavailable: If it cannot be written there, or its witness is out of
+            reach; then there is no ledger either.
+    """
+    place = witness_at(witness, url)
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    identity = Identity(uuid.uuid4().hex, environment, at)
+    if place is not None:
+        # Before anything is made that would lack a witness.
+        place(identity.ledger).exists()
+    storage = _created(url, identity, secrets.token_bytes(32))
+    ledger = Ledger(storage, owners_of(storage), place, environment=environment)
+    if ledger.watch.witness is not None:
+        ledger.watch.witness.enrol(0, [])
+    return ledger
+
+
+def _created(url: str, identity: Identity, secret: bytes) -> Storage:
+    check_fence(url)
+    if is_postgres(url):
+        return _postgres().create(url, identity, secret)
+    if url.startswith(MEMORY):
+        return Memory.create(url.removeprefix(MEMORY), identity, secret)
+    return SqliteStorage.create(sqlite_path(url), identity, secret)
+
+
+def storage_at(url: str, *, read_only: bool = False) -> Storage:
+    """Return the storage that a ledger URL names; nothing is opened yet.
+
+    Raises:
+        ConfigurationError: If the URL names none, its driver is not installed, or a
+            test keeps it closed.
+    """
+    check_fence(url)
+    if is_postgres(url):
+        return _postgres()(url, read_only=read_only)
+    if url.startswith(MEMORY):
+        return Memory(url.removeprefix(MEMORY), read_only=read_only)
+    return SqliteStorage(sqlite_path(url), read_only=read_only)
+
+
+def is_postgres(url: str) -> bool:
+    """Say whether a ledger URL names a PostgreSQL database."""
+    return url.startswith(("postgresql://", "postgres://"))
+
+
+def sqlite_path(url: str) -> Path:
+    """Return the file that a ledger URL names.
+
+    Raises:
+        ConfigurationError: If the URL names no SQLite file.
+    """
+    prefix = "sqlite:///"
+    # Cut by hand: in a path, # and ? are letters like any other.
+    path = url.removeprefix(prefix)
+    if path == url or not path:
+        shown = f"{url.partition('://')[0]}://..." if "://" in url else url
+        msg = (
+            f"{shown} is no ledger URL that this version can open; "
+            "write sqlite:///relative/ledger.db, sqlite:////absolute/ledger.db or "
+            "postgresql://user:password@host/database"
+        )
+        raise ConfigurationError(msg)
+    return Path(path)
+
+
+def owners_of(storage: Storage) -> Liveness:
+    """Return who holds what in a storage."""
+    if isinstance(storage, SqliteStorage):
+        # All names of one ledger file must share its owners.
+        path = storage.path.resolve()
+        return Owners(path.with_name(f"{path.name}.owners"))
+    if isinstance(storage, Memory):
+        return MemoryOwners()
+    from dpflow.ledger.storage.postgres import PostgresStorage  # noqa: PLC0415
+    from dpflow.ledger.storage.postgres_owners import SessionOwners  # noqa: PLC0415
+
+    assert isinstance(storage, PostgresStorage)
+    return SessionOwners(storage.server)
+
+
+def _postgres() -> type[PostgresStorage]:
+    try:
+        # The driver's import takes as long as all of dpflow's own.
+        from dpflow.ledger.storage.postgres import PostgresStorage  # noqa: PLC0415
+    except ImportError as error:
+        msg = (
+            "a ledger on PostgreSQL needs the driver psycopg 3; "
+            f"{how_to_install('postgres')} ({error})"
+        )
+        raise ConfigurationError(msg) from error
+    return PostgresStorage
+
+
+def accept_server(url: str, *, because: str) -> None:
+    """Let a ledger go on after its PostgreSQL server was replaced.
+
+    Args:
+        url: `postgresql://...`.
+        because: Why nothing that was charged is missing on the new server.
+
+    Raises:
+        ConfigurationError: If the ledger is a file; it has no server.
+        LedgerUnavailable: If the server is out of reach or not durable.
+    """
+    if not is_postgres(url):
+        msg = "the ledger is a SQLite file, which has no server to accept"
+        raise ConfigurationError(msg)
+    check_fence(url)
+    storage = _postgres()(url)
+    try:
+        storage.accept_server(because=because)
+    finally:
+        storage.close()
+
+
+def roles_script() -> str:
+    """Return the SQL that makes the roles of a ledger on PostgreSQL."""
+    return files("dpflow.ledger.storage").joinpath("roles.sql").read_text("utf-8")
+
+
+def check_fence(url: str) -> None:
+    """Refuse every ledger but the one that a test has to itself.
+
+    Raises:
+        ConfigurationError: If a test runs and the URL names another ledger.
+    """
+    only = os.environ.get(FENCE_VARIABLE)
+    if only and url != only:
+        # The URL may hold a password.
+        kind = url.partition(":")[0][:20]
+        msg = (
+            f"a {kind} ledger was asked for inside a test that uses dpflow_ledger, "
+            "which keeps every ledger but its own closed. Remove what names the other "
+            "one (DPFLOW_LEDGER_URL, a Prefect block, open_ledger) from the test, or "
+            "do without the fixture."
+        )
+        raise ConfigurationError(msg)
+
+
+def pin_ledger(ledger: Ledger, policies: Path) -> Path:
+    """Write the ledger's id beside the policies; commit that file.
+
+    Raises:
+        ConfigurationError: If another ledger is pinned there.
+    """
+    lock = policies / LOCK_NAME
+    try:
+        policies.mkdir(parents=True, exist_ok=True)
+        with lock.open("x", encoding="utf-8") as file:
+            file.write(f"{ledger.id}\n")
+    except FileExistsError:
+        msg = (
+            f"{lock} pins another ledger. Restore that one, or remove the file if its "
+            "budget is really to be forgotten."
+        )
+        raise ConfigurationError(msg) from None
+    except OSError as error:
+        msg = f"cannot write {lock}: {error.strerror}"
+        raise LedgerUnavailable(msg, ledger=ledger.place) from error
+    return lock
+
+
+def pinned_id(policies: Path, place: str) -> str:
+    """Return the id of the ledger that a project pins.
+
+    Args:
+        policies: Folder with `ledger.lock`.
+        place: The ledger, for messages.
+
+    Raises:
+        ConfigurationError: If the pin cannot be read.
+    """
+    lock = policies / LOCK_NAME
+    try:
+        return lock.read_text("utf-8").strip()
+    except FileNotFoundError:
+        msg = (
+            f"there is no {lock}, so nothing says that {place} is the right "
+            "ledger. Restore it from version control; for a new project run "
+            "`dpflow ledger init`."
+        )
+        raise ConfigurationError(msg) from None
+    except OSError as error:
+        msg = f"cannot read {lock}: {error.strerror}"
+        raise ConfigurationError(msg) from error
+
+
+def _check_pin(ledger: Ledger, policies: Path) -> None:
+    pinned, lock = pinned_id(policies, ledger.place), policies / LOCK_NAME
+    if pinned != ledger.id:
+        msg = (
+            f"{ledger.place} has id {ledger.id}, but {lock} pins {pinned}. A fresh or "
+            "foreign ledger would forget what has been spent: restore the pinned one."
+        )
+        raise LedgerCorrupt(msg, ledger=ledger.place)

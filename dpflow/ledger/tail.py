@@ -1,0 +1,126 @@
+"""What is checked of books besides their rows: their ends, and the entries before.
+
+Each decision checks the ends of the books that it reads, and every row. A process's
+first one about a book reads some entries before its end as well, so that damage done
+while no process ran is noticed by the next step. `verify` reads all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from operator import add, le, sub
+
+from dpflow.exceptions import LedgerCorrupt
+from dpflow.ledger.entry import Entry, Posting
+from dpflow.ledger.journal import KINDS
+from dpflow.ledger.model import Keys, State
+from dpflow.ledger.rows import Account, Book
+from dpflow.ledger.storage.base import Reading
+
+#: How many entries of a book are read.
+TAIL = 500
+
+
+def check_tail(reading: Reading, state: State, book: str, place: str) -> None:
+    """Check the newest entries of a book.
+
+    Args:
+        reading: Of the ledger; it checks that each entry hashes to the next.
+        state: Loaded from it, with the book.
+        book: Its name.
+        place: The ledger, for messages.
+
+    Raises:
+        LedgerCorrupt: If one does not follow from the one before it, or an account
+            that was loaded stands elsewhere than its newest entry left it.
+    """
+    tail = list(islice(reading.newest(book), TAIL))
+    problem = _broken(tail, state.book(book).number) or _misplaced(tail, state)
+    if problem is not None:
+        raise _disagrees(problem, place)
+
+
+def check_heads(state: State, keys: Keys, place: str) -> None:
+    """Check that the newest entry of each book is the newest of its accounts as well.
+
+    A row may agree with an entry of its own and still stand before the newest, or be
+    gone.
+
+    Raises:
+        LedgerCorrupt: If there is such a one.
+    """
+    for row in [row for row in state.rows.values() if isinstance(row, Book)]:
+        base = f"{row.name}#{row.terms}"
+        places = keys.gates.get(row.name, ())
+        needed = {f"{base}/{each}" if each else base for each in places}
+        head = state.entries.get((row.name, row.number))
+        for name in () if head is None else head.postings:
+            account = state.account(name)
+            if account is None and name not in needed and row.name not in keys.whole:
+                continue
+            if account is None or account.entry != row.number:
+                problem = f"Account {name!r} is not as entry {row.number} left it"
+                raise _disagrees(problem, place)
+
+
+def _disagrees(problem: str, place: str) -> LedgerCorrupt:
+    msg = (
+        f"the ledger {place} does not agree with its journal. {problem}. Someone "
+        "edited the ledger, or it is damaged: `dpflow ledger verify` shows all of "
+        "it; restore a backup before any further step."
+    )
+    return LedgerCorrupt(msg, ledger=place)
+
+
+def _broken(tail: Iterable[Entry], number: int) -> str | None:
+    """Say which entry of a book, newest first, does not follow from the one before."""
+    after: dict[str, tuple[Entry, Posting]] = {}
+    for entry in tail:
+        if entry.number != number:
+            return f"Book {entry.book!r} has no entry {number}"
+        number -= 1
+        for name, posting in entry.postings.items():
+            later = after.get(name)
+            if later is not None and not _follows(posting, *later, name):
+                return (
+                    f"Account {name!r}, entry {later[0].number}: its sums do not "
+                    "follow from those before it"
+                )
+            after[name] = entry, posting
+    return None
+
+
+def _follows(before: Posting, entry: Entry, posting: Posting, name: str) -> bool:
+    """Say whether an entry's sums may come after those of the one before it."""
+    rule, amount = KINDS.get(entry.kind), entry.postings[name].amount
+    if rule is None:
+        return False
+    settled, held = before.settled, before.held
+    if rule.settles:
+        settled = tuple(map(add, settled, amount))
+    if entry.kind == "settle":
+        # What it held is not in the entry.
+        fits = all(map(le, posting.held, held))
+    else:
+        if rule.returns:
+            held = tuple(map(sub, held, amount))
+        elif entry.kind == "reserve" and "preflight" not in entry.body:
+            held = tuple(map(add, held, amount))
+        fits = posting.held == held
+    return fits and posting.settled == settled
+
+
+def _misplaced(tail: Iterable[Entry], state: State) -> str | None:
+    """Say which account that was loaded stands before its newest entry."""
+    newest: dict[str, int] = {}
+    for entry in tail:
+        for name in entry.postings:
+            newest.setdefault(name, entry.number)
+    for row in state.rows.values():
+        if isinstance(row, Account) and newest.get(row.id, row.entry) != row.entry:
+            return (
+                f"Account {row.id!r} is as entry {row.entry} left it, and entry "
+                f"{newest[row.id]} moved it since"
+            )
+    return None

@@ -1,0 +1,34 @@
+"""What people ask of a ledger: answers that are folds over what a storage reads.
+
+Current state comes from the rows of whole books, a history from the entries of their
+journals. Nothing here decides, writes or remembers anything. It knows no database and
+no SQL, and imports neither the shell's storages nor what audits the ledger.
+"""
+
+from dpflow.ledger.views.accounts import accounts, used_of
+from dpflow.ledger.views.alerts import alerts
+from dpflow.ledger.views.halts import halts
+from dpflow.ledger.views.history import decisions, history
+from dpflow.ledger.views.refusals import count_refusals, refusal_of_run, refusals
+from dpflow.ledger.views.reservations import open_reservations
+from dpflow.ledger.views.terms import terms
+from dpflow.ledger.views.unusual import unusual, unusual_steps
+from dpflow.ledger.views.usage import account_usage, usage
+
+__all__ = [
+    "account_usage",
+    "accounts",
+    "alerts",
+    "count_refusals",
+    "decisions",
+    "halts",
+    "history",
+    "open_reservations",
+    "refusal_of_run",
+    "refusals",
+    "terms",
+    "unusual",
+    "unusual_steps",
+    "usage",
+    "used_of",
+]

@@ -1,0 +1,196 @@
+"""Accounts as people read them: what is spent, reserved, forfeited and left."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.ledger.decision.end import gate_of
+from dpflow.ledger.decision.gates import Gate, remainder, split
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys, State, rule_of
+from dpflow.ledger.records import AccountView
+from dpflow.ledger.rows import Account, Amounts
+from dpflow.ledger.storage.base import Reading
+from dpflow.ledger.views.reservations import waiting
+from dpflow.ledger.views.said import account_of_term, openings
+from dpflow.rounding import number_text
+
+#: Entries after which an account that holds nothing may never have been charged.
+_UNREAD = ("refuse", "void")
+_WHOLE = ("dataset", "population")
+
+
+def accounts(ledger: Ledger, dataset: str | None = None) -> list[AccountView]:
+    """Return the accounts of one dataset or of all, with the forfeited apart."""
+    with ledger.storage.read() as reading:
+        books = reading.books() if dataset is None else [dataset]
+        state = reading.load(Keys(whole=tuple(books)))
+        gates = [gate for book in books for gate in gates_of_book(state, book)]
+        facts = _Facts(
+            state=state,
+            dead=_held_by_the_dead(ledger, reading),
+            closed=_closed(reading, books),
+            opened={
+                (book, number): entry.body["term"]["gates"]
+                for book in books
+                for number, entry in openings(reading, book).items()
+            },
+            unread=_unread(reading, state, gates),
+        )
+    return sorted((facts.view(gate) for gate in gates), key=lambda view: view.id)
+
+
+def used_of(ledger: Ledger, account: str) -> tuple[Rule, Tally] | None:
+    """Return the rule of an account and all that is settled and held under it."""
+    book = account.partition("#")[0]
+    with ledger.storage.read() as reading:
+        state = reading.load(Keys(whole=(book,)))
+    for gate in gates_of_book(state, book):
+        if gate.id == account:
+            return gate.rule, gate.settled + gate.held
+    return None
+
+
+def gates_of_book(state: State, book: str) -> list[Gate]:
+    """Return the gates of all terms of a book, whole and charged ones.
+
+    Args:
+        state: With every term and account of the book.
+        book: Its name.
+    """
+    newest = state.book(book).terms
+    names = {account_of_term(term) for term in state.terms(book)}
+    names |= {
+        row.id
+        for row in state.rows.values()
+        if isinstance(row, Account) and row.book == book
+    }
+    return [_standing(state, name, newest) for name in sorted(names)]
+
+
+def _standing(state: State, name: str, newest: int) -> Gate:
+    gate = gate_of(state, name, 1)
+    if gate.state == "frozen" and term_of(name) != newest:
+        # What is frozen is the term that governs.
+        row = state.account(name)
+        overdrawn = row is not None and row.overdrawn
+        return replace(gate, state="overdrawn" if overdrawn else "open")
+    return gate
+
+
+def term_of(account: str) -> int:
+    """Return the number of the term that an account belongs to."""
+    return split(account)[1]
+
+
+def partition_of(account: str) -> str:
+    """Return the partition that an account's id speaks of; empty if of none."""
+    _, _, place = account.partition("#")
+    _, kind, rest = (*place.split("/", 2), "", "")[:3]
+    # Neither terms nor partitions have a slash in their name.
+    return rest.partition("/")[0] if kind == "partition" else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """All that is said of accounts.
+
+    Attributes:
+        dead: What processes hold on each account that have ended.
+        closed: What was forfeited on each account.
+        opened: By book and term, the gates that the term was opened with.
+        unread: Accounts that were refused or given back, and never charged.
+    """
+
+    state: State
+    dead: Mapping[str, list[Amounts]]
+    closed: Mapping[str, list[Amounts]]
+    opened: Mapping[tuple[str, int], Mapping[str, Any]]
+    unread: Collection[str]
+
+    def view(self, gate: Gate) -> AccountView:
+        """Return an account as people read it."""
+        rule, used = gate.rule, gate.settled + gate.held
+        dead = _total(rule.zero(), self.dead.get(gate.id, ()))
+        closed = _total(rule.zero(), self.closed.get(gate.id, ()))
+        budget = rule.limit if isinstance(rule, Filter) else None
+        return AccountView(
+            id=gate.id,
+            dataset=gate.dataset,
+            term=term_of(gate.id),
+            kind=gate.kind,
+            name=gate.name,
+            theorem=rule.theorem,
+            state=gate.state,
+            parameters=rule.parameters(),
+            epsilon=number_text(rule.epsilon) if isinstance(rule, Filter) else None,
+            delta=number_text(rule.delta)
+            if isinstance(rule, Filter | Odometer)
+            else "0",
+            budget=None if budget is None else rule.named(budget),
+            spent=rule.named(gate.settled - closed),
+            reserved=rule.named(gate.held - dead),
+            forfeited=rule.named(dead + closed),
+            left=None if budget is None else rule.named(remainder(budget, used)),
+            used_fraction=gate.used_share(used),
+            reading=rule.read(used) if isinstance(rule, Odometer) else None,
+            halt_at=None if gate.halt is None else number_text(gate.halt),
+            charged=any(used.amounts) or self._has_charges(gate),
+            opened=self._opened(gate),
+        )
+
+    def _has_charges(self, gate: Gate) -> bool:
+        """Say whether data may have been read under an account, at no cost there."""
+        ran = self.state.book(gate.dataset).ran.get(str(term_of(gate.id)), 0)
+        return ran > 0 and gate.id not in self.unread
+
+    def _opened(self, gate: Gate) -> dict[str, str] | None:
+        """Return the budget that a filter was opened with, as the journal tells."""
+        if not isinstance(gate.rule, Filter):
+            return None
+        gates = self.opened.get((gate.dataset, term_of(gate.id)), {})
+        place = f"flow/{gate.name}" if gate.kind == "flow" else gate.kind
+        first = gates.get(place)
+        rule = gate.rule if first is None else rule_of(first["rule"])
+        assert isinstance(rule, Filter)
+        return {"epsilon": number_text(rule.epsilon), "delta": number_text(rule.delta)}
+
+
+def _held_by_the_dead(ledger: Ledger, reading: Reading) -> dict[str, list[Amounts]]:
+    """Return the amounts on each account whose process has ended without settling."""
+    found: dict[str, list[Amounts]] = {}
+    for each in waiting(ledger, reading):
+        for name, amount in each.charge.held.items() if not each.alive else ():
+            found.setdefault(name, []).append(amount)
+    return found
+
+
+def _closed(reading: Reading, books: Iterable[str]) -> dict[str, list[Amounts]]:
+    found: dict[str, list[Amounts]] = {}
+    for book in books:
+        for entry in reading.rare(book, "forfeit"):
+            for name, posting in entry.postings.items():
+                found.setdefault(name, []).append(posting.amount)
+    return found
+
+
+def _unread(reading: Reading, state: State, gates: Iterable[Gate]) -> set[str]:
+    """Return the accounts below a whole's that no charge seems to be left of."""
+    places = {}
+    for gate in gates:
+        row = state.account(gate.id)
+        empty = not any((gate.settled + gate.held).amounts)
+        if row is not None and empty and gate.kind not in _WHOLE:
+            places[gate.id] = (row.book, row.entry)
+    last = reading.entries(places.values())
+    return {name for name, place in places.items() if last[place].kind in _UNREAD}
+
+
+def _total(zero: Tally, amounts: Iterable[Amounts]) -> Tally:
+    for amount in amounts:
+        zero = zero + Tally(amount)
+    return zero

@@ -1,0 +1,103 @@
+"""Refused steps: the newest of all, and those that one flow run met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import islice
+
+from dpflow.exceptions import BudgetExhausted, BudgetRefused
+from dpflow.ledger.decision.gates import split
+from dpflow.ledger.entry import Entry
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys, Reach
+from dpflow.ledger.records import RefusalView
+from dpflow.ledger.storage.base import Reading
+
+_NAMED = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
+
+
+def count_refusals(ledger: Ledger, flow_run: str) -> int:
+    """Return how many refusals a flow run has met."""
+    with ledger.storage.read() as reading:
+        return len(
+            reading.load(Keys(runs=(flow_run,), reach=Reach.ENTRIES))
+            .run(flow_run)
+            .refused
+        )
+
+
+def refusal_of_run(
+    ledger: Ledger, flow_run: str, *, after: int = 0
+) -> BudgetRefused | None:
+    """Return the refusal that a flow run met, if it met one.
+
+    An exhausted budget is returned before a refused step, for it ends the flow. A
+    preflight that was refused ends no run: its releases may all be replayed.
+
+    Args:
+        ledger: The ledger to read.
+        flow_run: Id of the run.
+        after: How many refusals to pass over, oldest first: those of an earlier
+            execution of the run, which a new term or another policy may have answered.
+    """
+    with ledger.storage.read() as reading:
+        run = reading.load(Keys(runs=(flow_run,), reach=Reach.ENTRIES)).run(flow_run)
+        places = [(book, number) for book, number, _ in run.refused[after:]]
+        entries = reading.entries(places)
+    bodies = [entries[place].body for place in places]
+    bodies.sort(key=lambda body: body["refusal"] != BudgetExhausted.__name__)
+    for body in bodies:
+        if body.get("covers") is not None:
+            continue
+        kind = {k.__name__: k for k in (BudgetExhausted, BudgetRefused)}
+        details = {name: body.get(name) for name in _NAMED}
+        details["dataset"] = book_of_account(body["account"])
+        if "refused_with" in body:
+            details["refused_with"] = body["refused_with"]
+        return kind[body["refusal"]](body["message"], flow_run=flow_run, **details)
+    return None
+
+
+def refusals(
+    ledger: Ledger, *, dataset: str | None = None, limit: int = 1000
+) -> list[RefusalView]:
+    """Return the refused steps, newest first.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: Only those that this dataset's gates refused.
+        limit: Read at most so many entries.
+    """
+    with ledger.storage.read() as reading:
+        entries = islice(_newest(reading), limit)
+        # A step that gates of several books refuse stands in each of them.
+        found = {entry.charge: _view(entry) for entry in entries}
+    return [each for each in found.values() if dataset in (None, each.dataset)]
+
+
+def _newest(reading: Reading) -> Iterator[Entry]:
+    """Yield the refusals of all books, newest first."""
+    books: list[Iterable[Entry]] = [
+        reading.rare(book, "refuse") for book in reading.books()
+    ]
+    return merge(*books, key=lambda entry: (entry.at, entry.number), reverse=True)
+
+
+def _view(entry: Entry) -> RefusalView:
+    account = str(entry.body["account"])
+    return RefusalView(
+        dataset=book_of_account(account),
+        account=account,
+        run=entry.body.get("flow_run"),
+        body=entry.body,
+        at=entry.at,
+        term=split(account)[1],
+        book=entry.book,
+        position=entry.number,
+    )
+
+
+def book_of_account(account: str) -> str:
+    """Return the dataset or population that an account is of."""
+    return account.partition("#")[0]

@@ -1,0 +1,182 @@
+"""Kept outputs: list them, read one.
+
+The value of a release is for its readers. Everything else shows its digest only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpflow.exceptions import ReleaseError
+from dpflow.ledger import rows
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys, Reach
+from dpflow.ledger.records import digest
+from dpflow.ledger.storage.base import Reading
+
+#: Of so many releases at once, the charges and values are read.
+_PAGE = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A release as the ledger keeps it, without its value.
+
+    Attributes:
+        id: The start of its keyed digest; enough to name it.
+        key: Its release key for people; empty for a replay within one flow run.
+        state: "settled"; "claimed" while it is being made, or if its maker died;
+            "unreplayable" if its value could not be stored; "forgotten".
+        digest: sha256 of the encoded value.
+        size: Characters of the encoded value.
+        flow: The flow that it was made for, if there was one.
+        who: Who made it, as far as the ledger was told.
+        noise: Who drew its noise, as the journal says; None until it is settled.
+    """
+
+    id: str
+    key: str
+    dataset: str
+    step: str
+    cost: Mapping[str, Any]
+    state: str
+    digest: str | None
+    size: int | None
+    at: str
+    flow: str | None
+    who: str | None
+    noise: str | None
+
+
+_Kept = tuple[rows.Release, int | None]
+
+
+def releases(ledger: Ledger, dataset: str | None = None) -> list[Release]:
+    """Return the releases of one dataset or of all, newest first."""
+    with ledger.storage.read() as reading:
+        return [found for _, found in _newest(reading, dataset)]
+
+
+def values_kept(
+    ledger: Ledger, dataset: str | None = None
+) -> list[tuple[Release, str]]:
+    """Return the releases that may be replayed, with their values, newest first."""
+    kept = []
+    with ledger.storage.read() as reading:
+        for row, found in _newest(reading, dataset):
+            value = reading.load(Keys(releases=(row.key,))).values.get(row.key)
+            if value is not None:
+                kept.append((found, value))
+    return kept
+
+
+def _newest(
+    reading: Reading, dataset: str | None
+) -> list[tuple[rows.Release, Release]]:
+    found = sorted(_told(reading, reading.releases()), key=lambda pair: pair[1].id)
+    found.sort(key=lambda pair: pair[1].at, reverse=True)
+    if dataset is None:
+        return found
+    return [pair for pair in found if dataset in pair[1].dataset.split(",")]
+
+
+def release_value(ledger: Ledger, name: str) -> tuple[Release, str]:
+    """Return a release and its encoded value.
+
+    Args:
+        ledger: Where it is kept.
+        name: Its release key, or its id or the start of that.
+
+    Raises:
+        ReleaseError: If there is none or more than one, or no value to read, or the
+            value is not the one that was settled.
+    """
+    with ledger.storage.read() as reading:
+        row, found = named_release(reading, name)
+        value = reading.load(Keys(releases=(row.key,))).values.get(row.key)
+    if value is None:
+        msg = f"release {name!r} is {found.state}: there is no value to read"
+        raise ReleaseError(msg)
+    check_value(value, row.digest, name)
+    return found, value
+
+
+def check_value(value: str, expected: str | None, name: str) -> None:
+    """Refuse a value that is not the one that was settled.
+
+    Raises:
+        ReleaseError: If its digest is another.
+    """
+    if digest(value) != expected:
+        msg = (
+            f"the value of release {name!r} is not the one that was settled: its "
+            "digest differs. Someone edited the ledger, or it is damaged; run "
+            "`dpflow ledger verify`."
+        )
+        raise ReleaseError(msg)
+
+
+def named_release(reading: Reading, name: str) -> tuple[rows.Release, Release]:
+    """Return the one release that a name means.
+
+    Args:
+        reading: Of the ledger.
+        name: Its release key, or its id or the start of that.
+
+    Raises:
+        ReleaseError: If there is none or more than one.
+    """
+    kept = _newest(reading, None)
+    found = [pair for pair in kept if pair[1].key == name] or [
+        pair for pair in kept if pair[0].key.startswith(name)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        msg = f"there is no release {name!r}; `dpflow releases list` shows them all"
+        raise ReleaseError(msg)
+    ids = ", ".join(each.id for _, each in found[:5])
+    msg = f"{name!r} names {len(found)} releases; say which by its id: {ids}"
+    raise ReleaseError(msg)
+
+
+def _told(
+    reading: Reading, kept: Iterable[_Kept]
+) -> Iterator[tuple[rows.Release, Release]]:
+    """Yield releases with what the entries of their charges say."""
+    everything = list(kept)
+    for start in range(0, len(everything), _PAGE):
+        page = everything[start : start + _PAGE]
+        names = tuple({row.charge for row, _ in page})
+        state = reading.load(Keys(charges=names, reach=Reach.ENTRIES))
+        for row, size in page:
+            charge = state.charge(row.charge)
+            if charge is None:
+                continue
+            made, ended = state.made(charge, row.book), state.ended(charge, row.book)
+            body = made.body
+            yield (
+                row,
+                Release(
+                    id=row.key[:12],
+                    key=body.get("release_key") or "",
+                    dataset=",".join(body["datasets"]),
+                    step=body["step"],
+                    cost=body["cost"],
+                    state=_state(row, size),
+                    digest=row.digest,
+                    size=size,
+                    at=made.at,
+                    flow=body.get("flow"),
+                    who=body.get("who"),
+                    noise=None if ended is None else ended.body.get("noise"),
+                ),
+            )
+
+
+def _state(row: rows.Release, size: int | None) -> str:
+    if row.state == "claimed" or size is not None:
+        return row.state
+    return "unreplayable" if row.digest is None else "forgotten"

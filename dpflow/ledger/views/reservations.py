@@ -1,0 +1,84 @@
+"""Charges that nobody has settled, and whether their processes still run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpflow.accounting.tally import Tally
+from dpflow.ledger.decision.end import gate_of
+from dpflow.ledger.entry import Entry
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys, Reach, State
+from dpflow.ledger.records import OpenReservation
+from dpflow.ledger.rows import Charge
+from dpflow.ledger.storage.base import Reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A charge that nobody has settled.
+
+    Attributes:
+        made: The entry that reserved it, in the first of its books.
+        alive: Whether the process that holds it runs.
+    """
+
+    charge: Charge
+    made: Entry
+    alive: bool
+
+
+def waiting(
+    ledger: Ledger, reading: Reading, state: State | None = None
+) -> list[Waiting]:
+    """Return the charges that nobody has settled, oldest first.
+
+    Args:
+        ledger: The ledger, which knows who runs.
+        reading: Of the ledger.
+        state: With all open charges. Default: they are read.
+    """
+    names = reading.open_charges()
+    state = state or reading.load(Keys(charges=tuple(names), reach=Reach.ENTRIES))
+    living: dict[str, bool] = {}
+    found = []
+    for name in names:
+        charge = state.charge(name)
+        if charge is None:
+            continue
+        if charge.owner not in living:
+            living[charge.owner] = ledger.owners.alive(charge.owner)
+        made = state.made(charge, next(iter(charge.places)))
+        found.append(Waiting(charge=charge, made=made, alive=living[charge.owner]))
+    return sorted(found, key=lambda each: (each.made.at, each.charge.id))
+
+
+def open_reservations(ledger: Ledger) -> list[OpenReservation]:
+    """Return the charges that nobody has settled, oldest first."""
+    with ledger.storage.read() as reading:
+        state = reading.load(Keys(charges=tuple(reading.open_charges())))
+        found = waiting(ledger, reading, state)
+    return [
+        OpenReservation(
+            reservation=each.charge.id,
+            step=each.made.body["step"],
+            accounts=tuple(each.made.body["accounts"]),
+            cost=each.made.body["cost"],
+            body=each.made.body,
+            alive=each.alive,
+            at=each.made.at,
+            covers=each.charge.covers,
+            undrawn=_rest(state, each.charge),
+        )
+        for each in found
+    ]
+
+
+def _rest(state: State, charge: Charge) -> dict[str, dict[str, str]]:
+    """Return what a preflight holds, by account; nothing for a step's charge."""
+    if charge.covers is None:
+        return {}
+    return {
+        name: gate_of(state, name, 1).rule.named(Tally(amount))
+        for name, amount in charge.held.items()
+    }

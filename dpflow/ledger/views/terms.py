@@ -1,0 +1,52 @@
+"""The terms of a dataset, and how a policy file stands to the one that governs."""
+
+from __future__ import annotations
+
+from dpflow.ledger.decision.applying import term_views
+from dpflow.ledger.decision.terms import agrees, may_be_replaced, newest
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys, State
+from dpflow.ledger.records import TermView
+from dpflow.ledger.rows import Term
+from dpflow.policy import Policy
+from dpflow.policy_copy import difference_lines
+
+
+def terms(ledger: Ledger, dataset: str) -> list[TermView]:
+    """Return the terms of a dataset, oldest first."""
+    return list(term_views(book_state(ledger, dataset), dataset))
+
+
+def all_terms(ledger: Ledger, dataset: str) -> list[Term]:
+    """Return what the ledger holds of each term of a dataset, oldest first."""
+    return book_state(ledger, dataset).terms(dataset)
+
+
+def newest_term(ledger: Ledger, dataset: str) -> Term | None:
+    """Return the term that governs a dataset; None if nothing was applied yet."""
+    with ledger.storage.read() as reading:
+        return newest(reading.load(Keys(books=(dataset,))), dataset)
+
+
+def book_state(ledger: Ledger, dataset: str) -> State:
+    """Return every term and account of a dataset, checked."""
+    with ledger.storage.read() as reading:
+        return reading.load(Keys(whole=(dataset,)))
+
+
+def differences(term: Term, policy: Policy) -> list[str]:
+    """Return how a file differs from a term's copy, in lines; none if it agrees."""
+    if agrees(term, policy):
+        return []
+    return difference_lines(term.facts["declared"], policy.declared())
+
+
+def is_replaceable(state: State, dataset: str) -> bool:
+    """Say whether the next step applies a file that differs from the copy by itself.
+
+    Args:
+        state: With the book of the dataset and its newest term.
+        dataset: Its name.
+    """
+    term = newest(state, dataset)
+    return term is None or may_be_replaced(state, term)

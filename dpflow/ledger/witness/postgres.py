@@ -1,0 +1,233 @@
+"""Witnesses in a PostgreSQL database, which must not be the ledger's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar
+
+import psycopg
+
+from dpflow.exceptions import (
+    ConfigurationError,
+    DpflowError,
+    LedgerError,
+    LedgerUnavailable,
+)
+from dpflow.ledger.storage.server import (
+    Connection,
+    Durable,
+    Server,
+    abandon,
+    is_stale,
+)
+from dpflow.ledger.witness.log import LogError
+
+_LOCK_SECONDS = 20.0
+_Found = TypeVar("_Found")
+
+
+class _WitnessServer(Server):
+    keeps = "witness"
+
+    def translated(self, error: psycopg.Error) -> DpflowError:
+        """Tell what the server said; there is no ledger to speak of."""
+        return LedgerUnavailable(self.clean(error) or "no answer")
+
+
+class PostgresLog:
+    """The log in a schema `dpflow_witness` of a database.
+
+    One connection per object, used by one thread at a time and never across a fork.
+
+    Args:
+        url: `postgresql://user:password@host:port/database`.
+        ledger_url: Of the ledger, if it is on PostgreSQL too.
+
+    Raises:
+        ConfigurationError: If a URL cannot be read.
+    """
+
+    def __init__(self, url: str, ledger_url: str | None = None) -> None:
+        self._server = _WitnessServer(url, lock_seconds=_LOCK_SECONDS)
+        self._ledger = None
+        if ledger_url is not None:
+            self._ledger = Server(ledger_url, lock_seconds=_LOCK_SECONDS)
+        self.place = self._server.place
+        self._connection: Connection | None = None
+        self._pid = os.getpid()
+        self._apart = self._ledger is None
+
+    def headers(self, ledger: str) -> list[str]:
+        """Return the headers of all epochs of a ledger's witness."""
+
+        def ask(connection: Connection) -> list[str]:
+            if not _has_tables(connection):
+                return []
+            rows = _run(connection, "headers", ledger=ledger).fetchall()
+            return [text for (text,) in rows]
+
+        return self._asked(ask)
+
+    def begin(
+        self, ledger: str, epoch: int, header: str, lines: Sequence[tuple[str, str]]
+    ) -> bool:
+        """Begin an epoch, in one transaction; make the tables if there are none."""
+
+        def ask(connection: Connection) -> bool:
+            with connection.transaction():
+                self._lock(connection, "")
+                if not _has_tables(connection):
+                    connection.execute(_statements()["schema"].encode(), prepare=False)
+                every = [("", header), *lines]
+                made = _run(
+                    connection,
+                    "begin",
+                    ledger=ledger,
+                    epoch=epoch,
+                    **_arrays(every),
+                )
+                return bool(made.rowcount == len(every))
+
+        return self._asked(ask)
+
+    def append(self, ledger: str, epoch: int, lines: Sequence[tuple[str, str]]) -> bool:
+        """Append lines; they are numbered under a lock, so that no reader skips one."""
+
+        def ask(connection: Connection) -> bool:
+            with connection.transaction():
+                self._lock(connection, ledger)
+                told = _run(
+                    connection,
+                    "append",
+                    ledger=ledger,
+                    epoch=epoch,
+                    **_arrays(lines),
+                )
+                return bool(told.rowcount == len(lines))
+
+        return self._asked(ask)
+
+    def read(self, ledger: str, epoch: int, end: Any) -> tuple[list[str], Any]:
+        """Return the lines after a number, and the newest number."""
+        above = end or 0
+
+        def ask(connection: Connection) -> tuple[list[str], int]:
+            found = _run(
+                connection, "read", ledger=ledger, epoch=epoch, above=above
+            ).fetchall()
+            numbers = [number for number, _ in found]
+            if numbers != list(range(above + 1, above + 1 + len(numbers))):
+                msg = f"lines are missing after number {above}"
+                raise LogError(msg)
+            return [text for _, text in found], above + len(numbers)
+
+        return self._asked(ask)
+
+    def claim(self, source: str, ledger: str) -> str:
+        """Return the first ledger that claimed a source; this one, if none had."""
+
+        def ask(connection: Connection) -> str:
+            with connection.transaction():
+                self._lock(connection, f"source {source}")
+                _run(connection, "claim_source", source=source, ledger=ledger)
+                row = _run(connection, "read_source", source=source).fetchone()
+                assert row is not None
+                return str(row[0])
+
+        return self._asked(ask)
+
+    def _lock(self, connection: Connection, name: str) -> None:
+        """Keep other writers away; the settings may be others than at the connect."""
+        row = _run(connection, "lock", name=name).fetchone()
+        assert row is not None
+        self._server.check_durable(Durable(*row[:4]))
+
+    def _asked(self, ask: Callable[[Connection], _Found]) -> _Found:
+        with self._open() as connection:
+            return ask(connection)
+
+    @contextmanager
+    def _open(self) -> Iterator[Connection]:
+        """Lend the connection; after an error it is never used again."""
+        if self._pid != os.getpid():
+            inherited, self._pid = self._connection, os.getpid()
+            self._connection = None
+            if inherited is not None:
+                abandon(inherited)
+        try:
+            if self._connection is None or is_stale(self._connection):
+                self._drop()
+                self._connection = self._connected()
+            yield self._connection
+        except psycopg.Error as error:
+            self._drop()
+            raise LogError(self._server.clean(error) or "no answer") from None
+        except LedgerUnavailable as error:
+            self._drop()
+            raise LogError(error.message) from None
+        except BaseException:
+            self._drop()
+            raise
+
+    def _connected(self) -> Connection:
+        try:
+            connection = self._server.connect()
+        except ConfigurationError:
+            raise
+        except LedgerError as error:
+            raise LogError(error.message) from None
+        if not self._apart:
+            self._check_apart(connection)
+        return connection
+
+    def _check_apart(self, connection: Connection) -> None:
+        """Refuse the ledger's own database: one restore would bring back both."""
+        assert self._ledger is not None
+        with self._ledger.connect() as other:
+            same = _identity(connection) == _identity(other)
+        if same:
+            connection.close()
+            msg = (
+                f"the witness {self.place} is in the ledger's own database: one "
+                "restore would bring both back, and nothing would tell. Set "
+                "DPFLOW_WITNESS to another database, best on another server, or to a "
+                "folder."
+            )
+            raise ConfigurationError(msg)
+        self._apart = True
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _identity(connection: Connection) -> tuple[str, str]:
+    return connection.system_identifier, connection.info.dbname
+
+
+def _has_tables(connection: Connection) -> bool:
+    row = _run(connection, "exists").fetchone()
+    return row is not None and bool(row[0])
+
+
+def _run(connection: Connection, statement: str, **values: object) -> Any:
+    return connection.execute(_statements()[statement].encode(), values)
+
+
+@cache
+def _statements() -> Mapping[str, str]:
+    text = files("dpflow.ledger.witness").joinpath("postgres.sql").read_text("utf-8")
+    parts = (part.partition("\n") for part in text.split("-- name: ")[1:])
+    return {name.strip(): sql.strip().rstrip(";") for name, _, sql in parts}
+
+
+def _arrays(lines: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    return {
+        "books": [book for book, _ in lines],
+        "texts": [text for _, text in lines],
+    }

@@ -1,0 +1,564 @@
+"""Random histories on a storage that remembers what was written, and its fold."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psycopg
+
+from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
+from dpflow.accounting.costs import Cost
+from dpflow.exceptions import DpflowError
+from dpflow.ledger import journal
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.audit.fold import Fold
+from dpflow.ledger.entry import Entry, canonical, columns_of, entry_of
+from dpflow.ledger.grants import Grant
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Command, End, Keys, Reserve, Seal
+from dpflow.ledger.orders import (
+    Amend,
+    Apply,
+    Checkpoint,
+    Forget,
+    Freeze,
+    Loss,
+    Prior,
+    Repair,
+    Wish,
+)
+from dpflow.ledger.records import Granted, Request, digest
+from dpflow.ledger.rows import EPOCH, Account, Book, Epoch, Key, Release, Row, Run
+from dpflow.ledger.storage.base import Identity
+from dpflow.ledger.storage.memory import Memory
+from dpflow.ledger.storage.postgres import PostgresStorage
+from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.policy_population import Population
+from tests.ledger.support import make_policy
+from tests.postgres import server
+
+LENGTH = 50
+
+FLOWS = "{f: {epsilon: 0.6, halt_at_epsilon: 1.5}, g: {}}"
+PLAIN = make_policy("a", flows=FLOWS, odometer="{theorem: basic, delta: 0}")
+MEMBERS = {
+    "b": make_policy("b", population="p"),
+    "c": make_policy("c", population="p", partition="{by: region}"),
+}
+WHOLE = make_policy(
+    "d", unit="customer-week", partition="{by: week}", lifetime="{epsilon: 2}"
+)
+#: Its source may be carved, and has two names.
+SOURCED = {name: make_policy(name, source="visits") for name in ("e", "other-e")}
+POPULATION = Population(
+    population="p",
+    unit="customer",
+    relation="add-or-remove",
+    budget={"epsilon": "1.2"},
+    filter="basic",
+).as_policy()
+COSTS = [
+    PureDP(epsilon="0.1"),
+    PureDP(epsilon="0.3"),
+    PureDP(epsilon=5),
+    ApproxDP(epsilon="0.05", delta="1e-9"),
+    EarlyStopping(Laplace(sensitivity=1, epsilon="0.05"), stops=(2, 4)),
+    Gaussian(sensitivity=1, sigma=10),
+]
+
+
+class Recording:
+    """A storage that remembers in which order entries of all books were written."""
+
+    written: list[Entry]
+
+    def stored(self) -> dict[Key, Row]:
+        """Return every row that is stored."""
+        raise AssertionError
+
+
+class Noting:
+    """A transaction that notes the entries that it stores."""
+
+    def __init__(self, within: Any, written: list[Entry]) -> None:
+        self.within, self.written = within, written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.within, name)
+
+    def store(self, changes: Any, entries: Any, values: Any) -> None:
+        """Remember what was written."""
+        self.written += entries
+        self.within.store(changes, entries, values)
+
+
+class InMemory(Recording, Memory):
+    """The storage in memory."""
+
+    def __init__(self) -> None:
+        name = uuid.uuid4().hex
+        Memory.create(name, Identity("x", None, "t"), b"0")
+        Memory.__init__(self, name)
+        self.written = []
+
+    @contextmanager
+    def write(self) -> Iterator[Any]:
+        """Remember what is written."""
+        with super().write() as within:
+            yield Noting(within, self.written)
+
+    def stored(self) -> dict[Key, Row]:
+        """Return every row that is stored."""
+        return self.kept.rows
+
+
+class InSqlite(Recording, SqliteStorage):
+    """The storage in a file."""
+
+    def __init__(self) -> None:
+        # Not on a disk: each history syncs some hundred times.
+        memory = Path("/dev/shm")
+        folder = memory if memory.is_dir() else None
+        self.folder = TemporaryDirectory(dir=folder)
+        path = Path(self.folder.name) / "ledger.db"
+        SqliteStorage.create(path, Identity("x", None, "t"), b"0").close()
+        SqliteStorage.__init__(self, path)
+        self.written = []
+
+    @contextmanager
+    def write(self) -> Iterator[Any]:
+        """Remember what is written."""
+        with super().write() as within:
+            yield Noting(within, self.written)
+
+    def stored(self) -> dict[Key, Row]:
+        """Return every row that is stored."""
+        with closing(sqlite3.connect(self.path)) as tables, self.read() as reading:
+            return all_rows(lambda sql: tables.execute(sql).fetchall(), reading)
+
+
+class InPostgres(Recording, PostgresStorage):
+    """The storage on a server."""
+
+    def __init__(self) -> None:
+        url = server().new_database()
+        PostgresStorage.create(url, Identity("x", None, "t"), b"0").close()
+        PostgresStorage.__init__(self, url)
+        self.tables = psycopg.connect(
+            url, autocommit=True, options="-c search_path=dpflow"
+        )
+        self.written = []
+
+    @contextmanager
+    def write(self) -> Iterator[Any]:
+        """Remember what is written."""
+        with super().write() as within:
+            yield Noting(within, self.written)
+
+    def stored(self) -> dict[Key, Row]:
+        """Return every row that is stored."""
+        with self.read() as reading:
+            return all_rows(
+                lambda sql: self.tables.execute(sql.encode()).fetchall(), reading
+            )
+
+
+def all_rows(ask: Callable[[str], list[Any]], reading: Any) -> dict[Key, Row]:
+    """Load every row that the tables name, and count that none is left out."""
+    keys = Keys(
+        whole=tuple(reading.books()),
+        charges=tuple(name for (name,) in ask("SELECT id FROM charge")),
+        releases=tuple(key for (key,) in ask("SELECT key FROM release")),
+        runs=tuple(name for (name,) in ask("SELECT id FROM run")),
+        granted=tuple(ask("SELECT book, step FROM granted")),
+        claims=tuple(name for (name,) in ask("SELECT name FROM claim")),
+    )
+    rows = dict(reading.load(keys).rows)
+    epoch = rows.pop(EPOCH)
+    tables = ["term", "account", "charge", "release", "run", "granted", "claim"]
+    # A server has rows of books that were locked and never written.
+    kept = [ask("SELECT count(*) FROM book WHERE number > 0")]
+    kept += [ask(f"SELECT count(*) FROM {table}") for table in tables]
+    assert sum(count for ((count,),) in kept) == len(rows)
+    return rows if epoch == Epoch(0) else {**rows, EPOCH: epoch}
+
+
+def folded_anew(storage: Recording) -> dict[Key, Row]:
+    """Read the whole journal from its text, hashes checked, and fold it."""
+    rows: dict[Key, Row] = {}
+    heads: dict[str, str] = {}
+    for written in storage.written:
+        previous = heads.get(written.book, "")
+        entry = entry_of(previous, columns_of(written), written.hash)
+        heads[entry.book] = entry.hash
+        for key, row in journal.follow(rows, entry).items():
+            if row is None:
+                del rows[key]
+            else:
+                rows[key] = row
+    return rows
+
+
+def folded_apart(storage: Recording) -> dict[Key, Row]:
+    """Fold the books' journals, of which nothing says how they were interleaved."""
+    fold = Fold()
+    books = {entry.book for entry in storage.written}
+    for book in sorted(books, key=digest):
+        fold.add(book, [entry for entry in storage.written if entry.book == book])
+    fold.end()
+    assert fold.bad == {}
+    return fold.rows
+
+
+def lawful(storage: Recording) -> bool:
+    """Say whether the rows are the fold of the journal."""
+    return plain(folded_anew(storage)) == plain(storage.stored())
+
+
+def plain(rows: Any) -> Any:
+    """Return rows as canonical text: what a database would keep."""
+    return {key: canonical(row) for key, row in rows.items()}
+
+
+def unordered(rows: Any) -> Any:
+    """Return rows as text, but for the order of a run's refusals."""
+    found = {}
+    for key, row in rows.items():
+        if isinstance(row, Run):
+            runs = {n: tuple(sorted(getattr(row, n))) for n in ("refused", "halted")}
+            found[key] = canonical(row._replace(**runs))
+        else:
+            found[key] = canonical(row)
+    return found
+
+
+class People:
+    """Owners of whom some have died."""
+
+    def __init__(self) -> None:
+        self.numbers = count(1)
+        self.living: list[str] = []
+        self.born()
+
+    def born(self) -> str:
+        """Let a new process go on."""
+        self.living.append(f"{next(self.numbers):032x}")
+        return self.living[-1]
+
+    def died(self) -> None:
+        """Let the oldest process end, and a new one go on."""
+        self.living.pop(0)
+        if not self.living:
+            self.born()
+
+    def mine(self) -> str:
+        """Return the process that asks."""
+        return self.living[-1]
+
+    def alive(self, owner: str) -> bool:
+        """Say whether a process still runs."""
+        return owner in self.living
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Play:
+    """One random history.
+
+    Attributes:
+        answers: The type of each answer, and what it says if it is an error.
+    """
+
+    def __init__(self, seed: int, storage: Any) -> None:
+        self.random = Random(seed)
+        self.storage = storage
+        self.owners = People()
+        self.ledger = Ledger(storage, self.owners)
+        self.clock = count(1)
+        self.policies = {"a": PLAIN, "d": WHOLE, **MEMBERS, **SOURCED}
+        self.open: list[tuple[str, Request]] = []
+        self.ended: list[str] = []
+        self.answers: list[tuple[str, str]] = []
+        self.repairs = 0
+        deeds = [self.reserve] * 8 + [self.end] * 5
+        deeds += [self.preflight, self.die] * 3 + [self.seal, self.close] * 2
+        deeds += [self.again, self.amend, self.prior, self.apply, self.carve]
+        self.deeds: list[Callable[[], object]] = [
+            *deeds,
+            *(self.forget, self.repair, self.checkpoint),
+        ]
+
+    def step(self) -> None:
+        """Do something."""
+        self.random.choice(self.deeds)()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what every command says of who sends it."""
+        return {"at": f"t{next(self.clock)}", "writer": "w", "facts": {"who": "ann"}}
+
+    def ask(self, command: Command) -> Any:
+        """Load, decide and store; an error is an answer, too."""
+        try:
+            answer = self.ledger.ask(command)
+        except DpflowError as error:
+            answer = error
+        said = answer.message if isinstance(answer, DpflowError) else ""
+        self.answers.append((type(answer).__name__, said))
+        return answer
+
+    def request(self, **fields: Any) -> Request:
+        """Make a random request."""
+        random = self.random
+        names = random.choice([["a"]] * 3 + [["b"], ["c"], ["b", "c"], ["d"], ["e"]])
+        if names == ["e"]:
+            names = [random.choice([*SOURCED])]
+        policies = tuple(self.policies[name] for name in names)
+        member = any(policy.population for policy in policies)
+        partitions: tuple[str, ...] = ()
+        if "c" in names:
+            partitions = tuple(random.sample(["x", "y", "z"], random.randint(1, 2)))
+        if "d" in names:
+            partitions = tuple(
+                random.sample(["2026-W01", "2026-W02"], random.randint(1, 2))
+            )
+        flow = random.choice([None, "f", "g", "h"])
+        run = None if flow is None else f"{flow}{random.randint(1, 2)}"
+        values = {
+            "reservation": uuid.UUID(int=random.getrandbits(128)).hex,
+            "owner": self.owners.mine(),
+            "policies": policies,
+            "populations": (POPULATION,) if member else (),
+            "partitions": partitions,
+            "cost": random.choice(COSTS),
+            "step": random.choice(["s", "t"]),
+            "flow": flow,
+            "flow_run": run,
+            "enclosing_runs": () if run is None else (run, "outer"),
+            "release_key": random.choice([None, "k1"]),
+            "preflights": () if run is None else (run,),
+            "fresh": random.random() < 0.1,
+            **fields,
+        }
+        if values["release_key"] is not None:
+            # A key is asked for at another cost now and then only.
+            dear = random.random() < 0.2
+            values["cost"] = COSTS[1 if dear else 0]
+            values["key_text"] = values["release_key"]
+            values["release_key"] = digest(values["release_key"] + str(names))
+        return Request(**values)
+
+    def reserve(self) -> None:
+        """Ask for a step."""
+        self.asked(self.request())
+
+    def asked(self, request: Request) -> None:
+        """Ask, and remember what was granted."""
+        answer = self.ask(Reserve(request=request, **self.facts()))
+        if isinstance(answer, Granted) and answer.reservation == request.reservation:
+            self.open.append((request.reservation, request))
+
+    def preflight(self) -> None:
+        """Hold a whole run."""
+        run = f"f{self.random.randint(1, 2)}"
+        same = {"flow": "f", "flow_run": run, "release_key": None, "preflights": ()}
+        steps = tuple(self.request(**same) for _ in range(self.random.randint(1, 3)))
+        policies = {p.dataset: p for step in steps for p in step.policies}
+        people = {p.dataset: p for step in steps for p in step.populations}
+        request = self.request(
+            **same,
+            policies=tuple(policies.values()),
+            populations=tuple(people.values()),
+            partitions=(),
+            cost=steps[0].cost,
+            covers=run,
+            planned=steps,
+        )
+        self.asked(request)
+
+    def again(self) -> None:
+        """Send an id again."""
+        if self.open:
+            self.asked(self.random.choice(self.open)[1])
+
+    def end(self) -> None:
+        """Settle, void or forfeit an open charge."""
+        if not self.open:
+            return
+        place = self.random.randrange(len(self.open))
+        name, request = self.open.pop(place)
+        kind = self.random.choice(["settle"] * 4 + ["void", "void", "forfeit"])
+        reported, value, body = None, None, {"because": "r"}
+        if kind == "void":
+            body = {"reason": "r"}
+        if kind == "settle":
+            if isinstance(request.cost, EarlyStopping):
+                reported = self.random.choice([None, 2, 4])
+            outcome = self.random.choice(["completed", "completed", "failed"])
+            reported = None if outcome == "failed" else reported
+            kept = self.random.choice(["1", "1", "1", None])
+            value = kept if outcome == "completed" else None
+            kept = None if value is None else digest(value)
+            body = {"outcome": outcome, "digest": kept}
+        self.ask(
+            End(
+                charge=name,
+                kind=kind,
+                owner=self.owners.mine(),
+                body=body,
+                reported=reported,
+                value=value,
+                **self.facts(),
+            )
+        )
+        self.ended.append(name)
+
+    def seal(self) -> None:
+        """End a run's preflight."""
+        run, mine = f"f{self.random.randint(1, 2)}", self.owners.mine()
+        self.ask(Seal(run=run, owner=mine, outcome="completed", **self.facts()))
+
+    def die(self) -> None:
+        """Let a process begin, or the oldest end: its charges are abandoned."""
+        if self.random.random() < 0.5:
+            self.owners.born()
+        else:
+            self.owners.died()
+
+    def amend(self) -> None:
+        """Charge more for a step, ended or not."""
+        names = [*self.ended, *(name for name, _ in self.open)]
+        if not names:
+            return
+        cost = PureDP(epsilon=self.random.choice(["0.2", "0.4", "2"]))
+        name = self.random.choice(names)
+        self.ask(Amend(charge=name, cost=cost, because="x", **self.facts()))
+
+    def prior(self) -> None:
+        """Charge what was spent elsewhere."""
+        evidence = digest(str(self.random.randint(1, 3)))
+        request = self.by_hand("a", PureDP(epsilon="0.05"), "spent before dpflow")
+        words = {"because": "x", "evidence": evidence, **self.facts()}
+        self.ask(Prior(request=request, **words))
+
+    def by_hand(self, name: str, cost: Cost, step: str) -> Request:
+        """Make the request of an operator."""
+        return Request(
+            reservation=uuid.UUID(int=self.random.getrandbits(128)).hex,
+            owner="operator",
+            policies=(self.policies[name],),
+            cost=cost,
+            step=step,
+        )
+
+    def carve(self) -> None:
+        """Grant a part of a budget."""
+        if self.policies["e"].source is None:
+            return
+        cost = ApproxDP(epsilon=self.random.choice(["0.1", "0.7"]), delta=0)
+        grant = Grant(
+            source="visits",
+            unit="customer",
+            relation="add-or-remove",
+            epsilon=str(cost.epsilon),
+            delta="0",
+            giver="x",
+            taker="y",
+            environment=None,
+            because="x",
+            at=str(self.random.random()),
+        )
+        request = self.by_hand("e", cost, "carved for another ledger")
+        words = {"because": "x", "evidence": grant.digest, **self.facts()}
+        self.ask(Prior(request=request, grant=grant, **words))
+
+    def close(self) -> None:
+        """Freeze a book, or thaw it."""
+        name = self.random.choice(["a", "b", "e", "population/p"])
+        thaw = self.random.random() < 0.7
+        self.ask(Freeze(book=name, thaw=thaw, who="ann", because="x", **self.facts()))
+
+    def apply(self) -> None:
+        """Apply an edited file, tighter or looser, or one without its source."""
+        if self.random.random() < 0.3:
+            name = self.random.choice([*SOURCED])
+            source = self.random.choice(["visits", "shop", None])
+            policy = make_policy(name, **({} if source is None else {"source": source}))
+        else:
+            epsilon = self.random.choice(["0.8", "0.9", "1", "1.5"])
+            lifetime = self.random.choice(["2", "4"])
+            policy = make_policy(
+                "a",
+                flows=self.random.choice([FLOWS, FLOWS, "{g: {}}"]),
+                odometer="{theorem: basic, delta: 0}",
+                budget=f"{{epsilon: {epsilon}}}",
+                lifetime=f"{{epsilon: {lifetime}}}",
+            )
+        wish = Wish(because="x", new_term=self.random.random() < 0.5)
+        approval = Approval(principal="ann", authors=("bob",))
+        command = Apply(
+            policy=policy,
+            wish=wish,
+            approval=approval,
+            sources=("visits", "shop"),
+            **self.facts(),
+        )
+        if not isinstance(self.ask(command), DpflowError):
+            self.policies[policy.dataset] = policy
+
+    def forget(self) -> None:
+        """Delete a value that is kept, or one that is not."""
+        kept = [row for row in self.rows(Release) if row.state == "settled"]
+        if kept:
+            row = self.random.choice(kept)
+            words = {"key": row.key, "book": row.book, "digest": row.digest}
+            self.ask(Forget(**words, **self.facts()))
+
+    def repair(self) -> None:
+        """Charge again what a witness would say is lost; the same loss once."""
+        rows = [row for row in self.rows(Account) if any(row.settled)]
+        if not rows:
+            return
+        row = self.random.choice(rows)
+        (book,) = [b for b in self.rows(Book) if b.name == row.book]
+        place = (50, self.random.choice("fe") * 64)
+        loss = Loss(
+            number=book.number,
+            amounts={row.id: tuple(-(-amount // 3) for amount in row.settled)},
+            entries=(place,),
+            frozen=self.random.choice(["", "", "a freeze was lost"]),
+        )
+        words = {"because": "x", "before": self.repairs, "epoch": self.repairs + 1}
+        answer = self.ask(Repair(losses={row.book: loss}, **words, **self.facts()))
+        self.repairs += not isinstance(answer, DpflowError)
+
+    def checkpoint(self) -> None:
+        """Keep a signature over the end of a book."""
+        books = sorted(self.rows(Book))
+        if books:
+            book = self.random.choice(books)
+            words = {"book": book.name, "number": book.number, "hash": book.hash}
+            self.ask(Checkpoint(signed={"signature": "s"}, **words, **self.facts()))
+
+    def rows(self, kind: Any) -> list[Any]:
+        """Return all rows of a kind."""
+        found = [row for row in self.storage.stored().values() if type(row) is kind]
+        return sorted(found, key=str)
+
+
+def played(seed: int, store: Callable[[], Any], play: Any = Play) -> Any:
+    """Play a random history; stop where the law is broken."""
+    found = play(seed, store())
+    for _ in range(LENGTH):
+        found.step()
+        if not lawful(found.storage):
+            break
+    return found
