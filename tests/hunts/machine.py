@@ -305,7 +305,9 @@ class LedgerMachine(RuleBasedStateMachine):
         told = self.broken(worker, self.end(worker, act, name), fault)
         if (act, old) == ("void", "void") and told == "none":
             # Sent again after a failure, it cannot know that it was void before.
-            assert fault[2] == "fails once"
+            mine = self.workers[worker].owners.mine()
+            assert (fault[2], self.state(name)) == ("fails once", "void")
+            assert self.model.charges[name].owner == mine
             return
         if self.state(name) != old or told not in {"Crash", "LedgerUnavailable"}:
             expected = self.expected_end(worker, act, name)

@@ -25,6 +25,8 @@ from tests.projects import ROOT, fill_project
 
 _PROGRAM = "from tests.prefect.matrix.programs import main; main()"
 _AT_ONCE = 3
+#: Seconds that an experiment may take where other tests keep the machine busy.
+_PATIENCE = 1800
 
 
 class Laboratory:
@@ -77,7 +79,7 @@ class Laboratory:
     def result(self, experiment: Callable[[Laboratory], Any]) -> Any:
         """Return what an experiment found."""
         self.begin(experiment)
-        return self._results[experiment].result(timeout=600)
+        return self._results[experiment].result(timeout=_PATIENCE)
 
     def _made(self, experiment: Callable[[Laboratory], Any]) -> Any:
         self.wait_for_server()

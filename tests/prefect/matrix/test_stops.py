@@ -108,13 +108,14 @@ def test_a_flow_timeout_leaves_no_step_uncharged(project, make_flow, how):
     assert books() == settled(1, "0.1", outcomes=outcomes)
 
 
+# The body lasts longer than a busy machine needs to end the flow around it.
 def test_a_plain_flow_that_raises_early_drops_what_is_queued(project):
     """The running step ends and is settled; the queued ones cost nothing."""
 
     @flow(name="report", task_runner=ONE_BY_ONE)
     def report():
         for _ in range(3):
-            slow.with_options(fresh=True).submit(0.4)
+            slow.with_options(fresh=True).submit(3.0)
         wait_until(lambda: marks()["slow"], "the first body")
         raise RuntimeError
 

@@ -154,10 +154,22 @@ class _Runs:
         return self._ask(path, state=when)["id"]
 
     def wait_for_all(self):
-        """Wait until no run is under way or overdue: a pause lets those still run."""
-        wait_until(
-            lambda: not any(map(_going, self.all())), "the runs that go on", PATIENCE
-        )
+        """Wait until no run is under way or overdue: a pause lets those still run.
+
+        Patience is for one run: a busy machine is late with more ticks than one.
+        """
+        going = self._going()
+        while going:
+            wait_until(
+                lambda before=going: self._going() != before,
+                "the next of the runs that go on",
+                PATIENCE,
+            )
+            going = self._going()
+
+    def _going(self):
+        """Return which runs are under way or overdue, and in which state."""
+        return {run["id"]: run["state_name"] for run in self.all() if _going(run)}
 
 
 def _going(run):
