@@ -34,6 +34,7 @@ FILTERS: dict[str, str] = {
     "plan": "dpflow.accounting.plan:PlanFilter",
     "portfolio": "dpflow.accounting.portfolio:PortfolioFilter",
     "renyi": "dpflow.accounting.renyi_family:make_renyi_filter",
+    "residue": "dpflow.accounting.residue:ResidueFilter",
     "rogers": "dpflow.accounting.rogers:RogersFilter",
     "whitehouse": "dpflow.accounting.whitehouse:WhitehouseFilter",
 }

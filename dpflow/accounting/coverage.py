@@ -36,6 +36,7 @@ from dpflow.accounting.output_costs import (
     ProposeTestRelease,
     SparseVector,
 )
+from dpflow.accounting.residue import residue_pair
 from dpflow.accounting.theorem import Rule
 from dpflow.exceptions import DpflowError, UnsupportedCost
 
@@ -73,6 +74,7 @@ _OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("filter", "whitehouse"): _SPLIT,
     ("filter", "individual"): {"order": _ORDER},
     ("filter", "renyi"): {"order": _ORDER},
+    ("filter", "residue"): _SPLIT,
     ("odometer", "individual"): {"order": _ORDER},
     ("odometer", "renyi"): {"order": _ORDER},
     ("odometer", "rogers"): {"beta": "0.01"},
@@ -92,6 +94,7 @@ _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
     "individual": (_renyi,),
     "output": (approx_dp,),
     "renyi": (_renyi,),
+    "residue": (residue_pair,),
     "renyi-doubling": (_renyi,),
     "rogers": (approx_dp,),
     "whitehouse": (approx_dp, approx_zcdp),

@@ -24,7 +24,7 @@ from dpflow.rounding import (
 
 #: Filters and odometers that are no members: their tallies are not a step's price, or
 #: they are made of members themselves.
-_NO_MEMBERS = ("best", "individual", "plan", "portfolio")
+_NO_MEMBERS = ("best", "individual", "plan", "portfolio", "residue")
 _MOST_MEMBERS = 16
 
 #: How the default members share delta. Chosen so that each workload of
