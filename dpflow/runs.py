@@ -27,6 +27,7 @@ from dpflow.asking import (
 from dpflow.exceptions import BudgetRefused, ConfigurationError, DpflowError
 from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.views.last_run import last_costs
+from dpflow.policy import Policy
 from dpflow.project import Project, current_project
 from dpflow.step import checked_text
 from dpflow.waiting import check_outside, reserve
@@ -196,6 +197,7 @@ def _hold(project: Project, steps: list[_Planned], place: Place, run: str) -> No
     populations = {p.dataset: p for each in planned for p in each.populations}
     chosen = tuple(policies.values())
     flow = charged_flow(chosen, place)
+    _check_returns(chosen + tuple(populations.values()))
     request = Request(
         reservation=uuid.uuid4().hex,
         owner=owner_of(project),
@@ -225,6 +227,22 @@ def _hold(project: Project, steps: list[_Planned], place: Place, run: str) -> No
         return
     if isinstance(answer, Granted):
         place.tell_granted(request, answer)
+
+
+def _check_returns(policies: Sequence[Policy]) -> None:
+    """Refuse to hold what a theorem could not give back.
+
+    Raises:
+        ConfigurationError: If a policy's filter depends on the order of its charges.
+    """
+    for policy in policies:
+        if not policy.dataset_filter().order_free:
+            msg = (
+                f"the filter {policy.filter.theorem} of {policy.dataset} gives nothing "
+                "back that was held, so its steps take no preflight. Reserve them one "
+                "by one, or choose another filter for the dataset."
+            )
+            raise ConfigurationError(msg)
 
 
 def _request(project: Project, step: _Planned, place: Place) -> Request:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from dpflow.accounting import FILTERS, Filter, Odometer, make_filter, make_odometer
+from dpflow.accounting.composed_costs import Repeated
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Outcome, Rule
@@ -133,6 +134,14 @@ def steps_admitted(rule: Filter, workload: Workload) -> int:
     Raises:
         UnsupportedCost: If the theorem has no sound price for one.
     """
+    if not rule.order_free:
+        total, found = rule.zero(), 0
+        for step in workload:
+            total, fit = _run(rule, total, (Step(step.cost),), step.times)
+            found += fit
+            if fit < step.times:
+                break
+        return found
     total, found = rule.zero(), 0
     prices = [(priced(rule, step), step.times) for step in workload]
     for (reserved, posted), count in prices:
@@ -160,6 +169,9 @@ def rounds_admitted(rule: Filter, workload: Workload) -> int | None:
     Raises:
         UnsupportedCost: If the theorem has no sound price for a step.
     """
+    if not rule.order_free:
+        found = _run(rule, rule.zero(), workload, NO_END)[1]
+        return None if found >= NO_END else found
     prices = [(*priced(rule, step), step.times) for step in workload]
     *peaks, total = trace(prices, rule.zero())
     return count_admitted(
@@ -167,6 +179,35 @@ def rounds_admitted(rule: Filter, workload: Workload) -> int | None:
             rule.admits(times(total, number - 1) + peak) for peak in (*peaks, total)
         )
     )
+
+
+def _run(rule: Filter, total: Tally, rounds: Workload, most: int) -> tuple[Tally, int]:
+    """Run a workload again and again where prices rise with what is used.
+
+    Each step settles in full. Rounds of the same price are taken at once: prices never
+    fall, so those between two equal ones are equal.
+
+    Returns:
+        The tally then, and how many whole rounds were admitted.
+    """
+
+    def after(start: Tally) -> Tally:
+        for step in rounds:
+            cost = step.cost if step.times == 1 else Repeated(step.cost, step.times)
+            start = start + rule.price(cost, start)
+        return start
+
+    def same(count: int) -> bool:
+        before = total + times(one, count - 1)
+        more = after(before)
+        return count <= most - found and more - before == one and rule.admits(more)
+
+    found, fit = 0, 1
+    while fit and found < most:
+        one = after(total) - total
+        fit = count_admitted(same) or 0
+        total, found = total + times(one, fit), found + fit
+    return total, found
 
 
 def fit_of(

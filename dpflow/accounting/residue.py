@@ -80,6 +80,7 @@ class ResidueFilter(ThresholdFilter):
     theorem = "residue"
     components = ("mu_squared", "delta")
     settlements: ClassVar[frozenset[str]] = frozenset({"full"})
+    order_free: ClassVar[bool] = False
 
     def __init__(
         self, *, epsilon: Number, delta: Number, delta_loss: Number | None = None

@@ -52,6 +52,9 @@ class Rule(ABC):
         settlements: Which settlements the theorem allows, of "full", "steps" and
             "outcome" (docs/derivations/ledger.md#settlement).
         relations: The neighbouring relations under which the theorem holds.
+        order_free: Whether charges hold in any order, so that what was reserved may
+            return at any time. False: `price` depends on what is used, and only a
+            reservation that nothing was decided after may return.
         prices_substeps: Whether a cost with `substeps` (a step and how often it runs
             at most) is priced as that many steps, which is right for every fully
             adaptive theorem. False: the rule's own `price` sees such costs.
@@ -61,6 +64,7 @@ class Rule(ABC):
     components: tuple[str, ...]
     settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps"})
     relations: ClassVar[tuple[str, ...]] = ("add-or-remove", "replace-one")
+    order_free: ClassVar[bool] = True
     prices_substeps: ClassVar[bool] = True
 
     def zero(self) -> Tally:

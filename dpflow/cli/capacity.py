@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpflow.accounting.composed_costs import MOST_TIMES, Repeated
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.theorem import Filter
 from dpflow.exceptions import UnsupportedCost
@@ -26,6 +27,10 @@ def steps_that_fit(gate: Gate, cost: Cost) -> int | None:
     Raises:
         UnsupportedCost: If the gate has no price for the cost.
     """
+    if not gate.rule.order_free:
+        return count_admitted(
+            lambda n: n <= MOST_TIMES and gate.admits(gate.price(Repeated(cost, n)))
+        )
     price = gate.price(cost)
 
     return count_admitted(lambda steps: gate.admits(times(price, steps)))

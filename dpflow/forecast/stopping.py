@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dpflow.accounting import FILTERS, Filter, make_filter
+from dpflow.accounting.composed_costs import MOST_TIMES, Repeated
 from dpflow.accounting.costs import Cost, PureDP
 from dpflow.accounting.output import OutputFilter
 from dpflow.accounting.output_costs import ACCOUNTANTS, EarlyStopping
@@ -121,7 +122,12 @@ def _with_accountant(
 
 def _leftover(blank: Leftover, rule: Filter, step: Step, rest: Cost) -> Leftover:
     reserved, posted = priced(rule, step)
-    further = rule.price(rest)
+
+    def after(count: int) -> Tally:
+        if rule.order_free:
+            return posted + times(rule.price(rest), count)
+        return posted + rule.price(Repeated(rest, min(count, MOST_TIMES)), posted)
+
     if not rule.admits(reserved):
         return replace(blank, problem="its worst case does not fit the budget")
     shares = [_shares(rule, tally) for tally in (reserved, posted)]
@@ -130,7 +136,7 @@ def _leftover(blank: Leftover, rule: Filter, step: Step, rest: Cost) -> Leftover
         reserved=shares[0][0],
         posted=shares[1][0],
         delta=shares[1][1],
-        rest=count_admitted(lambda n: rule.admits(posted + times(further, n))),
+        rest=count_admitted(lambda n: rule.admits(after(n))),
     )
 
 
