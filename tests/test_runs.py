@@ -15,10 +15,13 @@ from dpflow import (
     preflight,
     spend,
 )
+from dpflow.accounting import make_filter
+from dpflow.accounting.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnknownDataset
 from dpflow.ledger.audit.verify import verify
 from dpflow.project import current_project
 from tests.projects import (
+    POLICY,
     TENTH,
     account,
     held,
@@ -53,6 +56,24 @@ def test_a_block_holds_its_steps_and_returns_the_rest(shop):
             assert (held(), spent()) == ("0.3", "0.1")
     assert (held(), spent()) == ("0", "0.2")
     assert kinds() == ["reserve", *["reserve", "settle"] * 2, "seal"]
+
+
+def test_a_filter_that_gives_nothing_back_takes_no_preflight(tmp_path, monkeypatch):
+    """Its charges depend on their order, so nothing is held, and nothing drawn."""
+    text = POLICY.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}")
+    make_project(tmp_path, monkeypatch, text.replace("basic", "residue"))
+    with (
+        pytest.raises(ConfigurationError, match="residue"),
+        preflight(costs={"shop": [TENTH] * 4}, flow="weekly"),
+    ):
+        pytest.fail("the block was entered")
+    rule = make_filter("residue", epsilon=1, delta="1e-6")
+    used = rule.zero()
+    for _ in range(3):
+        count()
+        used = used + rule.price(TENTH, used)
+        assert account("shop").spent == rule.named(used)
+    assert used != Tally(tuple(3 * n for n in rule.price(TENTH).amounts))
 
 
 def test_an_error_ends_it_as_well(shop):
