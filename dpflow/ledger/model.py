@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.theorem import Outcome, Rule, lower_thresholds
@@ -33,6 +33,8 @@ from dpflow.ledger.rows import (
     Term,
 )
 from dpflow.policy import Policy
+
+T = TypeVar("T")
 
 
 class Reach(IntEnum):
@@ -79,22 +81,28 @@ class Keys:
 
     def and_of(self, other: Keys) -> Keys:
         """Return the keys of both."""
-        names = [each.name for each in fields(self) if each.name not in _APART]
-        gates = {
-            book: tuple(dict.fromkeys((*self.gates.get(book, ()), *places)))
-            for book, places in {**self.gates, **other.gates}.items()
-            for places in [other.gates.get(book, ())]
-        }
-        found = {
-            name: tuple(dict.fromkeys((*getattr(self, name), *getattr(other, name))))
-            for name in names
-        }
-        found["books"] = tuple(sorted(found["books"]))
-        return Keys(**found, gates=gates, reach=max(self.reach, other.reach))
+        gates = {**self.gates}
+        for book, places in other.gates.items():
+            gates[book] = _both(gates.get(book, ()), places)
+        return Keys(
+            books=tuple(sorted(_both(self.books, other.books))),
+            gates=gates,
+            charges=_both(self.charges, other.charges),
+            releases=_both(self.releases, other.releases),
+            runs=_both(self.runs, other.runs),
+            granted=_both(self.granted, other.granted),
+            claims=_both(self.claims, other.claims),
+            whole=_both(self.whole, other.whole),
+            entries=_both(self.entries, other.entries),
+            reach=max(self.reach, other.reach),
+        )
 
 
-#: What `Keys.and_of` does not simply put together.
-_APART = ("gates", "reach")
+def _both(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
+    """Return what is in one of two, each once."""
+    if not first or not second:
+        return first or second
+    return tuple(dict.fromkeys((*first, *second)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +125,11 @@ class State:
         """Return a book; one that nobody opened has no terms."""
         found = self.rows.get(("book", name))
         return found if isinstance(found, Book) else Book(name)
+
+    def newest(self, book: str) -> Term | None:
+        """Return the term that governs a book; None if nothing was applied yet."""
+        found = self.rows.get(("term", book, str(self.book(book).terms)))
+        return found if isinstance(found, Term) else None
 
     def terms(self, book: str) -> list[Term]:
         """Return the terms of a book that were loaded, oldest first."""
@@ -164,7 +177,12 @@ class State:
 
     def after(self, changes: Changes, entry: Entry) -> State:
         """Return the state with an entry's changes."""
-        rows = {k: v for k, v in {**self.rows, **changes}.items() if v is not None}
+        rows = dict(self.rows)
+        for key, row in changes.items():
+            if row is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = row
         entries = {**self.entries, (entry.book, entry.number): entry}
         return State(rows=rows, entries=entries, values=self.values, alive=self.alive)
 

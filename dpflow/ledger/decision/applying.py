@@ -29,7 +29,6 @@ from dpflow.ledger.decision.terms import (
     declared_hash,
     is_charged,
     known_newest,
-    newest,
     officers_of,
     opened,
     source_claim,
@@ -86,7 +85,7 @@ def term_views(
 
 def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Proposal:
     """Say what applying a policy would do."""
-    term = newest(state, policy.dataset)
+    term = state.newest(policy.dataset)
     terms = term_views(state, policy.dataset, forgotten)
     changes: tuple[Any, ...] = ()
     action, pins, why = "open", None, ""
@@ -331,7 +330,7 @@ def _check_asked_for(found: Proposal, wish: Wish) -> None:
 def _applied(
     state: State, found: Proposal, gates: Sequence[Gate], *, new: bool = False
 ) -> Applied:
-    term, action = newest(state, found.dataset), found.action
+    term, action = state.newest(found.dataset), found.action
     if new and action in ("nothing", "tighten"):
         action = "new term"
     zero = [gate for gate in gates if not gate.admits(gate.rule.zero())]

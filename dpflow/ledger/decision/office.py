@@ -20,7 +20,7 @@ from dpflow.ledger.approval import check_officer
 from dpflow.ledger.decision.admit import check_holds, check_relation, terms_of
 from dpflow.ledger.decision.end import gate_of, known_charge
 from dpflow.ledger.decision.gates import Gate, gate_at, gates_of, remainder, split
-from dpflow.ledger.decision.terms import governing, newest, officers_of
+from dpflow.ledger.decision.terms import governing, officers_of
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import Decision, Pen, State
 from dpflow.ledger.orders import (
@@ -48,7 +48,7 @@ def freeze(state: State, command: Freeze) -> Decision:
         PolicyNotApplied: If no policy of the book was applied yet, or its officers do
             not thaw it.
     """
-    pen, term = Pen(state, command), newest(state, command.book)
+    pen, term = Pen(state, command), state.newest(command.book)
     if term is None:
         msg = (
             f"the ledger has applied no policy of dataset {command.book!r}, so there "
@@ -281,7 +281,7 @@ def repair(state: State, command: Repair) -> Decision:
 
 def _repaired(pen: Pen, command: Repair, book: str, loss: Loss) -> tuple[Posted, ...]:
     policy = command.policies.get(book)
-    if newest(pen.state, book) is None and policy is not None and loss.amounts:
+    if pen.state.newest(book) is None and policy is not None and loss.amounts:
         with suppress(PolicyNotApplied, PolicyChanged):
             governing(pen, policy, applies=True)
     extra = {
@@ -302,7 +302,7 @@ def _repaired(pen: Pen, command: Repair, book: str, loss: Loss) -> tuple[Posted,
     }
     names = {lost_name(book, *place): "" for place in loss.entries}
     posted = _raised(pen, "repair", extra, body, claims={book: names}, books=[book])
-    term = newest(pen.state, book)
+    term = pen.state.newest(book)
     if loss.frozen and term is not None and pen.state.book(book).frozen is None:
         who = str(command.facts.get("who", ""))
         _closed(pen, term, who, loss.frozen, thaw=False)
