@@ -224,7 +224,10 @@ class FileWitness(WitnessBase):
         """Do some work with the file open for appending, and other writers away."""
         lock = FileLock(self.path, os.O_RDWR | os.O_APPEND)
         try:
-            return lock.run(work, _LOCK_SECONDS)
+            try:
+                return lock.run(work, _LOCK_SECONDS)
+            finally:
+                lock.close()
         except FileNotFoundError:
             raise self._missing() from None
         except OSError as error:
