@@ -32,6 +32,7 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -162,20 +163,40 @@ class Lock:
             self._line.leave(turn)
 
 
+class _File(FileIO):
+    """A file that closes itself when nobody has it any more, without a warning."""
+
+    def __del__(self) -> None:
+        """Close it."""
+        self.close()
+
+
 class FileLock:
     """A file that one process at a time may lock; the kernel knows who lives.
 
-    Used by one thread at a time. Nothing is open while it is not held.
+    Used by one thread at a time. Nothing is open while it is not held, unless it stays
+    open: then for this process, and not for those that it forks.
 
     Args:
         path: The file.
         flags: How it is opened.
+        stays_open: Whether it is opened once, for as long as it is at its path.
     """
 
-    def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> None:
+    def __init__(
+        self,
+        path: Path,
+        flags: int = os.O_RDWR | os.O_CREAT,
+        *,
+        stays_open: bool = False,
+    ) -> None:
         self.path = path
         self._flags = flags
         self._file: FileIO | None = None
+        self._stays_open = stays_open
+        self._pid = os.getpid()
+        if stays_open:
+            _staying_open.add(self)
         #: Whether it is held since `take`, and `free` has not come to its end.
         self.is_held = False
 
@@ -206,12 +227,15 @@ class FileLock:
                     self.is_held = True
                     return descriptor
                 # Someone removed or replaced it: other processes lock a new one.
-                self.free()
+                self._close(unlock=True)
 
     def _open(self) -> int:
+        if self._pid != os.getpid():
+            # A fork that Python did not make, and so did not tell of.
+            self.leave_to_parent()
         if self._file is None:
             # Reached by assignment only: what an interrupt stops here closes itself.
-            self._file = FileIO(os.fspath(self.path), "r+", opener=self._opened)
+            self._file = _File(os.fspath(self.path), "r+", opener=self._opened)
         return self._file.fileno()
 
     def run(self, work: Callable[[int], T], seconds: float) -> T:
@@ -234,11 +258,17 @@ class FileLock:
             self.free()
 
     def free(self) -> None:
-        """Unlock and close the file, if it is open."""
+        """Unlock the file, if it is open, and close it unless it stays open."""
+        if self._stays_open and self._file is not None:
+            with suppress(OSError, ValueError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+                self.is_held = False
+                return
         self._close(unlock=True)
 
     def leave_to_parent(self) -> None:
         """Close what a forked child inherited; to unlock it would be for both."""
+        self._pid = os.getpid()
         self._close(unlock=False)
 
     def _close(self, *, unlock: bool) -> None:
@@ -264,6 +294,18 @@ class FileLock:
         except FileNotFoundError:
             return False
         return os.path.samestat(there, os.fstat(descriptor))
+
+
+#: What a forked child must not keep: the lock would outlive the parent's death.
+_staying_open: WeakSet[FileLock] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for lock in list(_staying_open):
+        lock.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _too_long(seconds: float, other: str) -> TimeoutError:
