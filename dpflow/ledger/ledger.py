@@ -169,8 +169,6 @@ class Ledger:
         values: dict[str, str] = {}
         with self.storage.write() as transaction, Readable(self.place):
             state = self._loaded(transaction, commands)
-            if any(command.guarded for command in commands):
-                self.watch.compact()
             for each in commands:
                 command = sent(each, again=again)
                 answer, state, made, changed = self._one(state, command, others)
@@ -217,7 +215,9 @@ class Ledger:
             check_heads(loaded, keys, self.place)
             return self._alive(loaded, commands)
         look = self.watch.look(keys.books)
-        loaded = reading.load(keys if look is None else keys.and_of(look.keys))
+        if look is not None:
+            keys = replace(keys, entries=(*keys.entries, *look.places))
+        loaded = reading.load(keys)
         self._check(reading, loaded, look, keys)
         return self._alive(loaded, commands)
 
