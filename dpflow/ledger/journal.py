@@ -137,7 +137,7 @@ def posted(
     return Posting(amount, settled, holds)
 
 
-def written(
+def next_entry(
     rows: Rows,
     book: str,
     kind: str,
@@ -347,11 +347,13 @@ def _end(rows: Rows, entry: Entry, state: str, changes: Changes) -> None:
                 f"{list(postings[name].amount)}"
             )
             raise JournalError(what)
-    name, _, owner, places, _, *others = charge
+    name, _, owner, places, _, added, covers, key, epoch = charge
     places = {**places, book: (places[book][0], entry.number)}
-    changes["charge", name] = Charge(name, state, owner, places, rest, *others)
-    if charge.key is not None:
-        _end_release(rows, entry, charge.key, changes)
+    changes["charge", name] = Charge(
+        name, state, owner, places, rest, added, covers, key, epoch
+    )
+    if key is not None:
+        _end_release(rows, entry, key, changes)
 
 
 def _end_release(rows: Rows, entry: Entry, key: str, changes: Changes) -> None:
