@@ -8,11 +8,11 @@ that say all of what it changes.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.theorem import Outcome, Rule, lower_thresholds
@@ -26,7 +26,9 @@ from dpflow.ledger.rows import (
     Charge,
     Claim,
     Granted,
+    Key,
     Release,
+    Row,
     Rows,
     Run,
     Sums,
@@ -35,6 +37,7 @@ from dpflow.ledger.rows import (
 from dpflow.policy import Policy
 
 T = TypeVar("T")
+_NOTHING: Mapping[Any, Any] = {}
 
 
 class Reach(IntEnum):
@@ -128,14 +131,17 @@ class State:
 
     def newest(self, book: str) -> Term | None:
         """Return the term that governs a book; None if nothing was applied yet."""
-        found = self.rows.get(("term", book, str(self.book(book).terms)))
+        return self.term(book, self.book(book).terms)
+
+    def term(self, book: str, number: int) -> Term | None:
+        """Return a term; None if it was not loaded."""
+        found = self.rows.get(("term", book, str(number)))
         return found if isinstance(found, Term) else None
 
     def terms(self, book: str) -> list[Term]:
         """Return the terms of a book that were loaded, oldest first."""
         numbers = range(1, self.book(book).terms + 1)
-        found = (self.rows.get(("term", book, str(number))) for number in numbers)
-        return [term for term in found if isinstance(term, Term)]
+        return [term for n in numbers if (term := self.term(book, n)) is not None]
 
     def account(self, name: str) -> Account | None:
         """Return an account; None before its first entry."""
@@ -171,6 +177,10 @@ class State:
         """Return the entry that reserved a charge in a book."""
         return self.entries[book, charge.places[book][0]]
 
+    def all_made(self, charge: Charge) -> list[Entry]:
+        """Return the entries that reserved a charge, by their books' names."""
+        return [self.made(charge, book) for book in sorted(charge.places)]
+
     def ended(self, charge: Charge, book: str) -> Entry | None:
         """Return the entry that ended a charge in a book; None if it is open."""
         return self.entries.get((book, charge.places[book][1]))
@@ -198,6 +208,7 @@ class Command:
         at: The time, a label.
         writer: Who writes.
         facts: Who decides, with which code, for the journal.
+        again: Whether it was sent before, so that it may have come through already.
         guarded: Whether it is decided only while the witness agrees with the ledger.
     """
 
@@ -206,11 +217,17 @@ class Command:
     at: str
     writer: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    again: bool = False
 
     @property
     def keys(self) -> Keys:
         """The rows that its decision needs."""
         return Keys()
+
+    @property
+    def reads(self) -> Sequence[Policy]:
+        """The policies of the datasets that a step reads."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +242,11 @@ class Reserve(Command):
 
     request: Request
     applies: bool = True
+
+    @property
+    def reads(self) -> Sequence[Policy]:
+        """Those of the request."""
+        return self.request.policies
 
     @property
     def keys(self) -> Keys:
@@ -274,7 +296,6 @@ class End(Command):
         owner: This process; empty for an operator.
         body: Further facts, such as the outcome and the digest of the value.
         reported: Number of sub-steps that ran, or cell of the mechanism's output.
-        again: Whether it was sent before, so that it may have come through already.
         value: The encoded output; None keeps nothing to replay.
     """
 
@@ -283,7 +304,6 @@ class End(Command):
     owner: str = ""
     body: Mapping[str, Any] = field(default_factory=dict)
     reported: Outcome | None = None
-    again: bool = False
     value: str | None = None
 
     @property
@@ -300,7 +320,6 @@ class Seal(Command):
     run: str
     owner: str
     outcome: str
-    again: bool = False
 
     @property
     def keys(self) -> Keys:
@@ -308,22 +327,48 @@ class Seal(Command):
         return Keys(runs=(self.run,), reach=Reach.ACCOUNTS)
 
 
+def keys_of(commands: Sequence[Command]) -> Keys:
+    """Return the rows that several commands need."""
+    keys = commands[0].keys
+    for command in commands[1:]:
+        keys = keys.and_of(command.keys)
+    return keys
+
+
+def owners_met(state: State, commands: Iterable[Command]) -> set[str]:
+    """Return the owners of open charges that the decision about commands may meet."""
+    names: list[str | None] = []
+    for command in commands:
+        if isinstance(command, Reserve):
+            kept = state.release(command.request.release_key)
+            names.append(None if kept is None else kept.charge)
+            names.append(state.run(command.request.covers).preflight)
+        elif isinstance(command, End) and command.kind == "forfeit":
+            names.append(command.charge)
+    charges = (state.charge(name) for name in names if name is not None)
+    return {c.owner for c in charges if c is not None and c.state == "open"}
+
+
 # What comes of it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(NamedTuple):
     """An answer, and the entries that say all of what it changes.
 
     Attributes:
         state: After the entries, for the next decision.
-        changes: The rows that `follow` made of the entries; None takes one away.
+        changes: The rows that the entries change; None takes one away.
+        values: The outputs that are kept, by release key.
+        earlier: The entries of a charge that was granted when it was asked for first:
+            whether the witness was told of them then is not known.
     """
 
     answer: Any
     state: State
-    entries: tuple[Entry, ...] = ()
-    changes: Changes = field(default_factory=dict)
+    entries: Sequence[Entry] = ()
+    changes: Mapping[Key, Row | None] = _NOTHING
+    values: Mapping[str, str] = _NOTHING
+    earlier: Sequence[Entry] = ()
 
 
 class Pen:
@@ -363,14 +408,14 @@ class Pen:
         self.entries.append(entry)
         return entry
 
-    def decided(self, answer: Any) -> Decision:
+    def decided(
+        self,
+        answer: Any,
+        values: Mapping[str, str] = _NOTHING,
+        earlier: Sequence[Entry] = (),
+    ) -> Decision:
         """Return an answer with what was written."""
-        return Decision(
-            answer=answer,
-            state=self.state,
-            entries=tuple(self.entries),
-            changes=self.changes,
-        )
+        return Decision(answer, self.state, self.entries, self.changes, values, earlier)
 
 
 # Gates as a term pins them

@@ -702,7 +702,7 @@ def test_a_reading_at_the_halt_is_admitted(ledger: Ledger) -> None:
     weekly(ledger, STEP)
     with ledger.storage.read() as reading:
         state = reading.load(Keys(whole=("a",)))
-    gate = gate_at(state, state.terms("a")[-1], ODOMETER)
+    gate = gate_at(state, ODOMETER)
     assert gate is not None
     assert isinstance(gate.rule, Odometer)
     asked = gate.price(STEP)

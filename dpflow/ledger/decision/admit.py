@@ -13,6 +13,7 @@ from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
     ConfigurationError,
+    LedgerUnavailable,
     ReservationConflict,
     UnsupportedCost,
 )
@@ -33,7 +34,7 @@ from dpflow.ledger.decision.preflight import (
 from dpflow.ledger.decision.terms import governing
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.memo import by_identity
-from dpflow.ledger.model import Decision, Pen, Reserve, State
+from dpflow.ledger.model import Command, Decision, Pen, Reserve, State
 from dpflow.ledger.records import (
     Alert,
     Busy,
@@ -42,6 +43,7 @@ from dpflow.ledger.records import (
     Request,
     TermOpened,
     cost_text,
+    described,
 )
 from dpflow.ledger.refusal import (
     Refusal,
@@ -49,7 +51,7 @@ from dpflow.ledger.refusal import (
     refusal_error,
     refused_with_run,
 )
-from dpflow.ledger.rows import Amounts, Term, epoch_of
+from dpflow.ledger.rows import Amounts, Charge, Term, epoch_of
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
 
@@ -86,28 +88,25 @@ def reserve(state: State, command: Reserve) -> Decision:
         DpflowError: For a request that cannot be decided.
     """
     request, pen = command.request, Pen(state, command)
-    before = _known(state, request) or released(state, request)
+    charge = state.charge(request.reservation)
+    if charge is not None:
+        return pen.decided(*_known(state, request, charge))
+    before = released(state, request)
     if before is not None:
         return pen.decided(before)
-    if request.covers is not None:
-        taken = reopened(pen, request)
-        if taken is not None:
-            return pen.decided(taken)
+    taken = None if request.covers is None else reopened(pen, request)
+    if taken is not None:
+        return pen.decided(*taken)
     case = _case(pen, command)
     body = _body(pen.state, case, command.facts)
-    refusal = _refused_with_run(pen, case, body) or _refused(pen, case, body)
-    if refusal is not None:
-        return pen.decided(refusal)
-    return pen.decided(_held(pen, case, body))
+    return pen.decided(_refused(pen, case, body) or _held(pen, case, body))
 
 
-def _known(state: State, request: Request) -> Granted | None:
+def _known(state: State, request: Request, charge: Charge) -> tuple[Any, ...]:
     """Answer an id that was sent before exactly as it was answered then."""
-    charge = state.charge(request.reservation)
-    if charge is None:
-        return None
-    made = state.made(charge, min(charge.places))
-    same = (made.body["fingerprint"], charge.owner, charge.state) == (
+    entries = state.all_made(charge)
+    made = entries[0].body
+    same = (made["fingerprint"], charge.owner, charge.state) == (
         request.fingerprint(),
         request.owner,
         "open",
@@ -118,7 +117,8 @@ def _known(state: State, request: Request) -> Granted | None:
             f"{charge.state} already; every execution needs an id of its own"
         )
         raise ReservationConflict(msg, reservation=request.reservation)
-    return Granted(reservation=charge.id, accounts=tuple(made.body["accounts"]))
+    found = Granted(reservation=charge.id, accounts=tuple(made["accounts"]))
+    return found, {}, entries
 
 
 def released(state: State, request: Request) -> Replayed | Busy | None:
@@ -136,7 +136,7 @@ def released(state: State, request: Request) -> Replayed | Busy | None:
     value = state.values.get(release.key)
     if release.state == "settled" and value is not None and not request.fresh:
         made, now = state.made(charge, release.book), cost_text(request.cost)
-        if made.body["cost"] != request.described_cost():
+        if made.body["cost"] != described(request.cost):
             msg = (
                 f"release {request.key_text!r} of step {made.body['step']!r} was made "
                 f"at cost {canonical(made.body['cost'])}, now {now}. "
@@ -147,6 +147,16 @@ def released(state: State, request: Request) -> Replayed | Busy | None:
     if release.state == "claimed" and charge.owner in state.alive:
         return Busy(reservation=charge.id, owner=charge.owner)
     return None
+
+
+def kept_or_error(state: State, command: Command, why: LedgerUnavailable) -> Any:
+    """Answer with a kept release where nothing can be charged, else say why not."""
+    if not isinstance(command, Reserve):
+        return why
+    try:
+        return released(state, command.request) or why
+    except ReservationConflict as error:
+        return error
 
 
 def _case(pen: Pen, command: Reserve) -> _Case:
@@ -182,7 +192,8 @@ def terms_of(pen: Pen, request: Request, *, applies: bool) -> list[Term]:
         PolicyChanged: If a policy differs from the copy that governs.
         PolicyNotApplied: If a person has to apply it first.
     """
-    needed = {population_of(policy) for policy in request.policies} - {None}
+    named = [policy for policy in request.policies if policy.population is not None]
+    needed = {population_of(policy) for policy in named}
     given = {policy.dataset for policy in request.populations}
     if needed != given:
         msg = (
@@ -202,6 +213,7 @@ def check_relation(request: Request) -> None:
         check_holds(request.cost, policy.dataset, policy.relation)
 
 
+@by_identity
 def check_holds(cost: Cost, dataset: str, relation: str) -> None:
     """Refuse a cost whose price does not hold under a relation.
 
@@ -222,12 +234,9 @@ def check_holds(cost: Cost, dataset: str, relation: str) -> None:
 
 
 def _refused_with_run(
-    pen: Pen, case: _Case, body: Mapping[str, Any]
-) -> BudgetRefused | None:
+    pen: Pen, case: _Case, told: Mapping[str, Any], body: Mapping[str, Any]
+) -> BudgetRefused:
     """Refuse a draw in a run whose preflight was refused, whatever it asks for."""
-    told = None if case.cover is None else case.cover.refused
-    if told is None:
-        return None
     error = refused_with_run(case.request, told)
     # Of the account that refused the run, if the step is charged to it.
     pair = min(case.pairs, key=lambda pair: pair[0].id != told["account"])
@@ -237,6 +246,8 @@ def _refused_with_run(
 
 def _refused(pen: Pen, case: _Case, body: Mapping[str, Any]) -> BudgetRefused | None:
     request, pairs, state = case.request, case.pairs, pen.state
+    if case.cover is not None and case.cover.refused is not None:
+        return _refused_with_run(pen, case, case.cover.refused, body)
     closed = {gate.id for gate, _ in case.asked if gate.closed}
     ended = case.cover is not None and case.cover.ended
     halted = {*state.run(request.flow_run).halted} & {gate.id for gate, _ in pairs}
@@ -349,7 +360,7 @@ def _body(state: State, case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]
         "policy": {term.book: term.facts["policy_hash"] for term in case.terms},
         "step": request.step,
         "flow": request.flow,
-        "cost": request.described_cost(),
+        "cost": described(request.cost),
         "release_key": request.key_text or None,
         "datasets": request.datasets,
         "partitions": list(request.partitions),

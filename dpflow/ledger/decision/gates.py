@@ -299,9 +299,11 @@ def split(account: str) -> tuple[str, int, str, str, str]:
     return book, int(number), kind, name, partition
 
 
-def gate_at(state: State, term: Term, account: str, size: int = 1) -> Gate | None:
-    """Return the gate of an account; None if its term asks for none."""
-    gate = _empty(term, account, size)
+def gate_at(state: State, account: str, size: int = 1) -> Gate | None:
+    """Return the gate of an account; None if its term is gone, or asks for none."""
+    book, number, *_ = split(account)
+    term = state.term(book, number)
+    gate = None if term is None else _empty(term, account, size)
     return None if gate is None else gate.standing(state)
 
 
