@@ -170,8 +170,8 @@ GATES = [
     ),
     Mutant(
         "a freeze is not seen",
-        'if state.book(self.dataset).frozen is not None:\n            told',
-        'if False:\n            told',
+        "if state.book(self.dataset).frozen is not None:\n            told",
+        "if False:\n            told",
         ("law", "office"),
     ),
     Mutant(
@@ -190,18 +190,18 @@ GATES = [
 ADMIT = [
     Mutant(
         "an id may be sent with any request",
-        "if not same:\n        msg = (",
-        OFF + "\n        msg = (",
+        "if not (mine and request.made(made)):",
+        "if not mine:",
     ),
     Mutant(
         "an owner may send another's id",
-        "request.fingerprint(),\n        request.owner,",
-        "request.fingerprint(),\n        charge.owner,",
+        '== (request.owner, "open")',
+        '== (charge.owner, "open")',
     ),
     Mutant(
         "an id that ended is granted again",
-        'request.owner,\n        "open",\n    )',
-        "request.owner,\n        charge.state,\n    )",
+        'mine = (charge.owner, charge.state) == (request.owner, "open")',
+        "mine = charge.owner == request.owner",
     ),
     Mutant(
         "a release is made twice at once",

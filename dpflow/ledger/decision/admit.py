@@ -106,12 +106,8 @@ def _known(state: State, request: Request, charge: Charge) -> tuple[Any, ...]:
     """Answer an id that was sent before exactly as it was answered then."""
     entries = state.all_made(charge)
     made = entries[0].body
-    same = (made["fingerprint"], charge.owner, charge.state) == (
-        request.fingerprint(),
-        request.owner,
-        "open",
-    )
-    if not same:
+    mine = (charge.owner, charge.state) == (request.owner, "open")
+    if not (mine and request.made(made)):
         msg = (
             f"reservation {request.reservation} was made for another request or is "
             f"{charge.state} already; every execution needs an id of its own"
@@ -305,7 +301,6 @@ def _journal_refusal(
             **body,
             "account": told[0][0].id,
             "runs": [run for run in dict.fromkeys(runs) if run is not None],
-            "flow_run": request.flow_run,
             "halts": [gate.id for gate, _ in here if gate.kind == "odometer"],
         }
         amounts = {gate.id: amount.amounts for gate, amount in here}
@@ -322,12 +317,12 @@ def _held(pen: Pen, case: _Case, body: Mapping[str, Any]) -> Granted:
     shared = {
         **body,
         "owner": request.owner,
-        "fingerprint": request.fingerprint(),
         "accounts": accounts,
-        "flow_run": request.flow_run,
     }
     if request.release_key is not None:
         shared |= {"key": request.release_key}
+    if request.planned:
+        shared |= {"planned": request.plan}
     if (epoch := epoch_of(state.rows)) > 0:
         shared |= {"epoch": epoch}
     if case.cover is not None and case.drawn:
@@ -357,13 +352,9 @@ def _body(state: State, case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]
     told: dict[str, Any] = {
         **facts,
         **request.body,
+        **request.told(),
         "policy": {term.book: term.facts["policy_hash"] for term in case.terms},
-        "step": request.step,
-        "flow": request.flow,
-        "cost": described(request.cost),
         "release_key": request.key_text or None,
-        "datasets": request.datasets,
-        "partitions": list(request.partitions),
         "units": {gate.id: gate.size for gate in gates if gate.size != 1},
     }
     if request.covers is not None:

@@ -115,7 +115,7 @@ def reopened(pen: Pen, request: Request) -> tuple[Any, ...] | None:
         return None
     entries = state.all_made(charge)
     made = entries[0].body
-    same = made["fingerprint"] == request.fingerprint()
+    same = request.made(made)
     owned = charge.owner == request.owner
     if not owned and charge.owner not in state.alive:
         for book in sorted(charge.places):
