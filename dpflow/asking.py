@@ -190,7 +190,7 @@ def _without_texts(step: Step, request: Request, outer: Request) -> Request:
 def _asked(
     step: Step, public: Mapping[str, Any], place: Place
 ) -> tuple[Project, Request]:
-    project = current_project()
+    project = current_project(step.datasets)
     policies = tuple(_policy(project, step, name) for name in step.datasets)
     cost = step.price(public)
     versions = [_version(step, policy) for policy in policies]
