@@ -10,7 +10,7 @@ from typing import Any
 
 from dpflow.accounting.costs import Cost
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.encoder import encoded
+from dpflow.ledger.entry import canonical
 from dpflow.ledger.memo import by_identity
 from dpflow.policy import Policy
 
@@ -19,16 +19,6 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 # NUL and lone surrogates are kept differently by each database, or not at all.
 _NAME = re.compile(r"[^\0\ud800-\udfff]{1,400}")
 _TEXT = re.compile(r"[^\0\ud800-\udfff]*")
-
-
-def canonical(data: object) -> str:
-    """Write JSON-able data in one canonical form.
-
-    Raises:
-        TypeError: If it holds something that is no JSON.
-        ValueError: If a number is not finite, or it holds itself or goes too deep.
-    """
-    return encoded(data)
 
 
 def digest(text: str) -> str:

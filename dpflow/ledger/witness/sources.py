@@ -56,9 +56,15 @@ class Sources:
         Raises:
             LedgerUnavailable: If the place of the witness does not answer.
         """
-        named = {each.source for each in policies if each.source is not None}
-        found = {source: self.governor(source) for source in named - self._mine}
-        return {source: each for source, each in found.items() if each != self.ledger}
+        found: dict[str, str] = {}
+        for policy in policies:
+            source = policy.source
+            if source is None or source in self._mine:
+                continue
+            governor = self.governor(source)
+            if governor != self.ledger:
+                found[source] = governor
+        return found
 
     def register(self, grant: Grant) -> None:
         """Let the taker of a grant see that this ledger gave it."""
