@@ -16,7 +16,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.rows import Charge, Term, name_of_term
 from dpflow.ledger.storage.base import Reading
-from dpflow.ledger.views.accounts import gates_of_book, term_of
+from dpflow.ledger.views.accounts import current_gates
 from dpflow.ledger.views.said import drawn_from, openings
 from dpflow.ledger.views.unusual import RECENT
 from dpflow.policy_population import PREFIX
@@ -149,18 +149,6 @@ def dataset_runs(
         runs=tuple(each.run(refused) for each in facts if each.steps),
         older=start > first,
     )
-
-
-def current_gates(state: State, book: str) -> dict[str, Gate]:
-    """Return the gates of a book's newest term, by the ids of their accounts.
-
-    Args:
-        state: With every term and account of the book.
-        book: Its name.
-    """
-    newest = state.book(book).terms
-    gates = gates_of_book(state, book)
-    return {gate.id: gate for gate in gates if term_of(gate.id) == newest}
 
 
 def _of_term(reading: Reading, term: Term, start: int) -> Iterator[Entry]:
