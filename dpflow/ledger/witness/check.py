@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import add
 from typing import NamedTuple
@@ -23,8 +23,6 @@ from dpflow.ledger.witness.lines import HEAD, TOLD, Line, line_of
 
 #: More lines than these are compared by questions of their own, so many at once.
 _AT_ONCE = 500
-
-_Ask = Callable[[Iterable[Place]], Mapping[Place, Entry]]
 
 
 class Look(NamedTuple):
