@@ -45,25 +45,36 @@ _ASK_SECONDS = (0.0002, 0.002)
 class Turn:
     """A thread's place in a line."""
 
+    __slots__ = ("_bell", "_pid", "is_done", "left", "thread")
+
     def __init__(self) -> None:
         self.thread = threading.current_thread()
         self.left = False
         #: Whether it has left, and called the next one.
         self.is_done = False
         self._pid = os.getpid()
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        #: Made by who has to wait, and not by who stands alone.
+        self._bell: threading.Lock | None = None
 
     def call(self) -> None:
         """Wake the thread, if it rests."""
-        try:
-            self._bell.release()
-        except RuntimeError:
-            # It was called already.
-            return
+        bell = self._bell
+        # Who has no bell yet looks once more before it rests.
+        if bell is not None:
+            # It may have been called already.
+            with suppress(RuntimeError):
+                bell.release()
 
     def rest(self, seconds: float) -> None:
-        """Wait until somebody calls, or it is time to look."""
+        """Wait until somebody calls, or it is time to look; the first time, not long.
+
+        Whoever left before there was a bell could not ring it.
+        """
+        if self._bell is None:
+            bell = threading.Lock()
+            bell.acquire()
+            self._bell = bell
+            return
         self._bell.acquire(timeout=max(0.0, min(seconds, _LOOK_SECONDS)))
 
     @property
@@ -89,8 +100,9 @@ class Line:
     def take(self, turn: Turn, seconds: float) -> bool:
         """Stand in the line until this turn has come; say whether it has in time."""
         self.join(turn)
-        until = time.monotonic() + seconds
+        until = 0.0
         while not self.is_first(turn):
+            until = until or time.monotonic() + seconds
             rest = until - time.monotonic()
             if rest <= 0:
                 return False
@@ -99,13 +111,13 @@ class Line:
 
     def is_first(self, turn: Turn) -> bool:
         """Say whether it is this turn now; those that are over are taken out."""
-        for first in self.turns():
-            if first is turn:
-                return True
+        while (first := self._first()) is not turn:
+            if first is None:
+                return False
             if not first.is_over and first.thread is not turn.thread:
                 return False
             self._remove(first)
-        return False
+        return True
 
     def leave(self, turn: Turn) -> None:
         """Step out of the line, wherever one stands, and call the next."""
@@ -113,7 +125,7 @@ class Line:
             return
         turn.left = True
         self._remove(turn)
-        for first in self.turns()[:1]:
+        if (first := self._first()) is not None:
             first.call()
         turn.is_done = True
 
@@ -123,12 +135,19 @@ class Line:
 
     def is_of_this_thread(self) -> bool:
         """Say whether the turn of the calling thread has come."""
-        first = self.turns()[:1]
-        return bool(first) and first[0].thread is threading.current_thread()
+        first = self._first()
+        return first is not None and first.thread is threading.current_thread()
 
     def first_name(self) -> str:
         """Return the name of the thread whose turn it is, or "" if it has just left."""
-        return "".join(turn.thread.name for turn in self.turns()[:1])
+        first = self._first()
+        return "" if first is None else first.thread.name
+
+    def _first(self) -> Turn | None:
+        try:
+            return self._turns[0]
+        except IndexError:
+            return None
 
     def _remove(self, turn: Turn) -> None:
         try:
@@ -163,45 +182,32 @@ class Lock:
             self._line.leave(turn)
 
 
-class _File(FileIO):
-    """A file that closes itself when nobody has it any more, without a warning."""
-
-    def __del__(self) -> None:
-        """Close it."""
-        self.close()
-
-
 class FileLock:
     """A file that one process at a time may lock; the kernel knows who lives.
 
-    Used by one thread at a time. Nothing is open while it is not held, unless it stays
-    open: then for this process, and not for those that it forks.
+    Used by one thread at a time. The file stays open between two turns, and for the
+    process that opened it only: a lock is shared with whoever inherits its descriptor.
 
     Args:
         path: The file.
         flags: How it is opened.
-        stays_open: Whether it is opened once, for as long as it is at its path.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        flags: int = os.O_RDWR | os.O_CREAT,
-        *,
-        stays_open: bool = False,
-    ) -> None:
-        self.path = path
-        self._flags = flags
+    def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> None:
         self._file: FileIO | None = None
-        self._stays_open = stays_open
+        self.path = path
+        self._name = os.fspath(path)
+        self._flags = flags
+        self._status: os.stat_result | None = None
         self._pid = os.getpid()
-        if stays_open:
-            _staying_open.add(self)
+        #: Whether it was asked for since `free`, and so may be held.
+        self._asked = False
         #: Whether it is held since `take`, and `free` has not come to its end.
         self.is_held = False
+        _file_locks.add(self)
 
     def take(self, until: float) -> int | None:
-        """Open and lock the file.
+        """Lock the file, opened before or now.
 
         Args:
             until: When to give up, on the monotonic clock.
@@ -215,6 +221,8 @@ class FileLock:
         pause, longest = _ASK_SECONDS
         while True:
             descriptor = self._open()
+            # Said before it is so: an interrupt may come between the two.
+            self._asked = True
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -223,20 +231,11 @@ class FileLock:
                 time.sleep(pause)
                 pause = min(2 * pause, longest)
             else:
-                if self._is_at_its_path(descriptor):
+                if self._is_at_its_path():
                     self.is_held = True
                     return descriptor
                 # Someone removed or replaced it: other processes lock a new one.
-                self._close(unlock=True)
-
-    def _open(self) -> int:
-        if self._pid != os.getpid():
-            # A fork that Python did not make, and so did not tell of.
-            self.leave_to_parent()
-        if self._file is None:
-            # Reached by assignment only: what an interrupt stops here closes itself.
-            self._file = _File(os.fspath(self.path), "r+", opener=self._opened)
-        return self._file.fileno()
+                self.close()
 
     def run(self, work: Callable[[int], T], seconds: float) -> T:
         """Do some work with the descriptor while no other process has the lock.
@@ -258,54 +257,71 @@ class FileLock:
             self.free()
 
     def free(self) -> None:
-        """Unlock the file, if it is open, and close it unless it stays open."""
-        if self._stays_open and self._file is not None:
-            with suppress(OSError, ValueError):
+        """Unlock the file, if it may be held."""
+        if not self._asked:
+            return
+        try:
+            if self._file is not None and self._pid == os.getpid():
                 fcntl.flock(self._file, fcntl.LOCK_UN)
-                self.is_held = False
-                return
-        self._close(unlock=True)
+        except (OSError, ValueError):
+            # To close it unlocks it as well.
+            self._close()
+        self._asked = self.is_held = False
+
+    def close(self) -> None:
+        """Unlock the file, if it may be held, and close it."""
+        self.free()
+        self._close()
 
     def leave_to_parent(self) -> None:
         """Close what a forked child inherited; to unlock it would be for both."""
-        self._pid = os.getpid()
-        self._close(unlock=False)
+        self._close()
+        self._pid, self._asked, self.is_held = os.getpid(), False, False
 
-    def _close(self, *, unlock: bool) -> None:
-        file = self._file
-        if file is None:
-            self.is_held = False
-            return
-        # Closing unlocks, but a child that was forked meanwhile would keep it locked.
-        if unlock and not file.closed:
-            with suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_UN)
+    def __del__(self) -> None:
+        """Close the file."""
+        self._close()
+
+    def _open(self) -> int:
+        if self._pid != os.getpid():
+            self.leave_to_parent()
+        if self._file is None:
+            # Reached by assignment only: what an interrupt stops here closes itself.
+            self._file = FileIO(self._name, "r+", opener=self._opened)
+            self._status = None
+        if self._status is None:
+            self._status = os.fstat(self._file.fileno())
+        return self._file.fileno()
+
+    def _close(self) -> None:
         # It is closed whatever the system says of it.
         with suppress(OSError):
-            file.close()
-        self._file, self.is_held = None, False
+            if self._file is not None:
+                self._file.close()
+        self._file = None
 
     def _opened(self, path: str, _: int) -> int:
         return os.open(path, self._flags | os.O_CLOEXEC, 0o600)
 
-    def _is_at_its_path(self, descriptor: int) -> bool:
+    def _is_at_its_path(self) -> bool:
         try:
-            there = os.stat(self.path)  # noqa: PTH116 (as of the descriptor)
+            there = os.stat(self._name)  # noqa: PTH116 (a text is quicker)
         except FileNotFoundError:
             return False
-        return os.path.samestat(there, os.fstat(descriptor))
+        return self._status is not None and os.path.samestat(there, self._status)
 
 
-#: What a forked child must not keep: the lock would outlive the parent's death.
-_staying_open: WeakSet[FileLock] = WeakSet()
+#: All whose files a forked child inherits.
+_file_locks: WeakSet[FileLock] = WeakSet()
 
 
-def _after_fork_in_child() -> None:
-    for lock in list(_staying_open):
+def _leave_all_to_parent() -> None:
+    for lock in list(_file_locks):
         lock.leave_to_parent()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+# A copy of a descriptor that its owner's death leaves open keeps the lock held.
+os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 def _too_long(seconds: float, other: str) -> TimeoutError:

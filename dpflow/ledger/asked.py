@@ -50,7 +50,12 @@ def told_of(state: State, answer: Any, made: Sequence[Entry]) -> Sequence[Entry]
     Also those of a charge that was granted when it was asked for first: whether the
     witness was told of them then is not known.
     """
-    charge = state.charge(answer.reservation) if isinstance(answer, Granted) else None
+    if not isinstance(answer, Granted):
+        return made
+    if made and (made[-1].kind, made[-1].charge) == ("reserve", answer.reservation):
+        # It is granted now, in all its books.
+        return made
+    charge = state.charge(answer.reservation)
     if charge is None:
         return made
     known = {(entry.book, entry.number) for entry in made}
@@ -68,9 +73,9 @@ def kept_or_error(state: State, command: Command, why: LedgerUnavailable) -> Any
         return error
 
 
-def sent(command: Command, *, again: bool) -> Command:
+def sent(command: Command) -> Command:
     """Say that a command was sent before, where that matters."""
-    if again and isinstance(command, End | Seal):
+    if isinstance(command, End | Seal):
         return replace(command, again=True)
     return command
 

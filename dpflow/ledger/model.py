@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.theorem import Outcome, Rule, lower_thresholds
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.journal import follow, written
+from dpflow.ledger.journal import next_entry
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import (
     Account,
@@ -330,7 +330,7 @@ class Pen:
         for name in body.get("claims", ()):
             # What others said of a name that was not loaded would be lost.
             assert name in self.command.keys.claims, name
-        entry = written(
+        entry, made = next_entry(
             self.state.rows,
             book,
             kind,
@@ -340,7 +340,6 @@ class Pen:
             at=self.command.at,
             writer=self.command.writer,
         )
-        made = follow(self.state.rows, entry)
         self.state = self.state.after(made, entry)
         self.changes |= made
         self.entries.append(entry)

@@ -508,8 +508,8 @@ JOURNAL = [
     ),
     Mutant(
         "a draw passes what is left",
-        "if min(left) < 0:\n                what",
-        "if False:\n                what",
+        "if min(left) < 0:\n            what",
+        "if False:\n            what",
         ("law", "audit", "model"),
         equal="what is decided asks first; this guards against other writers",
     ),
@@ -527,37 +527,37 @@ JOURNAL = [
     ),
     Mutant(
         "a charge is made twice",
-        'elif before.state != "open" or entry.book in before.places:',
+        'elif before.state != "open" or book in before.places:',
         "elif False:",
         ("law", "audit", "decisions"),
     ),
     Mutant(
         "another amount than was held is given back",
-        "if posting.amount != charge.held[name]:",
+        "if postings[name].amount != held[name]:",
         OFF,
         ("law", "audit", "decisions"),
     ),
     Mutant(
         "half a charge ends",
-        "if mine != set(entry.postings):",
+        "if held.keys() - rest.keys() != postings.keys():",
         OFF,
         ("law", "audit", "decisions"),
     ),
     Mutant(
         "what failed is kept for replay",
-        'elif kind == "settle" and self.body["outcome"] == "completed":',
-        'elif kind == "settle":',
+        'if entry.kind == "settle" and entry.body["outcome"] == "completed":',
+        'if entry.kind == "settle":',
         ("model", "law", "decisions"),
     ),
     Mutant(
         "a late settlement takes the key back",
-        "mine = kept is not None and kept.charge == charge.id",
-        "mine = kept is not None",
+        "if not isinstance(kept, Release) or kept.charge != entry.charge:",
+        "if not isinstance(kept, Release):",
         ("model", "decisions", "law"),
     ),
     Mutant(
         "a void keeps its claim",
-        "self.changes[place] = None",
+        "changes[place] = None",
         "pass",
     ),
     Mutant(
@@ -573,8 +573,8 @@ JOURNAL = [
     ),
     Mutant(
         "a thaw is forgotten",
-        'elif entry.kind == "thaw":\n            frozen = None',
-        'elif entry.kind == "thaw":\n            pass',
+        'elif kind == "thaw":\n        frozen = None',
+        'elif kind == "thaw":\n        pass',
         ("law", "office"),
     ),
     Mutant(
@@ -585,7 +585,7 @@ JOURNAL = [
     ),
     Mutant(
         "what was granted is forgotten",
-        "self.changes[key] = Granted(self.entry.book, step, {**most, **higher})",
+        "changes[key] = Granted(book, step, {**most, **higher})",
         "pass",
         ("law", "decisions"),
     ),

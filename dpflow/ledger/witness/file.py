@@ -235,7 +235,7 @@ class FileWitness(WitnessBase):
         try:
             lock = self._files.pop()
         except IndexError:
-            lock = FileLock(self.path, os.O_RDWR | os.O_APPEND, stays_open=True)
+            lock = FileLock(self.path, os.O_RDWR | os.O_APPEND)
         try:
             found = lock.run(work, _LOCK_SECONDS)
         except FileNotFoundError:
