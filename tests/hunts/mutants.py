@@ -170,8 +170,8 @@ GATES = [
     ),
     Mutant(
         "a freeze is not seen",
-        'if state.book(self.dataset).frozen is not None:\n            told',
-        'if False:\n            told',
+        "if state.book(self.dataset).frozen is not None:\n            told",
+        "if False:\n            told",
         ("law", "office"),
     ),
     Mutant(
