@@ -22,7 +22,7 @@ from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.rows import Term
-from dpflow.ledger.views.runs import current_gates
+from dpflow.ledger.views.accounts import current_gates
 from dpflow.ledger.views.terms import book_state
 from dpflow.policy import Policy
 from dpflow.policy_changes import judge, overall, tightened_pins

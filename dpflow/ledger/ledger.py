@@ -123,7 +123,7 @@ class Ledger:
             with self.storage.read() as reading, Readable(self.place):
                 self._secret = reading.secret()
         text = canonical(list(parts)).encode()
-        return hmac.new(self._secret, text, "sha256").hexdigest()
+        return hmac.digest(self._secret, text, "sha256").hex()
 
     # What every operation is
 

@@ -148,11 +148,6 @@ def cost_text(cost: Cost) -> str:
     return canonical(described(cost))
 
 
-def is_id(text: object) -> bool:
-    """Say whether this may be the id of a reservation."""
-    return isinstance(text, str) and _ID.fullmatch(text) is not None
-
-
 def _check_types(request: Request) -> None:
     """Refuse what a decision or the journal would stumble over later."""
     policies, body = request.policies, request.body
@@ -281,7 +276,9 @@ class AccountView:
             odometer, how far its reading has gone from where it idles to its halt.
         reading: The odometer's bound on the loss, everything included.
         halt_at: The reading at which the odometer refuses.
-        charged: Whether a step may have read data under it, at whatever cost.
+        charged: Whether a step may have read data under it, at whatever cost. Where it
+            cost nothing, about: a share or a part whose last step was refused or given
+            back counts as never charged.
         opened: A filter's epsilon and delta when the account was opened. A tightened
             account is bound for certain by those only.
     """

@@ -474,7 +474,7 @@ TERMS = [
 JOURNAL = [
     Mutant(
         "a settlement keeps what was held",
-        "holds = tuple(map(sub, holds, held))",
+        "holding = _less(holding, held.get(name, ()))",
         "pass",
         ("law", "model"),
     ),
@@ -521,7 +521,7 @@ JOURNAL = [
     ),
     Mutant(
         "a wrong sum is followed",
-        "if found != posting:\n",
+        "if found[3] != posting[1] or found[4] != posting[2]:\n",
         "if False:\n",
         ("law", "audit", "storage"),
     ),

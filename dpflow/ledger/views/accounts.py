@@ -72,6 +72,18 @@ def gates_of_book(state: State, book: str) -> list[Gate]:
     return [_standing(state, name, newest) for name in sorted(names)]
 
 
+def current_gates(state: State, book: str) -> dict[str, Gate]:
+    """Return the gates of a book's newest term, by the ids of their accounts.
+
+    Args:
+        state: With every term and account of the book.
+        book: Its name.
+    """
+    newest = state.book(book).terms
+    gates = gates_of_book(state, book)
+    return {gate.id: gate for gate in gates if term_of(gate.id) == newest}
+
+
 def _standing(state: State, name: str, newest: int) -> Gate:
     gate = gate_of(state, name, 1)
     if gate.state == "frozen" and term_of(name) != newest:

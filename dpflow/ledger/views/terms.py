@@ -17,11 +17,6 @@ def terms(ledger: Ledger, dataset: str) -> list[TermView]:
     return list(term_views(book_state(ledger, dataset), dataset))
 
 
-def all_terms(ledger: Ledger, dataset: str) -> list[Term]:
-    """Return what the ledger holds of each term of a dataset, oldest first."""
-    return book_state(ledger, dataset).terms(dataset)
-
-
 def newest_term(ledger: Ledger, dataset: str) -> Term | None:
     """Return the term that governs a dataset; None if nothing was applied yet."""
     with ledger.storage.read() as reading:
