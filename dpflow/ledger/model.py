@@ -368,14 +368,14 @@ class Decision(NamedTuple):
     earlier: Sequence[Entry] = ()
 
 
+@dataclass(slots=True)
 class Pen:
     """Writes entries one after another, each on the state after the one before."""
 
-    def __init__(self, state: State, command: Command) -> None:
-        self.state = state
-        self.command = command
-        self.entries: list[Entry] = []
-        self.changes: Changes = {}
+    state: State
+    command: Command
+    entries: list[Entry] = field(default_factory=list)
+    changes: Changes = field(default_factory=dict)
 
     def write(
         self,
