@@ -447,7 +447,7 @@ TERMS = [
     ),
     Mutant(
         "more is carved than is left",
-        "if not gate.admits(Tally(amount)):\n                raise _too_much",
+        "if not gate.admits(amount):\n                raise _too_much",
         "if False:\n                raise _too_much",
         ("office",),
     ),
