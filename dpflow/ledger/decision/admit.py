@@ -90,21 +90,21 @@ def reserve(state: State, command: Reserve) -> Decision:
     request, pen = command.request, Pen(state, command)
     charge = state.charge(request.reservation)
     if charge is not None:
-        return pen.decided(*_known(state, request, charge))
+        return _known(pen, request, charge)
     before = released(state, request)
     if before is not None:
         return pen.decided(before)
     taken = None if request.covers is None else reopened(pen, request)
     if taken is not None:
-        return pen.decided(*taken)
+        return taken
     case = _case(pen, command)
     body = _body(pen.state, case, command.facts)
     return pen.decided(_refused(pen, case, body) or _held(pen, case, body))
 
 
-def _known(state: State, request: Request, charge: Charge) -> tuple[Any, ...]:
+def _known(pen: Pen, request: Request, charge: Charge) -> Decision:
     """Answer an id that was sent before exactly as it was answered then."""
-    entries = state.all_made(charge)
+    entries = pen.state.all_made(charge)
     made = entries[0].body
     mine = (charge.owner, charge.state) == (request.owner, "open")
     if not (mine and request.made(made)):
@@ -114,7 +114,7 @@ def _known(state: State, request: Request, charge: Charge) -> tuple[Any, ...]:
         )
         raise ReservationConflict(msg, reservation=request.reservation)
     found = Granted(reservation=charge.id, accounts=tuple(made["accounts"]))
-    return found, {}, entries
+    return pen.decided(found, earlier=entries)
 
 
 def released(state: State, request: Request) -> Replayed | Busy | None:
