@@ -131,8 +131,9 @@ def released(state: State, request: Request) -> Replayed | Busy | None:
         raise ReservationConflict(msg, release_key=request.key_text)
     value = state.values.get(release.key)
     if release.state == "settled" and value is not None and not request.fresh:
-        made, now = state.made(charge, release.book), cost_text(request.cost)
+        made = state.made(charge, release.book)
         if made.body["cost"] != described(request.cost):
+            now = cost_text(request.cost)
             msg = (
                 f"release {request.key_text!r} of step {made.body['step']!r} was made "
                 f"at cost {canonical(made.body['cost'])}, now {now}. "
