@@ -24,7 +24,7 @@ from dpflow.bodies import charging, with_parentheses
 from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.execution import arun, run
 from dpflow.prefect.futures import note_future
-from dpflow.prefect.place import called_by_engine, task_place
+from dpflow.prefect.place import called_by_engine, current_place, listen_for_task
 from dpflow.prefect.privacy import (
     check_flow_parameters,
     check_inside,
@@ -286,9 +286,10 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
         _check_private(step, args, kwargs)
-        told = Told(task_place())
+        told = Told(listen_for_task)
+        place = current_place(told.hear)
         try:
-            value = run(step, body, args, kwargs, told.place)
+            value = run(step, body, args, kwargs, place)
         except BudgetRefused as refusal:
             if not called_by_engine(guard):
                 raise
@@ -298,9 +299,10 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
         _check_private(step, args, kwargs)
-        told = Told(task_place())
+        told = Told(listen_for_task)
+        place = current_place(told.hear)
         try:
-            value = await arun(step, body_async, args, kwargs, told.place)
+            value = await arun(step, body_async, args, kwargs, place)
         except BudgetRefused as refusal:
             if not called_by_engine(guard_async):
                 raise
@@ -308,4 +310,6 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
         return told.shown(value) if called_by_engine(guard_async) else value
 
     chosen = guard_async if inspect.iscoroutinefunction(function) else guard
+    # Prefect asks for it at each call, and would make it anew.
+    vars(chosen)["__signature__"] = step.signature
     return cast("Callable[P, R]", charging(chosen))
