@@ -26,7 +26,7 @@ from dpflow.asking import (
 )
 from dpflow.exceptions import BudgetRefused, ConfigurationError, DpflowError
 from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.views.last_run import last_costs
+from dpflow.ledger.views.runs import last_costs
 from dpflow.project import Project, current_project
 from dpflow.step import checked_text
 from dpflow.waiting import check_outside, reserve
