@@ -605,13 +605,14 @@ JOURNAL = [
 SHELL = [
     Mutant(
         "a request that failed leaves traces",
-        "return error, state, (), {}",
-        "return error, state, state.entries, {}",
+        "return Decision(answer=error, state=state)",
+        "return Decision(\n                answer=error,\n                state=state,\n"
+        "                entries=tuple(state.entries.values()),\n            )",
         ("model", "decisions"),
     ),
     Mutant(
         "the witness hears of nothing",
-        "self.watch.tell(entry for each in found for entry in each.entries)",
+        "self.watch.tell([entry for each in found for entry in each.entries])",
         "pass",
         ("witness",),
     ),
