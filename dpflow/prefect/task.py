@@ -82,7 +82,7 @@ class DPTask(MaterializingTask[P, R]):
             """Return the value or raise the refusal, unless `return_state` is set."""
             check_inside(self.step, self)
             _refuse_cover(self)
-            checked_call(self, args, kwargs)
+            checked_call(self, self.step.signature, args, kwargs)
             result = super().__call__(*args, return_state=return_state, **kwargs)
             if return_state:
                 return result
@@ -94,13 +94,17 @@ class DPTask(MaterializingTask[P, R]):
             """Submit the task to the flow's task runner."""
             check_inside(self.step, self, submitted=True)
             # Other processes would see copies of the arguments.
-            check_flow_parameters(self.step, checked_call(self, args, kwargs))
+            check_flow_parameters(
+                self.step, checked_call(self, self.step.signature, args, kwargs)
+            )
             return note_future(super().submit(*args, **kwargs))
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """Submit one task for each item."""
             check_inside(self.step, self, submitted=True)
-            check_flow_parameters(self.step, checked_call(self, args, kwargs))
+            check_flow_parameters(
+                self.step, checked_call(self, self.step.signature, args, kwargs)
+            )
             futures = checked_map(super().map, args, kwargs)
             for future in futures:
                 note_future(future)
@@ -137,7 +141,7 @@ class DPTask(MaterializingTask[P, R]):
             """Ask a task worker to run the task, unless an argument is private."""
             check_outside(".delay()")
             refuse_background(self.step)
-            checked_call(self, args or (), kwargs or {})
+            checked_call(self, self.step.signature, args or (), kwargs or {})
             return super().apply_async(args, kwargs, **options)
 
 
@@ -310,6 +314,4 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
         return told.shown(value) if called_by_engine(guard_async) else value
 
     chosen = guard_async if inspect.iscoroutinefunction(function) else guard
-    # Prefect asks for it at each call, and would make it anew.
-    vars(chosen)["__signature__"] = step.signature
     return cast("Callable[P, R]", charging(chosen))
