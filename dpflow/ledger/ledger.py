@@ -199,7 +199,7 @@ class Ledger:
         if any(command.guarded for command in commands):
             look = self.watch.look(keys.books)
             if look is not None:
-                keys = replace(keys, entries=(*keys.entries, *look.places))
+                keys = keys._replace(entries=(*keys.entries, *look.places))
             state = reading.load(keys)
             for book in keys.books:
                 if book not in self._tails:
