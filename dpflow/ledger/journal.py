@@ -132,10 +132,13 @@ def next_entry(
     head = book_of(rows, book)
     number, amounts = head.number + 1, dict(sorted(amounts.items()))
     moved = _posted(rows, (book, number), kind, amounts, body=body, charge=charge)
-    postings = {
-        account.id: Posting(amounts[account.id], account.settled, account.held)
-        for account in moved
-    }
+    postings = {}
+    for account in moved:
+        name, amount, left = account.id, amounts[account.id], account.held
+        if len(left) != len(amount) or min(left) < 0:
+            what = f"{list(left)} would be held on account {name!r}"
+            raise JournalError(what)
+        postings[name] = Posting(amount, account.settled, left)
     told, text = postings_text(postings), canonical(body)
     columns = Columns(book, number, kind, charge, told, text, at, writer)
     whole = entry_hash(head.hash, columns)
@@ -161,6 +164,7 @@ def follow(rows: Rows, entry: Entry) -> Changes:
         raise JournalError(what)
     amounts = {name: posting[0] for name, posting in postings.items()}
     moved = _posted(rows, (book, number), kind, amounts, body=body, charge=charge)
+    # No posting that was read holds less than nothing: that has no canonical form.
     for found, posting in zip(moved, postings.values(), strict=True):
         if found[3] != posting[1] or found[4] != posting[2]:
             what = (
@@ -201,7 +205,7 @@ def _posted(
         if holds:
             holding = tuple(map(add, holding, amount))
         elif ends:
-            holding = _less(holding, held.get(name, ()))
+            holding = tuple(map(sub, holding, held.get(name, ())))
         if settles:
             done = tuple(map(add, done, amount))
         # A named tuple's own way of making one takes twice as long.
@@ -240,15 +244,6 @@ def _noted(moved: Iterable[Account], body: Mapping[str, Any]) -> list[Account]:
         )
         for account in moved
     ]
-
-
-def _less(holding: Amounts, held: Amounts) -> Amounts:
-    """Take what a charge holds on an account out of all that is held there."""
-    left = tuple(map(sub, holding, held))
-    if len(held) != len(holding) or min(left) < 0:
-        what = f"{list(held)} cannot be taken out of {list(holding)}"
-        raise JournalError(what)
-    return left
 
 
 # What an entry changes, once its sums are known
@@ -382,8 +377,9 @@ def _end_release(rows: Rows, entry: Entry, key: str, changes: Changes) -> None:
     if not isinstance(kept, Release) or kept.charge != entry.charge:
         return
     if entry.kind == "settle" and entry.body["outcome"] == "completed":
-        made = Release(key, kept.charge, kept.book, "settled", entry.body.get("digest"))
-        changes[place] = made
+        digest = entry.body.get("digest")
+        fields = (key, kept.charge, kept.book, "settled", digest)
+        changes[place] = tuple.__new__(Release, fields)
     elif kept.state == "claimed":
         changes[place] = None
 
