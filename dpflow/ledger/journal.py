@@ -364,7 +364,7 @@ def _end(rows: Rows, entry: Entry, state: str, changes: Changes) -> None:
             raise JournalError(what)
     name, _, owner, places, _, added, covers, key, epoch = charge
     places = {**places, book: (places[book][0], entry.number)}
-    fields = (name, state, owner, places, rest, added, covers, key, epoch)
+    fields = (name, state, owner, places, rest or _NONE, added, covers, key, epoch)
     changes["charge", name] = tuple.__new__(Charge, fields)
     if key is not None:
         _end_release(rows, entry, key, changes)
