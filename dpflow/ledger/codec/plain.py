@@ -1,8 +1,7 @@
-"""Values of the standard library as trees, and trees as text."""
+"""Values of the standard library as trees."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta, timezone
@@ -24,6 +23,7 @@ from dpflow.ledger.codec.form import (
     to_base64,
     unstorable,
 )
+from dpflow.ledger.entry import canonical
 
 # Python refuses to write or read decimal ints of more than 4300 digits.
 _INT_BITS = 1024
@@ -34,13 +34,6 @@ _INT_BITS = 1024
 def packer_of(value: object) -> Pack | None:
     """Return what writes a value; None if it is not plain."""
     return _PACKERS.get(type(value))
-
-
-def dump(tree: object) -> str:
-    """Write a tree as canonical JSON."""
-    return json.dumps(
-        tree, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
 
 
 def _pack_itself(_: Packer, value: object) -> object:
@@ -81,7 +74,7 @@ def _pack_tuple(packer: Packer, value: tuple[Any, ...]) -> object:
 
 
 def _pack_set(packer: Packer, value: set[Any] | frozenset[Any]) -> object:
-    items = sorted(packer.pack_all(value), key=dump)
+    items = sorted(packer.pack_all(value), key=canonical)
     return {TYPE_KEY: type(value).__name__, "items": items}
 
 
@@ -92,7 +85,8 @@ def _pack_dict(packer: Packer, value: dict[Any, Any]) -> object:
         packer.take(sum(map(len, value)))
         return {key: packer.pack(item) for key, item in value.items()}
     pairs = [[packer.pack(key), packer.pack(item)] for key, item in value.items()]
-    return {TYPE_KEY: "dict", "pairs": sorted(pairs, key=lambda pair: dump(pair[0]))}
+    pairs.sort(key=lambda pair: canonical(pair[0]))
+    return {TYPE_KEY: "dict", "pairs": pairs}
 
 
 def _pack_datetime(packer: Packer, value: datetime) -> object:

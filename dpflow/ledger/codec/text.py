@@ -26,6 +26,7 @@ from dpflow.ledger.codec.form import (
     too_deep,
     unstorable,
 )
+from dpflow.ledger.entry import canonical
 from dpflow.libraries import comes_from
 
 _LIBRARIES = ("numpy", "pandas", "polars")
@@ -50,7 +51,7 @@ def encode(value: object) -> str:
         >>> encode((1, 2.5))
         '{"$type":"tuple","items":[1,2.5]}'
     """
-    text = plain.dump(Packer(_packer_of).pack(value))
+    text = canonical(Packer(_packer_of).pack(value))
     check_length(text)
     return text
 

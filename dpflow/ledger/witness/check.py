@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from operator import add
 from typing import NamedTuple
 
@@ -24,8 +25,6 @@ from dpflow.ledger.witness.lines import HEAD, TOLD, Line, line_of
 #: More lines than these are compared by questions of their own, so many at once.
 _AT_ONCE = 500
 
-_Ask = Callable[[Iterable[Place]], Mapping[Place, Entry]]
-
 
 class Look(NamedTuple):
     """What the witness says that the ledger has to hold.
@@ -33,17 +32,12 @@ class Look(NamedTuple):
     Attributes:
         unseen: What was not compared with the ledger yet.
         lines: This, and the newest lines of some books.
+        places: The entries to load with what is needed anyway; none if they are many.
     """
 
     unseen: Unseen
     lines: Sequence[Line]
-
-    @property
-    def places(self) -> tuple[Place, ...]:
-        """The entries to load with what is needed anyway."""
-        if len(self.lines) > _AT_ONCE:
-            return ()
-        return tuple({(line.book, line.number): None for line in self.lines})
+    places: tuple[Place, ...]
 
 
 class Watch:
@@ -74,7 +68,9 @@ class Watch:
         unseen = self.witness.unseen()
         seen = unseen.seen
         again = [*map(seen.newest.get, books), seen.latest]
-        return Look(unseen, [*unseen.lines, *filter(None, again)])
+        lines = [*unseen.lines, *filter(None, again)]
+        places = {(line.book, line.number): None for line in lines[: _AT_ONCE + 1]}
+        return Look(unseen, lines, () if len(lines) > _AT_ONCE else tuple(places))
 
     def check(self, look: Look | None, reading: Reading, state: State) -> None:
         """Check that the ledger holds what the witness was told.
@@ -92,10 +88,17 @@ class Watch:
         witness = self.witness
         if witness is None or look is None:
             return
-        epoch, unseen = epoch_of(state.rows), look.unseen
-        if epoch < witness.epoch:
+        epoch, unseen, held = epoch_of(state.rows), look.unseen, state.entries
+        header = unseen.seen.header
+        if header is not None and epoch < header.epoch:
             raise self._older(epoch, witness)
-        gone = missing(reading, look.lines, state.entries)
+        unsure = [
+            line
+            for line in look.lines
+            if (entry := held.get((line.book, line.number))) is None
+            or entry.hash != line.hash
+        ]
+        gone = unsure and missing(reading, unsure)
         if gone:
             raise self._rolled_back(reading, gone, witness)
         if unseen.end != unseen.seen.end:
@@ -161,7 +164,7 @@ class Watch:
             return
         lines = list[Line]()
         for entry in entries:
-            if entry.kind in TOLD and _is_told(entry):
+            if entry.kind in TOLD and (entry.kind != "open" or _is_told(entry)):
                 lines.append(line_of(entry))
         if not lines:
             return
@@ -228,26 +231,15 @@ def _is_told(entry: Entry) -> bool:
     return entry.kind in TOLD
 
 
-def missing(
-    reading: Reading,
-    lines: Iterable[Line],
-    known: Mapping[Place, Entry] | None = None,
-) -> list[Line]:
+def missing(reading: Reading, lines: Iterable[Line]) -> list[Line]:
     """Return the lines whose entry the ledger does not hold with the same hash.
 
     Args:
         reading: Of the ledger.
         lines: What was told, oldest first.
-        known: Entries that were read already.
     """
-    known, unsure = known or {}, list[Line]()
-    for line in lines:
-        entry = known.get((line.book, line.number))
-        if entry is None or entry.hash != line.hash:
-            unsure.append(line)
-    gone = list[Line]()
-    for start in range(0, len(unsure), _AT_ONCE):
-        some = unsure[start : start + _AT_ONCE]
+    rest, gone = iter(lines), list[Line]()
+    while some := list(islice(rest, _AT_ONCE)):
         found = reading.entries({line.place for line in some})
         for line in some:
             entry = found.get(line.place)
