@@ -40,7 +40,6 @@ from dpflow.ledger.audit.pinned import (
     gate_rule,
     is_pinned,
     rule_of,
-    term_of,
     thresholds,
 )
 from dpflow.ledger.checkpoint import forged, miscounted
@@ -53,6 +52,7 @@ from dpflow.ledger.rows import (
     Row,
     Term,
     book_of,
+    name_of_term,
 )
 
 FORMAT = "dpflow evidence 2"
@@ -251,7 +251,7 @@ class Verifier:
 
     def _hides_overdraft(self, account: Account) -> bool:
         """Say whether an account is above the thresholds that its term began with."""
-        opened = self.opened.get((account.book, term_of(account.id)))
+        opened = self.opened.get((account.book, int(name_of_term(account.id))))
         rule = {} if opened is None else gate_rule(opened["term"], account.id)
         limits = thresholds(rule, len(account.held))
         if limits is None or account.overdrawn:
