@@ -19,7 +19,7 @@ and what its charge holds there:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from operator import add, sub
 from typing import Any, NamedTuple
 
@@ -43,6 +43,7 @@ from dpflow.ledger.rows import (
     Epoch,
     Granted,
     JournalError,
+    Key,
     Release,
     Rows,
     Sums,
@@ -133,8 +134,8 @@ def next_entry(
     number, amounts = head.number + 1, dict(sorted(amounts.items()))
     moved = _posted(rows, (book, number), kind, amounts, body=body, charge=charge)
     postings = {}
-    for account in moved:
-        name, amount, left = account.id, amounts[account.id], account.held
+    for name, account in zip(amounts, moved.values(), strict=True):
+        amount, left = amounts[name], account.held
         if len(left) != len(amount) or min(left) < 0:
             what = f"{list(left)} would be held on account {name!r}"
             raise JournalError(what)
@@ -165,7 +166,7 @@ def follow(rows: Rows, entry: Entry) -> Changes:
     amounts = {name: posting[0] for name, posting in postings.items()}
     moved = _posted(rows, (book, number), kind, amounts, body=body, charge=charge)
     # No posting that was read holds less than nothing: that has no canonical form.
-    for found, posting in zip(moved, postings.values(), strict=True):
+    for found, posting in zip(moved.values(), postings.values(), strict=True):
         if found[3] != posting[1] or found[4] != posting[2]:
             what = (
                 f"it says settled {list(posting.settled)} and held "
@@ -184,7 +185,7 @@ def _posted(
     *,
     body: Mapping[str, Any],
     charge: str | None,
-) -> list[Account]:
+) -> dict[Key, Account]:
     """Return the accounts that an entry moves, as they are after it."""
     rule = _rule_of(kind, amounts)
     ends, settles = rule.ends is not None, rule.settles
@@ -192,9 +193,10 @@ def _posted(
     # What a step draws from its run's preflight is held already.
     holds = rule.holds and "preflight" not in body
     book, number = place
-    mine, moved = f"{book}#", []
+    mine, moved = f"{book}#", dict[Key, Account]()
     for name, amount in amounts.items():
-        before = rows.get(("account", name))
+        key = ("account", name)
+        before = rows.get(key)
         if isinstance(before, Account):
             _, _, _, done, holding, above, told = before
         else:
@@ -210,7 +212,7 @@ def _posted(
             done = tuple(map(add, done, amount))
         # A named tuple's own way of making one takes twice as long.
         fields = (name, book, number, done, holding, above, told)
-        moved.append(tuple.__new__(Account, fields))
+        moved[key] = tuple.__new__(Account, fields)
     return _noted(moved, body) if "overdrawn" in body or "told" in body else moved
 
 
@@ -231,31 +233,28 @@ def _misplaced(name: str, mine: str) -> JournalError:
     return JournalError(f"account {name!r} has another number of components")
 
 
-def _noted(moved: Iterable[Account], body: Mapping[str, Any]) -> list[Account]:
+def _noted(moved: Mapping[Key, Account], body: Mapping[str, Any]) -> dict[Key, Account]:
     """Note what an entry says of accounts beside their sums."""
     overdrawn, told = body.get("overdrawn", ()), body.get("told", _NONE)
-    return [
-        account._replace(
+    return {
+        key: account._replace(
             overdrawn=account.overdrawn or account.id in overdrawn,
             told={
                 **account.told,
                 **dict.fromkeys(told.get(account.id, ()), account.entry),
             },
         )
-        for account in moved
-    ]
+        for key, account in moved.items()
+    }
 
 
 # What an entry changes, once its sums are known
 
 
 def _changes(
-    rows: Rows, entry: Entry, head: Book, amounts: Sums, moved: Iterable[Account]
+    rows: Rows, entry: Entry, head: Book, amounts: Sums, moved: Mapping[Key, Account]
 ) -> Changes:
-    kind, changes = entry.kind, Changes()
-    for account in moved:
-        changes["account", account[0]] = account
-    state = KINDS[kind].ends
+    kind, changes, state = entry.kind, Changes(moved), KINDS[entry.kind].ends
     if kind == "reserve":
         _reserve(rows, entry, amounts, changes)
     elif state is not None:
