@@ -474,7 +474,7 @@ TERMS = [
 JOURNAL = [
     Mutant(
         "a settlement keeps what was held",
-        "holding = _less(holding, held.get(name, ()))",
+        "holding = tuple(map(sub, holding, held.get(name, ())))",
         "pass",
         ("law", "model"),
     ),
