@@ -111,13 +111,13 @@ class Line:
 
     def is_first(self, turn: Turn) -> bool:
         """Say whether it is this turn now; those that are over are taken out."""
-        while (first := self._first()) is not turn:
-            if first is None:
-                return False
+        for first in list(self._turns):
+            if first is turn:
+                return True
             if not first.is_over and first.thread is not turn.thread:
                 return False
             self._remove(first)
-        return True
+        return False
 
     def leave(self, turn: Turn) -> None:
         """Step out of the line, wherever one stands, and call the next."""
@@ -125,8 +125,9 @@ class Line:
             return
         turn.left = True
         self._remove(turn)
-        if (first := self._first()) is not None:
-            first.call()
+        if self._turns:
+            for first in self.turns()[:1]:
+                first.call()
         turn.is_done = True
 
     def turns(self) -> list[Turn]:
@@ -135,19 +136,12 @@ class Line:
 
     def is_of_this_thread(self) -> bool:
         """Say whether the turn of the calling thread has come."""
-        first = self._first()
-        return first is not None and first.thread is threading.current_thread()
+        first = self.turns()[:1]
+        return bool(first) and first[0].thread is threading.current_thread()
 
     def first_name(self) -> str:
         """Return the name of the thread whose turn it is, or "" if it has just left."""
-        first = self._first()
-        return "" if first is None else first.thread.name
-
-    def _first(self) -> Turn | None:
-        try:
-            return self._turns[0]
-        except IndexError:
-            return None
+        return "".join(turn.thread.name for turn in self.turns()[:1])
 
     def _remove(self, turn: Turn) -> None:
         try:

@@ -214,7 +214,7 @@ def _hold(project: Project, steps: list[_Planned], place: Place, run: str) -> No
         body={**place.facts, "covers": run},
     )
     try:
-        answer = reserve(project, request)
+        answer = reserve(project, request, own=True)
     except BudgetRefused as refusal:
         # What the run replays costs nothing, and which steps do, only they tell.
         logger.warning(

@@ -19,7 +19,7 @@ and what its charge holds there:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import add, sub
 from typing import Any, NamedTuple
 
@@ -47,7 +47,6 @@ from dpflow.ledger.rows import (
     Rows,
     Sums,
     Term,
-    account_of,
     added_up,
     book_of,
     charge_of,
@@ -67,6 +66,7 @@ class Kind(NamedTuple):
     """What an entry of a kind does.
 
     Attributes:
+        holds: Whether its amount is held.
         settles: Whether its amount is added to what is settled.
         ends: The state that its charge has afterwards, if it ends one.
         returns: Whether its amount must be all that its charge holds.
@@ -75,6 +75,7 @@ class Kind(NamedTuple):
         charges: Whether its postings may hold anything but nothing.
     """
 
+    holds: bool = False
     settles: bool = False
     ends: str | None = None
     returns: bool = False
@@ -91,7 +92,7 @@ KINDS: Mapping[str, Kind] = {
     "forget": Kind(charges=False),
     "checkpoint": Kind(charges=False),
     "refuse": Kind(),
-    "reserve": Kind(ran=1),
+    "reserve": Kind(holds=True, ran=1),
     "settle": Kind(settles=True, ends="settled"),
     "void": Kind(ends="void", returns=True, ran=-1),
     "forfeit": Kind(settles=True, ends="forfeited", returns=True),
@@ -100,41 +101,6 @@ KINDS: Mapping[str, Kind] = {
     "prior": Kind(settles=True, ran=1),
     "repair": Kind(settles=True, ran=1),
 }
-
-
-def posted(
-    kind: str, before: Account | None, amount: Amounts, held: Amounts, *, drawn: bool
-) -> Posting:
-    """Return what an entry does to one account.
-
-    Args:
-        kind: Of the entry.
-        before: The account; None before its first entry.
-        amount: What the entry posts there.
-        held: What its charge holds there.
-        drawn: For a reserve, whether a preflight held the amount already.
-
-    Raises:
-        JournalError: If the account would hold less than nothing.
-    """
-    if before is None:
-        settled = holds = (0,) * len(amount)
-    else:
-        settled, holds = before.settled, before.held
-    rule = KINDS[kind]
-    if len(settled) != len(amount) or (rule.ends and len(held) != len(amount)):
-        what = f"{list(amount)} has not as many components as its account"
-        raise JournalError(what)
-    if kind == "reserve" and not drawn:
-        holds = tuple(map(add, holds, amount))
-    elif rule.ends is not None:
-        holds = tuple(map(sub, holds, held))
-        if min(holds) < 0:
-            what = f"less than nothing would be held: {list(holds)}"
-            raise JournalError(what)
-    if rule.settles:
-        settled = tuple(map(add, settled, amount))
-    return Posting(amount, settled, holds)
 
 
 def next_entry(
@@ -164,20 +130,18 @@ def next_entry(
         JournalError: If no such entry may come next.
     """
     head = book_of(rows, book)
-    held = charge_of(rows, charge).held if KINDS[kind].ends else _NONE
-    drawn = kind == "reserve" and "preflight" in body
+    number, amounts = head.number + 1, dict(sorted(amounts.items()))
+    moved = _posted(rows, (book, number), kind, amounts, body=body, charge=charge)
     postings = {
-        name: posted(
-            kind, account_of(rows, name), amount, held.get(name, ()), drawn=drawn
-        )
-        for name, amount in sorted(amounts.items())
+        account.id: Posting(amounts[account.id], account.settled, account.held)
+        for account in moved
     }
-    number, told, text = head.number + 1, postings_text(postings), canonical(body)
+    told, text = postings_text(postings), canonical(body)
     columns = Columns(book, number, kind, charge, told, text, at, writer)
     whole = entry_hash(head.hash, columns)
     entry = Written(book, number, kind, charge, postings, body, at, writer, whole)
     entry.texts = told, text
-    return entry, _changes(rows, entry, head)
+    return entry, _changes(rows, entry, head, amounts, moved)
 
 
 def follow(rows: Rows, entry: Entry) -> Changes:
@@ -190,40 +154,117 @@ def follow(rows: Rows, entry: Entry) -> Changes:
     Raises:
         JournalError: If it does not follow from what was before.
     """
-    kind, head = entry.kind, book_of(rows, entry.book)
-    if kind not in KINDS:
-        what = f"no entry is of kind {kind!r}"
-        raise JournalError(what)
+    book, number, kind, charge, postings, body, *_ = entry
+    head = book_of(rows, book)
     if entry.number != head.number + 1:
-        what = f"entry {head.number + 1} is missing; {entry.number} is the next"
+        what = f"entry {head.number + 1} is missing; {number} is the next"
         raise JournalError(what)
-    charge = rows.get(("charge", entry.charge or ""))
-    ends = KINDS[kind].ends is not None
-    held = charge.held if ends and isinstance(charge, Charge) else _NONE
-    drawn = kind == "reserve" and "preflight" in entry.body
-    for name, posting in entry.postings.items():
-        before, amount = account_of(rows, name), posting.amount
-        found = posted(kind, before, amount, held.get(name, ()), drawn=drawn)
-        if found != posting:
+    amounts = {name: posting[0] for name, posting in postings.items()}
+    moved = _posted(rows, (book, number), kind, amounts, body=body, charge=charge)
+    for found, posting in zip(moved, postings.values(), strict=True):
+        if found[3] != posting[1] or found[4] != posting[2]:
             what = (
                 f"it says settled {list(posting.settled)} and held "
-                f"{list(posting.held)} of account {name!r}; the entries give "
+                f"{list(posting.held)} of account {found.id!r}; the entries give "
                 f"{list(found.settled)} and {list(found.held)}"
             )
             raise JournalError(what)
-    return _changes(rows, entry, head)
+    return _changes(rows, entry, head, amounts, moved)
+
+
+def _posted(
+    rows: Rows,
+    place: tuple[str, int],
+    kind: str,
+    amounts: Sums,
+    *,
+    body: Mapping[str, Any],
+    charge: str | None,
+) -> list[Account]:
+    """Return the accounts that an entry moves, as they are after it."""
+    rule = _rule_of(kind, amounts)
+    ends, settles = rule.ends is not None, rule.settles
+    held = charge_of(rows, charge).held if ends else _NONE
+    # What a step draws from its run's preflight is held already.
+    holds = rule.holds and "preflight" not in body
+    book, number = place
+    mine, moved = f"{book}#", []
+    for name, amount in amounts.items():
+        before = rows.get(("account", name))
+        if isinstance(before, Account):
+            _, _, _, done, holding, above, told = before
+        else:
+            done = holding = (0,) * len(amount)
+            above, told = False, _NONE
+        if len(done) != len(amount) or not name.startswith(mine):
+            raise _misplaced(name, mine)
+        if holds:
+            holding = tuple(map(add, holding, amount))
+        elif ends:
+            holding = _less(holding, held.get(name, ()))
+        if settles:
+            done = tuple(map(add, done, amount))
+        # A named tuple's own way of making one takes twice as long.
+        fields = (name, book, number, done, holding, above, told)
+        moved.append(tuple.__new__(Account, fields))
+    return _noted(moved, body) if "overdrawn" in body or "told" in body else moved
+
+
+def _rule_of(kind: str, amounts: Sums) -> Kind:
+    rule = KINDS.get(kind)
+    if rule is None:
+        what = f"no entry is of kind {kind!r}"
+        raise JournalError(what)
+    if amounts and not rule.charges:
+        what = f"an entry of kind {kind} posts nothing"
+        raise JournalError(what)
+    return rule
+
+
+def _misplaced(name: str, mine: str) -> JournalError:
+    if not name.startswith(mine):
+        return JournalError(f"account {name!r} belongs to another book")
+    return JournalError(f"account {name!r} has another number of components")
+
+
+def _noted(moved: Iterable[Account], body: Mapping[str, Any]) -> list[Account]:
+    """Note what an entry says of accounts beside their sums."""
+    overdrawn, told = body.get("overdrawn", ()), body.get("told", _NONE)
+    return [
+        account._replace(
+            overdrawn=account.overdrawn or account.id in overdrawn,
+            told={
+                **account.told,
+                **dict.fromkeys(told.get(account.id, ()), account.entry),
+            },
+        )
+        for account in moved
+    ]
+
+
+def _less(holding: Amounts, held: Amounts) -> Amounts:
+    """Take what a charge holds on an account out of all that is held there."""
+    left = tuple(map(sub, holding, held))
+    if len(held) != len(holding) or min(left) < 0:
+        what = f"{list(held)} cannot be taken out of {list(holding)}"
+        raise JournalError(what)
+    return left
 
 
 # What an entry changes, once its sums are known
 
 
-def _changes(rows: Rows, entry: Entry, head: Book) -> Changes:
-    kind, rule, changes = entry.kind, KINDS[entry.kind], Changes()
-    _move_accounts(rows, entry, changes)
+def _changes(
+    rows: Rows, entry: Entry, head: Book, amounts: Sums, moved: Iterable[Account]
+) -> Changes:
+    kind, changes = entry.kind, Changes()
+    for account in moved:
+        changes["account", account[0]] = account
+    state = KINDS[kind].ends
     if kind == "reserve":
-        _reserve(rows, entry, changes)
-    elif rule.ends is not None:
-        _end(rows, entry, rule.ends, changes)
+        _reserve(rows, entry, amounts, changes)
+    elif state is not None:
+        _end(rows, entry, state, changes)
     elif kind in _OTHERS:
         _OTHERS[kind](rows, entry, changes)
     if "claims" in entry.body:
@@ -232,40 +273,19 @@ def _changes(rows: Rows, entry: Entry, head: Book) -> Changes:
     return changes
 
 
-def _move_accounts(rows: Rows, entry: Entry, changes: Changes) -> None:
-    book, number, body, mine = entry.book, entry.number, entry.body, f"{entry.book}#"
-    if entry.postings and not KINDS[entry.kind].charges:
-        what = f"an entry of kind {entry.kind} posts nothing"
-        raise JournalError(what)
-    overdrawn, told = body.get("overdrawn", ()), body.get("told", _NONE)
-    for name, (_, settled, held) in entry.postings.items():
-        if not name.startswith(mine):
-            what = f"account {name!r} belongs to another book"
-            raise JournalError(what)
-        key = ("account", name)
-        before = rows.get(key)
-        above, known = name in overdrawn, _NONE
-        if isinstance(before, Account):
-            above, known = above or before.overdrawn, before.told
-        if name in told:
-            known = {**known, **dict.fromkeys(told[name], number)}
-        changes[key] = Account(name, book, number, settled, held, above, known)
-
-
-def _reserve(rows: Rows, entry: Entry, changes: Changes) -> None:
+def _reserve(rows: Rows, entry: Entry, amounts: Sums, changes: Changes) -> None:
     """Begin a charge, or go on with it in another of its books."""
     book, name, body = entry.book, entry.charge, entry.body
     if name is None:
         what = "it reserves for no charge"
         raise JournalError(what)
-    amounts = {each: posting.amount for each, posting in entry.postings.items()}
     before, place = rows.get(("charge", name)), (entry.number, 0)
     if not isinstance(before, Charge):
         covers, key = body.get("covers"), body.get("key")
         epoch, places = int(body.get("epoch", 0)), {book: place}
-        charge = Charge(
-            name, "open", body["owner"], places, amounts, _NONE, covers, key, epoch
-        )
+        owner = body["owner"]
+        fields = (name, "open", owner, places, amounts, _NONE, covers, key, epoch)
+        charge = tuple.__new__(Charge, fields)
     elif before.state != "open" or book in before.places:
         what = f"charge {name} was made before"
         raise JournalError(what)
@@ -349,9 +369,8 @@ def _end(rows: Rows, entry: Entry, state: str, changes: Changes) -> None:
             raise JournalError(what)
     name, _, owner, places, _, added, covers, key, epoch = charge
     places = {**places, book: (places[book][0], entry.number)}
-    changes["charge", name] = Charge(
-        name, state, owner, places, rest, added, covers, key, epoch
-    )
+    fields = (name, state, owner, places, rest, added, covers, key, epoch)
+    changes["charge", name] = tuple.__new__(Charge, fields)
     if key is not None:
         _end_release(rows, entry, key, changes)
 
@@ -443,8 +462,9 @@ def _claim(rows: Rows, entry: Entry, changes: Changes) -> None:
 
 def _moved_book(entry: Entry, head: Book) -> Book:
     """Return a book with the end of its journal, and what holds for all of it."""
-    name, kind, body, more = entry.book, entry.kind, entry.body, KINDS[entry.kind].ran
+    name, number, kind, _, postings, body, _, _, whole = entry
     _, _, _, frozen, ran, terms = head
+    more = KINDS[kind].ran
     if kind == "freeze":
         frozen = {**body["frozen"], "at": entry.at}
     elif kind == "thaw":
@@ -453,12 +473,12 @@ def _moved_book(entry: Entry, head: Book) -> Book:
         terms = int(body["term"]["number"])
     if more:
         counts = dict(ran)
-        for term in {*map(name_of_term, entry.postings)}:
+        for term in {*map(name_of_term, postings)}:
             counts[term] = counts.get(term, 0) + more
         if kind == "reserve" and body.get("flow") is not None:
             counts[flow_mark(terms, body["flow"])] = 1
         ran = counts
-    return Book(name, entry.number, entry.hash, frozen, ran, terms)
+    return tuple.__new__(Book, (name, number, whole, frozen, ran, terms))
 
 
 def _known(rows: Rows, entry: Entry) -> Charge:

@@ -24,21 +24,22 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.again import surely
-from dpflow.ledger.asked import (
-    kept_or_error,
-    keys_of,
-    met,
-    policies,
-    sent,
-    told_of,
-    values_of,
-)
 from dpflow.ledger.checkpoint import opening
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import Readable
+from dpflow.ledger.decision.admit import kept_or_error
 from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.entry import Entry, canonical
-from dpflow.ledger.model import Command, Decision, End, Reserve, Seal, State
+from dpflow.ledger.model import (
+    Command,
+    Decision,
+    End,
+    Reserve,
+    Seal,
+    State,
+    keys_of,
+    owners_met,
+)
 from dpflow.ledger.orders import Checkpoint
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
@@ -122,7 +123,7 @@ class Ledger:
             with self.storage.read() as reading, Readable(self.place):
                 self._secret = reading.secret()
         text = canonical(list(parts)).encode()
-        return hmac.new(self._secret, text, "sha256").hexdigest()
+        return hmac.digest(self._secret, text, "sha256").hex()
 
     # What every operation is
 
@@ -164,20 +165,22 @@ class Ledger:
             return found
 
     def _decided(self, commands: Sequence[Command], *, again: bool) -> list[_Answered]:
-        others = self.sources.others(policies(commands))
+        if again:
+            commands = [replace(command, again=True) for command in commands]
+        others = self.sources.others([p for c in commands for p in c.reads])
         found, entries = list[_Answered](), list[Entry]()
         changes: Changes = {}
         values: dict[str, str] = {}
         with self.storage.write() as transaction, Readable(self.place):
             state = self._loaded(transaction, commands)
             for command in commands:
-                decision = self._one(state, sent(command) if again else command, others)
+                decision = self._one(state, command, others)
                 state, made = decision.state, decision.entries
                 if made:
                     entries += made
                     changes |= decision.changes
-                    values |= values_of(state, command)
-                told = told_of(state, decision.answer, made)
+                    values |= decision.values
+                told = (*decision.earlier, *made)
                 found.append(_Answered(decision.answer, told))
             signed = self._signed(state, entries)
             if signed is not None:
@@ -230,7 +233,7 @@ class Ledger:
 
     def _alive(self, state: State, commands: Sequence[Command]) -> State:
         """Add which owners of open charges still run, of those that matter here."""
-        others = {owner for command in commands for owner in met(state, command)}
+        others = owners_met(state, commands)
         if not others and len(commands) == 1:
             return state
         asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
@@ -243,7 +246,7 @@ class Ledger:
         """Decide one command; one that fails contributes nothing."""
         try:
             if others:
-                self.sources.check(state, policies([command]), others)
+                self.sources.check(state, command.reads, others)
             return decide(state, command)
         except (LedgerUnavailable, LedgerCorrupt):
             raise

@@ -112,14 +112,10 @@ class Request:
         """Everything that nobody else may change while the step is decided."""
         return sorted({*self.datasets, *(each.dataset for each in self.populations)})
 
-    def described_cost(self) -> Mapping[str, Any]:
-        """Return the cost's description; costs are frozen, so that it is kept."""
-        return described(self.cost)
-
     def fingerprint(self) -> str:
         """Return a digest of everything that must agree when an id is sent again."""
         datasets = sorted(self.datasets)
-        parts = [datasets, self.described_cost(), self.step, self.flow, self.flow_run]
+        parts = [datasets, described(self.cost), self.step, self.flow, self.flow_run]
         parts += [each.fingerprint() for each in self.planned]
         return digest(canonical([*parts, self.release_key, *self.partitions]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dpflow.accounting.tally import Tally
@@ -90,7 +90,7 @@ def _standing(state: State, name: str, newest: int) -> Gate:
         # What is frozen is the term that governs.
         row = state.account(name)
         overdrawn = row is not None and row.overdrawn
-        return replace(gate, state="overdrawn" if overdrawn else "open")
+        return gate._replace(state="overdrawn" if overdrawn else "open")
     return gate
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.decision.terms import newest
 from dpflow.ledger.grants import Grant, check_covers, grant_from_facts
 from dpflow.ledger.model import State
 from dpflow.ledger.rows import Term
@@ -103,7 +102,7 @@ class Sources:
             governor = others.get(policy.source or "")
             if governor is None:
                 continue
-            term = newest(state, policy.dataset)
+            term = state.newest(policy.dataset)
             grant = None if term is None else grant_of(term)
             if grant is None or grant.giver != governor:
                 raise self._governed(policy, governor)
