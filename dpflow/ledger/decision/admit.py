@@ -189,8 +189,8 @@ def terms_of(pen: Pen, request: Request, *, applies: bool) -> list[Term]:
         PolicyChanged: If a policy differs from the copy that governs.
         PolicyNotApplied: If a person has to apply it first.
     """
-    named = [policy for policy in request.policies if policy.population is not None]
-    needed = {population_of(policy) for policy in named}
+    policies = request.policies
+    needed = {population_of(p) for p in policies if p.population is not None}
     given = {policy.dataset for policy in request.populations}
     if needed != given:
         msg = (
@@ -200,7 +200,7 @@ def terms_of(pen: Pen, request: Request, *, applies: bool) -> list[Term]:
         raise ConfigurationError(msg)
     return [
         governing(pen, policy, applies=applies)
-        for policy in (*request.policies, *request.populations)
+        for policy in (*policies, *request.populations)
     ]
 
 
