@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 import psycopg
 
-from dpflow.ledger.storage.columns import statements
+from dpflow.ledger.storage.texts import statements
 from dpflow.ledger.storage.server import Connection, Server, abandon, is_stale
 
 _PATTERN = re.compile(r"[0-9a-f]{32}")
