@@ -56,6 +56,7 @@ class Unsettled:
         self._running: set[str] = set()
         self._thread: threading.Thread | None = None
         self._now, self._tried = threading.Event(), threading.Event()
+        self._is_last = False
         self._pid = os.getpid()
 
     def begin(self, reservation: str) -> None:
@@ -107,6 +108,7 @@ class Unsettled:
         """Try once more before the process ends, and not for long."""
         if self._owed and self._pid == os.getpid():
             self._tried.clear()
+            self._is_last = True
             self._now.set()
             self._tried.wait(_LAST_SECONDS)
 
@@ -123,8 +125,12 @@ class Unsettled:
             self._now.wait(pause)
             self._now.clear()
             pause = min(2 * pause, longest)
+            # A try that was under way when it was asked for may have come too early.
+            is_last = self._is_last
             self._try_all()
-            self._tried.set()
+            if is_last:
+                self._tried.set()
+        self._tried.set()
         self._thread = None
         if self._owed:
             # It came between the last look and the line above.

@@ -26,13 +26,18 @@ def surely(send: Callable[[bool], T]) -> T:
             nothing was sent because it was busy: waiting twice as long helps nobody.
             Where others were faster, which wrote nothing, it is sent more often.
     """
+    again, races = False, 0
     try:
-        try:
-            return _raced(send, again=False)
-        except LedgerUnavailable as error:
-            if error.details.keys() & {"waited", "raced"}:
-                raise
-            return _raced(send, again=True)
+        while True:
+            try:
+                return send(again)
+            except LedgerUnavailable as error:
+                if "raced" in error.details and races < _RACES:
+                    races += 1
+                elif again or error.details.keys() & {"waited", "raced"}:
+                    raise
+                else:
+                    again, races = True, 0
     except Exception:
         raise
     except BaseException as stopped:
@@ -40,13 +45,3 @@ def surely(send: Callable[[bool], T]) -> T:
         # refers to it, and who keeps the interrupt would keep it as well.
         clear_frames(stopped.__traceback__)
         raise
-
-
-def _raced(send: Callable[[bool], T], *, again: bool) -> T:
-    for _ in range(_RACES):
-        try:
-            return send(again)
-        except LedgerUnavailable as error:
-            if "raced" not in error.details:
-                raise
-    return send(again)

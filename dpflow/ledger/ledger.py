@@ -24,21 +24,22 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.again import surely
-from dpflow.ledger.asked import (
-    kept_or_error,
-    keys_of,
-    met,
-    policies,
-    sent,
-    told_of,
-    values_of,
-)
 from dpflow.ledger.checkpoint import opening
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import Readable
+from dpflow.ledger.decision.admit import kept_or_error
 from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.entry import Entry, canonical
-from dpflow.ledger.model import Command, End, Keys, Reserve, Seal, State
+from dpflow.ledger.model import (
+    Command,
+    Decision,
+    End,
+    Reserve,
+    Seal,
+    State,
+    keys_of,
+    owners_met,
+)
 from dpflow.ledger.orders import Checkpoint
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
@@ -47,7 +48,7 @@ from dpflow.ledger.storage.base import Reading, Storage
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.tail import check_heads, check_tail
 from dpflow.ledger.witness.base import WitnessAt
-from dpflow.ledger.witness.check import Look, Watch
+from dpflow.ledger.witness.check import Watch
 from dpflow.ledger.witness.sources import Sources
 from dpflow.ledger.writer import writer
 
@@ -122,7 +123,7 @@ class Ledger:
             with self.storage.read() as reading, Readable(self.place):
                 self._secret = reading.secret()
         text = canonical(list(parts)).encode()
-        return hmac.new(self._secret, text, "sha256").hexdigest()
+        return hmac.digest(self._secret, text, "sha256").hex()
 
     # What every operation is
 
@@ -148,7 +149,8 @@ class Ledger:
             return self._kept(commands, why)
         # The outcome of a failed commit is unknown. The ids were made before sending,
         # so asking again either finds the answer or decides anew.
-        return self._told(surely(lambda again: self._decided(commands, again=again)))
+        found = surely(lambda again: self._decided(commands, again=again))
+        return self._told(found)[: len(commands)]
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Say how a request would be decided now; nothing is kept of it."""
@@ -159,43 +161,43 @@ class Ledger:
         others = self.sources.others(request.policies)
         with self.storage.read() as reading, Readable(self.place):
             state = self._alive(reading.load(command.keys), [command])
-            found: Answer | DpflowError = self._one(state, command, others)[0]
+            found: Answer | DpflowError = self._one(state, command, others).answer
             return found
 
     def _decided(self, commands: Sequence[Command], *, again: bool) -> list[_Answered]:
-        others = self.sources.others(policies(commands))
+        if again:
+            commands = [replace(command, again=True) for command in commands]
+        others = self.sources.others([p for c in commands for p in c.reads])
         found, entries = list[_Answered](), list[Entry]()
         changes: Changes = {}
         values: dict[str, str] = {}
         with self.storage.write() as transaction, Readable(self.place):
             state = self._loaded(transaction, commands)
-            if any(command.guarded for command in commands):
-                self.watch.compact()
-            for each in commands:
-                command = sent(each, again=again)
-                answer, state, made, changed = self._one(state, command, others)
-                entries += made
-                changes |= changed
+            for command in commands:
+                decision = self._one(state, command, others)
+                state, made = decision.state, decision.entries
                 if made:
-                    values |= values_of(state, command)
-                found.append(_Answered(answer, told_of(state, answer, made)))
-            made, changed = self._signed(state, entries)
-            if made:
-                found[-1] = _Answered(found[-1].answer, (*found[-1].entries, *made))
-            entries += made
+                    entries += made
+                    changes |= decision.changes
+                    values |= decision.values
+                told = (*decision.earlier, *made)
+                found.append(_Answered(decision.answer, told))
+            signed = self._signed(state, entries)
+            if signed is not None:
+                entries += signed.entries
+                changes |= signed.changes
+                found.append(_Answered(None, signed.entries))
             if entries:
-                transaction.store(changes | changed, entries, values)
+                transaction.store(changes, entries, values)
         return found
 
-    def _signed(
-        self, state: State, entries: Sequence[Entry]
-    ) -> tuple[Sequence[Entry], Changes]:
+    def _signed(self, state: State, entries: Sequence[Entry]) -> Decision | None:
         """Sign the books that were just opened, if this process has the key."""
-        made, changes = list[Entry](), Changes()
         opened = [entry for entry in entries if (entry.number, entry.kind) == _FIRST]
         key = ledger_key() if opened else None
         if key is None:
-            return made, changes
+            return None
+        made, changes = list[Entry](), Changes()
         for entry in opened:
             command = Checkpoint(
                 book=entry.book,
@@ -204,50 +206,57 @@ class Ledger:
                 signed=opening(key, self.id, entry),
                 **self.label(),
             )
-            _, state, more, changed = self._one(state, command, {})
-            made += more
-            changes |= changed
-        return made, changes
+            decision = self._one(state, command, {})
+            state = decision.state
+            made += decision.entries
+            changes |= decision.changes
+        return Decision(answer=None, state=state, entries=tuple(made), changes=changes)
 
     def _loaded(self, reading: Reading, commands: Sequence[Command]) -> State:
         """Load what commands need, checked against the witness where one is guarded."""
         keys = keys_of(commands)
-        if not any(command.guarded for command in commands):
-            loaded = reading.load(keys)
-            check_heads(loaded, keys, self.place)
-            return self._alive(loaded, commands)
-        look = self.watch.look(keys.books)
-        loaded = reading.load(keys if look is None else keys.and_of(look.keys))
-        self._check(reading, loaded, look, keys)
-        return self._alive(loaded, commands)
+        if any(command.guarded for command in commands):
+            look = self.watch.look(keys.books)
+            if look is not None:
+                keys = replace(keys, entries=(*keys.entries, *look.places))
+            state = reading.load(keys)
+            for book in keys.books:
+                if book not in self._tails:
+                    check_tail(reading, state, book, self.place)
+            check_heads(state, keys, self.place)
+            self.watch.check(look, reading, state)
+            self._tails.update(keys.books)
+        else:
+            state = reading.load(keys)
+            check_heads(state, keys, self.place)
+        return self._alive(state, commands)
 
-    def _check(
-        self, reading: Reading, state: State, look: Look | None, keys: Keys
-    ) -> None:
-        for book in set(keys.books) - self._tails:
-            check_tail(reading, state, book, self.place)
-        check_heads(state, keys, self.place)
-        self.watch.check(look, reading, state)
-        self._tails.update(keys.books)
+    def _alive(self, state: State, commands: Sequence[Command]) -> State:
+        """Add which owners of open charges still run, of those that matter here."""
+        others = owners_met(state, commands)
+        if not others and len(commands) == 1:
+            return state
+        asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
+        living = {each for each in others - asking if self.owners.alive(each)}
+        return replace(state, alive=asking | living)
 
     def _one(
         self, state: State, command: Command, others: Mapping[str, str]
-    ) -> tuple[Any, State, Sequence[Entry], Changes]:
+    ) -> Decision:
         """Decide one command; one that fails contributes nothing."""
         try:
             if others:
-                self.sources.check(state, policies([command]), others)
-            decision = decide(state, command)
+                self.sources.check(state, command.reads, others)
+            return decide(state, command)
         except (LedgerUnavailable, LedgerCorrupt):
             raise
         except DpflowError as error:
-            return error, state, (), {}
-        return decision.answer, decision.state, decision.entries, decision.changes
+            return Decision(answer=error, state=state)
 
     def _told(self, found: Sequence[_Answered]) -> list[Any]:
         """Tell the witness what was decided; a body may start only after that."""
         try:
-            self.watch.tell(entry for each in found for entry in each.entries)
+            self.watch.tell([entry for each in found for entry in each.entries])
         except LedgerError as error:
             return [self._untold(each, error) for each in found]
         return [each.answer for each in found]
@@ -273,13 +282,6 @@ class Ledger:
         with self.storage.read() as reading, Readable(self.place):
             state = self._loaded(reading, commands)
             return [kept_or_error(state, command, why) for command in commands]
-
-    def _alive(self, state: State, commands: Sequence[Command]) -> State:
-        """Add which owners of open charges still run, of those that matter here."""
-        asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
-        others = {owner for command in commands for owner in met(state, command)}
-        living = {each for each in others - asking if self.owners.alive(each)}
-        return replace(state, alive=asking | living)
 
     def _reserving(self, request: Request) -> Reserve:
         applies = self.conditions.applies_policies

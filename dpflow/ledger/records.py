@@ -10,7 +10,7 @@ from typing import Any
 
 from dpflow.accounting.costs import Cost
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.encoder import encoded
+from dpflow.ledger.entry import canonical
 from dpflow.ledger.memo import by_identity
 from dpflow.policy import Policy
 
@@ -19,16 +19,6 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 # NUL and lone surrogates are kept differently by each database, or not at all.
 _NAME = re.compile(r"[^\0\ud800-\udfff]{1,400}")
 _TEXT = re.compile(r"[^\0\ud800-\udfff]*")
-
-
-def canonical(data: object) -> str:
-    """Write JSON-able data in one canonical form.
-
-    Raises:
-        TypeError: If it holds something that is no JSON.
-        ValueError: If a number is not finite, or it holds itself or goes too deep.
-    """
-    return encoded(data)
 
 
 def digest(text: str) -> str:
@@ -122,14 +112,10 @@ class Request:
         """Everything that nobody else may change while the step is decided."""
         return sorted({*self.datasets, *(each.dataset for each in self.populations)})
 
-    def described_cost(self) -> Mapping[str, Any]:
-        """Return the cost's description; costs are frozen, so that it is kept."""
-        return described(self.cost)
-
     def fingerprint(self) -> str:
         """Return a digest of everything that must agree when an id is sent again."""
         datasets = sorted(self.datasets)
-        parts = [datasets, self.described_cost(), self.step, self.flow, self.flow_run]
+        parts = [datasets, described(self.cost), self.step, self.flow, self.flow_run]
         parts += [each.fingerprint() for each in self.planned]
         return digest(canonical([*parts, self.release_key, *self.partitions]))
 
@@ -144,11 +130,6 @@ def described(cost: Cost) -> Mapping[str, Any]:
 def cost_text(cost: Cost) -> str:
     """Return a cost's description in canonical form."""
     return canonical(described(cost))
-
-
-def is_id(text: object) -> bool:
-    """Say whether this may be the id of a reservation."""
-    return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 
 def _check_types(request: Request) -> None:
@@ -279,7 +260,9 @@ class AccountView:
             odometer, how far its reading has gone from where it idles to its halt.
         reading: The odometer's bound on the loss, everything included.
         halt_at: The reading at which the odometer refuses.
-        charged: Whether a step may have read data under it, at whatever cost.
+        charged: Whether a step may have read data under it, at whatever cost. Where it
+            cost nothing, about: a share or a part whose last step was refused or given
+            back counts as never charged.
         opened: A filter's epsilon and delta when the account was opened. A tightened
             account is bound for certain by those only.
     """

@@ -702,14 +702,14 @@ def test_a_reading_at_the_halt_is_admitted(ledger: Ledger) -> None:
     weekly(ledger, STEP)
     with ledger.storage.read() as reading:
         state = reading.load(Keys(whole=("a",)))
-    gate = gate_at(state, state.terms("a")[-1], ODOMETER)
+    gate = gate_at(state, ODOMETER)
     assert gate is not None
     assert isinstance(gate.rule, Odometer)
     asked = gate.price(STEP)
     reading_at = Fraction(gate.rule.read(gate.held + asked))
-    assert replace(gate, halt=reading_at).admits(asked)
-    assert not replace(gate, halt=reading_at - Fraction(1, 10**40)).admits(asked)
-    assert not replace(gate, settled=Tally((0, 1))).admits(asked)
+    assert gate._replace(halt=reading_at).admits(asked)
+    assert not gate._replace(halt=reading_at - Fraction(1, 10**40)).admits(asked)
+    assert not gate._replace(used=Tally((0, 1))).admits(asked)
 
 
 def test_another_run_is_not_halted(ledger: Ledger) -> None:

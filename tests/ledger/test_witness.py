@@ -172,7 +172,6 @@ def test_a_large_file_keeps_the_newest_line_of_each_account(witness, monkeypatch
     witness.append([line(7, "old")])
     witness.append([line(1, used={"a#1/flow/weekly": (3,)})])
     witness.append([line(number) for number in range(2, 50)])
-    witness._large = 1
     witness.accept(witness.unseen())
     witness.compact()
     fresh = FileWitness(witness.path, ID)
@@ -186,11 +185,69 @@ def test_a_large_file_keeps_the_newest_line_of_each_account(witness, monkeypatch
 def test_lines_that_nobody_compared_are_never_dropped(witness):
     """Another process told them meanwhile."""
     witness.accept(witness.unseen())
-    witness._large = 1
     FileWitness(witness.path, ID).append([line(1)])
     witness.compact()
     assert witness.unseen().lines == (line(1),)
     assert witness.whole
+
+
+def test_a_file_that_grew_large_is_rewritten_when_it_is_told(witness, monkeypatch):
+    """By who knows all of it; should that fail, it was told all the same."""
+    monkeypatch.setattr("dpflow.ledger.witness.file.KEPT", 5)
+    witness.accept(witness.unseen())
+    witness._large = 2000
+    witness.append([line(number) for number in range(1, 9)])
+    assert witness.whole
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", _full)
+        witness.append([line(number) for number in range(9, 30)])
+    assert len(FileWitness(witness.path, ID).unseen().lines) == 29
+    witness.append([line(30)])
+    found = FileWitness(witness.path, ID)
+    assert [each.number for each in found.unseen().lines] == [*range(26, 31)]
+    assert not found.whole
+    witness.append([line(31)])
+    assert witness.unseen().lines == (line(31),)
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_that_is_open_is_noticed_when_it_is_gone_or_another(witness, tmp_path):
+    """Nothing is told to one that nobody will read."""
+    witness.accept(witness.unseen())
+    witness.append([line(1)])
+    kept = tmp_path / "kept"
+    witness.path.rename(kept)
+    with pytest.raises(LedgerUnwitnessed):
+        witness.append([line(2)])
+    shutil.copy(kept, witness.path)
+    witness.append([line(2)])
+    assert witness.unseen().lines == (line(2),)
+    assert FileWitness(witness.path, ID).unseen().lines == (line(1), line(2))
+    assert kept.read_text().count("\n") == 2
+
+
+def test_a_child_forked_meanwhile_does_not_keep_the_file_locked(witness, monkeypatch):
+    """Not even if its parent is killed before it unlocks it."""
+    witness.append([line(1)])
+    children, real, gate = list[Child](), witness_module.sync, Gate()
+
+    def forks(descriptor: int) -> None:
+        children.append(Child(lambda _: gate.wait()))
+        # What the parent's death would do: it gives up what it has, not what others do.
+        os.close(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(witness_module, "sync", forks)
+    with pytest.raises(LedgerUnavailable):
+        witness.append([line(2)])
+    monkeypatch.setattr(witness_module, "sync", real)
+    monkeypatch.setattr(witness_module, "_LOCK_SECONDS", 0.5)
+    FileWitness(witness.path, ID).append([line(3)])
+    gate.open()
+    assert [child.end()[0] for child in children] == [0]
 
 
 def test_many_processes_tell_and_compact_and_nothing_is_lost(witness):
@@ -255,11 +312,8 @@ def test_a_witness_that_cannot_be_told_gives_the_charge_back(
     ledger = new_ledger(tmp_path)
     first = granted(ledger)
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(f"dpflow.ledger.witness.file.{call}", full)
+        patch.setattr(f"dpflow.ledger.witness.file.{call}", _full)
         with pytest.raises(LedgerUnavailable, match="No space left"):
             granted(ledger)
     path = Path(ledger.place)

@@ -158,14 +158,18 @@ def _difference(kind: str, ours: str, told: str) -> str | None:
     names = COLUMNS[kind]
     if not isinstance(theirs, list) or len(theirs) != len(names):
         return f"its row says {told:.200}, its journal {ours:.200}"
-    same = True
     for name, one, other in zip(names, json.loads(ours), theirs, strict=True):
-        texts = canonical([one]), canonical([other])
-        if texts[0] != texts[1]:
-            if not _same(name, one, other):
-                return f"its row says {name} {texts[1][1:-1]}, its journal {texts[0][1:-1]}"
-            same = False
-    return f"its row is not as it was written: {told:.200}" if same else None
+        # True is no 1, nor 1.0.
+        same = canonical([one]) == canonical([other])
+        if not same and not _same(name, one, other):
+            return f"its row says {name} {_said(other)}, its journal {_said(one)}"
+    if canonical(theirs) != told:
+        return f"its row is not as dpflow writes it: {told:.200}"
+    return None
+
+
+def _said(field: Any) -> str:
+    return field if isinstance(field, str) else canonical([field])[1:-1]
 
 
 def open_charges(

@@ -43,6 +43,7 @@ class Fold:
         rows: What was before the first entry; it is changed.
         numbers: By book, the newest entry before.
         seen: Told of each entry before it is followed; it may refuse one.
+        supply: Asked, before it is followed, for what an entry is about.
 
     Attributes:
         bad: By book, the first entry that does not follow, and why; what comes after
@@ -54,11 +55,12 @@ class Fold:
         rows: dict[Key, Row] | None = None,
         numbers: Mapping[str, int] | None = None,
         seen: Callable[[Mapping[Key, Row], Entry], None] | None = None,
+        supply: Callable[[Entry], None] | None = None,
     ) -> None:
         self.rows: dict[Key, Row] = {} if rows is None else rows
         self.numbers = dict(numbers or {})
         self.bad: dict[str, tuple[int, str]] = {}
-        self._seen = seen
+        self._seen, self._supply = seen, supply
         self._waiting: dict[str, deque[Entry]] = {}
         self._books = {
             row.id: tuple(row.places)
@@ -85,7 +87,12 @@ class Fold:
         while moved:
             moved = False
             for book, waiting in self._waiting.items():
-                while waiting and self._may_come(book, waiting[0]):
+                while waiting:
+                    entry = waiting[0]
+                    if self._is_alone(entry):
+                        self._follow(entry)
+                    elif not self._may_come(book, entry):
+                        break
                     moved = True
 
     def end(self) -> None:
@@ -97,6 +104,16 @@ class Fold:
                 what = "it stands alone: what was written with it is in no other book"
                 self.spoil(book, entry.number, what)
                 waiting.clear()
+
+    def _is_alone(self, entry: Entry) -> bool:
+        """Say quickly of most entries that nothing has to come before or with them."""
+        body, postings = entry.body, entry.postings
+        if "after" in body:
+            return False
+        if entry.kind != "reserve":
+            return entry.charge not in self._books
+        accounts = body.get("accounts")
+        return isinstance(accounts, list) and accounts == [*postings]
 
     def _may_come(self, book: str, entry: Entry) -> bool:
         """Follow an entry, with those that belong to it, if none of them waits."""
@@ -149,6 +166,8 @@ class Fold:
         self._waiting[entry.book].popleft()
         rows = self.rows
         try:
+            if self._supply is not None:
+                self._supply(entry)
             if self._seen is not None:
                 self._seen(rows, entry)
             changes = follow(rows, entry)

@@ -32,6 +32,9 @@ from dpflow.ledger.rows import (
     book_of,
 )
 
+#: So many sums are put together at once: that is quicker than one by one.
+_TOGETHER = 1000
+
 
 class Beyond(NamedTuple):
     """Grants on an account of which one was above its gate.
@@ -56,7 +59,9 @@ class Admissions:
 
     def __init__(self) -> None:
         self.beyond: list[Beyond] = []
-        self._highest: dict[str, dict[str, Amounts]] = {}
+        #: What was settled and held after each grant, by book and account; and the
+        #: highest sums of those that were put together already.
+        self._granted: dict[str, dict[str, list[tuple[Amounts, Amounts]]]] = {}
         self._since: dict[str, int] = {}
         self._terms: dict[str, Term] = {}
         self._drawn: set[str] = set()
@@ -74,7 +79,7 @@ class Admissions:
             JournalError: If it is a decision that is never made.
         """
         if entry.kind == "reserve":
-            self._granted(rows, entry)
+            self._grant(rows, entry)
         elif entry.kind == "void" and entry.charge in self._drawn:
             what = "it voids a preflight of which something was drawn"
             raise JournalError(what)
@@ -91,40 +96,51 @@ class Admissions:
     def settle(self, book: str, number: int) -> None:
         """Ask the gates of a book's term about the highest sums so far."""
         term = self._terms.get(book)
-        for account, total in self._highest.pop(book, {}).items():
-            if term is None or not _admits(term, account, total):
+        for account, sums in self._granted.pop(book, {}).items():
+            if term is None or not _admits(term, account, _highest(sums)):
                 known = term or Term(book, 0, 0, {})
                 self.beyond.append(Beyond(account, self._since.get(book, 0), known))
         self._since[book] = number
 
     def end(self) -> None:
         """Ask the gates about all that was not asked."""
-        for book in list(self._highest):
+        for book in list(self._granted):
             self.settle(book, 0)
 
-    def _granted(self, rows: Mapping[Key, Row], entry: Entry) -> None:
+    def _grant(self, rows: Mapping[Key, Row], entry: Entry) -> None:
         book = rows.get(("book", entry.book))
         if not isinstance(book, Book) or book.frozen is not None:
             what = "a step was granted while its dataset was frozen, or had no policy"
             raise JournalError(what)
         if "preflight" in entry.body:
             self._drawn.add(entry.body["preflight"]["id"])
-        highest = self._highest.setdefault(entry.book, {})
+        granted = self._granted.setdefault(entry.book, {})
         term = f"{entry.book}#{book.terms}"
+        of_term = f"{term}/"
         for name, (_, settled, held) in entry.postings.items():
             account = rows.get(("account", name))
             if isinstance(account, Account) and account.overdrawn:
                 what = f"a step was granted on account {name!r}, which is overdrawn"
                 raise JournalError(what)
-            if name != term and not name.startswith(f"{term}/"):
+            if name != term and not name.startswith(of_term):
                 what = f"a step was granted on account {name!r} of another term"
                 raise JournalError(what)
-            total = tuple(map(add, settled, held))
-            known = highest.get(name)
-            if known is None:
-                highest[name] = total
-            elif known != total:
-                highest[name] = tuple(map(max, known, total))
+            sums = granted.get(name)
+            if sums is None:
+                granted[name] = [(settled, held)]
+                continue
+            sums.append((settled, held))
+            if len(sums) > _TOGETHER:
+                highest = _highest(sums)
+                sums[:] = [(highest, (0,) * len(highest))]
+
+
+def _highest(sums: list[tuple[Amounts, Amounts]]) -> Amounts:
+    """Return the highest of some sums, component by component."""
+    settled, held = zip(*sums, strict=True)
+    # The last may have another length: that entry is refused where it is followed.
+    both = zip(zip(*settled), zip(*held))  # noqa: B905
+    return tuple(max(map(add, *each)) for each in both)
 
 
 def first_beyond(entries: Iterator[Entry], where: Beyond) -> int | None:

@@ -22,7 +22,7 @@ from dpflow.ledger.audit.lost import (
     lost_decisions,
     perhaps_lost,
 )
-from dpflow.ledger.decision.gates import Gate, gate_at, remainder, split
+from dpflow.ledger.decision.gates import gate_at, remainder, split
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.orders import Repair, lost_name
@@ -319,7 +319,7 @@ def _loss(
 ) -> Loss:
     """Find what is to be charged to an account, and note it."""
     row = state.account(account)
-    gate = _gate_of(state, account)
+    gate = gate_at(state, account)
     known = told.gone[0].used[account]
     here = row or Account(account, "", 0, (0,) * len(known), (0,) * len(known))
     after = _repaired(here, account, told, whole=whole)
@@ -339,19 +339,11 @@ def _loss(
 
 def _untold(state: State, account: str, gone: Sequence[Line]) -> Loss:
     """Return the loss of entries that moved no account."""
-    gate = _gate_of(state, account)
+    gate = gate_at(state, account)
     used = None
     if gate is not None:
         used = gate.rule.named(gate.used)
     return Loss(account=account, missing=tuple(gone), present=used, repaired=used)
-
-
-def _gate_of(state: State, account: str) -> Gate | None:
-    book, number, *_ = split(account)
-    for term in state.terms(book):
-        if term.number == number:
-            return gate_at(state, term, account)
-    return None
 
 
 def _is_taken_off(state: State, account: str) -> bool:

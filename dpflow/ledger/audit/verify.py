@@ -24,7 +24,7 @@ from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.audit.gates import Admissions, first_beyond, hidden_overdraft
 from dpflow.ledger.checkpoint import forged, miscounted, points_of, rows_from, sums_of
 from dpflow.ledger.checkpoint import signed as signed_now
-from dpflow.ledger.entry import Columns, Entry, entry_of, parsed
+from dpflow.ledger.entry import Entry, entry_of, parsed
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.orders import Checkpoint
@@ -179,7 +179,7 @@ class _Verification:
             self._heads[book] = points[-1]["number"], points[-1]["hash"]
         numbers = {book: number for book, (number, _) in self._heads.items()}
         self._gates.begin(rows)
-        self._fold = Fold(rows, numbers, self._seen)
+        self._fold = Fold(rows, numbers, self._seen, self._supply)
         self._from = numbers
         self.report.trusted = sum(numbers.values())
 
@@ -240,7 +240,7 @@ class _Verification:
             number += 1
             problem = self._problem(columns, book, number, signed)
             try:
-                entry = entry_of(previous, Columns(*columns[:8]), columns[8])
+                entry = entry_of(previous, columns[:8], columns[8])
             except JournalError as error:
                 problem = problem or str(error)
             if problem is not None:
@@ -304,11 +304,11 @@ class _Verification:
             self._terms[name] = (self._terms.get(name, (place,))[0], place)
             term = Term(entry.book, facts["number"], entry.number, facts)
             self._opened.setdefault(name, term)
-        elif self.report.trusted and entry.kind in ("amend", "forget"):
-            self._supply(entry)
 
     def _supply(self, entry: Entry) -> None:
         """Read what an entry is about that ended before the checkpoint."""
+        if entry.kind not in {"amend", "forget"}:
+            return
         key = entry.body.get("release")
         keys = Keys(charges=(entry.charge or "",), releases=(key or "",))
         with self.ledger.storage.read() as reading:

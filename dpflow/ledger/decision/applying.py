@@ -28,8 +28,6 @@ from dpflow.ledger.decision.terms import (
     check_alone,
     declared_hash,
     is_charged,
-    known_newest,
-    newest,
     officers_of,
     opened,
     source_claim,
@@ -86,7 +84,7 @@ def term_views(
 
 def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Proposal:
     """Say what applying a policy would do."""
-    term = newest(state, policy.dataset)
+    term = state.newest(policy.dataset)
     terms = term_views(state, policy.dataset, forgotten)
     changes: tuple[Any, ...] = ()
     action, pins, why = "open", None, ""
@@ -207,10 +205,9 @@ def _tighten(
     }
     was = pen.state
     pen.write(policy.dataset, "tighten", {}, body)
-    after = known_newest(pen.state, policy.dataset)
     return [
         gate
-        for old, gate in _gates_of_term(was, before, pen.state, after)
+        for old, gate in _gates_of_term(was, pen.state, before)
         if (old.rule, old.halt) != (gate.rule, gate.halt)
     ]
 
@@ -226,15 +223,13 @@ def _gates_after(before: Term, pins: Mapping[str, Any]) -> dict[str, Any]:
     return {**{place: gate for place, gate in kept if place not in gates}, **gates}
 
 
-def _gates_of_term(
-    was: State, before: Term, now: State, after: Term
-) -> list[tuple[Gate, Gate]]:
+def _gates_of_term(was: State, now: State, before: Term) -> list[tuple[Gate, Gate]]:
     """Return each account of a term under the gate before and the one after."""
     base, found = f"{before.book}#{before.number}", []
     for key in was.rows:
         if key[0] != "account" or not f"{key[1]}/".startswith(f"{base}/"):
             continue
-        old, new = gate_at(was, before, key[1]), gate_at(now, after, key[1])
+        old, new = gate_at(was, key[1]), gate_at(now, key[1])
         if old is None or new is None:
             continue
         if not _is_tighter(old, new):
@@ -331,7 +326,7 @@ def _check_asked_for(found: Proposal, wish: Wish) -> None:
 def _applied(
     state: State, found: Proposal, gates: Sequence[Gate], *, new: bool = False
 ) -> Applied:
-    term, action = newest(state, found.dataset), found.action
+    term, action = state.newest(found.dataset), found.action
     if new and action in ("nothing", "tighten"):
         action = "new term"
     zero = [gate for gate in gates if not gate.admits(gate.rule.zero())]

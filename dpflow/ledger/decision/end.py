@@ -13,7 +13,7 @@ from dpflow.exceptions import (
     ReservationConflict,
     UnsupportedCost,
 )
-from dpflow.ledger.decision.gates import Gate, gate_at, remainder, split
+from dpflow.ledger.decision.gates import Gate, gate_at, remainder
 from dpflow.ledger.decision.preflight import is_repaired, sealed
 from dpflow.ledger.entry import Posting
 from dpflow.ledger.model import Decision, End, Pen, Seal, State
@@ -38,7 +38,9 @@ def end(state: State, command: End) -> Decision:
     for book in sorted(charge.places):
         amounts = _posted(state, charge, book, reported)
         pen.write(book, kind, amounts, body, charge=charge.id)
-    return pen.decided(None)
+    if charge.key is None or command.value is None:
+        return pen.decided(None)
+    return pen.decided(None, {charge.key: command.value})
 
 
 def _posted(
@@ -115,14 +117,11 @@ def _check_preflight(state: State, charge: Charge, kind: str) -> None:
 
 def gate_of(state: State, account: str, size: int) -> Gate:
     """Return the gate of an account that a charge was made on."""
-    book, number, *_ = split(account)
-    for term in state.terms(book):
-        if term.number == number:
-            gate = gate_at(state, term, account, size)
-            if gate is not None:
-                return gate
-    msg = f"account {account!r} has no gate in its term"
-    raise LedgerCorrupt(msg)
+    gate = gate_at(state, account, size)
+    if gate is None:
+        msg = f"account {account!r} has no gate in its term"
+        raise LedgerCorrupt(msg)
+    return gate
 
 
 def used_before(posting: Posting) -> Tally:

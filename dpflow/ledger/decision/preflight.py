@@ -99,7 +99,7 @@ def check_additive(gate: Gate) -> None:
     raise UnsupportedCost(msg, theorem=rule.theorem)
 
 
-def reopened(pen: Pen, request: Request) -> Granted | None:
+def reopened(pen: Pen, request: Request) -> tuple[Any, ...] | None:
     """Find the preflight that an earlier execution of the same run has left open.
 
     A run whose process died is taken over, undrawn rest and all. What the run declares
@@ -113,8 +113,9 @@ def reopened(pen: Pen, request: Request) -> Granted | None:
     charge = None if found is None else state.charge(found)
     if charge is None or charge.state != "open" or is_repaired(state, charge):
         return None
-    made = state.made(charge, min(charge.places))
-    same = made.body["fingerprint"] == request.fingerprint()
+    entries = state.all_made(charge)
+    made = entries[0].body
+    same = made["fingerprint"] == request.fingerprint()
     owned = charge.owner == request.owner
     if not owned and charge.owner not in state.alive:
         for book in sorted(charge.places):
@@ -127,7 +128,8 @@ def reopened(pen: Pen, request: Request) -> Granted | None:
         )
         raise ReservationConflict(msg, reservation=charge.id)
     if same:
-        return Granted(reservation=charge.id, accounts=tuple(made.body["accounts"]))
+        held = Granted(reservation=charge.id, accounts=tuple(made["accounts"]))
+        return held, {}, entries
     sealed(pen, charge, {"outcome": "declared anew"})
     return None
 

@@ -29,12 +29,6 @@ UNCHARGED = "nothing was charged before"
 BY_ITSELF = (FIRST, UNCHARGED)
 
 
-def newest(state: State, book: str) -> Term | None:
-    """Return the term that governs a book; None if nothing was applied yet."""
-    terms = state.terms(book)
-    return terms[-1] if terms else None
-
-
 def is_charged(state: State, term: Term) -> bool:
     """Say whether a step may have read data under a term, at whatever cost."""
     return _has_run(state.book(term.book), term.number)
@@ -69,7 +63,7 @@ def governing(pen: Pen, policy: Policy, *, applies: bool) -> Term:
         PolicyChanged: If the file differs from the copy that governs.
         PolicyNotApplied: If there is no copy, and a person has to apply it.
     """
-    term = newest(pen.state, policy.dataset)
+    term = pen.state.newest(policy.dataset)
     if term is not None and agrees(term, policy):
         return term
     if term is not None and not (applies and may_be_replaced(pen.state, term)):
@@ -105,7 +99,7 @@ def opened(
         claims: The names that it uses, besides its source.
         grant: The part of another ledger's budget that it spends.
     """
-    before = newest(pen.state, policy.dataset)
+    before = pen.state.newest(policy.dataset)
     number = 1 if before is None else before.number + 1
     pinned = policy.pinned()
     gates = gates_text(pinned)
@@ -140,7 +134,7 @@ def source_claim(policy: Policy) -> dict[str, str]:
 
 def known_newest(state: State, book: str) -> Term:
     """Return the term that governs a book which has one."""
-    found = newest(state, book)
+    found = state.newest(book)
     if found is None:
         msg = f"book {book!r} has no term"
         raise LedgerCorrupt(msg)
@@ -182,7 +176,7 @@ def check_alone(state: State, policy: Policy) -> None:
     Raises:
         ConfigurationError: If there is one.
     """
-    before = newest(state, policy.dataset)
+    before = state.newest(policy.dataset)
     if policy.source is None or (
         before is not None and before.facts["pinned"].get("source") == policy.source
     ):

@@ -31,7 +31,7 @@ from dpflow.ledger.storage.base import (
     read_only_error,
 )
 from dpflow.ledger.storage.loading import Found, Loading
-from dpflow.ledger.storage.texts import key_text, prefixed, row_text
+from dpflow.ledger.storage.texts import key_text, row_text
 from dpflow.locks import Line, Turn
 
 #: How long a transaction waits for those of other threads.
@@ -267,9 +267,8 @@ class Within:
         known, values = self._kept.rows, self._kept.values
         rows = {key_text(key): row for key, row in known.items() if key[0] == kind}
         wanted = sorted(text for text in rows if text > above)[:limit]
-        first, _ = prefixed("release")
         return [
-            (text, row_text(rows[text]), values.get(text.removeprefix(first)))
+            (text, row_text(rows[text]), values.get(text.removeprefix("release:")))
             for text in wanted
         ]
 

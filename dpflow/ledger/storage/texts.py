@@ -64,7 +64,7 @@ def key_of_text(text: str) -> Key:
 def prefixed(kind: str, book: str | None = None) -> tuple[str, str]:
     """Return between which two texts the keys of a kind are, or those of a book."""
     if book is None:
-        return f"{kind}:", f"{kind};"
+        return kind, f"{kind};"
     return f"{kind}:{book}#", f"{kind}:{book}$"
 
 

@@ -49,6 +49,10 @@ def history(
 ) -> list[Entry]:
     """Return the newest lines of the journals, newest first.
 
+    Those of one dataset come in the order of its journal. Between datasets there is no
+    other order than that of the labels that their writers' clocks gave; where these
+    agree, one dataset's come after another's, by its name.
+
     Args:
         ledger: The ledger to read.
         dataset: Only of this dataset or population.
@@ -106,9 +110,9 @@ def _books(reading: Reading, dataset: str | None) -> list[str]:
     return reading.books() if dataset is None else [dataset]
 
 
-def _when(line: _Line) -> tuple[str, int]:
+def _when(line: _Line) -> tuple[str, str, int]:
     # Between journals there is no other order than that of their labels.
-    return line.entry.at, line.entry.number
+    return line.entry.at, line.entry.book, line.entry.number
 
 
 def _told(

@@ -8,29 +8,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable, LedgerUnwitnessed
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerUnavailable,
+    LedgerUnwitnessed,
+)
 from dpflow.ledger.witness.lines import Header, Line
-from dpflow.locks import Lock
-
-T = TypeVar("T")
-
-#: How long a thread waits for the others of its process.
-_THREAD_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Unseen:
-    """Lines that were not compared with the ledger yet, and where they end."""
-
-    lines: tuple[Line, ...]
-    end: Any
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was read and found to be in the ledger.
+    """What was read of one file, or one epoch, and found to be in the ledger.
 
     Attributes:
         end: Where it ends, in the place's own terms; None if nothing was read.
@@ -39,25 +30,39 @@ class Seen:
         latest: The line that was told last.
     """
 
-    end: Any = None
     header: Header | None = None
+    end: Any = None
     newest: dict[str, Line] = field(default_factory=dict)
     accounts: dict[str, Line] = field(default_factory=dict)
     latest: Line | None = None
 
-    def note(self, lines: Iterable[Line]) -> None:
+    def note(self, lines: Iterable[Line], end: Any) -> None:
         """Remember the newest line of each book and account, and the last one."""
         for line in lines:
-            _keep_newest(self.newest, line.book, line)
+            known = self.newest.get(line.book, line)
+            if known.number <= line.number:
+                self.newest[line.book] = line
             for account in line.used:
-                _keep_newest(self.accounts, account, line)
+                known = self.accounts.get(account, line)
+                if known.number <= line.number:
+                    self.accounts[account] = line
             self.latest = line
+        # The end comes last: an interrupt makes lines be read again, and not missed.
+        self.end = end
 
 
-def _keep_newest(known: dict[str, Line], name: str, line: Line) -> None:
-    before = known.get(name)
-    if before is None or before.number <= line.number:
-        known[name] = line
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Lines that were not compared with the ledger yet.
+
+    Attributes:
+        seen: What they follow: another thread may have met another file since.
+        end: Where they end.
+    """
+
+    seen: Seen
+    lines: tuple[Line, ...]
+    end: Any
 
 
 class WitnessBase(ABC):
@@ -74,25 +79,20 @@ class WitnessBase(ABC):
     def __init__(self, place: str, ledger: str) -> None:
         self.place = place
         self.ledger = ledger
-        self._seen = Seen()
-        self._lock = Lock()
+        #: What was compared; replaced when there is another file or epoch.
+        self.seen = Seen()
 
     @property
     def epoch(self) -> int:
         """How many repairs the ledger had when the witness was begun."""
-        header = self._seen.header
+        header = self.seen.header
         return 0 if header is None else header.epoch
 
     @property
     def whole(self) -> bool:
         """Whether the witness still has every line that was ever written."""
-        header = self._seen.header
+        header = self.seen.header
         return header is not None and header.whole
-
-    @property
-    def seen(self) -> Seen:
-        """What was compared."""
-        return self._seen
 
     @abstractmethod
     def exists(self) -> bool:
@@ -102,6 +102,7 @@ class WitnessBase(ABC):
             LedgerUnavailable: If the place does not answer.
         """
 
+    @abstractmethod
     def unseen(self) -> Unseen:
         """Read what was appended since `accept`.
 
@@ -110,12 +111,8 @@ class WitnessBase(ABC):
             LedgerCorrupt: If it is damaged or another ledger's.
             LedgerUnavailable: If it cannot be read.
         """
-        return self._alone(self._unseen, "read")
 
     @abstractmethod
-    def _unseen(self) -> Unseen:
-        """Do what `unseen` says, while no other thread is here."""
-
     def append(self, lines: Sequence[Line]) -> None:
         """Append lines, durably.
 
@@ -123,11 +120,6 @@ class WitnessBase(ABC):
             LedgerUnwitnessed: If it was never begun, or is gone.
             LedgerUnavailable: If they cannot be written; no step may start then.
         """
-        self._alone(lambda: self._append(lines), "write")
-
-    @abstractmethod
-    def _append(self, lines: Sequence[Line]) -> None:
-        """Do what `append` says, while no other thread is here."""
 
     @abstractmethod
     def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
@@ -154,36 +146,14 @@ class WitnessBase(ABC):
             LedgerUnavailable: If the place does not answer.
         """
 
-    @abstractmethod
-    def compact(self) -> None:
-        """Drop lines that are not needed, where that saves something."""
-
     def accept(self, unseen: Unseen) -> None:
         """Remember that these lines are in the ledger."""
-        if not unseen.lines and unseen.end == self._seen.end:
-            return
-        self._alone(lambda: self._accept(unseen), "read")
-
-    def _accept(self, unseen: Unseen) -> None:
-        # An interrupt between the two makes them be read again, and never missed.
-        self._seen.note(unseen.lines)
-        self._seen.end = unseen.end
+        unseen.seen.note(unseen.lines, unseen.end)
 
     def all_lines(self) -> tuple[Line, ...]:
         """Read everything; raises as `unseen`."""
-
-        def read() -> tuple[Line, ...]:
-            self._seen = Seen()
-            return self._unseen().lines
-
-        return self._alone(read, "read")
-
-    def _alone(self, work: Callable[[], T], verb: str) -> T:
-        """Do some work while no other thread of this process is here."""
-        try:
-            return self._lock.run(work, _THREAD_SECONDS)
-        except TimeoutError as error:
-            raise self._unusable(error.strerror or str(error), verb) from None
+        self.seen = Seen()
+        return self.unseen().lines
 
     def _header_of(self, text: str) -> Header:
         header = Header.from_text(text)
@@ -202,6 +172,10 @@ class WitnessBase(ABC):
             raise self._damaged(what)
         return line
 
+    def _begun(self) -> ConfigurationError:
+        msg = f"there is a witness of this ledger at {self.place} already"
+        return ConfigurationError(msg)
+
     def _missing(self) -> LedgerUnwitnessed:
         msg = (
             f"there is no witness at {self.place}, so nothing outside the ledger "
@@ -219,10 +193,11 @@ class WitnessBase(ABC):
         )
         return LedgerCorrupt(msg, witness=self.place)
 
-    def _unusable(self, reason: str, verb: str) -> LedgerUnavailable:
-        told = reason.rstrip(".?")
+    def _unusable(self, error: Exception, verb: str) -> LedgerUnavailable:
+        told = error.strerror if isinstance(error, OSError) else None
+        reason = (told or str(error)).rstrip(".?")
         msg = (
-            f"cannot {verb} the witness {self.place}: {told}. The step did not run; "
+            f"cannot {verb} the witness {self.place}: {reason}. The step did not run; "
             "try again. DPFLOW_WITNESS names another place for it."
         )
         return LedgerUnavailable(msg, witness=self.place)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from dpflow.exceptions import ConfigurationError, LedgerUnavailable
+from dpflow.exceptions import LedgerError
 from dpflow.ledger.witness.base import Seen, Unseen, WitnessBase
 from dpflow.ledger.witness.lines import Header, Line
 from dpflow.locks import FileLock
@@ -39,10 +39,14 @@ _BLOCK = 4096
 
 
 class _End(NamedTuple):
-    """Which file was read, and up to where."""
+    """Which file was read, and up to where.
 
-    signature: Signature = (0, 0, 0, 0)
-    offset: int = 0
+    Attributes:
+        signature: Of a file that was read whole; none if part of a line was left.
+    """
+
+    signature: Signature | None
+    offset: int
 
 
 class FileWitness(WitnessBase):
@@ -59,11 +63,8 @@ class FileWitness(WitnessBase):
         super().__init__(str(path), ledger)
         self.path = path
         self._large = _LARGE
-
-    @property
-    def _end(self) -> _End:
-        end: _End | None = self._seen.end
-        return end or _End()
+        #: Open for appending, each for one thread at a time.
+        self._files: list[FileLock] = []
 
     # Reading
 
@@ -72,71 +73,73 @@ class FileWitness(WitnessBase):
         try:
             return self._stat() is not None
         except OSError as error:
-            raise self._unavailable(error, "read") from error
+            raise self._unusable(error, "read") from error
 
-    def _unseen(self) -> Unseen:
-        try:
-            now = self._stat()
-            if now is None:
-                raise self._missing()
-            if now == self._end.signature:
-                return Unseen((), self._end)
-            return self._read(now)
-        except OSError as error:
-            raise self._unavailable(error, "read") from error
-
-    def _read(self, now: Signature) -> Unseen:
+    def unseen(self) -> Unseen:
         """Read what is new; all of it if it is not the file that was read before."""
-        if self._end.signature[2] >= now[2]:
-            self._seen = Seen()
+        seen = self.seen
+        try:
+            now = signature(os.stat(self.place))  # noqa: PTH116 (before every charge)
+            if seen.end is not None and seen.end.signature == now:
+                return Unseen(seen, (), seen.end)
+            return self._read(seen, now)
+        except FileNotFoundError:
+            raise self._missing() from None
+        except OSError as error:
+            raise self._unusable(error, "read") from error
+
+    def _read(self, seen: Seen, now: Signature) -> Unseen:
         with self.path.open("rb") as file:
             first = file.readline()
             header = self._header_of(first.decode("ascii", "replace").rstrip("\n"))
-            if header != self._seen.header:
-                self._seen = Seen(header=header)
-            start = max(self._end.offset, len(first))
+            if header != seen.header or seen.end.offset > now[2]:
+                seen = self.seen = Seen(header, _End(None, len(first)))
+            start = seen.end.offset
             file.seek(start)
             data = file.read()
         # Part of a line is a crash before its step could start.
-        data = data[: data.rfind(b"\n") + 1]
-        lines = data.decode("ascii", "replace").split("\n")[:-1]
+        end = start + data.rfind(b"\n") + 1
+        lines = data[: end - start].decode("ascii", "replace").split("\n")[:-1]
         found = tuple(self._parsed(line) for line in lines)
-        return Unseen(found, _End(now, start + len(data)))
+        return Unseen(seen, found, _End(now if now[2] == end else None, end))
 
     # Writing
 
-    def _append(self, lines: Sequence[Line]) -> None:
-        text = "".join(line.to_text(self.ledger) for line in lines).encode()
+    def append(self, lines: Sequence[Line]) -> None:
+        """Append lines, durably; a file that grew large is rewritten with fewer."""
+        text = "".join([line.to_text(self.ledger) for line in lines]).encode()
+        seen = self.seen
 
         def add(descriptor: int) -> None:
-            end = cut_torn(descriptor)
+            before = signature(os.fstat(descriptor))
+            # Own lines were just committed: unless others came before, all is known.
+            known = seen.end is not None and seen.end.signature == before
+            if not known:
+                cut_torn(descriptor)
             write(descriptor, text)
             sync(descriptor)
-            self._note_own(descriptor, end, lines)
+            if known:
+                after = signature(os.fstat(descriptor))
+                seen.note(lines, _End(after, after[2]))
 
         self._locked(add)
-
-    def _note_own(self, descriptor: int, end: int, lines: Sequence[Line]) -> None:
-        """Remember own lines, which were just committed, unless others came before."""
-        seen, now = self._seen, signature(os.fstat(descriptor))
-        if self._end.offset == end and self._end.signature[:2] == now[:2]:
-            # The end comes last: an interrupt makes lines be read again, not missed.
-            seen.note(lines)
-            seen.end = _End(now, now[2])
+        if seen.end is not None and seen.end.offset >= self._large:
+            # It was told: should this fail, the next look says so.
+            with suppress(LedgerError):
+                self.compact()
 
     def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
         """Begin the file; an old one is kept beside it."""
+        header = Header(ledger=self.ledger, epoch=epoch, whole=True)
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            header = Header(ledger=self.ledger, epoch=epoch, whole=True)
             if self._stat() is None:
                 self._rewrite(header, lines)
                 return
-            if not anew:
-                msg = f"there is a witness at {self.path} already"
-                raise ConfigurationError(msg)
         except OSError as error:
-            raise self._unavailable(error, "write") from error
+            raise self._unusable(error, "write") from error
+        if not anew:
+            raise self._begun()
 
         def replace(_: int) -> None:
             self._keep_old()
@@ -145,16 +148,14 @@ class FileWitness(WitnessBase):
         self._locked(replace)
 
     def compact(self) -> None:
-        """Rewrite a large file with fewer lines; all were compared with the ledger."""
-        if self._end.offset >= self._large:
-            self._alone(lambda: self._locked(self._compact), "write")
+        """Rewrite the file with fewer lines, if all were compared with the ledger."""
+        self._locked(self._compact)
 
     def _compact(self, _: int) -> None:
-        if self._unseen().lines:
+        if self.unseen().lines:
             return
         every = self._read_all()
-        seen = self._seen
-        newest = [*seen.newest.values(), *seen.accounts.values()]
+        newest = [*self.seen.newest.values(), *self.seen.accounts.values()]
         places = {(line.place, line.hash) for line in newest}
         older = {
             (line.place, line.kind, line.hash): line
@@ -162,11 +163,12 @@ class FileWitness(WitnessBase):
             # No later line tells what was decided before it.
             if line.decides or (line.place, line.hash) in places
         }
+        kept = [*older.values(), *every[-KEPT:]]
         header = Header(ledger=self.ledger, epoch=self.epoch, whole=False)
-        self._rewrite(header, [*older.values(), *every[-KEPT:]])
-        fresh = self._unseen()
-        self._accept(fresh)
-        self._large = max(_LARGE, 2 * fresh.end.offset)
+        end, seen = self._rewrite(header, kept), Seen(header)
+        # Others may have told of more by now, which is read after this end.
+        seen.note(kept, _End(None, end))
+        self.seen, self._large = seen, max(_LARGE, 2 * end)
 
     def claim(self, source: str) -> str:
         """Say which ledger governs a data source, by a file that is made once."""
@@ -190,7 +192,7 @@ class FileWitness(WitnessBase):
                 fresh.unlink(missing_ok=True)
             text = path.read_text("utf-8", "replace")
         except OSError as error:
-            raise self._unavailable(error, "write") from error
+            raise self._unusable(error, "write") from error
         ledger, _, told = text.partition("\n")
         if told != f"{source}\n":
             what = f"{path} does not say which ledger governs {source!r}"
@@ -201,8 +203,12 @@ class FileWitness(WitnessBase):
         text = self.path.read_bytes().decode("ascii", "replace")
         return [self._parsed(line) for line in text.split("\n")[1:-1]]
 
-    def _rewrite(self, header: Header, lines: Iterable[Line]) -> None:
-        """Put a new file in the place of the old one, or the old one stays."""
+    def _rewrite(self, header: Header, lines: Iterable[Line]) -> int:
+        """Put a new file in the place of the old one, or the old one stays.
+
+        Returns:
+            Its size.
+        """
         text = header.to_text() + "".join(line.to_text(self.ledger) for line in lines)
         fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
         descriptor = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
@@ -213,6 +219,7 @@ class FileWitness(WitnessBase):
             os.close(descriptor)
         fresh.replace(self.path)
         sync_folder(self.path.parent)
+        return len(text)
 
     def _keep_old(self) -> None:
         number = 1
@@ -221,23 +228,28 @@ class FileWitness(WitnessBase):
         os.link(self.path, kept)
 
     def _locked(self, work: Callable[[int], T]) -> T:
-        """Do some work with the file open for appending, and other writers away."""
-        lock = FileLock(self.path, os.O_RDWR | os.O_APPEND)
+        """Do some work with the file open for appending, and other writers away.
+
+        Threads keep each other away as processes do: each has the file open for itself.
+        """
         try:
-            return lock.run(work, _LOCK_SECONDS)
+            lock = self._files.pop()
+        except IndexError:
+            lock = FileLock(self.path, os.O_RDWR | os.O_APPEND)
+        try:
+            found = lock.run(work, _LOCK_SECONDS)
         except FileNotFoundError:
             raise self._missing() from None
         except OSError as error:
-            raise self._unavailable(error, "write") from error
+            raise self._unusable(error, "write") from error
+        self._files.append(lock)
+        return found
 
     def _stat(self) -> Signature | None:
         try:
             return signature(self.path.stat())
         except FileNotFoundError:
             return None
-
-    def _unavailable(self, error: OSError, verb: str) -> LedgerUnavailable:
-        return self._unusable(error.strerror or str(error), verb)
 
 
 def signature(status: os.stat_result) -> Signature:

@@ -6,12 +6,17 @@ the ledger's books; those before it are kept. Nothing in the log is ever changed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
-from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.witness.base import Seen, Unseen, WitnessBase
 from dpflow.ledger.witness.lines import Header, Line
+from dpflow.locks import Lock
+
+T = TypeVar("T")
+
+#: How long a thread waits for the others of its process.
+_THREAD_SECONDS = 60.0
 
 
 class LogError(Exception):
@@ -21,7 +26,8 @@ class LogError(Exception):
 class Log(Protocol):
     """An append-only log of lines, for every ledger that uses it.
 
-    Each method raises `LogError` if the place does not answer or is not durable.
+    One thread at a time calls it. Each method raises `LogError` if the place does not
+    answer or is not durable.
     """
 
     #: Where it is, without any secret.
@@ -70,74 +76,68 @@ class LogWitness(WitnessBase):
     def __init__(self, log: Log, ledger: str) -> None:
         super().__init__(log.place, ledger)
         self._log = log
+        self._lock = Lock()
 
     def exists(self) -> bool:
         """Say whether it was begun."""
-        return self._alone(self._newest_header, "read") is not None
+        return self._asked(self._newest_header, "read") is not None
 
-    def _unseen(self) -> Unseen:
-        header = self._newest_header()
-        if header is None:
-            raise self._missing()
-        if header != self._seen.header:
-            self._seen = Seen(header=header)
-        try:
-            texts, end = self._log.read(self.ledger, header.epoch, self._seen.end)
-        except LogError as error:
-            raise self._unusable(str(error), "read") from error
-        return Unseen(tuple(map(self._parsed, texts)), end)
+    def unseen(self) -> Unseen:
+        """Read what was appended since `accept`."""
 
-    def _append(self, lines: Sequence[Line]) -> None:
-        # To the newest epoch: it may have begun just now.
-        header = self._newest_header()
-        if header is None:
-            raise self._missing()
-        try:
-            told = self._log.append(self.ledger, header.epoch, self._texts(lines))
-        except LogError as error:
-            raise self._unusable(str(error), "write") from error
-        if not told:
+        def read() -> Unseen:
+            header, seen = self._begun_header(), self.seen
+            if header != seen.header:
+                seen = self.seen = Seen(header=header)
+            texts, end = self._log.read(self.ledger, header.epoch, seen.end)
+            return Unseen(seen, tuple(map(self._parsed, texts)), end)
+
+        return self._asked(read, "read")
+
+    def append(self, lines: Sequence[Line]) -> None:
+        """Append lines to the newest epoch: it may have begun just now."""
+        texts = self._texts(lines)
+
+        def tell() -> bool:
+            epoch = self._begun_header().epoch
+            return self._log.append(self.ledger, epoch, texts)
+
+        if not self._asked(tell, "write"):
             raise self._missing()
 
     def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
         """Begin an epoch with what the ledger holds now."""
-        if not anew and self.exists():
-            raise self._begun()
-        header = Header(ledger=self.ledger, epoch=epoch, whole=True)
+        text = Header(ledger=self.ledger, epoch=epoch, whole=True).to_text()[:-1]
         texts = self._texts(lines)
-        try:
-            text = header.to_text()[:-1]
-            begun = self._alone(
-                lambda: self._log.begin(self.ledger, epoch, text, texts), "write"
-            )
-        except LogError as error:
-            raise self._unusable(str(error), "write") from error
-        if not begun:
-            raise self._begun()
 
-    def compact(self) -> None:
-        """Keep every line: what is shared is never rewritten."""
+        def begin() -> bool:
+            may = anew or self._newest_header() is None
+            return may and self._log.begin(self.ledger, epoch, text, texts)
+
+        if not self._asked(begin, "write"):
+            raise self._begun()
 
     def claim(self, source: str) -> str:
         """Say which ledger governs a data source; this one, if none did yet."""
+        return self._asked(lambda: self._log.claim(source, self.ledger), "write")
+
+    def _asked(self, ask: Callable[[], T], verb: str) -> T:
+        """Ask the log while no other thread does: not within another's transaction."""
         try:
-            # Not within another thread's transaction, which may be rolled back.
-            return self._alone(lambda: self._log.claim(source, self.ledger), "write")
-        except LogError as error:
-            raise self._unusable(str(error), "write") from error
+            return self._lock.run(ask, _THREAD_SECONDS)
+        except (LogError, TimeoutError) as error:
+            raise self._unusable(error, verb) from error
+
+    def _begun_header(self) -> Header:
+        header = self._newest_header()
+        if header is None:
+            raise self._missing()
+        return header
 
     def _newest_header(self) -> Header | None:
-        try:
-            texts = self._log.headers(self.ledger)
-        except LogError as error:
-            raise self._unusable(str(error), "read") from error
-        headers = [self._header_of(text) for text in texts]
+        headers = [self._header_of(text) for text in self._log.headers(self.ledger)]
         # Should two machines have begun an epoch at once, all take the same one.
         return max(headers, key=lambda each: (each.epoch, each.file), default=None)
 
     def _texts(self, lines: Sequence[Line]) -> list[tuple[str, str]]:
         return [(line.book, line.to_text(self.ledger)[:-1]) for line in lines]
-
-    def _begun(self) -> ConfigurationError:
-        msg = f"there is a witness of this ledger at {self.place} already"
-        return ConfigurationError(msg)
