@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpflow.exceptions import BudgetRefused, LedgerRolledBack, LedgerUnwitnessed
+from tests.ledger.columns import show_columns
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
 
 KEY = "k" * 40
@@ -20,7 +21,7 @@ def edit(shop: Shop, statement: str) -> None:
     """Edit the ledger by hand."""
     with sqlite3.connect(shop.root / ".dpflow" / "ledger.db") as connection:
         connection.execute("DROP TRIGGER IF EXISTS entry_stays")
-        connection.execute(statement)
+        show_columns(connection).execute(statement)
 
 
 def roll_back(shop: Shop) -> None:

@@ -159,10 +159,11 @@ def edit(
         pytest.skip("a ledger in memory is out of reach")
     if isinstance(path, str):
         with _postgres(path) as postgres:
-            if not locked:
-                _drop_triggers(postgres)
+            tables = [] if locked else _drop_triggers(postgres)
             for statement in statements:
                 postgres.execute(statement.encode())
+            for table in tables:
+                postgres.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER".encode())
         return
     connection = show_columns(sqlite3.connect(path))
     connection.execute(f"PRAGMA ignore_check_constraints = {not (checked or locked)}")
@@ -177,14 +178,21 @@ def edit(
         connection.close()
 
 
-def _drop_triggers(postgres: psycopg.Connection[Any]) -> None:
-    """Turn triggers off, for the roles that may."""
+def _drop_triggers(postgres: psycopg.Connection[Any]) -> list[str]:
+    """Turn triggers off for a transaction, for the roles that may; say of what."""
+    sql = "SELECT format('dpflow.%I', relname) FROM pg_class WHERE relkind = 'r' AND "
+    sql += "relnamespace = to_regnamespace('dpflow')"
+    tables = [name for (name,) in postgres.execute(sql.encode()).fetchall()]
     with suppress(psycopg.errors.InsufficientPrivilege), postgres.transaction():
-        postgres.execute(b"SET session_replication_role = replica")
+        for table in tables:
+            postgres.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER".encode())
+        return tables
+    return []
 
 
 def _postgres(path: str) -> psycopg.Connection[tuple[Any, ...]]:
-    connection = psycopg.connect(path, options="-c search_path=dpflow")
+    options = "-c search_path=dpflow -c default_transaction_read_only=off"
+    connection = psycopg.connect(path, options=options)
     (there,) = connection.execute(b"SELECT to_regclass('dpflow.row')").fetchall()
     # A database may hold a witness alone.
     if there != (None,):
@@ -238,6 +246,12 @@ def _is_about(account: str, body: dict[str, Any]) -> bool:
         return False
     term = body.get("term")
     return term is None or account.endswith(f"#{term['number']}")
+
+
+def repairs(path: Place) -> int:
+    """Return how many repairs the ledger had."""
+    rows = read(path, "SELECT value FROM row WHERE key = 'epoch:'")
+    return sum(json.loads(text)[0] for (text,) in rows)
 
 
 def state_of(path: Place, reservation: str) -> str | None:

@@ -56,7 +56,8 @@ CREATE UNIQUE INDEX entry_ended ON dpflow.entry (charge, book)
 CREATE FUNCTION dpflow.refuse_change() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION '%', TG_ARGV[0]
+        USING ERRCODE = coalesce(TG_ARGV[1], 'integrity_constraint_violation');
 END
 $$;
 CREATE TRIGGER entry_stays BEFORE UPDATE OR DELETE ON dpflow.entry FOR EACH ROW
@@ -90,8 +91,20 @@ LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE
     was CONSTANT json := OLD.value;
     now CONSTANT json := NEW.value;
+    -- Beside its first field, what a row was made with and keeps.
+    made CONSTANT integer[] := CASE split_part(OLD.key, ':', 1)
+        WHEN 'account' THEN ARRAY[0, 1]
+        WHEN 'charge' THEN ARRAY[0, 6, 7, 8]
+        ELSE ARRAY[0] END;
+    field integer;
     wrong text;
 BEGIN
+    FOREACH field IN ARRAY made LOOP
+        IF NEW.key NOT LIKE 'epoch:%' AND now ->> field IS DISTINCT FROM was ->> field THEN
+            RAISE EXCEPTION 'a row keeps what it was made with'
+                USING ERRCODE = 'insufficient_privilege';
+        END IF;
+    END LOOP;
     CASE split_part(OLD.key, ':', 1)
     WHEN 'book' THEN
         IF CAST(now ->> 1 AS bigint) < CAST(was ->> 1 AS bigint)
@@ -123,9 +136,6 @@ BEGIN
         END IF;
     ELSE NULL;
     END CASE;
-    IF NEW.key <> OLD.key THEN
-        wrong := 'a row keeps its key';
-    END IF;
     IF wrong IS NOT NULL THEN
         RAISE EXCEPTION '%', wrong USING ERRCODE = 'integrity_constraint_violation';
     END IF;
@@ -135,8 +145,12 @@ $$;
 CREATE TRIGGER row_goes_on BEFORE UPDATE ON dpflow.row FOR EACH ROW
     EXECUTE FUNCTION dpflow.check_row();
 CREATE TRIGGER row_is_kept BEFORE DELETE ON dpflow.row FOR EACH ROW
-    WHEN (NOT (OLD.key LIKE 'release:%' AND OLD.value LIKE '%,"claimed",null]'))
-    EXECUTE FUNCTION dpflow.refuse_change('only the claim of a release is ever deleted');
+    WHEN (OLD.key LIKE 'release:%' AND OLD.value NOT LIKE '%,"claimed",null]')
+    EXECUTE FUNCTION dpflow.refuse_change('a settled release is never deleted');
+CREATE TRIGGER row_stays BEFORE DELETE ON dpflow.row FOR EACH ROW
+    WHEN (OLD.key NOT LIKE 'release:%')
+    EXECUTE FUNCTION dpflow.refuse_change('no such row is deleted',
+        'insufficient_privilege');
 
 -- A settled release is claimed again by a charge that makes it anew, or not at all.
 CREATE FUNCTION dpflow.check_claimed_again() RETURNS trigger
