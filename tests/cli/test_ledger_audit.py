@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dpflow.exceptions import BudgetRefused, LedgerRolledBack, LedgerUnwitnessed
-from tests.ledger.columns import show_columns
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
+from tests.ledger.columns import show_columns
 
 KEY = "k" * 40
 BECAUSE = ("--because", "the disk died")

@@ -19,8 +19,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.ledger.columns import show_columns, show_columns_of_postgres
 from tests.hunts.auditor import Ask, Facts, audit
+from tests.ledger.columns import show_columns, show_columns_of_postgres
 from tests.ledger.support import Child
 
 #: How much larger than at each push the hunts are; `make campaign` sets it.

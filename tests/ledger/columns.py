@@ -131,7 +131,7 @@ def _shown_in_postgres(field: str, at: int) -> str:
         return f"CAST({text} AS bigint) AS {field}"
     if field == "overdrawn":
         return f"CAST(CAST({text} AS boolean) AS int) AS {field}"
-    return f"({text}) COLLATE \"C\" AS {field}"
+    return f'({text}) COLLATE "C" AS {field}'
 
 
 def _told_to_postgres(field: str) -> str:

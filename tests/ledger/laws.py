@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import psycopg
 
 from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs import Cost
@@ -36,7 +33,7 @@ from dpflow.ledger.orders import (
     Wish,
 )
 from dpflow.ledger.records import Granted, Request, digest
-from dpflow.ledger.rows import EPOCH, Account, Book, Epoch, Key, Release, Row, Run
+from dpflow.ledger.rows import Account, Book, Key, Release, Row, Run
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.memory import Memory
 from dpflow.ledger.storage.postgres import PostgresStorage

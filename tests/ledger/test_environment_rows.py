@@ -135,7 +135,7 @@ def test_another_entry_than_was_asked_for_is_damage(
         class Swapped:
             """A database that answers with the next entry."""
 
-            def execute(self, sql: str, values: Any = ()) -> Any:
+            def execute(self, sql: str, _: Any = ()) -> Any:
                 """Ask for another entry."""
                 return real.execute(sql, ("a", 2))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import merge
 from operator import attrgetter
 from typing import Any
@@ -139,7 +139,9 @@ class Questions(ABC):
 
     def _accounts(self, book: str) -> list[Key]:
         above, below = prefixed("account", book)
-        return [key_of_text(each) for (each,) in self._ask("keys", above=above, below=below)]
+        return [
+            key_of_text(each) for (each,) in self._ask("keys", above=above, below=below)
+        ]
 
     def _backwards(
         self, name: str, book: str, before: int, **kind: str

@@ -22,7 +22,13 @@ from dpflow.ledger.storage.base import (
 )
 from dpflow.ledger.storage.loading import Found
 from dpflow.ledger.storage.questions import Questions
-from dpflow.ledger.storage.texts import key_text, output_of, row_of, row_text, statements
+from dpflow.ledger.storage.texts import (
+    key_text,
+    output_of,
+    row_of,
+    row_text,
+    statements,
+)
 
 T = TypeVar("T")
 
@@ -58,7 +64,11 @@ class Tables(Questions):
             if row is not None
         ]
         gone = [(key_text(key),) for key, row in changes.items() if row is None]
-        for name, each in ("new_entries", told), ("new_rows", rows), ("drop_rows", gone):
+        for name, each in (
+            ("new_entries", told),
+            ("new_rows", rows),
+            ("drop_rows", gone),
+        ):
             for some in _pieces(each):
                 values_of_all = tuple(chain.from_iterable(some))
                 self.connection.execute(_text(name, len(some)), values_of_all)

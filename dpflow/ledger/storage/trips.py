@@ -91,7 +91,9 @@ class Snapshot(Questions):
             }
 
         def accounts(book: str) -> Iterable[Key]:
-            return [k for k in rows if k[0] == "account" and k[1].startswith(f"{book}#")]
+            return [
+                k for k in rows if k[0] == "account" and k[1].startswith(f"{book}#")
+            ]
 
         return self._loaded(keys, read, accounts, proved)
 
