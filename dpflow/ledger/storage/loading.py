@@ -81,6 +81,9 @@ class Loading:
                     self._values[key[1]] = value
                 more.update(dict.fromkeys(self._next(row)))
             wanted = more.keys() - self._asked
+        for key in self._needed - self._rows.keys():
+            what = f"{key[0]} {key[1]!r} is not there"
+            raise JournalError(what)
         shown = self._read_behind()
         self._check()
         known = self._entries
@@ -177,16 +180,11 @@ class Loading:
 
     def _check(self) -> None:
         """Compare all rows with all entries that were read."""
-        for key in self._needed - self._rows.keys():
-            what = f"{key[0]} {key[1]!r} is not there"
-            raise JournalError(what)
         for key, row in self._rows.items():
             if isinstance(row, Account):
                 self._check_account(row)
             elif isinstance(row, Book):
-                if self._entry(row.name, row.number).hash != row.hash:
-                    what = f"the end of book {row.name!r} is not its entry {row.number}"
-                    raise JournalError(what)
+                self._check_book(row)
             elif isinstance(row, Charge):
                 self._check_charge(row)
             elif isinstance(row, Term):
@@ -195,10 +193,8 @@ class Loading:
                 self._check_release(row)
             elif isinstance(row, Granted):
                 self._check_there(row.most)
-            elif isinstance(row, Run) and row.unheld is not None:
-                if self._entry(*row.unheld).body.get("covers") != row.id:
-                    what = f"flow run {row.id!r} is not what its entry says"
-                    raise JournalError(what)
+            elif isinstance(row, Run):
+                self._check_run(row)
         for (_, number), entry in self._entries.items():
             self._check_there(entry.postings, number)
 
@@ -213,6 +209,16 @@ class Loading:
             if isinstance(row, Account) and row.entry < number:
                 what = f"account {name!r} is not as entry {number} left it"
                 raise JournalError(what)
+
+    def _check_book(self, row: Book) -> None:
+        if self._entry(row.name, row.number).hash != row.hash:
+            what = f"the end of book {row.name!r} is not its entry {row.number}"
+            raise JournalError(what)
+
+    def _check_run(self, row: Run) -> None:
+        if row.unheld and self._entry(*row.unheld).body.get("covers") != row.id:
+            what = f"flow run {row.id!r} is not what its entry says"
+            raise JournalError(what)
 
     def _check_account(self, row: Account) -> None:
         posting = self._entry(row.book, row.entry).postings.get(row.id)

@@ -173,7 +173,7 @@ def _granted(fields: _Fields) -> Row:
 
 _READ: Mapping[str, Callable[[_Fields], Row]] = {
     "book": lambda fields: Book(*fields),
-    "term": lambda fields: Term(*fields, facts={}),
+    "term": lambda fields: Term(fields[0], fields[1], fields[2], {}),
     "account": _account,
     "charge": _charge,
     "release": lambda fields: Release(*fields),
