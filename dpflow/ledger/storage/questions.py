@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from operator import attrgetter
 from typing import Any
@@ -47,9 +47,9 @@ class Questions(ABC):
         self.place = place
         self.identity = identity
 
+    @abstractmethod
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked."""
-        return self._loaded(keys, self._rows, self._accounts, self._proved)
 
     def _loaded(
         self,
@@ -195,10 +195,6 @@ class Questions(ABC):
     @abstractmethod
     def _ask(self, name: str, **parameters: Any) -> Any:
         """Run a statement and return its rows."""
-
-    @abstractmethod
-    def _rows(self, keys: Collection[Key]) -> Iterable[Found]:
-        """Return those of some rows that are there."""
 
     @abstractmethod
     def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:

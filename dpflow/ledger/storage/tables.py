@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.entry import Entry, columns_of
+from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import Changes, JournalError, Key
 from dpflow.ledger.storage.base import (
     SCHEMA_VERSION,
@@ -52,6 +53,10 @@ class Tables(Questions):
     ) -> None:
         super().__init__(place, identity)
         self.connection = connection
+
+    def load(self, keys: Keys) -> State:
+        """Return every row that the keys lead to, checked."""
+        return self._loaded(keys, self._rows, self._accounts, self._proved)
 
     def store(
         self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]

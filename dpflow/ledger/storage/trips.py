@@ -101,9 +101,6 @@ class Snapshot(Questions):
         """Refuse another ledger than the one that was opened."""
         self._check_identity((rows[0][1], int(rows[0][2])) if len(rows) == 1 else None)
 
-    def _rows(self, keys: Collection[Key]) -> Iterable[Found]:
-        raise NotImplementedError
-
     def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
         wanted = [*shown, *proofs]
         books = _array(book for book, _ in wanted)
