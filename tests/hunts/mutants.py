@@ -668,8 +668,8 @@ STORAGE = [
     ),
     Mutant(
         "a charge is believed",
-        "                self._check_charge(row)\n",
-        "                continue\n",
+        '        "charge": _check_charge,\n',
+        "",
         ("model", "storage"),
     ),
     Mutant(
@@ -686,7 +686,7 @@ STORAGE = [
     ),
     Mutant(
         "what must be there may be gone",
-        "        for key in self._needed - self._rows.keys():",
+        "        for key in self._needed - rows.keys():",
         "        for key in set[Key]():",
         ("model", "storage"),
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from operator import le
+from typing import Any, ClassVar
 
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
@@ -64,6 +65,9 @@ class Loading:
         self._needed: set[Key] = set()
         #: Charges of which all is needed that their end moves.
         self._deep = set(keys.charges)
+        #: Entries that are shown, and those that only prove what a row says.
+        self._shown: set[Place] = set(keys.entries)
+        self._proofs: set[Place] = set()
 
     def state(self) -> State:
         """Return the rows with the entries of charges.
@@ -72,38 +76,31 @@ class Loading:
             JournalError: If a row or an entry is not what it should be.
         """
         wanted: Collection[Key] = _named(self._keys)
+        rows, asked = self._rows, self._asked
         while wanted:
-            self._asked.update(wanted)
+            asked.update(wanted)
             more: dict[Key, None] = {}
             for key, row, value in self._read(wanted):
-                self._rows[key] = row
+                rows[key] = row
                 if value is not None:
                     self._values[key[1]] = value
-                more.update(dict.fromkeys(self._next(row)))
-            wanted = more.keys() - self._asked
-        for key in self._needed - self._rows.keys():
+                follow = self.FOLLOW.get(key[0])
+                if follow is not None:
+                    more.update(dict.fromkeys(follow(self, row)))
+            wanted = [key for key in more if key not in asked]
+        for key in self._needed - rows.keys():
             what = f"{key[0]} {key[1]!r} is not there"
             raise JournalError(what)
-        shown = self._read_behind()
-        self._check()
         known = self._entries
-        entries = {place: known[place] for place in shown if place in known}
-        return State(rows=self._rows, entries=entries, values=self._values)
+        wanted_now = self._shown - known.keys()
+        known.update(
+            self._read_entries(wanted_now, self._proofs - wanted_now - known.keys())
+        )
+        self._check()
+        entries = {place: known[place] for place in self._shown if place in known}
+        return State(rows=rows, entries=entries, values=self._values)
 
-    # What rows lead to
-
-    def _next(self, row: Row) -> Iterable[Key]:
-        """Return the keys that a row leads to."""
-        if isinstance(row, Book):
-            return self._of_book(row)
-        if isinstance(row, Charge):
-            return self._of_charge(row)
-        if isinstance(row, Release) and row.key in self._keys.releases:
-            return self._must(("charge", row.charge))
-        if isinstance(row, Run) and row.preflight is not None:
-            self._deep.add(row.preflight)
-            return self._must(("charge", row.preflight))
-        return ()
+    # What rows lead to, and which entries are behind them
 
     def _must(self, key: Key) -> tuple[Key]:
         """Return a key whose row must be there."""
@@ -113,6 +110,7 @@ class Loading:
     def _of_book(self, book: Book) -> Iterator[Key]:
         """Yield its newest term, or all of them, and accounts of it."""
         name, terms, keys = book.name, book.terms, self._keys
+        self._proofs.add((name, book.number))
         if not 0 <= terms <= book.number:
             what = f"book {name!r} has fewer entries than its {terms} terms"
             raise JournalError(what)
@@ -126,8 +124,31 @@ class Loading:
         for place in keys.gates.get(name, ()):
             yield ("account", f"{base}/{place}" if place else base)
 
+    def _of_term(self, term: Term) -> tuple[Key, ...]:
+        self._shown.add((term.book, term.entry))
+        return ()
+
+    def _of_account(self, account: Account) -> tuple[Key, ...]:
+        self._proofs.add((account.book, account.entry))
+        return ()
+
+    def _of_release(self, release: Release) -> tuple[Key, ...]:
+        if release.key not in self._keys.releases:
+            return ()
+        return self._must(("charge", release.charge))
+
+    def _of_run(self, run: Run) -> tuple[Key, ...]:
+        if run.unheld is not None:
+            self._shown.add(run.unheld)
+        if run.preflight is None:
+            return ()
+        self._deep.add(run.preflight)
+        return self._must(("charge", run.preflight))
+
     def _of_charge(self, charge: Charge) -> Iterator[Key]:
         """Yield its release, and what its end moves, if that is within reach."""
+        for book, numbers in charge.places.items():
+            self._shown.update((book, each) for each in numbers if each)
         if charge.key is not None:
             yield ("release", charge.key)
         if charge.id not in self._deep or self._keys.reach < Reach.ACCOUNTS:
@@ -147,28 +168,6 @@ class Loading:
         for place in places:
             yield from self._entry(*place).postings
 
-    def _read_behind(self) -> Iterable[Place]:
-        """Read the entries behind the rows, and return those that are shown."""
-        shown = dict.fromkeys(self._keys.entries)
-        proofs: set[Place] = set()
-        for row in self._rows.values():
-            if isinstance(row, Account):
-                proofs.add((row.book, row.entry))
-            elif isinstance(row, Book):
-                proofs.add((row.name, row.number))
-            elif isinstance(row, Charge):
-                for book, numbers in row.places.items():
-                    shown.update(((book, each), None) for each in numbers if each)
-            elif isinstance(row, Term):
-                shown[row.book, row.entry] = None
-            elif isinstance(row, Run) and row.unheld is not None:
-                shown[row.unheld] = None
-        wanted = shown.keys() - self._entries.keys()
-        proofs -= wanted | self._entries.keys()
-        if wanted or proofs:
-            self._entries.update(self._read_entries(wanted, proofs))
-        return shown
-
     def _entry(self, book: str, number: int) -> Entry:
         found = self._entries.get((book, number))
         if found is None:
@@ -181,20 +180,9 @@ class Loading:
     def _check(self) -> None:
         """Compare all rows with all entries that were read."""
         for key, row in self._rows.items():
-            if isinstance(row, Account):
-                self._check_account(row)
-            elif isinstance(row, Book):
-                self._check_book(row)
-            elif isinstance(row, Charge):
-                self._check_charge(row)
-            elif isinstance(row, Term):
-                self._rows[key] = self._told(row)
-            elif isinstance(row, Release):
-                self._check_release(row)
-            elif isinstance(row, Granted):
-                self._check_there(row.most)
-            elif isinstance(row, Run):
-                self._check_run(row)
+            check = self.CHECK.get(key[0])
+            if check is not None:
+                check(self, row)
         for (_, number), entry in self._entries.items():
             self._check_there(entry.postings, number)
 
@@ -230,13 +218,17 @@ class Loading:
             what = f"book {row.book!r} is as it was before account {row.id!r} moved"
             raise JournalError(what)
 
-    def _told(self, row: Term) -> Term:
-        """Return a term with what it pins, which is in its entry."""
+    def _check_granted(self, row: Granted) -> None:
+        self._check_there(row.most)
+
+    def _check_term(self, row: Term) -> None:
+        """Give a term what it pins, which is in its entry."""
         told = self._entry(row.book, row.entry).body.get("term")
         if told is None or told.get("number") != row.number:
             what = f"term {row.number} of {row.book!r} is not what its entry says"
             raise JournalError(what)
-        return row._replace(facts=told)
+        key = ("term", row.book, str(row.number))
+        self._rows[key] = Term(row.book, row.number, row.entry, told)
 
     def _check_charge(self, row: Charge) -> None:
         made: dict[str, Amounts] = {}
@@ -273,6 +265,25 @@ class Loading:
         if row.digest != (None if entry is None else entry.body.get("digest")):
             what = f"release {row.key} is not what the entries of its charge say"
             raise JournalError(what)
+
+    #: By kind: what a row leads to, and what is checked of it.
+    FOLLOW: ClassVar[Mapping[str, Callable[[Any, Any], Iterable[Key]]]] = {
+        "book": _of_book,
+        "term": _of_term,
+        "account": _of_account,
+        "charge": _of_charge,
+        "release": _of_release,
+        "run": _of_run,
+    }
+    CHECK: ClassVar[Mapping[str, Callable[[Any, Any], None]]] = {
+        "book": _check_book,
+        "term": _check_term,
+        "account": _check_account,
+        "charge": _check_charge,
+        "release": _check_release,
+        "run": _check_run,
+        "granted": _check_granted,
+    }
 
 
 def _is_part(held: Sums, made: Sums) -> bool:

@@ -49,7 +49,8 @@ def statements(dialect: str) -> Mapping[str, str]:
 
 def key_text(key: Key) -> str:
     """Write a key; no two have the same text."""
-    return f"{key[0]}:{'#'.join(key[1:])}"
+    kind, *names = key
+    return f"{kind}:{names[0] if len(names) == 1 else '#'.join(names)}"
 
 
 def key_of_text(text: str) -> Key:
@@ -130,8 +131,12 @@ def _parsed(text: str) -> _Fields:
     return found
 
 
+#: True is no amount.
+_WHOLE = {int}
+
+
 def _amounts(found: _Fields) -> Amounts:
-    if any(type(each) is not int or each < 0 for each in found):
+    if {*map(type, found)} != _WHOLE or min(found) < 0:
         what = f"{found!r:.80} are no amounts"
         raise ValueError(what)
     return tuple(found)
