@@ -606,13 +606,12 @@ SHELL = [
     Mutant(
         "a request that failed leaves traces",
         "return Decision(answer=error, state=state)",
-        "return Decision(\n                answer=error,\n                state=state,\n"
-        "                entries=tuple(state.entries.values()),\n            )",
+        "return Decision(error, state, tuple(state.entries.values()))",
         ("model", "decisions"),
     ),
     Mutant(
         "the witness hears of nothing",
-        "self.watch.tell([entry for each in found for entry in each.entries])",
+        "self.watch.tell([entry for each in found for entry in _news(each)])",
         "pass",
         ("witness",),
     ),
