@@ -661,20 +661,20 @@ STORAGE = [
     ),
     Mutant(
         "a book's end is believed",
-        "if row.number and read(row.name, row.number).hash != row.hash:",
+        "if self._entry(row.name, row.number).hash != row.hash:",
         OFF,
         ("model", "storage"),
     ),
     Mutant(
         "a charge is believed",
-        "    Charge: _of_charge,\n",
-        "",
+        "                self._check_charge(row)\n",
+        "                continue\n",
         ("model", "storage"),
     ),
     Mutant(
         "a charge's owner is believed",
-        "owner = row.owner if row.covers is None else told[2]",
-        "owner = told[2]",
+        'owner = row.owner if row.covers is None else body.get("owner")',
+        'owner = body.get("owner")',
         ("model", "storage"),
     ),
     Mutant(
@@ -684,9 +684,27 @@ STORAGE = [
         ("model", "storage"),
     ),
     Mutant(
-        "an account's term is not asked for",
-        'what = f"term {book.terms} of {book.name!r} is not there"',
-        "return",
+        "what must be there may be gone",
+        "        for key in self._needed - self._rows.keys():",
+        "        for key in set[Key]():",
+        ("model", "storage"),
+    ),
+    Mutant(
+        "an account may stand before an entry that moved it",
+        "if isinstance(row, Account) and row.entry < number:",
+        OFF,
+        ("model", "storage"),
+    ),
+    Mutant(
+        "an account may stand behind the end of its book",
+        "if not isinstance(book, Book) or row.entry > book.number:",
+        OFF,
+        ("model", "storage"),
+    ),
+    Mutant(
+        "another row will do",
+        "same = names[0] == key[1] if len(key) == _ONE else _are(names, key)",
+        "same = True",
         ("model", "storage"),
     ),
     Mutant(
