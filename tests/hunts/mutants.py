@@ -122,8 +122,8 @@ GATES = [
     ),
     Mutant(
         "an odometer halts at its limit, not above it",
-        "return self.rule.read(total) <= _highest_reading(self.halt)",
-        "return self.rule.read(total) < _highest_reading(self.halt)",
+        ".read(total) <= _highest_reading(self.halt)",
+        ".read(total) < _highest_reading(self.halt)",
         ("gates", "law"),
     ),
     Mutant(
