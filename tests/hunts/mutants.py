@@ -474,7 +474,7 @@ TERMS = [
 JOURNAL = [
     Mutant(
         "a settlement keeps what was held",
-        "holding = _less(holding, held.get(name, ()))",
+        "holding = tuple(map(sub, holding, held.get(name, ())))",
         "pass",
         ("law", "model"),
     ),
@@ -606,13 +606,12 @@ SHELL = [
     Mutant(
         "a request that failed leaves traces",
         "return Decision(answer=error, state=state)",
-        "return Decision(\n                answer=error,\n                state=state,\n"
-        "                entries=tuple(state.entries.values()),\n            )",
+        "return Decision(error, state, tuple(state.entries.values()))",
         ("model", "decisions"),
     ),
     Mutant(
         "the witness hears of nothing",
-        "self.watch.tell([entry for each in found for entry in each.entries])",
+        "self.watch.tell([entry for each in found for entry in _news(each)])",
         "pass",
         ("witness",),
     ),

@@ -226,13 +226,13 @@ def test_a_compacted_witness_raises_to_the_last_use(host: Host) -> None:
     host.work(ledger)
     for _ in range(60):
         ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
-    witness._large, kept = 1, witness.path.read_text().count("\n")
+    witness.log._large, kept = 1, Path(witness.place).read_text().count("\n")
     before, module.KEPT = module.KEPT, 3
     try:
         granted(ledger, "0.25", policies=[POLICIES["a"]])
     finally:
         module.KEPT = before
-    assert witness.path.read_text().count("\n") < kept / 2
+    assert Path(witness.place).read_text().count("\n") < kept / 2
     ledger.close()
     most = used(host.path)
     host.replace_by(copy)
@@ -257,12 +257,12 @@ def test_a_compacted_witness_of_another_way_counts_both(
     for _ in range(10):
         ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
     witness = ledger.watch.witness
-    assert isinstance(witness, module.FileWitness)
+    assert isinstance(witness.log, module.FileLog)
     monkeypatch.setattr(module, "KEPT", 3)
     monkeypatch.setattr("dpflow.ledger.audit.reconcile.KEPT", 3)
     for _ in range(5):
         ledger.settle(granted(ledger, "0.25", policies=[POLICIES["b"]]))
-    witness._large = 1
+    witness.log._large = 1
     ledger.settle(granted(ledger, "0.25", policies=[POLICIES["b"]]))
     lines = [line for line in witness.all_lines() if line.book == "a"]
     assert [line.decides for line in lines] == [True] * decided + [False]
@@ -299,7 +299,7 @@ def test_the_old_witness_is_kept(host: Host) -> None:
     host.work()
     ledger = host.open()
     assert ledger.watch.witness is not None
-    file = ledger.watch.witness.path
+    file = Path(ledger.watch.witness.place)
     told = file.read_text()
     ledger.close()
     host.replace_by(copy)

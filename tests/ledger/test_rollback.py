@@ -29,7 +29,8 @@ from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.entry import Columns, entry_of
 from dpflow.ledger.records import Granted
 from dpflow.ledger.storage.columns import columns_of_row
-from dpflow.ledger.witness.file import FileWitness
+from dpflow.ledger.witness.base import Witness
+from dpflow.ledger.witness.file import FileLog
 from tests.ledger.support import (
     COLUMNS,
     Child,
@@ -430,7 +431,7 @@ def compacted(host: Host) -> None:
     ledger = host.open()
     host.work(ledger)
     assert ledger.watch.witness is not None
-    ledger.watch.witness._large = 1
+    ledger.watch.witness.log._large = 1
     host.work(ledger)
     host.work(ledger)
     ledger.close()
@@ -543,6 +544,6 @@ def test_usage_that_is_witnessed_is_what_the_ledger_says(host: Host) -> None:
     ledger = host.open()
     granted(ledger, "0.25", policies=[POLICY])
     file = witness_file(host)
-    lines = FileWitness(file, ledger.id).all_lines()
+    lines = Witness(FileLog(file), ledger.id).all_lines()
     newest = [line for line in lines if line.book == "a"][-1]
     assert Fraction(newest.used["a#1"][0], 10**36) == sum(sums(host.path))

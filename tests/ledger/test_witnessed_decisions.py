@@ -394,7 +394,7 @@ def test_a_compacted_witness_still_knows_them(
         assert ledger.watch.witness is not None
         for number in range(20):
             ledger.settle(granted(ledger, "0.01"))
-            ledger.watch.witness._large = 1 if number == 18 else 10**6  # type: ignore[attr-defined]
+            ledger.watch.witness.log._large = 1 if number == 18 else 10**6
 
     ledger = forget(path, witness, goes_on)
     assert ledger.watch.witness is not None

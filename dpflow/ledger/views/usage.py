@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import chain
 
 from dpflow.accounting.tally import Tally
 from dpflow.ledger.decision.gates import Gate
@@ -12,7 +11,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.records import Usage
 from dpflow.ledger.views.accounts import current_gates
-from dpflow.ledger.views.said import body_of, made_by, openings
+from dpflow.ledger.views.said import openings, told
 
 
 def usage(
@@ -44,12 +43,11 @@ def usage(
         for entry in reading.after(dataset, opening.number):
             for name in found.keys() & entry.postings.keys():
                 found[name].add(entry)
-        kept = {name: each.entries() for name, each in found.items() if each.count}
-        made = made_by(reading, chain.from_iterable(kept.values()))
-    return {
-        name: [_usage(gates[name], each, body_of(each, made)) for each in entries]
-        for name, entries in kept.items()
-    }
+        return {
+            name: [_usage(gates[name], *each) for each in told(reading, kept.entries())]
+            for name, kept in found.items()
+            if kept.count
+        }
 
 
 class _Thinned:
@@ -87,15 +85,15 @@ class _Thinned:
 def _usage(gate: Gate, entry: Entry, body: dict[str, object]) -> Usage:
     posting = entry.postings[gate.id]
     used = Tally(posting.settled) + Tally(posting.held)
-    told = {name: body.get(name) for name in ("step", "release_key", "covers")}
-    texts = {n: None if text is None else str(text) for n, text in told.items()}
+    texts = {
+        name: None if (text := body.get(name)) is None else str(text)
+        for name in ("step", "release_key", "covers")
+    }
     return Usage(
         seq=entry.number,
         kind=entry.kind,
         used_fraction=gate.used_share(used) or 0.0,
         reservation=entry.charge,
-        step=texts["step"],
-        release_key=texts["release_key"],
         at=entry.at,
-        covers=texts["covers"],
+        **texts,
     )

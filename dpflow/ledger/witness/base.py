@@ -1,14 +1,13 @@
-"""What every witness is, wherever it keeps its lines.
+"""The witness of a ledger, wherever its lines are.
 
 What was read and compared with the ledger is remembered, so that it is read once.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -17,6 +16,9 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger.witness.lines import Header, Line
+from dpflow.ledger.witness.log import Log, LogDamaged, LogError, NotBegun
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -24,12 +26,14 @@ class Seen:
     """What was read of one file, or one epoch, and found to be in the ledger.
 
     Attributes:
-        end: Where it ends, in the place's own terms; None if nothing was read.
+        text: Its header as it was written.
+        end: Where it ends, in the log's own terms; None if nothing was read.
         newest: The newest line of each book.
         accounts: The newest line about each account.
         latest: The line that was told last.
     """
 
+    text: str = ""
     header: Header | None = None
     end: Any = None
     newest: dict[str, Line] = field(default_factory=dict)
@@ -65,22 +69,24 @@ class Unseen:
     end: Any
 
 
-class WitnessBase(ABC):
+class Witness:
     """The witness of one ledger.
 
     Args:
-        place: Where it is, for messages; without any secret.
+        log: Where its lines are.
         ledger: Id of the ledger.
     """
 
-    #: What brings a lost one back.
-    advice = "Restore it"
-
-    def __init__(self, place: str, ledger: str) -> None:
-        self.place = place
+    def __init__(self, log: Log, ledger: str) -> None:
+        self.log = log
         self.ledger = ledger
         #: What was compared; replaced when there is another file or epoch.
         self.seen = Seen()
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages; without any secret."""
+        return self.log.place
 
     @property
     def epoch(self) -> int:
@@ -94,15 +100,18 @@ class WitnessBase(ABC):
         header = self.seen.header
         return header is not None and header.whole
 
-    @abstractmethod
     def exists(self) -> bool:
         """Say whether it was begun.
 
         Raises:
             LedgerUnavailable: If the place does not answer.
         """
+        try:
+            self._asked("read", self.log.read, self.seen.text, self.seen.end)
+        except LedgerUnwitnessed:
+            return False
+        return True
 
-    @abstractmethod
     def unseen(self) -> Unseen:
         """Read what was appended since `accept`.
 
@@ -111,8 +120,13 @@ class WitnessBase(ABC):
             LedgerCorrupt: If it is damaged or another ledger's.
             LedgerUnavailable: If it cannot be read.
         """
+        seen = self.seen
+        text, lines, end = self._asked("read", self.log.read, seen.text, seen.end)
+        # An empty file has no header, and must not be taken for one that was not read.
+        if text != seen.text or seen.header is None:
+            seen = self.seen = Seen(text, self._header_of(text))
+        return Unseen(seen, tuple([self._parsed(line) for line in lines]), end)
 
-    @abstractmethod
     def append(self, lines: Sequence[Line]) -> None:
         """Append lines, durably.
 
@@ -120,8 +134,12 @@ class WitnessBase(ABC):
             LedgerUnwitnessed: If it was never begun, or is gone.
             LedgerUnavailable: If they cannot be written; no step may start then.
         """
+        seen = self.seen
+        end = self._asked("write", self.log.append, self._texts(lines), seen.end)
+        # They were just committed: unless others came before them, all is known.
+        if end is not None:
+            seen.note(lines, end)
 
-    @abstractmethod
     def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
         """Begin the witness with what the ledger holds now.
 
@@ -134,8 +152,15 @@ class WitnessBase(ABC):
             LedgerUnavailable: If it cannot be written.
             ConfigurationError: If there is one, and `anew` is not said.
         """
+        text = Header(ledger=self.ledger, epoch=epoch, whole=True).to_text()[:-1]
+        begun = anew or not self.exists()
+        if begun:
+            texts = self._texts(lines)
+            begun = self._asked("write", self.log.begin, epoch, text, texts)
+        if not begun:
+            msg = f"there is a witness of this ledger at {self.place} already"
+            raise ConfigurationError(msg)
 
-    @abstractmethod
     def claim(self, source: str) -> str:
         """Say which ledger governs a data source; this one, if none did yet.
 
@@ -145,6 +170,7 @@ class WitnessBase(ABC):
         Raises:
             LedgerUnavailable: If the place does not answer.
         """
+        return self._asked("write", lambda ledger: self.log.claim(source, ledger))
 
     def accept(self, unseen: Unseen) -> None:
         """Remember that these lines are in the ledger."""
@@ -154,6 +180,20 @@ class WitnessBase(ABC):
         """Read everything; raises as `unseen`."""
         self.seen = Seen()
         return self.unseen().lines
+
+    def _asked(self, verb: str, ask: Callable[..., T], *what: Any) -> T:
+        """Ask the log; what it raises is told in dpflow's words."""
+        try:
+            return ask(self.ledger, *what)
+        except NotBegun:
+            raise self._missing() from None
+        except LogDamaged as error:
+            raise self._damaged(str(error)) from None
+        except (LogError, OSError) as error:
+            raise self._unusable(error, verb) from error
+
+    def _texts(self, lines: Sequence[Line]) -> list[tuple[str, str]]:
+        return [(line.book, line.to_text(self.ledger)[:-1]) for line in lines]
 
     def _header_of(self, text: str) -> Header:
         header = Header.from_text(text)
@@ -172,14 +212,10 @@ class WitnessBase(ABC):
             raise self._damaged(what)
         return line
 
-    def _begun(self) -> ConfigurationError:
-        msg = f"there is a witness of this ledger at {self.place} already"
-        return ConfigurationError(msg)
-
     def _missing(self) -> LedgerUnwitnessed:
         msg = (
             f"there is no witness at {self.place}, so nothing outside the ledger "
-            f"{self.ledger} says that it forgot no charge. {self.advice}, or set "
+            f"{self.ledger} says that it forgot no charge. {self.log.advice}, or set "
             "DPFLOW_WITNESS to the place where it is. On a new machine, and after "
             "checking what the ledger holds, run `dpflow ledger trust`."
         )
@@ -187,8 +223,8 @@ class WitnessBase(ABC):
 
     def _damaged(self, what: str) -> LedgerCorrupt:
         msg = (
-            f"the witness {self.place} cannot be used: {what}. {self.advice} from a "
-            "backup; if there is none, move it away, check the ledger with `dpflow "
+            f"the witness {self.place} cannot be used: {what}. {self.log.advice} from "
+            "a backup; if there is none, move it away, check the ledger with `dpflow "
             "ledger verify` and begin a new witness with `dpflow ledger trust`."
         )
         return LedgerCorrupt(msg, witness=self.place)
@@ -204,4 +240,4 @@ class WitnessBase(ABC):
 
 
 #: Makes the witness of a ledger with this id.
-WitnessAt = Callable[[str], WitnessBase]
+WitnessAt = Callable[[str], Witness]

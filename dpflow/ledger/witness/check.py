@@ -19,7 +19,7 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import Account, epoch_of
 from dpflow.ledger.storage.base import Place, Reading, Storage
-from dpflow.ledger.witness.base import Unseen, WitnessBase
+from dpflow.ledger.witness.base import Unseen, Witness
 from dpflow.ledger.witness.lines import HEAD, TOLD, Line, line_of
 
 #: More lines than these are compared by questions of their own, so many at once.
@@ -48,7 +48,7 @@ class Watch:
         witness: What remembers its charges; None if that was waived.
     """
 
-    def __init__(self, place: str, witness: WitnessBase | None) -> None:
+    def __init__(self, place: str, witness: Witness | None) -> None:
         self.place = place
         self.witness = witness
 
@@ -180,7 +180,7 @@ class Watch:
         return any(map(_is_told, entries))
 
     def _rolled_back(
-        self, reading: Reading, gone: Sequence[Line], witness: WitnessBase
+        self, reading: Reading, gone: Sequence[Line], witness: Witness
     ) -> LedgerRolledBack:
         first, entries = gone[0], {line.place for line in gone}
         newest = reading.load(Keys(books=(first.book,))).book(first.book).number
@@ -210,7 +210,7 @@ class Watch:
             seq=first.number,
         )
 
-    def _older(self, epoch: int, witness: WitnessBase) -> LedgerRolledBack:
+    def _older(self, epoch: int, witness: Witness) -> LedgerRolledBack:
         msg = (
             f"the ledger {self.place} was repaired {epoch} times, but its witness "
             f"{witness.place} knows of {witness.epoch} repairs: this is a copy from "
@@ -289,7 +289,7 @@ def _decisions(reading: Reading, book: str, head: int) -> Iterator[Line]:
 
 
 def begin_anew(
-    storage: Storage, witness: WitnessBase, epoch: int, begun: Sequence[Line]
+    storage: Storage, witness: Witness, epoch: int, begun: Sequence[Line]
 ) -> None:
     """Begin a witness after an older one.
 

@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from dpflow.exceptions import LedgerError
-from dpflow.ledger.witness.base import Seen, Unseen, WitnessBase
+from dpflow.ledger.witness.base import Seen
 from dpflow.ledger.witness.lines import Header, Line
+from dpflow.ledger.witness.log import Found, LogDamaged, NotBegun
 from dpflow.locks import FileLock
 
 T = TypeVar("T")
@@ -49,183 +49,159 @@ class _End(NamedTuple):
     offset: int
 
 
-class FileWitness(WitnessBase):
-    """The witness file of one ledger.
+class FileLog:
+    """The log of one ledger in a file.
 
     Args:
-        path: The file; `enrol` makes it.
-        ledger: Id of the ledger.
+        path: The file; `begin` makes it.
     """
 
     advice = "Restore that file"
 
-    def __init__(self, path: Path, ledger: str) -> None:
-        super().__init__(str(path), ledger)
+    def __init__(self, path: Path) -> None:
+        self.place = str(path)
         self.path = path
         self._large = _LARGE
         #: Open for appending, each for one thread at a time.
         self._files: list[FileLock] = []
 
-    # Reading
-
-    def exists(self) -> bool:
-        """Say whether there is a file; raises if its folder cannot be searched."""
-        try:
-            return self._stat() is not None
-        except OSError as error:
-            raise self._unusable(error, "read") from error
-
-    def unseen(self) -> Unseen:
-        """Read what is new; all of it if it is not the file that was read before."""
-        seen = self.seen
+    def read(self, _: str, header: str, end: _End | None) -> Found:
+        """Return what is new; all of it if it is not the file that was read before."""
         try:
             now = signature(os.stat(self.place))  # noqa: PTH116 (before every charge)
-            if seen.end is not None and seen.end.signature == now:
-                return Unseen(seen, (), seen.end)
-            return self._read(seen, now)
+            if end is not None and end.signature == now:
+                return Found(header, (), end)
+            file = self.path.open("rb")
         except FileNotFoundError:
-            raise self._missing() from None
-        except OSError as error:
-            raise self._unusable(error, "read") from error
-
-    def _read(self, seen: Seen, now: Signature) -> Unseen:
-        with self.path.open("rb") as file:
+            raise NotBegun from None
+        with file:
             first = file.readline()
-            header = self._header_of(first.decode("ascii", "replace").rstrip("\n"))
-            if header != seen.header or seen.end.offset > now[2]:
-                seen = self.seen = Seen(header, _End(None, len(first)))
-            start = seen.end.offset
+            text = first.decode("ascii", "replace").rstrip("\n")
+            again = end is not None and text == header and end.offset <= now[2]
+            start = end.offset if end is not None and again else len(first)
             file.seek(start)
             data = file.read()
         # Part of a line is a crash before its step could start.
-        end = start + data.rfind(b"\n") + 1
-        lines = data[: end - start].decode("ascii", "replace").split("\n")[:-1]
-        found = tuple(self._parsed(line) for line in lines)
-        return Unseen(seen, found, _End(now if now[2] == end else None, end))
+        stop = start + data.rfind(b"\n") + 1
+        lines = data[: stop - start].decode("ascii", "replace").split("\n")[:-1]
+        return Found(text, lines, _End(now if now[2] == stop else None, stop))
 
-    # Writing
+    def append(
+        self, ledger: str, lines: Sequence[tuple[str, str]], end: _End | None
+    ) -> _End | None:
+        """Append lines; a file that grew large is rewritten with fewer."""
+        data = "".join([f"{text}\n" for _, text in lines]).encode()
 
-    def append(self, lines: Sequence[Line]) -> None:
-        """Append lines, durably; a file that grew large is rewritten with fewer."""
-        text = "".join([line.to_text(self.ledger) for line in lines]).encode()
-        seen = self.seen
-
-        def add(descriptor: int) -> None:
+        def add(descriptor: int) -> _End | None:
             before = signature(os.fstat(descriptor))
-            # Own lines were just committed: unless others came before, all is known.
-            known = seen.end is not None and seen.end.signature == before
+            known = end is not None and end.signature == before
             if not known:
                 cut_torn(descriptor)
-            write(descriptor, text)
+            write(descriptor, data)
             sync(descriptor)
-            if known:
-                after = signature(os.fstat(descriptor))
-                seen.note(lines, _End(after, after[2]))
+            if not known:
+                return None
+            after = signature(os.fstat(descriptor))
+            if after[2] >= self._large:
+                # All was compared with the ledger. Should this fail, it is as before.
+                with suppress(OSError):
+                    self._compact(ledger)
+            return _End(after, after[2])
 
-        self._locked(add)
-        if seen.end is not None and seen.end.offset >= self._large:
-            # It was told: should this fail, the next look says so.
-            with suppress(LedgerError):
-                self.compact()
-
-    def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
-        """Begin the file; an old one is kept beside it."""
-        header = Header(ledger=self.ledger, epoch=epoch, whole=True)
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._stat() is None:
-                self._rewrite(header, lines)
-                return
-        except OSError as error:
-            raise self._unusable(error, "write") from error
-        if not anew:
-            raise self._begun()
+            return self._locked(add)
+        except FileNotFoundError:
+            raise NotBegun from None
+
+    def begin(
+        self, _: str, __: int, header: str, lines: Sequence[tuple[str, str]]
+    ) -> bool:
+        """Begin the file; an old one is kept beside it."""
+        texts = [header, *(text for _, text in lines)]
 
         def replace(_: int) -> None:
-            self._keep_old()
-            self._rewrite(header, lines)
+            number = 1
+            while (kept := self.path.with_name(f"{self.path.name}.{number}")).exists():
+                number += 1
+            os.link(self.path, kept)
+            self._rewrite(texts)
 
-        self._locked(replace)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.path.exists():
+            self._locked(replace)
+        else:
+            self._rewrite(texts)
+        return True
 
-    def compact(self) -> None:
-        """Rewrite the file with fewer lines, if all were compared with the ledger."""
-        self._locked(self._compact)
-
-    def _compact(self, _: int) -> None:
-        if self.unseen().lines:
-            return
-        every = self._read_all()
-        newest = [*self.seen.newest.values(), *self.seen.accounts.values()]
-        places = {(line.place, line.hash) for line in newest}
-        older = {
-            (line.place, line.kind, line.hash): line
-            for line in every[:-KEPT]
-            # No later line tells what was decided before it.
-            if line.decides or (line.place, line.hash) in places
-        }
-        kept = [*older.values(), *every[-KEPT:]]
-        header = Header(ledger=self.ledger, epoch=self.epoch, whole=False)
-        end, seen = self._rewrite(header, kept), Seen(header)
-        # Others may have told of more by now, which is read after this end.
-        seen.note(kept, _End(None, end))
-        self.seen, self._large = seen, max(_LARGE, 2 * end)
-
-    def claim(self, source: str) -> str:
-        """Say which ledger governs a data source, by a file that is made once."""
+    def claim(self, source: str, ledger: str) -> str:
+        """Return the first ledger that claimed a source, by a file made once."""
         named = hashlib.sha256(source.encode()).hexdigest()
         path = self.path.parent / "sources" / named
         fresh = path.with_name(f"{named}.{uuid.uuid4().hex}.new")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh.write_text(f"{ledger}\n{source}\n", "utf-8")
+            descriptor = os.open(fresh, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                fresh.write_text(f"{self.ledger}\n{source}\n", "utf-8")
-                descriptor = os.open(fresh, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    sync(descriptor)
-                finally:
-                    os.close(descriptor)
-                # A name for a whole file, or none: the first to ask has it.
-                with suppress(FileExistsError):
-                    os.link(fresh, path)
-                sync_folder(path.parent)
+                sync(descriptor)
             finally:
-                fresh.unlink(missing_ok=True)
-            text = path.read_text("utf-8", "replace")
-        except OSError as error:
-            raise self._unusable(error, "write") from error
-        ledger, _, told = text.partition("\n")
+                os.close(descriptor)
+            # A name for a whole file, or none: the first to ask has it.
+            with suppress(FileExistsError):
+                os.link(fresh, path)
+            sync_folder(path.parent)
+        finally:
+            fresh.unlink(missing_ok=True)
+        text = path.read_text("utf-8", "replace")
+        first, _, told = text.partition("\n")
         if told != f"{source}\n":
             what = f"{path} does not say which ledger governs {source!r}"
-            raise self._damaged(what)
-        return ledger
+            raise LogDamaged(what)
+        return first
 
-    def _read_all(self) -> list[Line]:
-        text = self.path.read_bytes().decode("ascii", "replace")
-        return [self._parsed(line) for line in text.split("\n")[1:-1]]
+    def _compact(self, ledger: str) -> None:
+        """Rewrite the file with the newest line of each book and account, and others.
 
-    def _rewrite(self, header: Header, lines: Iterable[Line]) -> int:
+        Who reads it next compares what was kept once more.
+        """
+        text, *texts = self.path.read_text("ascii", "replace").split("\n")[:-1]
+        header = Header.from_text(text)
+        every = [Line.from_text(each, ledger) for each in texts]
+        if header is None or None in every:
+            # Whoever reads it next says so.
+            return
+        lines = [line for line in every if line is not None]
+        seen = Seen()
+        seen.note(lines, None)
+        newest = [*seen.newest.values(), *seen.accounts.values()]
+        places = {(line.place, line.hash) for line in newest}
+        older = {
+            (line.place, line.kind, line.hash): line
+            for line in lines[:-KEPT]
+            # No later line tells what was decided before it.
+            if line.decides or (line.place, line.hash) in places
+        }
+        fresh = Header(ledger=ledger, epoch=header.epoch, whole=False)
+        kept = [each.to_text(ledger)[:-1] for each in (*older.values(), *lines[-KEPT:])]
+        self._large = max(_LARGE, 2 * self._rewrite([fresh.to_text()[:-1], *kept]))
+
+    def _rewrite(self, texts: Iterable[str]) -> int:
         """Put a new file in the place of the old one, or the old one stays.
 
         Returns:
             Its size.
         """
-        text = header.to_text() + "".join(line.to_text(self.ledger) for line in lines)
+        data = "".join(f"{text}\n" for text in texts).encode()
         fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
         descriptor = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
         try:
-            write(descriptor, text.encode())
+            write(descriptor, data)
             sync(descriptor)
         finally:
             os.close(descriptor)
         fresh.replace(self.path)
         sync_folder(self.path.parent)
-        return len(text)
-
-    def _keep_old(self) -> None:
-        number = 1
-        while (kept := self.path.with_name(f"{self.path.name}.{number}")).exists():
-            number += 1
-        os.link(self.path, kept)
+        return len(data)
 
     def _locked(self, work: Callable[[int], T]) -> T:
         """Do some work with the file open for appending, and other writers away.
@@ -236,20 +212,9 @@ class FileWitness(WitnessBase):
             lock = self._files.pop()
         except IndexError:
             lock = FileLock(self.path, os.O_RDWR | os.O_APPEND)
-        try:
-            found = lock.run(work, _LOCK_SECONDS)
-        except FileNotFoundError:
-            raise self._missing() from None
-        except OSError as error:
-            raise self._unusable(error, "write") from error
+        found = lock.run(work, _LOCK_SECONDS)
         self._files.append(lock)
         return found
-
-    def _stat(self) -> Signature | None:
-        try:
-            return signature(self.path.stat())
-        except FileNotFoundError:
-            return None
 
 
 def signature(status: os.stat_result) -> Signature:

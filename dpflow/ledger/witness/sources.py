@@ -13,7 +13,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.grants import Grant, check_covers, grant_from_facts
 from dpflow.ledger.model import State
 from dpflow.ledger.rows import Term
-from dpflow.ledger.witness.base import WitnessBase
+from dpflow.ledger.witness.base import Witness
 from dpflow.policy import Policy
 
 
@@ -28,7 +28,7 @@ class Sources:
     """
 
     def __init__(
-        self, ledger: str, environment: str | None, witness: WitnessBase | None
+        self, ledger: str, environment: str | None, witness: Witness | None
     ) -> None:
         self.ledger = ledger
         self._environment = environment
