@@ -132,8 +132,8 @@ def current_place(flow: str | None = None) -> Place:
     """
     if not _within_prefect():
         return Place(named=flow)
-    place: Place = import_module("dpflow.prefect.place").current_place()
-    return replace(place, named=flow)
+    place: Place = import_module("dpflow.prefect.place").current_place(named=flow)
+    return place
 
 
 def _within_prefect() -> bool:

@@ -19,7 +19,7 @@ and what its charge holds there:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from operator import add, sub
 from typing import Any, NamedTuple
 
@@ -43,6 +43,7 @@ from dpflow.ledger.rows import (
     Epoch,
     Granted,
     JournalError,
+    Key,
     Release,
     Rows,
     Sums,
@@ -132,10 +133,13 @@ def next_entry(
     head = book_of(rows, book)
     number, amounts = head.number + 1, dict(sorted(amounts.items()))
     moved = _posted(rows, (book, number), kind, amounts, body=body, charge=charge)
-    postings = {
-        account.id: Posting(amounts[account.id], account.settled, account.held)
-        for account in moved
-    }
+    postings = {}
+    for name, account in zip(amounts, moved.values(), strict=True):
+        amount, left = amounts[name], account.held
+        if len(left) != len(amount) or min(left) < 0:
+            what = f"{list(left)} would be held on account {name!r}"
+            raise JournalError(what)
+        postings[name] = Posting(amount, account.settled, left)
     told, text = postings_text(postings), canonical(body)
     columns = Columns(book, number, kind, charge, told, text, at, writer)
     whole = entry_hash(head.hash, columns)
@@ -161,7 +165,8 @@ def follow(rows: Rows, entry: Entry) -> Changes:
         raise JournalError(what)
     amounts = {name: posting[0] for name, posting in postings.items()}
     moved = _posted(rows, (book, number), kind, amounts, body=body, charge=charge)
-    for found, posting in zip(moved, postings.values(), strict=True):
+    # No posting that was read holds less than nothing: that has no canonical form.
+    for found, posting in zip(moved.values(), postings.values(), strict=True):
         if found[3] != posting[1] or found[4] != posting[2]:
             what = (
                 f"it says settled {list(posting.settled)} and held "
@@ -180,7 +185,7 @@ def _posted(
     *,
     body: Mapping[str, Any],
     charge: str | None,
-) -> list[Account]:
+) -> dict[Key, Account]:
     """Return the accounts that an entry moves, as they are after it."""
     rule = _rule_of(kind, amounts)
     ends, settles = rule.ends is not None, rule.settles
@@ -188,9 +193,10 @@ def _posted(
     # What a step draws from its run's preflight is held already.
     holds = rule.holds and "preflight" not in body
     book, number = place
-    mine, moved = f"{book}#", []
+    mine, moved = f"{book}#", dict[Key, Account]()
     for name, amount in amounts.items():
-        before = rows.get(("account", name))
+        key = ("account", name)
+        before = rows.get(key)
         if isinstance(before, Account):
             _, _, _, done, holding, above, told = before
         else:
@@ -201,12 +207,12 @@ def _posted(
         if holds:
             holding = tuple(map(add, holding, amount))
         elif ends:
-            holding = _less(holding, held.get(name, ()))
+            holding = tuple(map(sub, holding, held.get(name, ())))
         if settles:
             done = tuple(map(add, done, amount))
         # A named tuple's own way of making one takes twice as long.
         fields = (name, book, number, done, holding, above, told)
-        moved.append(tuple.__new__(Account, fields))
+        moved[key] = tuple.__new__(Account, fields)
     return _noted(moved, body) if "overdrawn" in body or "told" in body else moved
 
 
@@ -227,40 +233,28 @@ def _misplaced(name: str, mine: str) -> JournalError:
     return JournalError(f"account {name!r} has another number of components")
 
 
-def _noted(moved: Iterable[Account], body: Mapping[str, Any]) -> list[Account]:
+def _noted(moved: Mapping[Key, Account], body: Mapping[str, Any]) -> dict[Key, Account]:
     """Note what an entry says of accounts beside their sums."""
     overdrawn, told = body.get("overdrawn", ()), body.get("told", _NONE)
-    return [
-        account._replace(
+    return {
+        key: account._replace(
             overdrawn=account.overdrawn or account.id in overdrawn,
             told={
                 **account.told,
                 **dict.fromkeys(told.get(account.id, ()), account.entry),
             },
         )
-        for account in moved
-    ]
-
-
-def _less(holding: Amounts, held: Amounts) -> Amounts:
-    """Take what a charge holds on an account out of all that is held there."""
-    left = tuple(map(sub, holding, held))
-    if len(held) != len(holding) or min(left) < 0:
-        what = f"{list(held)} cannot be taken out of {list(holding)}"
-        raise JournalError(what)
-    return left
+        for key, account in moved.items()
+    }
 
 
 # What an entry changes, once its sums are known
 
 
 def _changes(
-    rows: Rows, entry: Entry, head: Book, amounts: Sums, moved: Iterable[Account]
+    rows: Rows, entry: Entry, head: Book, amounts: Sums, moved: Mapping[Key, Account]
 ) -> Changes:
-    kind, changes = entry.kind, Changes()
-    for account in moved:
-        changes["account", account[0]] = account
-    state = KINDS[kind].ends
+    kind, changes, state = entry.kind, Changes(moved), KINDS[entry.kind].ends
     if kind == "reserve":
         _reserve(rows, entry, amounts, changes)
     elif state is not None:
@@ -369,7 +363,7 @@ def _end(rows: Rows, entry: Entry, state: str, changes: Changes) -> None:
             raise JournalError(what)
     name, _, owner, places, _, added, covers, key, epoch = charge
     places = {**places, book: (places[book][0], entry.number)}
-    fields = (name, state, owner, places, rest, added, covers, key, epoch)
+    fields = (name, state, owner, places, rest or _NONE, added, covers, key, epoch)
     changes["charge", name] = tuple.__new__(Charge, fields)
     if key is not None:
         _end_release(rows, entry, key, changes)
@@ -382,8 +376,9 @@ def _end_release(rows: Rows, entry: Entry, key: str, changes: Changes) -> None:
     if not isinstance(kept, Release) or kept.charge != entry.charge:
         return
     if entry.kind == "settle" and entry.body["outcome"] == "completed":
-        made = Release(key, kept.charge, kept.book, "settled", entry.body.get("digest"))
-        changes[place] = made
+        digest = entry.body.get("digest")
+        fields = (key, kept.charge, kept.book, "settled", digest)
+        changes[place] = tuple.__new__(Release, fields)
     elif kept.state == "claimed":
         changes[place] = None
 

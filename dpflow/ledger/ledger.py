@@ -8,11 +8,11 @@ full, for ever.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpflow.accounting.theorem import Outcome
 from dpflow.config import ledger_key
@@ -56,18 +56,6 @@ from dpflow.ledger.writer import writer
 _REMEMBERED = 10_000
 #: Number and kind of the entry that begins a book.
 _FIRST = (1, "open")
-
-
-class _Answered(NamedTuple):
-    """What came of one command.
-
-    Attributes:
-        answer: An error is an answer, too.
-        entries: What the witness is to be told of, if it is of a kind for it.
-    """
-
-    answer: Any
-    entries: Sequence[Entry] = ()
 
 
 class Ledger:
@@ -164,40 +152,35 @@ class Ledger:
             found: Answer | DpflowError = self._one(state, command, others).answer
             return found
 
-    def _decided(self, commands: Sequence[Command], *, again: bool) -> list[_Answered]:
+    def _decided(self, commands: Sequence[Command], *, again: bool) -> list[Decision]:
         if again:
             commands = [replace(command, again=True) for command in commands]
         others = self.sources.others([p for c in commands for p in c.reads])
-        found, entries = list[_Answered](), list[Entry]()
+        found, entries = list[Decision](), list[Entry]()
         changes: Changes = {}
         values: dict[str, str] = {}
         with self.storage.write() as transaction, Readable(self.place):
             state = self._loaded(transaction, commands)
             for command in commands:
-                decision = self._one(state, command, others)
-                state, made = decision.state, decision.entries
-                if made:
-                    entries += made
+                found.append(self._one(state, command, others))
+                state = found[-1].state
+            found += self._signed(state, found)
+            for decision in found:
+                if decision.entries:
+                    entries += decision.entries
                     changes |= decision.changes
                     values |= decision.values
-                told = (*decision.earlier, *made)
-                found.append(_Answered(decision.answer, told))
-            signed = self._signed(state, entries)
-            if signed is not None:
-                entries += signed.entries
-                changes |= signed.changes
-                found.append(_Answered(None, signed.entries))
             if entries:
                 transaction.store(changes, entries, values)
         return found
 
-    def _signed(self, state: State, entries: Sequence[Entry]) -> Decision | None:
+    def _signed(self, state: State, found: Iterable[Decision]) -> Iterator[Decision]:
         """Sign the books that were just opened, if this process has the key."""
-        opened = [entry for entry in entries if (entry.number, entry.kind) == _FIRST]
+        made = [entry for decision in found for entry in decision.entries]
+        opened = [entry for entry in made if (entry.number, entry.kind) == _FIRST]
         key = ledger_key() if opened else None
         if key is None:
-            return None
-        made, changes = list[Entry](), Changes()
+            return
         for entry in opened:
             command = Checkpoint(
                 book=entry.book,
@@ -208,9 +191,7 @@ class Ledger:
             )
             decision = self._one(state, command, {})
             state = decision.state
-            made += decision.entries
-            changes |= decision.changes
-        return Decision(answer=None, state=state, entries=tuple(made), changes=changes)
+            yield decision
 
     def _loaded(self, reading: Reading, commands: Sequence[Command]) -> State:
         """Load what commands need, checked against the witness where one is guarded."""
@@ -218,7 +199,7 @@ class Ledger:
         if any(command.guarded for command in commands):
             look = self.watch.look(keys.books)
             if look is not None:
-                keys = replace(keys, entries=(*keys.entries, *look.places))
+                keys = keys._replace(entries=(*keys.entries, *look.places))
             state = reading.load(keys)
             for book in keys.books:
                 if book not in self._tails:
@@ -253,15 +234,15 @@ class Ledger:
         except DpflowError as error:
             return Decision(answer=error, state=state)
 
-    def _told(self, found: Sequence[_Answered]) -> list[Any]:
+    def _told(self, found: Sequence[Decision]) -> list[Any]:
         """Tell the witness what was decided; a body may start only after that."""
         try:
-            self.watch.tell([entry for each in found for entry in each.entries])
+            self.watch.tell([entry for each in found for entry in _news(each)])
         except LedgerError as error:
             return [self._untold(each, error) for each in found]
         return [each.answer for each in found]
 
-    def _untold(self, found: _Answered, error: LedgerError) -> Any:
+    def _untold(self, found: Decision, error: LedgerError) -> Any:
         """Give a charge back of which the witness could not be told.
 
         No body has started. Of anything else that was decided the witness hears when
@@ -270,7 +251,7 @@ class Ledger:
         if isinstance(found.answer, Granted):
             with suppress(DpflowError):
                 self.void(found.answer.reservation, reason="not witnessed")
-        elif not self.watch.is_told(found.entries):
+        elif not self.watch.is_told(_news(found)):
             return found.answer
         # One for each: a traceback belongs to who raises it.
         return type(error)(error.message, **error.details)
@@ -420,6 +401,11 @@ def check_environment(place: str, serves: str | None, runs: str | None) -> None:
             "DPFLOW_LEDGER_URL to the ledger of its own environment."
         )
         raise ConfigurationError(msg)
+
+
+def _news(decision: Decision) -> Iterable[Entry]:
+    """Return the entries of which the witness may not have heard."""
+    return (*decision.earlier, *decision.entries)
 
 
 def _raised(answer: Any) -> Any:

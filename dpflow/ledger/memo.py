@@ -19,16 +19,16 @@ def by_identity(function: Callable[P, R]) -> Callable[P, R]:
     Only for objects that never change: frozen policies and costs, rules once they are
     made. An equal object is another one and is asked about again.
     """
-    return _remembering(function, _ids)
+    return _remembering(function, id)
 
 
 def by_parts(function: Callable[P, R]) -> Callable[P, R]:
     """Remember as `by_identity`; texts, whole numbers and tuples are what they hold."""
-    return _remembering(function, _parts)
+    return _remembering(function, _part)
 
 
 def _remembering(
-    function: Callable[P, R], key_of: Callable[[tuple[object, ...]], object]
+    function: Callable[P, R], mark: Callable[[object], object]
 ) -> Callable[P, R]:
     known: dict[object, tuple[R, tuple[object, ...]]] = {}
 
@@ -36,7 +36,7 @@ def _remembering(
     def remembered(*things: P.args, **named: P.kwargs) -> R:
         if named:
             return function(*things, **named)
-        key = key_of(things)
+        key = tuple(map(mark, things))
         found = known.get(key)
         if found is None:
             if len(known) >= _MOST:
@@ -48,19 +48,9 @@ def _remembering(
     return remembered
 
 
-def _ids(things: tuple[object, ...]) -> tuple[int, ...]:
-    return tuple(map(id, things))
-
-
-def _parts(things: tuple[object, ...]) -> tuple[object, ...]:
-    return tuple(
-        [
-            each
-            if type(each) in _BY_VALUE
-            # No whole number that is asked about is negative.
-            else _parts(each)
-            if isinstance(each, tuple)
-            else -id(each)
-            for each in things
-        ]
-    )
+def _part(thing: object) -> object:
+    """Return what differs if a thing is another one."""
+    if not isinstance(thing, tuple):
+        # No whole number that is asked about is negative.
+        return thing if type(thing) in _BY_VALUE else -id(thing)
+    return tuple([each if type(each) in _BY_VALUE else _part(each) for each in thing])

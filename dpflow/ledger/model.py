@@ -54,8 +54,7 @@ class Reach(IntEnum):
     TERMS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
+class Keys(NamedTuple):
     """The rows that a command needs, by their names.
 
     Attributes:
@@ -72,7 +71,7 @@ class Keys:
     """
 
     books: tuple[str, ...] = ()
-    gates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gates: Mapping[str, tuple[str, ...]] = _NOTHING
     charges: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
@@ -257,9 +256,7 @@ class Reserve(Command):
         for step in steps:
             for policy in (*step.policies, *step.populations):
                 known = gates.get(policy.dataset, ())
-                gates[policy.dataset] = tuple(
-                    dict.fromkeys((*known, *places_of(policy, step)))
-                )
+                gates[policy.dataset] = _both(known, places_of(policy, step))
         runs = (request.covers, *request.preflights, request.flow_run)
         around = (*runs, *request.enclosing_runs)
         sources = [p.source for p in request.policies if p.source is not None]
@@ -371,14 +368,14 @@ class Decision(NamedTuple):
     earlier: Sequence[Entry] = ()
 
 
+@dataclass(slots=True)
 class Pen:
     """Writes entries one after another, each on the state after the one before."""
 
-    def __init__(self, state: State, command: Command) -> None:
-        self.state = state
-        self.command = command
-        self.entries: list[Entry] = []
-        self.changes: Changes = {}
+    state: State
+    command: Command
+    entries: list[Entry] = field(default_factory=list)
+    changes: Changes = field(default_factory=dict)
 
     def write(
         self,

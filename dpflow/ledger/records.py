@@ -112,12 +112,28 @@ class Request:
         """Everything that nobody else may change while the step is decided."""
         return sorted({*self.datasets, *(each.dataset for each in self.populations)})
 
-    def fingerprint(self) -> str:
-        """Return a digest of everything that must agree when an id is sent again."""
-        datasets = sorted(self.datasets)
-        parts = [datasets, described(self.cost), self.step, self.flow, self.flow_run]
-        parts += [each.fingerprint() for each in self.planned]
-        return digest(canonical([*parts, self.release_key, *self.partitions]))
+    def told(self) -> dict[str, Any]:
+        """Return what every entry about it says."""
+        return {
+            "step": self.step,
+            "flow": self.flow,
+            "flow_run": self.flow_run,
+            "cost": described(self.cost),
+            "datasets": self.datasets,
+            "partitions": list(self.partitions),
+        }
+
+    @property
+    def plan(self) -> str | None:
+        """For a preflight, a digest of its steps."""
+        steps = [[each.told(), each.release_key] for each in self.planned]
+        return digest(canonical(steps)) if steps else None
+
+    def made(self, body: Mapping[str, Any]) -> bool:
+        """Say whether an entry reserved for this request, or for the same again."""
+        told = {**self.told(), "key": self.release_key, "planned": self.plan}
+        alike = sorted(told.pop("datasets")) == sorted(body["datasets"])
+        return alike and all(body.get(name) == said for name, said in told.items())
 
 
 @by_identity

@@ -190,18 +190,18 @@ GATES = [
 ADMIT = [
     Mutant(
         "an id may be sent with any request",
-        "if not same:\n        msg = (",
-        OFF + "\n        msg = (",
+        "if not (mine and request.made(made)):",
+        "if not mine:",
     ),
     Mutant(
         "an owner may send another's id",
-        "request.fingerprint(),\n        request.owner,",
-        "request.fingerprint(),\n        charge.owner,",
+        '== (request.owner, "open")',
+        '== (charge.owner, "open")',
     ),
     Mutant(
         "an id that ended is granted again",
-        'request.owner,\n        "open",\n    )',
-        "request.owner,\n        charge.state,\n    )",
+        'mine = (charge.owner, charge.state) == (request.owner, "open")',
+        "mine = charge.owner == request.owner",
     ),
     Mutant(
         "a release is made twice at once",
@@ -447,7 +447,7 @@ TERMS = [
     ),
     Mutant(
         "more is carved than is left",
-        "if not gate.admits(Tally(amount)):\n                raise _too_much",
+        "if not gate.admits(amount):\n                raise _too_much",
         "if False:\n                raise _too_much",
         ("office",),
     ),
@@ -474,7 +474,7 @@ TERMS = [
 JOURNAL = [
     Mutant(
         "a settlement keeps what was held",
-        "holding = _less(holding, held.get(name, ()))",
+        "holding = tuple(map(sub, holding, held.get(name, ())))",
         "pass",
         ("law", "model"),
     ),
@@ -606,13 +606,12 @@ SHELL = [
     Mutant(
         "a request that failed leaves traces",
         "return Decision(answer=error, state=state)",
-        "return Decision(\n                answer=error,\n                state=state,\n"
-        "                entries=tuple(state.entries.values()),\n            )",
+        "return Decision(error, state, tuple(state.entries.values()))",
         ("model", "decisions"),
     ),
     Mutant(
         "the witness hears of nothing",
-        "self.watch.tell([entry for each in found for entry in each.entries])",
+        "self.watch.tell([entry for each in found for entry in _news(each)])",
         "pass",
         ("witness",),
     ),

@@ -17,6 +17,7 @@ from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter, Odometer, Rule
 from dpflow.accounting.tightening import admits_less
 from dpflow.exceptions import DpflowError
+from dpflow.ledger.audit.pinned import is_taken_off
 from dpflow.ledger.decision.gates import gate_rule, gates_text, split
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.model import rule_of
@@ -215,7 +216,7 @@ def _check_pins(term: Term) -> None:
     for place, told in facts["gates"].items():
         made = wanted.get(place)
         # A flow that was taken off keeps the gate under which it was charged.
-        if not (place in wanted or _is_taken_off(facts["pinned"], place)) or (
+        if not (place in wanted or _took_off(facts["pinned"], place)) or (
             place in wanted and not _is_pinned(told, made)
         ):
             what = f"a gate is not the one that term {term.number} pinned: {place!r}"
@@ -225,12 +226,8 @@ def _check_pins(term: Term) -> None:
         raise JournalError(what)
 
 
-def _is_taken_off(pinned: Mapping[str, Any], place: str) -> bool:
-    """Say whether a gate is of a flow that may not use the dataset any more."""
-    name = place.partition("/")[2]
-    return (
-        bool(name) and name not in pinned["flows"] and pinned["other_flows"] != "allow"
-    )
+def _took_off(pinned: Mapping[str, Any], place: str) -> bool:
+    return is_taken_off(pinned, place.partition("/")[2])
 
 
 def _is_pinned(told: Mapping[str, Any] | None, made: Mapping[str, Any] | None) -> bool:
@@ -250,7 +247,7 @@ def _check_tighter(before: Term | None, after: Term) -> None:
     pinned = after.facts["pinned"]
     for place in before.facts["gates"]:
         kind, _, name = place.partition("/")
-        if _is_taken_off(pinned, place):
+        if _took_off(pinned, place):
             continue  # no step asks it any more
         old, new = gate_rule(before, kind, name), gate_rule(after, kind, name)
         if old is not None and (new is None or not _is_tighter(old, new)):

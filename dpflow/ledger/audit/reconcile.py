@@ -22,6 +22,7 @@ from dpflow.ledger.audit.lost import (
     lost_decisions,
     perhaps_lost,
 )
+from dpflow.ledger.audit.pinned import is_taken_off
 from dpflow.ledger.decision.gates import gate_at, remainder, split
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
@@ -351,8 +352,7 @@ def _is_taken_off(state: State, account: str) -> bool:
     book, number, kind, name, _ = split(account)
     for term in state.terms(book):
         if term.number == number and kind in ("flow", "odometer"):
-            pinned = term.facts["pinned"]
-            return name not in pinned["flows"] and pinned["other_flows"] != "allow"
+            return is_taken_off(term.facts["pinned"], name)
     return False
 
 

@@ -90,35 +90,31 @@ def reserve(state: State, command: Reserve) -> Decision:
     request, pen = command.request, Pen(state, command)
     charge = state.charge(request.reservation)
     if charge is not None:
-        return pen.decided(*_known(state, request, charge))
+        return _known(pen, request, charge)
     before = released(state, request)
     if before is not None:
         return pen.decided(before)
     taken = None if request.covers is None else reopened(pen, request)
     if taken is not None:
-        return pen.decided(*taken)
+        return taken
     case = _case(pen, command)
     body = _body(pen.state, case, command.facts)
     return pen.decided(_refused(pen, case, body) or _held(pen, case, body))
 
 
-def _known(state: State, request: Request, charge: Charge) -> tuple[Any, ...]:
+def _known(pen: Pen, request: Request, charge: Charge) -> Decision:
     """Answer an id that was sent before exactly as it was answered then."""
-    entries = state.all_made(charge)
+    entries = pen.state.all_made(charge)
     made = entries[0].body
-    same = (made["fingerprint"], charge.owner, charge.state) == (
-        request.fingerprint(),
-        request.owner,
-        "open",
-    )
-    if not same:
+    mine = (charge.owner, charge.state) == (request.owner, "open")
+    if not (mine and request.made(made)):
         msg = (
             f"reservation {request.reservation} was made for another request or is "
             f"{charge.state} already; every execution needs an id of its own"
         )
         raise ReservationConflict(msg, reservation=request.reservation)
     found = Granted(reservation=charge.id, accounts=tuple(made["accounts"]))
-    return found, {}, entries
+    return pen.decided(found, earlier=entries)
 
 
 def released(state: State, request: Request) -> Replayed | Busy | None:
@@ -305,7 +301,6 @@ def _journal_refusal(
             **body,
             "account": told[0][0].id,
             "runs": [run for run in dict.fromkeys(runs) if run is not None],
-            "flow_run": request.flow_run,
             "halts": [gate.id for gate, _ in here if gate.kind == "odometer"],
         }
         amounts = {gate.id: amount.amounts for gate, amount in here}
@@ -322,12 +317,12 @@ def _held(pen: Pen, case: _Case, body: Mapping[str, Any]) -> Granted:
     shared = {
         **body,
         "owner": request.owner,
-        "fingerprint": request.fingerprint(),
         "accounts": accounts,
-        "flow_run": request.flow_run,
     }
     if request.release_key is not None:
         shared |= {"key": request.release_key}
+    if request.planned:
+        shared |= {"planned": request.plan}
     if (epoch := epoch_of(state.rows)) > 0:
         shared |= {"epoch": epoch}
     if case.cover is not None and case.drawn:
@@ -357,13 +352,9 @@ def _body(state: State, case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]
     told: dict[str, Any] = {
         **facts,
         **request.body,
+        **request.told(),
         "policy": {term.book: term.facts["policy_hash"] for term in case.terms},
-        "step": request.step,
-        "flow": request.flow,
-        "cost": described(request.cost),
         "release_key": request.key_text or None,
-        "datasets": request.datasets,
-        "partitions": list(request.partitions),
         "units": {gate.id: gate.size for gate in gates if gate.size != 1},
     }
     if request.covers is not None:

@@ -154,14 +154,13 @@ class Gate(NamedTuple):
             return None
         return remainder(self.rule.limit, self.used)
 
-    def overdrawn_by(self, settled: Tally, held: Tally) -> bool:
-        """Say whether new sums break what the account's filter promised.
+    def overdrawn_by(self, amount: Tally) -> bool:
+        """Say whether a charge breaks what the account's filter promised.
 
         Not where a tightened limit is below what was charged before: that was
         admitted, and the account only admits nothing more.
         """
-        total = settled + held
-        grew = not total.fits_within(self.used)
+        total, grew = self.used + amount, any(amount.amounts)
         return grew and isinstance(self.rule, Filter) and not self.rule.admits(total)
 
 

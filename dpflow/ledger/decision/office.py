@@ -93,7 +93,7 @@ def amend(state: State, command: Amend) -> Decision:
             "under which no body runs. Amend the step that cost more."
         )
         raise ReservationConflict(msg, reservation=charge.id)
-    extra: dict[str, tuple[Gate, Amounts]] = {}
+    extra: list[tuple[Gate, Tally]] = []
     made = state.all_made(charge)
     for entry in made:
         units = entry.body.get("units", {})
@@ -105,7 +105,7 @@ def amend(state: State, command: Amend) -> Decision:
             others = remainder(gate.used, Tally(known))
             more = remainder(gate.price(command.cost, others), Tally(known))
             if any(more.amounts):
-                extra[name] = (gate, more.amounts)
+                extra.append((gate, more))
     reserved = made[0].body["cost"]
     if not extra:
         msg = (
@@ -153,11 +153,11 @@ def prior(state: State, command: Prior) -> Decision:
         officers = officers_of(terms[0])
         check_officer(officers, request.datasets[0], who, "carve its budget")
     gates = gates_of(pen.state, request, terms)
-    asked = {gate.id: (gate, gate.price(request.cost).amounts) for gate in gates}
+    asked = [(gate, gate.price(request.cost)) for gate in gates]
     claims = _evidence(pen.state, command, terms)
     if command.grant is not None:
-        for gate, amount in asked.values():
-            if not gate.admits(Tally(amount)):
+        for gate, amount in asked:
+            if not gate.admits(amount):
                 raise _too_much(command, gate)
     body: dict[str, Any] = {
         **command.facts,
@@ -207,7 +207,7 @@ def _too_much(command: Prior, gate: Gate) -> BudgetRefused:
 def _raised(
     pen: Pen,
     kind: str,
-    extra: Mapping[str, tuple[Gate, Amounts]],
+    extra: Sequence[tuple[Gate, Tally]],
     body: Mapping[str, Any],
     *,
     charge: str | None = None,
@@ -216,36 +216,28 @@ def _raised(
 ) -> tuple[Posted, ...]:
     """Write entries that raise what accounts have settled, one for each book."""
     found = []
-    mine = (gate.dataset for gate, _ in extra.values())
-    for book in dict.fromkeys((*books, *mine)):
-        here = {n: pair for n, pair in extra.items() if pair[0].dataset == book}
-        overdrawn = [
-            name
-            for name, (gate, amount) in here.items()
-            if gate.overdrawn_by(gate.settled + Tally(amount), gate.held)
-        ]
+    for book in dict.fromkeys((*books, *(gate.dataset for gate, _ in extra))):
+        here = [(gate, amount) for gate, amount in extra if gate.dataset == book]
+        overdrawn = [gate.id for gate, amount in here if gate.overdrawn_by(amount)]
         told = dict(body)
         if claims is not None:
             told["claims"] = claims[book]
         if overdrawn:
             told["overdrawn"] = overdrawn
-        amounts = {name: amount for name, (_, amount) in here.items()}
+        amounts = {gate.id: amount.amounts for gate, amount in here}
         entry = pen.write(book, kind, amounts, told, charge=charge)
-        found += [
-            Posted(
-                account=name,
-                entry=entry.number,
-                amount=gate.rule.named(Tally(amount)),
-                state=_state_after(gate, overdrawn),
+        for gate, amount in here:
+            # A freeze hides all other states.
+            over = gate.state == "open" and gate.id in overdrawn
+            found.append(
+                Posted(
+                    account=gate.id,
+                    entry=entry.number,
+                    amount=gate.rule.named(amount),
+                    state="overdrawn" if over else gate.state,
+                )
             )
-            for name, (gate, amount) in here.items()
-        ]
     return tuple(found)
-
-
-def _state_after(gate: Gate, overdrawn: Sequence[str]) -> str:
-    """Return the state of an account that was charged; a freeze hides all others."""
-    return "overdrawn" if gate.state == "open" and gate.id in overdrawn else gate.state
 
 
 def repair(state: State, command: Repair) -> Decision:
@@ -281,10 +273,8 @@ def _repaired(pen: Pen, command: Repair, book: str, loss: Loss) -> tuple[Posted,
     if pen.state.newest(book) is None and policy is not None and loss.amounts:
         with suppress(PolicyNotApplied, PolicyChanged):
             governing(pen, policy, applies=True)
-    extra = {
-        name: (_gate_again(pen.state, name), amount)
-        for name, amount in loss.amounts.items()
-    }
+    amounts = loss.amounts.items()
+    extra = [(_gate_again(pen.state, name), Tally(amount)) for name, amount in amounts]
     numbers = {split(name)[1] for name in loss.amounts}
     terms = [term for term in pen.state.terms(book) if term.number in numbers]
     body = {

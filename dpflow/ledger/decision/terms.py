@@ -101,18 +101,12 @@ def opened(
     """
     before = pen.state.newest(policy.dataset)
     number = 1 if before is None else before.number + 1
-    pinned = policy.pinned()
-    gates = gates_text(pinned)
+    copied = copy_of(policy, policy.pinned())
     kind = "population" if policy.dataset.startswith(PREFIX) else "dataset"
-    rule = json.loads(gates[kind]["rule"])
-    hashed = digest(canonical(pinned))
+    rule = json.loads(copied["gates"][kind]["rule"])
     term = {
+        **copied,
         "number": number,
-        "pinned": pinned,
-        "declared": policy.declared(),
-        "declared_hash": declared_hash(policy),
-        "policy_hash": hashed,
-        "gates": gates,
         "opened": {name: rule[name] for name in ("epsilon", "delta")},
         "because": because,
         "at": pen.command.at,
@@ -120,10 +114,22 @@ def opened(
     }
     if grant is not None:
         term["grant"] = grant
-    told = {**pen.command.facts, **facts, "because": because, "policy": hashed}
+    said = {"because": because, "policy": copied["policy_hash"]}
+    told = {**pen.command.facts, **facts, **said}
     named = {**source_claim(policy), **(claims or {})}
     pen.write(policy.dataset, "open", {}, {**told, "term": term, "claims": named})
     return known_newest(pen.state, policy.dataset)
+
+
+def copy_of(policy: Policy, pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a term holds of its policy's file."""
+    return {
+        "pinned": pinned,
+        "declared": policy.declared(),
+        "declared_hash": declared_hash(policy),
+        "policy_hash": digest(canonical(pinned)),
+        "gates": gates_text(pinned),
+    }
 
 
 def source_claim(policy: Policy) -> dict[str, str]:
