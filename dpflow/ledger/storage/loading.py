@@ -199,6 +199,7 @@ class Loading:
                 raise JournalError(what)
 
     def _is_whole(self, account: str) -> bool:
+        """Say whether every account of its book was asked for."""
         return account.partition("#")[0] in self._keys.whole
 
     def _check_book(self, row: Book) -> None:
