@@ -85,7 +85,7 @@ def _why_not(function: Any) -> str:
     """Say why no DP step can be made of something callable, if so."""
     if getattr(function, _CHARGES, False) is True:
         return "is a DP step already, and would be charged twice. Use one decorator."
-    kinds = _kinds(function)
+    kinds = _kinds(type(function))
     if "prefect.flows.Flow" in kinds:
         return (
             "is a Prefect flow, whose arguments Prefect keeps in its database. Make "
@@ -99,9 +99,10 @@ def _why_not(function: Any) -> str:
     return ""
 
 
-def _kinds(value: object) -> set[str]:
-    """Return the classes of a value by name: this room does without Prefect."""
-    return {f"{cls.__module__}.{cls.__name__}" for cls in type(value).__mro__}
+@functools.lru_cache(maxsize=256)
+def _kinds(kind: type) -> frozenset[str]:
+    """Return the classes of a type by name: this room does without Prefect."""
+    return frozenset(f"{cls.__module__}.{cls.__name__}" for cls in kind.__mro__)
 
 
 def check_output(step: str, value: object) -> None:
@@ -110,7 +111,10 @@ def check_output(step: str, value: object) -> None:
     Raises:
         ReleaseError: If it is one.
     """
-    if not any(is_later(value) for is_later in _LATER) and not _kinds(value) & _FUTURES:
+    if (
+        not any(is_later(value) for is_later in _LATER)
+        and not _kinds(type(value)) & _FUTURES
+    ):
         return
     if inspect.iscoroutine(value):
         value.close()
