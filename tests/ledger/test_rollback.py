@@ -28,7 +28,7 @@ from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.entry import Columns, entry_of
 from dpflow.ledger.records import Granted
-from dpflow.ledger.storage.columns import columns_of_row
+from dpflow.ledger.storage.texts import key_text, row_text
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.file import FileLog
 from tests.ledger.support import (
@@ -143,11 +143,7 @@ def copied_without_log(host: Host) -> None:
 
 def created_anew(host: Host) -> None:
     """An image brings the ledger as it was when the image was made: empty."""
-    for table in ("entry", *TABLES):
-        edit(host.path, f"DELETE FROM {table}")
-
-
-TABLES = ("book", "term", "account", "charge", "release", "run", "granted", "claim")
+    edit(host.path, "DELETE FROM entry", "DELETE FROM row")
 
 
 def fit_rows(path: Path) -> None:
@@ -162,14 +158,11 @@ def fit_rows(path: Path) -> None:
             previous = told
     fold.end()
     assert fold.bad == {}
-    for table in TABLES:
-        edit(path, f"DELETE FROM {table}")
+    edit(path, "DELETE FROM row")
     with closing(sqlite3.connect(path)) as connection:
-        for (kind, *_), row in fold.rows.items():
-            if kind in TABLES:
-                values = columns_of_row(row, {})
-                marks = ", ".join("?" * len(values))
-                connection.execute(f"INSERT INTO {kind} VALUES ({marks})", values)
+        for key, row in fold.rows.items():
+            values = key_text(key), row_text(row)
+            connection.execute("INSERT INTO row (key, value) VALUES (?, ?)", values)
         connection.commit()
 
 

@@ -300,7 +300,7 @@ def test_a_witness_that_was_begun_anew_knows_them(path: Place, tmp_path: Path) -
     assert reconcile(ledger, {"a": BASIC}, because="restored").agrees
     ledger.close()
     take_back(path, before)
-    edit(path, "UPDATE ledger SET epoch = 0")
+    edit(path, "DELETE FROM row WHERE key = 'epoch:'")
     ledger = open_ledger(url(path), witness=witness)
     assert [
         lost.gates for lost in reconcile(ledger, {"a": BASIC}, because="x").lost

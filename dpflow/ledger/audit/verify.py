@@ -25,7 +25,7 @@ from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.audit.gates import Admissions, first_beyond, hidden_overdraft
 from dpflow.ledger.checkpoint import forged, miscounted, points_of, rows_from, sums_of
 from dpflow.ledger.checkpoint import signed as signed_now
-from dpflow.ledger.entry import Entry
+from dpflow.ledger.entry import Entry, parsed
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.orders import Checkpoint
@@ -133,7 +133,7 @@ class _Verification:
     def checkpoints(self, *, sign_new: bool) -> None:
         """Read the signed checkpoints, and check who signed them."""
         with self.ledger.storage.read() as reading:
-            books = [row for row in reading.kept("book") if row[1]]
+            books = [parsed(row[1]) for row in reading.kept("book")]
             for name, *_ in books:
                 self._points[name] = self._read_points(reading, name)
         self.report.checkpoints = sum(map(len, self._points.values()))

@@ -32,8 +32,8 @@ from dpflow.ledger.storage.base import (
     first_edition,
     read_only_error,
 )
-from dpflow.ledger.storage.columns import statements
 from dpflow.ledger.storage.server import Connection, Server, abandon, is_stale
+from dpflow.ledger.storage.texts import statements
 from dpflow.ledger.storage.trips import Snapshot, Trips
 from dpflow.ledger.storage.wire import Wire
 
