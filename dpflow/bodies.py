@@ -105,7 +105,7 @@ def _kinds(kind: type) -> frozenset[str]:
     return frozenset(f"{cls.__module__}.{cls.__name__}" for cls in kind.__mro__)
 
 
-def check_output(step: str, value: object) -> None:
+def check_output(step: str, value: Any) -> None:
     """Refuse an output that is yet to be computed: that would be outside the guard.
 
     Raises:
