@@ -85,7 +85,7 @@ def _why_not(function: Any) -> str:
     """Say why no DP step can be made of something callable, if so."""
     if getattr(function, _CHARGES, False) is True:
         return "is a DP step already, and would be charged twice. Use one decorator."
-    kinds = _kinds(type(function))
+    kinds = _kinds(function)
     if "prefect.flows.Flow" in kinds:
         return (
             "is a Prefect flow, whose arguments Prefect keeps in its database. Make "
@@ -99,22 +99,18 @@ def _why_not(function: Any) -> str:
     return ""
 
 
-@functools.lru_cache(maxsize=256)
-def _kinds(kind: type) -> frozenset[str]:
-    """Return the classes of a type by name: this room does without Prefect."""
-    return frozenset(f"{cls.__module__}.{cls.__name__}" for cls in kind.__mro__)
+def _kinds(value: object) -> set[str]:
+    """Return the classes of a value by name: this room does without Prefect."""
+    return {f"{cls.__module__}.{cls.__name__}" for cls in type(value).__mro__}
 
 
-def check_output(step: str, value: Any) -> None:
+def check_output(step: str, value: object) -> None:
     """Refuse an output that is yet to be computed: that would be outside the guard.
 
     Raises:
         ReleaseError: If it is one.
     """
-    if (
-        not any(is_later(value) for is_later in _LATER)
-        and not _kinds(type(value)) & _FUTURES
-    ):
+    if not any(is_later(value) for is_later in _LATER) and not _kinds(value) & _FUTURES:
         return
     if inspect.iscoroutine(value):
         value.close()
