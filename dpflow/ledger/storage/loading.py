@@ -191,12 +191,16 @@ class Loading:
         for name in names:
             key = ("account", name)
             row = self._rows.get(key)
-            if row is None and key in self._asked:
+            if row is None and (key in self._asked or self._is_whole(name)):
                 what = f"account {name!r} is not there"
                 raise JournalError(what)
             if isinstance(row, Account) and row.entry < number:
                 what = f"account {name!r} is not as entry {number} left it"
                 raise JournalError(what)
+
+    def _is_whole(self, account: str) -> bool:
+        """Say whether every account of its book was asked for."""
+        return account.partition("#")[0] in self._keys.whole
 
     def _check_book(self, row: Book) -> None:
         if self._entry(row.name, row.number).hash != row.hash:
