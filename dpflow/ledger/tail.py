@@ -1,8 +1,8 @@
-"""What is checked of books besides their rows: their ends, and the entries before.
+"""What is checked of books besides their rows: the entries before their ends.
 
-Each decision checks the ends of the books that it reads, and every row. A process's
-first one about a book reads some entries before its end as well, so that damage done
-while no process ran is noticed by the next step. `verify` reads all of them.
+Loading checks each row and the ends of the books. A process's first decision about a
+book reads some entries before its end as well, so that damage done while no process
+ran is noticed by the next step. `verify` reads all of them.
 """
 
 from __future__ import annotations
@@ -38,16 +38,12 @@ def check_tail(reading: Reading, state: State, book: str, place: str) -> None:
     tail = list(islice(reading.newest(book), TAIL))
     problem = _broken(tail, state.book(book).number) or _misplaced(tail, state)
     if problem is not None:
-        raise _disagrees(problem, place)
-
-
-def _disagrees(problem: str, place: str) -> LedgerCorrupt:
-    msg = (
-        f"the ledger {place} does not agree with its journal. {problem}. Someone "
-        "edited the ledger, or it is damaged: `dpflow ledger verify` shows all of "
-        "it; restore a backup before any further step."
-    )
-    return LedgerCorrupt(msg, ledger=place)
+        msg = (
+            f"the ledger {place} does not agree with its journal. {problem}. Someone "
+            "edited the ledger, or it is damaged: `dpflow ledger verify` shows all of "
+            "it; restore a backup before any further step."
+        )
+        raise LedgerCorrupt(msg, ledger=place)
 
 
 def _broken(tail: Iterable[Entry], number: int) -> str | None:

@@ -942,6 +942,17 @@ def test_sums_edited_on_both_sides_are_noticed(ledger: Ledger, path: Place) -> N
         ledger.reserve(request(ledger, "0.8"))
 
 
+def test_an_account_that_is_gone_is_missed_where_a_whole_book_is_read(
+    ledger: Ledger, path: Place
+) -> None:
+    """Nobody asks for it by its name there; the newest entry moved it."""
+    granted(ledger, "0.8")
+    edit(path, "DELETE FROM account")
+    gone = pytest.raises(LedgerCorrupt, match="account 'a#1' is not there")
+    with ledger.storage.read() as reading, gone:
+        reading.load(Keys(whole=("a",)))
+
+
 def test_an_unedited_ledger_goes_on(ledger: Ledger, path: Place) -> None:
     """The control of the tests above: dropping the triggers alone changes nothing."""
     ledger.settle(granted(ledger, "0.8"))

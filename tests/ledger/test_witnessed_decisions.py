@@ -94,6 +94,8 @@ def take_back(path: Place, rows: Rows) -> None:
 
 
 def _quoted(value: object) -> str:
+    if isinstance(value, int):
+        return str(value)
     text = str(value).replace("'", "''")
     return "NULL" if value is None else f"'{text}'"
 
