@@ -85,8 +85,8 @@ class Loading:
                 if value is not None:
                     self._values[key[1]] = value
                 follow = self.FOLLOW.get(key[0])
-                if follow is not None:
-                    more.update(dict.fromkeys(follow(self, row)))
+                if follow is not None and (keys := follow(self, row)):
+                    more.update(dict.fromkeys(keys))
             wanted = [key for key in more if key not in asked]
         for key in self._needed - rows.keys():
             what = f"{key[0]} {key[1]!r} is not there"
@@ -191,12 +191,16 @@ class Loading:
         for name in names:
             key = ("account", name)
             row = self._rows.get(key)
-            if row is None and key in self._asked:
+            if row is None and (key in self._asked or self._is_whole(name)):
                 what = f"account {name!r} is not there"
                 raise JournalError(what)
             if isinstance(row, Account) and row.entry < number:
                 what = f"account {name!r} is not as entry {number} left it"
                 raise JournalError(what)
+
+    def _is_whole(self, account: str) -> bool:
+        whole = self._keys.whole
+        return bool(whole) and account.partition("#")[0] in whole
 
     def _check_book(self, row: Book) -> None:
         if self._entry(row.name, row.number).hash != row.hash:
