@@ -81,7 +81,7 @@ def _repeat(storage: SqliteStorage, first: Sequence[Entry], times: int) -> None:
         for like, name in product(first[-2:], names):
             body = dict(like.body)
             if like.kind == "reserve":
-                body |= {"flow_run": name, "fingerprint": name * 2, "key": name * 2}
+                body |= {"flow_run": name, "key": name * 2}
             entry, made = next_entry(
                 rows,
                 like.book,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
-import uuid
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
@@ -208,7 +208,7 @@ def _asked(
         parts = ["run", *common, run, *what]
     flow = charged_flow(policies, place)
     request = Request(
-        reservation=uuid.uuid4().hex,
+        reservation=os.urandom(16).hex(),
         owner=owner_of(project),
         policies=policies,
         populations=project.policies.populations_of(policies),

@@ -99,7 +99,10 @@ def fill(template: str, public: Mapping[str, Any]) -> Name:
         between[-1] += literal
         if field is None:
             continue
-        value, _ = formatter.get_field(field, (), public)
+        if field in public:
+            value = _whole(field, public[field])
+        else:
+            value, _ = formatter.get_field(field, (), public)
         value = formatter.convert_field(value, conversion)
         filled = formatter.vformat(form, (), public) if form else ""
         texts.append(_without_address(field, formatter.format_field(value, filled)))

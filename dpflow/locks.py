@@ -279,7 +279,7 @@ class FileLock:
     def _open(self) -> int:
         if self._pid != os.getpid():
             self.leave_to_parent()
-        if self._file is None:
+        if self._file is None or self._file.closed:
             # Reached by assignment only: what an interrupt stops here closes itself.
             self._file = FileIO(self._name, "r+", opener=self._opened)
             self._status = None

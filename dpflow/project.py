@@ -65,14 +65,13 @@ class _Known:
             return False
         policies = self.project.policies
         for dataset in datasets:
-            policy = policies.get(dataset)
+            policy = policies.policies.get(dataset)
             if policy is None:
                 return False
             names = [dataset]
             if policy.population:
                 names.append(f"{PREFIX}{policy.population}")
-            for name in names:
-                path = str(policies.sources[name])
+            for path in [str(policies.sources[name]) for name in names]:
                 if file_stamp(path) != self.files.get(path):
                     return False
         return True

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from traceback import clear_frames
 from typing import Any
 
 from dpflow.accounting.theorem import Outcome
@@ -23,7 +24,6 @@ from dpflow.exceptions import (
     LedgerError,
     LedgerUnavailable,
 )
-from dpflow.ledger.again import surely
 from dpflow.ledger.checkpoint import opening
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import Readable
@@ -41,7 +41,7 @@ from dpflow.ledger.model import (
     owners_met,
 )
 from dpflow.ledger.orders import Checkpoint
-from dpflow.ledger.provenance import provenance
+from dpflow.ledger.provenance import provenance, writer
 from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
 from dpflow.ledger.rows import Changes
 from dpflow.ledger.storage.base import Reading, Storage
@@ -50,10 +50,11 @@ from dpflow.ledger.tail import check_heads, check_tail
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.check import Watch
 from dpflow.ledger.witness.sources import Sources
-from dpflow.ledger.writer import writer
 
 #: How many charges are remembered only to know beside which others they end.
 _REMEMBERED = 10_000
+#: So often others may be faster to write the same rows.
+_RACES = 20
 #: Number and kind of the entry that begins a book.
 _FIRST = (1, "open")
 
@@ -79,6 +80,8 @@ class Ledger:
         conditions: Conditions | None = None,
     ) -> None:
         self.storage = storage
+        #: Where the ledger is, for messages.
+        self.place = storage.place
         self.owners = owners
         self.conditions = conditions or Conditions(facts=provenance())
         self.id, self.environment, _ = storage.identity
@@ -89,12 +92,7 @@ class Ledger:
         self._secret: bytes | None = None
         self._tails: set[str] = set()
         self._combiner = Combiner(self.ask_all)
-        self._beside: dict[str, object] = {}
-
-    @property
-    def place(self) -> str:
-        """Where the ledger is, for messages."""
-        return self.storage.place
+        self._beside: dict[str, tuple[str, ...]] = {}
 
     def label(self) -> dict[str, Any]:
         """Return what every command says of who sends it, and when."""
@@ -135,10 +133,34 @@ class Ledger:
         why = self.storage.unwritable
         if why is not None:
             return self._kept(commands, why)
-        # The outcome of a failed commit is unknown. The ids were made before sending,
-        # so asking again either finds the answer or decides anew.
-        found = surely(lambda again: self._decided(commands, again=again))
-        return self._told(found)[: len(commands)]
+        return self._told(self._sent(commands))[: len(commands)]
+
+    def _sent(self, commands: Sequence[Command]) -> list[Decision]:
+        """Have commands decided, and again if the outcome is unknown.
+
+        The ids were made before sending, so that asking again, on a fresh connection,
+        either finds the answer or decides anew. Where others were faster nothing was
+        written; where the ledger was busy, to wait twice as long helps nobody.
+        """
+        again, races = False, 0
+        try:
+            while True:
+                try:
+                    return self._decided(commands, again=again)
+                except LedgerUnavailable as error:
+                    if "raced" in error.details and races < _RACES:
+                        races += 1
+                    elif again or error.details.keys() & {"waited", "raced"}:
+                        raise
+                    else:
+                        again, races = True, 0
+        except Exception:
+            raise
+        except BaseException as stopped:
+            # An interrupt may have kept a transaction from its end: it ends when
+            # nothing refers to it, and who keeps the interrupt would keep it as well.
+            clear_frames(stopped.__traceback__)
+            raise
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Say how a request would be decided now; nothing is kept of it."""
@@ -322,9 +344,11 @@ class Ledger:
         kept = None if value is None else digest(value)
         told = {**(body or {}), "outcome": outcome, "digest": kept}
         command = self._ending(reservation, "settle", told, value, reported)
-        alone = () if self.storage.exclusive else reservation
-        name = self._beside.pop(reservation, alone)
-        _raised(self._combiner.ask(name, command))
+        name = () if self.storage.exclusive else self._beside.pop(reservation, None)
+        if name is None:
+            self.ask(command)
+        else:
+            _raised(self._combiner.ask(name, command))
 
     def void(self, reservation: str, *, reason: str) -> None:
         """Give a charge back whose body certainly never started.

@@ -115,7 +115,6 @@ class State:
         entries: Those that begin or moved the charges last, by book and number.
         values: Kept values, by release key.
         alive: Which owners of open charges still run.
-        epoch: How many repairs the ledger had.
     """
 
     rows: Rows

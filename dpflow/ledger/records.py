@@ -85,8 +85,6 @@ class Request:
         _check("key_text", self.key_text, _TEXT)
         for run in (*self.enclosing_runs, *self.preflights):
             _check("enclosing_runs", run, _NAME)
-        if self.covers is not None:
-            _check("covers", self.covers, _NAME)
         if (self.covers is None) == bool(self.planned):
             msg = "a preflight names the run that it covers and at least one step"
             raise ConfigurationError(msg)
@@ -95,10 +93,10 @@ class Request:
         if len(set(self.partitions)) != len(self.partitions):
             msg = f"a step names each partition once, got {self.partitions!r:.80}"
             raise ConfigurationError(msg)
-        if self.flow is not None:
-            _check("flow", self.flow, _NAME)
-        if self.flow_run is not None:
-            _check("flow_run", self.flow_run, _NAME)
+        named = {"covers": self.covers, "flow": self.flow, "flow_run": self.flow_run}
+        for name, text in named.items():
+            if text is not None:
+                _check(name, text, _NAME)
         if self.release_key is not None:
             _check("release_key", self.release_key, _KEY)
 

@@ -122,8 +122,8 @@ GATES = [
     ),
     Mutant(
         "an odometer halts at its limit, not above it",
-        "return self.rule.read(total) <= _highest_reading(self.halt)",
-        "return self.rule.read(total) < _highest_reading(self.halt)",
+        ".read(total) <= _highest_reading(self.halt)",
+        ".read(total) < _highest_reading(self.halt)",
         ("gates", "law"),
     ),
     Mutant(
@@ -772,17 +772,34 @@ STORAGE = [
 WITNESS = [
     Mutant(
         "what was witnessed is not compared",
-        "gone = missing(reading, look.lines, state.entries)",
+        "gone = unsure and missing(reading, unsure)",
         "gone: list[Line] = []",
         ("witness",),
     ),
     Mutant(
         "the newest lines are not compared again",
-        "return Look(unseen, [*unseen.lines, *(line for line in again if line)])",
-        "return Look(unseen, unseen.lines)",
+        "lines = [*unseen.lines, *filter(None, again)]",
+        "lines = [*unseen.lines]",
         ("witness",),
     ),
-    Mutant("an older epoch will do", "if epoch < witness.epoch:", OFF, ("witness",)),
+    Mutant(
+        "an older epoch will do",
+        "if header is not None and epoch < header.epoch:",
+        OFF,
+        ("witness",),
+    ),
+    Mutant(
+        "what others told before own lines is taken for compared",
+        "known = end is not None and end.signature == before",
+        "known = end is not None",
+        ("witness",),
+    ),
+    Mutant(
+        "a file without a header is a witness",
+        "if text != seen.text or seen.header is None:",
+        "if text != seen.text:",
+        ("witness",),
+    ),
     Mutant(
         "an account of long ago is believed",
         "if line is not None and row.id in line.amounts and row.entry < line.number:",
@@ -821,8 +838,8 @@ WITNESS = [
     ),
     Mutant(
         "any ledger may use a source",
-        "for source, each in found.items() if each != self.ledger}",
-        "for source, each in found.items() if each is None}",
+        "if governor != self.ledger:",
+        "if governor is None:",
         ("office",),
     ),
     Mutant("anyone's grant will do", "if grant.taker != ledger:", OFF, ("office",)),

@@ -131,8 +131,9 @@ def released(state: State, request: Request) -> Replayed | Busy | None:
         raise ReservationConflict(msg, release_key=request.key_text)
     value = state.values.get(release.key)
     if release.state == "settled" and value is not None and not request.fresh:
-        made, now = state.made(charge, release.book), cost_text(request.cost)
+        made = state.made(charge, release.book)
         if made.body["cost"] != described(request.cost):
+            now = cost_text(request.cost)
             msg = (
                 f"release {request.key_text!r} of step {made.body['step']!r} was made "
                 f"at cost {canonical(made.body['cost'])}, now {now}. "
@@ -188,8 +189,8 @@ def terms_of(pen: Pen, request: Request, *, applies: bool) -> list[Term]:
         PolicyChanged: If a policy differs from the copy that governs.
         PolicyNotApplied: If a person has to apply it first.
     """
-    named = [policy for policy in request.policies if policy.population is not None]
-    needed = {population_of(policy) for policy in named}
+    policies = request.policies
+    needed = {population_of(p) for p in policies if p.population is not None}
     given = {policy.dataset for policy in request.populations}
     if needed != given:
         msg = (
@@ -199,7 +200,7 @@ def terms_of(pen: Pen, request: Request, *, applies: bool) -> list[Term]:
         raise ConfigurationError(msg)
     return [
         governing(pen, policy, applies=applies)
-        for policy in (*request.policies, *request.populations)
+        for policy in (*policies, *request.populations)
     ]
 
 

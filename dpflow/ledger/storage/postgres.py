@@ -24,6 +24,7 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
+from dpflow.ledger.provenance import writer
 from dpflow.ledger.storage.base import (
     SCHEMA_VERSION,
     Identity,
@@ -35,7 +36,6 @@ from dpflow.ledger.storage.server import Connection, Server, abandon, is_stale
 from dpflow.ledger.storage.texts import statements
 from dpflow.ledger.storage.trips import Snapshot, Trips
 from dpflow.ledger.storage.wire import Wire
-from dpflow.ledger.writer import writer
 
 _LOCK_SECONDS = 30.0
 _CONNECTIONS = 4

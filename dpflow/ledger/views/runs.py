@@ -15,7 +15,7 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach, State
-from dpflow.ledger.rows import Charge, Term, name_of_term
+from dpflow.ledger.rows import Term, name_of_term
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.views.accounts import current_gates
 from dpflow.ledger.views.said import drawn_from, openings
@@ -324,15 +324,16 @@ def run_charges(ledger: Ledger, run: FlowRun) -> dict[str, RunCharge]:
     with ledger.storage.read() as reading:
         charges = (*names, *run.lent)
         state = reading.load(Keys(charges=charges, reach=Reach.ENTRIES))
-    found = [charge for name in names if (charge := state.charge(name)) is not None]
-    entries = [*_entries(state, found), *_drawn(state, run.lent)]
+    entries = [*_entries(state, names, ends=True)]
+    # What other runs drew of its preflights is theirs when it ends.
+    entries += _entries(state, run.lent, ends=False)
     traces: dict[str, _Trace] = {}
     for entry in sorted(entries, key=lambda each: each[:2]):
         for account, posting in entry.postings.items():
             zero = Tally((0,) * len(posting.amount))
             trace = traces.setdefault(account, _Trace(zero))
             trace.add(entry, Tally(posting.amount), own=entry.charge in names)
-    for charge in found:
+    for charge in filter(None, map(state.charge, names)):
         # Raised by hand, after its end whenever that was.
         for account, amount in charge.added.items():
             traces[account].post(Tally(amount))
@@ -342,23 +343,17 @@ def run_charges(ledger: Ledger, run: FlowRun) -> dict[str, RunCharge]:
     }
 
 
-def _entries(state: State, charges: Iterable[Charge]) -> Iterator[Entry]:
-    """Yield the entries that began and ended charges, in any order."""
-    for charge in charges:
-        for book in charge.places:
-            yield state.made(charge, book)
-            ended = state.ended(charge, book)
-            if ended is not None:
-                yield ended
-
-
-def _drawn(state: State, charges: Iterable[str]) -> Iterator[Entry]:
-    """Yield the entries that reserved charges of other runs."""
+def _entries(state: State, charges: Iterable[str], *, ends: bool) -> Iterator[Entry]:
+    """Yield the entries that began charges and, if so said, ended them."""
     for name in charges:
         charge = state.charge(name)
-        for book in () if charge is None else charge.places:
-            assert charge is not None
+        if charge is None:
+            continue
+        for book in charge.places:
             yield state.made(charge, book)
+            ended = state.ended(charge, book) if ends else None
+            if ended is not None:
+                yield ended
 
 
 @dataclass(slots=True)
