@@ -46,7 +46,7 @@ from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
 from dpflow.ledger.rows import Changes
 from dpflow.ledger.storage.base import Reading, Storage
 from dpflow.ledger.storage.owners import Liveness
-from dpflow.ledger.tail import check_heads, check_tail
+from dpflow.ledger.tail import check_tail
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.check import Watch
 from dpflow.ledger.witness.sources import Sources
@@ -226,12 +226,10 @@ class Ledger:
             for book in keys.books:
                 if book not in self._tails:
                     check_tail(reading, state, book, self.place)
-            check_heads(state, keys, self.place)
             self.watch.check(look, reading, state)
             self._tails.update(keys.books)
         else:
             state = reading.load(keys)
-            check_heads(state, keys, self.place)
         return self._alive(state, commands)
 
     def _alive(self, state: State, commands: Sequence[Command]) -> State:

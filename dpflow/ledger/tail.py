@@ -14,8 +14,8 @@ from operator import add, le, sub
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.entry import Entry, Posting
 from dpflow.ledger.journal import KINDS
-from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Account, Book
+from dpflow.ledger.model import State
+from dpflow.ledger.rows import Account
 from dpflow.ledger.storage.base import Reading
 
 #: How many entries of a book are read.
@@ -39,29 +39,6 @@ def check_tail(reading: Reading, state: State, book: str, place: str) -> None:
     problem = _broken(tail, state.book(book).number) or _misplaced(tail, state)
     if problem is not None:
         raise _disagrees(problem, place)
-
-
-def check_heads(state: State, keys: Keys, place: str) -> None:
-    """Check that the newest entry of each book is the newest of its accounts as well.
-
-    A row may agree with an entry of its own and still stand before the newest, or be
-    gone.
-
-    Raises:
-        LedgerCorrupt: If there is such a one.
-    """
-    for row in [row for row in state.rows.values() if isinstance(row, Book)]:
-        base = f"{row.name}#{row.terms}"
-        places = keys.gates.get(row.name, ())
-        needed = {f"{base}/{each}" if each else base for each in places}
-        head = state.entries.get((row.name, row.number))
-        for name in () if head is None else head.postings:
-            account = state.account(name)
-            if account is None and name not in needed and row.name not in keys.whole:
-                continue
-            if account is None or account.entry != row.number:
-                problem = f"Account {name!r} is not as entry {row.number} left it"
-                raise _disagrees(problem, place)
 
 
 def _disagrees(problem: str, place: str) -> LedgerCorrupt:

@@ -199,8 +199,8 @@ class Loading:
                 raise JournalError(what)
 
     def _is_whole(self, account: str) -> bool:
-        whole = self._keys.whole
-        return bool(whole) and account.partition("#")[0] in whole
+        """Say whether every account of its book was asked for."""
+        return account.partition("#")[0] in self._keys.whole
 
     def _check_book(self, row: Book) -> None:
         if self._entry(row.name, row.number).hash != row.hash:
