@@ -629,14 +629,14 @@ SHELL = [
     ),
     Mutant(
         "an answer that was lost is not asked for again",
-        "return _raced(send, again=True)",
+        "again, races = True, 0",
         "raise",
         ("crash", "decisions"),
     ),
     Mutant(
         "a lock is waited for twice",
-        'if error.details.keys() & {"waited", "raced"}:',
-        OFF,
+        'elif again or error.details.keys() & {"waited", "raced"}:',
+        "elif again:",
         ("storage", "decisions", "crash"),
     ),
     Mutant(
@@ -758,7 +758,7 @@ STORAGE = [
     ),
     Mutant(
         "a lock file that was removed still locks",
-        "if self._is_at_its_path(descriptor):",
+        "if self._is_at_its_path():",
         "if True:",
         ("storage", "crash"),
     ),

@@ -72,24 +72,28 @@ def opens(ledger: Ledger) -> None:
 
 DECISIONS = [freezes, thaws, tightens, opens]
 GATES = [freezes, thaws, tightens]
-TABLES = (
-    *("book", "term", "account", "entry", "charge"),
-    *("release", "run", "granted", "claim"),
-)
+TABLES = {
+    "row": "key, value, output",
+    "entry": "book, number, kind, charge, postings, body, at, writer, hash",
+}
 
 Rows = dict[str, list[tuple[Any, ...]]]
 
 
 def all_rows(path: Place) -> Rows:
     """Return what a backup would hold."""
-    return {table: read(path, f"SELECT * FROM {table}") for table in TABLES}
+    return {
+        table: read(path, f"SELECT {columns} FROM {table}")
+        for table, columns in TABLES.items()
+    }
 
 
 def take_back(path: Place, rows: Rows) -> None:
     """Make a ledger what it was, as a restored backup does."""
     for table, known in rows.items():
         values = [", ".join(map(_quoted, row)) for row in known]
-        inserts = [f"INSERT INTO {table} VALUES ({text})" for text in values]
+        into = f"INSERT INTO {table} ({TABLES[table]})"
+        inserts = [f"{into} VALUES ({text})" for text in values]
         edit(path, f"DELETE FROM {table}", *inserts)
 
 

@@ -85,8 +85,8 @@ class Loading:
                 if value is not None:
                     self._values[key[1]] = value
                 follow = self.FOLLOW.get(key[0])
-                if follow is not None:
-                    more.update(dict.fromkeys(follow(self, row)))
+                if follow is not None and (keys := follow(self, row)):
+                    more.update(dict.fromkeys(keys))
             wanted = [key for key in more if key not in asked]
         for key in self._needed - rows.keys():
             what = f"{key[0]} {key[1]!r} is not there"
