@@ -215,7 +215,7 @@ class ThresholdFilter(Filter):
 
         Equality, in whole units, admits.
         """
-        return tally.fits_within(Tally(self.thresholds))
+        return tally.within(self.thresholds)
 
     @property
     def limit(self) -> Tally:
