@@ -217,11 +217,11 @@ def _taken(
 ) -> list[int] | None:
     if part in kinds and times <= left[kinds.index(part)]:
         return [times * int(kind == part) for kind in kinds]
-    rates = [worth(part, kind) for kind in kinds]
+    counts = [_worth_together(part, times, kind) for kind in kinds]
     offers = [
-        (Fraction(times * rate, limits[i]), i, times * rate)
-        for i, rate in enumerate(rates)
-        if rate is not None
+        (Fraction(count, limits[i]), i, count)
+        for i, count in enumerate(counts)
+        if count is not None
     ]
     fitting = [offer for offer in offers if offer[2] <= left[offer[1]]]
     if not fitting:
@@ -232,6 +232,15 @@ def _taken(
         return None
     _, place, count = min(fitting or offers)
     return [count * int(i == place) for i in range(len(kinds))]
+
+
+def _worth_together(part: Cost, times: int, planned: Cost) -> int | None:
+    """Return how many executions dominate some equal steps together."""
+    mu_squared, needed = planned_mu_squared(planned), needed_mu_squared(part)
+    if mu_squared is not None and needed is not None:
+        return max(-(-needed * times // mu_squared), 1)
+    rate = worth(part, planned)
+    return None if rate is None else times * rate
 
 
 def _pooled(

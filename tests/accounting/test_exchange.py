@@ -301,6 +301,8 @@ def test_composed_steps_take_the_sum_of_their_parts() -> None:
         (0, 100)
     )
     assert exchanged(both, rule.kinds, rule.thresholds, (10, 300)) == (1, 100)
+    # Nine of 0.444 coins each are four coins together.
+    assert rule.price(Repeated(gaussian(1500), 9)) == Tally((0, 4))
 
 
 def test_settlements_post_what_was_reserved() -> None:

@@ -148,3 +148,65 @@ def test_odometers_hold_with_cells(options: dict[str, Any]) -> None:
     free = {"small": rule.zero(), "large": rule.charge(cost)}
     passed = crossing(rule, cost, 9, lambda cell: free[cell])
     assert 0.01 < kept <= 0.1 < passed
+
+
+def two(up: str, down: str) -> tuple[tuple[float, Fraction], ...]:
+    """Return the (P, loss) of two outputs with losses up and -down."""
+    x, y = math.exp(float(up)), math.exp(-float(down))
+    weight = (1 - y) / (x - y)
+    return ((weight * x, Fraction(up)), ((1 - weight) * y, -Fraction(down)))
+
+
+def interleaved(
+    rule: RenyiFilter, cost: OutputDP, other: PureDP, rounds: int, charge: Charge
+) -> float:
+    """Return what an adversary reaches who runs others between two answers.
+
+    The mechanism with cells answers once with a loss of 0.1 or -0.1; after -0.1 it is
+    asked again and adds 0.2 (its cell is small) or -0.4 (large); after 0.1 it has
+    nothing more to say. While it is open its worst cell is held.
+    """
+    limit, worst, price = float(rule.epsilon), rule.price(cost), rule.price(other)
+    small, large = charge(rule, cost, "small"), charge(rule, cost, "large")
+    epsilon = str(float(other.epsilon))
+
+    @cache
+    def best(left: int, spent: Tally, loss: Fraction, first: Fraction | None) -> float:
+        found = max(0.0, -math.expm1(limit - float(loss)))
+        if not left:
+            return found
+        held = spent if first is None else spent + worst
+        if rule.admits(held + price):
+            later = (
+                p * best(left - 1, spent + price, loss + more, first)
+                for p, more in two(epsilon, epsilon)
+            )
+            found = max(found, sum(later))
+        if first is None and rule.admits(held + worst):
+            later = (
+                p * best(left - 1, spent, loss + more, more)
+                for p, more in two("0.1", "0.1")
+            )
+            found = max(found, sum(later))
+        if first is not None and first < 0:
+            (p, more), (q, less) = two("0.2", "0.4")
+            again = p * best(left - 1, spent + small, loss + more, None)
+            again += q * best(left - 1, spent + large, loss + less, None)
+            found = max(found, again)
+        if first is not None and first > 0:
+            found = max(found, best(left, spent + small, loss, None))
+        return found
+
+    return best(rounds, rule.zero(), Fraction(0), None)
+
+
+@pytest.mark.parametrize(("other", "share"), [("0.3", 0.656), ("0.5", 0.866)])
+def test_others_between_the_answers_gain_nothing(other: str, share: float) -> None:
+    """Nor does leaving the mechanism open; cells that are too cheap are caught."""
+    rule = make_filter("renyi", epsilon=1, delta="0.05", order=6)
+    assert isinstance(rule, RenyiFilter)
+    cost, between = cells("0.1", "0.5"), PureDP(epsilon=other)
+    kept = interleaved(rule, cost, between, 24, settled)
+    assert kept == pytest.approx(share * 0.05, rel=2e-3)
+    for wrong in (as_if_alone, small_is_free):
+        assert interleaved(rule, cost, between, 24, wrong) > 1.1 * 0.05
