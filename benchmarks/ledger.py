@@ -39,7 +39,10 @@ from benchmarks.slow_sync import run_again_with_slow_syncs
 from dpflow import PureDP
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.entry import Columns, Entry, columns_of, entry_hash
+from dpflow.ledger.model import Keys
 from dpflow.ledger.records import Request
+from dpflow.ledger.rows import Book
+from dpflow.ledger.storage.texts import key_text, row_text
 from dpflow.policy import Policy, parse_policy
 from tests.ledger.support import Child, Gate
 from tests.postgres import PostgresServer
@@ -301,17 +304,18 @@ def with_history(url: str, entries: int) -> Ledger:
     charge(ledger, one)
     with ledger.storage.read() as reading:
         newest = next(reading.newest("d0"))
+        book = reading.load(Keys(books=("d0",))).book("d0")
     # The sums stay; a refusal moves none, and this is about length only.
     made = _refusals(newest, entries)
     names = (*Columns._fields, "hash")
-    move = "UPDATE book SET number = {0}, hash = {0}"
+    move = "UPDATE row SET value = {0} WHERE key = {0}"
     if url.startswith("sqlite"):
         path = url.removeprefix("sqlite:///")
         with contextlib.closing(sqlite3.connect(path)) as file:
             marks = ",".join("?" * len(names))
             sql = f"INSERT INTO entry ({','.join(names)}) VALUES ({marks})"
             file.executemany(sql, _noted(made, last := []))
-            file.execute(move.format("?"), last)
+            file.execute(move.format("?"), _end(book, last))
             file.commit()
         return ledger
     with psycopg.connect(url, options="-c search_path=dpflow") as connection:
@@ -320,8 +324,14 @@ def with_history(url: str, entries: int) -> Ledger:
         ) as copy:
             for values in _noted(made, last := []):
                 copy.write_row(values)
-        connection.execute(move.format("%s").encode(), last)
+        connection.execute(move.format("%s").encode(), _end(book, last))
     return ledger
+
+
+def _end(book: Book, last: list[Any]) -> tuple[str, str]:
+    """Return the row of a book that ends with an entry, and its key."""
+    number, head = last
+    return row_text(book._replace(number=number, hash=head)), key_text(("book", "d0"))
 
 
 def _noted(

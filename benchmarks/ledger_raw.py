@@ -13,6 +13,7 @@ questions in one before it.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import sqlite3
@@ -23,28 +24,24 @@ from typing import Any
 
 import psycopg
 
+from dpflow.ledger.entry import canonical
+
 #: What a charge's two transactions ask and write, by name; the same in both dialects.
 _SQL = {
-    "book": "SELECT * FROM book JOIN term ON term.book = name AND term.number = terms "
-    "WHERE name = :book",
-    "account": "SELECT * FROM account WHERE id = :account",
-    "charge": "SELECT * FROM charge WHERE id = :charge",
+    "rows": "SELECT key, value FROM row WHERE key IN (:book_key, :term_key, "
+    ":account_key, :charge_key)",
     "entries": "SELECT entry.*, before.hash FROM entry LEFT JOIN entry AS before "
     "ON before.book = entry.book AND before.number = entry.number - 1 "
     "WHERE entry.book = :book AND entry.number IN (1, :before)",
     "append": "INSERT INTO entry (book, number, kind, charge, postings, body, at, "
     "writer, hash) VALUES (:book, :number, :kind, :charge, :postings, :body, :at, "
     ":writer, :hash)",
-    "move_book": "UPDATE book SET number = :number, hash = :hash WHERE name = :book",
-    "move_account": "UPDATE account SET entry = :number, settled = :settled, "
-    "held = :held WHERE id = :account",
-    "open_charge": "INSERT INTO charge (id, state, owner, places, held, added, epoch) "
-    "VALUES (:charge, 'open', :owner, :places, :holds, '{}', 0)",
-    "end_charge": "UPDATE charge SET state = 'settled', places = :places, held = '{}' "
-    "WHERE id = :charge",
+    "move": "INSERT INTO row (key, value) VALUES (:book_key, :book_row), "
+    "(:account_key, :account_row), (:charge_key, :charge_row) "
+    "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
 }
-_ASKED = ("charge", "book", "account", "entries")
-_LOCK = "SELECT name FROM book WHERE name = :book FOR UPDATE"
+_ASKED = ("rows", "entries")
+_LOCK = "SELECT key FROM row WHERE key = :book_key FOR UPDATE"
 
 _Values = Mapping[str, Any]
 #: Runs named statements in one transaction: first those asked, then those that write.
@@ -154,29 +151,37 @@ class _Pair:
         sql = f"SELECT {columns} FROM entry ORDER BY number DESC LIMIT 2"
         found = [dict(zip(columns.split(", "), row, strict=True)) for row in read(sql)]
         self._entries = found[::-1]
-        ((self._owner,),) = read("SELECT owner FROM charge LIMIT 1")
         self._number = found[0]["number"]
+        rows = dict(read("SELECT key, value FROM row"))
+        self._book, self._account, self._charge = (
+            json.loads(next(rows[key] for key in rows if key.startswith(kind)))
+            for kind in ("book:d0", "account:d0#1", "charge:")
+        )
 
     def write(self) -> None:
         """Write one charge."""
         charge = uuid.uuid4().hex
-        ways = (("open_charge", 0), ("end_charge", self._number + 2))
-        for entry, (moved, ended) in zip(self._entries, ways, strict=True):
+        amounts = [10**30, 0]
+        ways = (("open", 0, {"d0#1": amounts}), ("settled", self._number + 2, {}))
+        for entry, (state, ended, held) in zip(self._entries, ways, strict=True):
             self._number += 1
             made = self._number - (ended > 0)
+            self._book[1:3] = self._number, entry["hash"]
+            self._account[2:5] = self._number, amounts, amounts
+            self._charge[:2] = charge, state
+            self._charge[3:5] = {"d0": [made, ended]}, held
             values = {
                 **entry,
                 "book": "d0",
-                "account": "d0#1",
                 "charge": charge,
-                "owner": self._owner,
                 "number": self._number,
                 "before": self._number - 1,
-                "settled": "[1000000000000000000000000000000,0]",
-                "held": "[1000000000000000000000000000000,0]",
-                "holds": '{"d0#1":[1000000000000000000000000000000,0]}',
-                "places": f'{{"d0":[{made},{ended}]}}',
+                "book_key": "book:d0",
+                "term_key": "term:d0#1",
+                "account_key": "account:d0#1",
+                "charge_key": f"charge:{charge}",
+                "book_row": canonical(self._book),
+                "account_row": canonical(self._account),
+                "charge_row": canonical(self._charge),
             }
-            self._transact(
-                self._asked, ("append", "move_book", "move_account", moved), values
-            )
+            self._transact(self._asked, ("append", "move"), values)

@@ -9,13 +9,18 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from dpflow import PureDP
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.entry import Entry
+from dpflow.ledger.journal import follow, next_entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import End
 from dpflow.ledger.records import Request
+from dpflow.ledger.rows import Changes, Key, Row
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
@@ -34,40 +39,68 @@ flows: {report: {epsilon: 10000, halt_at_epsilon: 10000}}
 
 
 def filled(path: Path, charges: int) -> Ledger:
-    """Make a ledger file with so many settled charges under three gates."""
+    """Make a ledger file with so many settled charges under three gates.
+
+    The first is decided; what is written of the others is what was written of it.
+    """
     identity = Identity(uuid.uuid4().hex, None, "")
     storage = SqliteStorage.create(path, identity, b"0" * 32)
     ledger = Ledger(storage, Owners(path.with_name("owners")))
-    policy, owner = parse_policy(_POLICY), ledger.owners.mine()
-    for start in range(0, charges, _BATCH):
-        names = [uuid.uuid4().hex for _ in range(min(_BATCH, charges - start))]
-        requests = [
-            Request(
-                reservation=name,
-                owner=owner,
-                policies=(policy,),
-                cost=PureDP(epsilon="0.01"),
-                step="count",
-                flow="report",
-                flow_run=uuid.uuid4().hex,
-                release_key=uuid.uuid4().hex * 2,
-                key_text="count/week",
-            )
-            for name in names
-        ]
-        ledger.reserve_many(requests)
-        ends = [
-            End(
-                charge=name,
-                kind="settle",
-                owner=owner,
-                body={"outcome": "completed", "digest": "0" * 64},
-                **ledger.label(),
-            )
-            for name in names
-        ]
-        ledger.ask_all(ends)
+    owner = ledger.owners.mine()
+    request = Request(
+        reservation=uuid.uuid4().hex,
+        owner=owner,
+        policies=(parse_policy(_POLICY),),
+        cost=PureDP(epsilon="0.01"),
+        step="count",
+        flow="report",
+        flow_run=uuid.uuid4().hex,
+        release_key=uuid.uuid4().hex * 2,
+        key_text="count/week",
+    )
+    ledger.reserve(request)
+    told = {"outcome": "completed", "digest": "0" * 64}
+    label = ledger.label()
+    ledger.ask(
+        End(charge=request.reservation, kind="settle", owner=owner, body=told, **label)
+    )
+    with storage.read() as reading:
+        entries = [*reading.after("orders")]
+    _repeat(storage, entries, charges - 1)
     return ledger
+
+
+def _repeat(storage: SqliteStorage, first: Sequence[Entry], times: int) -> None:
+    """Write the last two entries again and again, each time for another charge."""
+    rows: dict[Key, Row] = {}
+    for entry in first:
+        rows |= _there(follow(rows, entry))
+    for start in range(0, times, _BATCH):
+        changes, entries = Changes(), list[Entry]()
+        names = [uuid.uuid4().hex for _ in range(min(_BATCH, times - start))]
+        for like, name in product(first[-2:], names):
+            body = dict(like.body)
+            if like.kind == "reserve":
+                body |= {"flow_run": name, "key": name * 2}
+            entry, made = next_entry(
+                rows,
+                like.book,
+                like.kind,
+                {account: each.amount for account, each in like.postings.items()},
+                body,
+                charge=name,
+                at=like.at,
+                writer=like.writer,
+            )
+            rows |= _there(made)
+            changes |= made
+            entries.append(entry)
+        with storage.write() as transaction:
+            transaction.store(changes, entries, {})
+
+
+def _there(changes: Changes) -> dict[Key, Row]:
+    return {key: row for key, row in changes.items() if row is not None}
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from dpflow.execution import release
     from dpflow.guard import guarded, spend
-    from dpflow.ledger.codec_declared import releasable
+    from dpflow.ledger.codec.declared import releasable
     from dpflow.policy import Policy, load_policies, load_policy
     from dpflow.prefect.flow import dp_flow
     from dpflow.prefect.loader import private_task
@@ -108,7 +108,7 @@ _PLACES = {
     "preflight": "dpflow.runs",
     "private_task": "dpflow.prefect.loader",
     "recoverable_model": "dpflow.drawing",
-    "releasable": "dpflow.ledger.codec_declared",
+    "releasable": "dpflow.ledger.codec.declared",
     "release": "dpflow.execution",
     "sparse_vector": "dpflow.drawing",
     "spend": "dpflow.guard",

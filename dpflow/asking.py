@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
-import uuid
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
@@ -130,16 +130,18 @@ def current_place(flow: str | None = None) -> Place:
     Args:
         flow: The flow that it names.
     """
-    place = Place()
-    if _within_prefect():
-        place = import_module("dpflow.prefect.place").current_place()
-    return replace(place, named=flow)
+    if not _within_prefect():
+        return Place(named=flow)
+    place: Place = import_module("dpflow.prefect.place").current_place(named=flow)
+    return place
 
 
 def _within_prefect() -> bool:
     """Say whether Prefect runs a flow or a task around this call."""
     # Another thread may have half of it loaded. Around a run it is whole.
     loaded = sys.modules.get("prefect.context")
+    if loaded is None:
+        return False
     kinds = [
         getattr(loaded, name, None) for name in ("FlowRunContext", "TaskRunContext")
     ]
@@ -190,7 +192,7 @@ def _without_texts(step: Step, request: Request, outer: Request) -> Request:
 def _asked(
     step: Step, public: Mapping[str, Any], place: Place
 ) -> tuple[Project, Request]:
-    project = current_project()
+    project = current_project(step.datasets)
     policies = tuple(_policy(project, step, name) for name in step.datasets)
     cost = step.price(public)
     versions = [_version(step, policy) for policy in policies]
@@ -206,7 +208,7 @@ def _asked(
         parts = ["run", *common, run, *what]
     flow = charged_flow(policies, place)
     request = Request(
-        reservation=uuid.uuid4().hex,
+        reservation=os.urandom(16).hex(),
         owner=owner_of(project),
         policies=policies,
         populations=project.policies.populations_of(policies),

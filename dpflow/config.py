@@ -111,13 +111,11 @@ def _settings(folder: str, stamp: Stamp, said: tuple[str | None, ...]) -> Settin
     )
 
 
-def project_root(directory: Path) -> Path:
-    """Return the nearest folder upwards that has a pyproject.toml, else itself."""
-    return Path(_root(str(directory))[0])
-
-
 def _root(directory: str) -> tuple[str, Stamp]:
-    """Return the project's root, and the stamp of its pyproject.toml."""
+    """Return the project's root, and the stamp of its pyproject.toml.
+
+    It is the nearest folder upwards that has one, else the directory itself.
+    """
     folder, inner = directory, ""
     while folder != inner:
         status = _status(os.path.join(folder, "pyproject.toml"))  # noqa: PTH118

@@ -1,8 +1,8 @@
 """Mechanisms whose output decides what they cost, for the body of a DP step.
 
 Each takes what the running step declared as its cost, draws all noise through OpenDP,
-and reports the cell of its output, so that the filter `output` charges no more than
-that cell. Under other filters the worst case stays charged.
+and reports the cell of its output, so that the filters `output` and `renyi` charge no
+more than that cell. Under other filters the worst case stays charged.
 """
 
 # ruff: noqa: PLC0415 (the mechanisms import numpy, which takes long)

@@ -12,7 +12,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NoReturn
@@ -28,7 +27,7 @@ from dpflow.exceptions import (
     DpflowError,
     ReleaseError,
 )
-from dpflow.frames import Held, suspends
+from dpflow.frames import suspends
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
 from dpflow.ledger.records import digest as text_digest
@@ -39,7 +38,15 @@ from dpflow.project import Project
 from dpflow.redaction import shown
 from dpflow.step import CellLike, Step
 from dpflow.unsettled import Settlement
-from dpflow.waiting import aprepare, areserve, inside, owed, prepare, reserve
+from dpflow.waiting import (
+    Home,
+    areserve,
+    home,
+    inherited,
+    owed,
+    reserve,
+    running,
+)
 
 logger = logging.getLogger("dpflow")
 
@@ -56,6 +63,7 @@ class Execution:
         ended: Whether the body has ended.
         reported: The sub-steps that ran, or the cell of the output; None: all of it.
         place: Where the step runs.
+        home: The thread and the task that run the body.
     """
 
     project: Project
@@ -66,6 +74,7 @@ class Execution:
     ended: bool = False
     reported: int | str | None = None
     place: Place = field(default_factory=Place)
+    home: Home | None = None
     _draw: OneDraw = field(default_factory=OneDraw, repr=False)
     _process: int = field(default_factory=os.getpid, repr=False)
 
@@ -224,11 +233,16 @@ class Execution:
         Args:
             frame: Whose calls may draw this step's noise by `release`.
         """
-        token = None if suspends(frame) else _inherited.set(self)
+        self.home = home()
+        token = None
         try:
-            around = inside(self.request, withheld=self.redact, frame=frame)
-            with _running.by(frame, self), around:
+            if not suspends(frame):
+                token = inherited.set((*inherited.get(), self))
+            try:
+                running.hold(frame, self)
                 yield
+            finally:
+                running.drop(frame, self)
             self._check_drawn()
         # Timeouts, cancellation and termination are no Exceptions.
         except BaseException as error:  # noqa: BLE001 (an error is an output too)
@@ -236,9 +250,9 @@ class Execution:
             self.error = self._shown(error)
         finally:
             self.ended = True
-            with suppress(ValueError):
-                if token is not None:
-                    _inherited.reset(token)
+            if token is not None:
+                with suppress(ValueError):
+                    inherited.reset(token)
 
     def _check_drawn(self) -> None:
         """Refuse the output of a body without the noise that its cost declares."""
@@ -325,13 +339,6 @@ class Execution:
 
 _IN_FULL = "was charged in full"
 
-#: The executions whose bodies or blocks run, held by the frames that run them.
-_running: Held[Execution] = Held()
-
-#: The execution that this context comes from. Threads and tasks inherit it: it is for
-#: checks, and never draws.
-_inherited: ContextVar[Execution | None] = ContextVar("dpflow_execution", default=None)
-
 
 def current_execution(asked_by: str) -> Execution:
     """Return the innermost execution whose body or block has made this call.
@@ -342,8 +349,8 @@ def current_execution(asked_by: str) -> Execution:
     Raises:
         ReleaseError: Outside the body of a DP step.
     """
-    execution = _running.nearest()
-    if execution is not None:
+    execution = running.nearest()
+    if isinstance(execution, Execution):
         return execution
     msg = (
         f"{asked_by} was called outside the body of a DP step, so nothing pays for "
@@ -356,7 +363,8 @@ def current_execution(asked_by: str) -> Execution:
 
 def inherited_execution() -> Execution | None:
     """Return the execution that this context comes from, to check; not to draw."""
-    return _running.nearest() or _inherited.get()
+    execution = running.nearest() or next(reversed(inherited.get()), None)
+    return execution if isinstance(execution, Execution) else None
 
 
 def release(value: Any) -> Any:
@@ -395,9 +403,7 @@ def admit(
         DpflowError: If the request cannot be decided; the step may not run.
     """
     try:
-        if not own:
-            prepare(project, request)
-        answer = reserve(project, request)
+        answer = reserve(project, request, own=own)
     except BudgetRefused as refusal:
         place.tell_refusal(refusal, request)
         raise
@@ -409,9 +415,7 @@ async def aadmit(
 ) -> Execution | Replayed:
     """Reserve as `admit` does, without blocking the event loop."""
     try:
-        if not own:
-            await aprepare(project, request)
-        answer = await areserve(project, request)
+        answer = await areserve(project, request, own=own)
     except BudgetRefused as refusal:
         place.tell_refusal(refusal, request)
         raise

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Generic, TypeVar
 
@@ -23,23 +22,25 @@ class Held(Generic[T]):
     def __init__(self) -> None:
         self._by_frame: dict[FrameType, list[T]] = {}
 
-    @contextmanager
-    def by(self, frame: FrameType | None, item: T) -> Iterator[None]:
-        """Let a frame hold an item within this block; None is no frame."""
-        if frame is None:
-            yield
-            return
-        try:
+    def __bool__(self) -> bool:
+        """Say whether any frame holds something."""
+        return bool(self._by_frame)
+
+    def hold(self, frame: FrameType | None, item: T) -> None:
+        """Let a frame hold an item until it is dropped; None is no frame."""
+        if frame is not None:
             self._by_frame.setdefault(frame, []).append(item)
-            yield
-        finally:
-            held = self._by_frame.pop(frame, [])
-            if rest := [each for each in held if each is not item]:
-                self._by_frame[frame] = rest
+
+    def drop(self, frame: FrameType | None, item: T) -> None:
+        """Let a frame hold an item no more, if it does."""
+        held = [] if frame is None else self._by_frame.pop(frame, [])
+        rest = [each for each in held if each is not item]
+        if rest and frame is not None:
+            self._by_frame[frame] = rest
 
     def around(self) -> Iterator[T]:
         """Yield what the frames that made this call hold, innermost and last first."""
-        frame = inspect.currentframe()
+        frame = inspect.currentframe() if self._by_frame else None
         while frame is not None:
             yield from reversed(self._by_frame.get(frame, ()))
             frame = frame.f_back

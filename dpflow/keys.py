@@ -16,6 +16,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, IntFlag, StrEnum
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import (
     PosixPath,
     PurePath,
@@ -92,15 +93,18 @@ def fill(template: str, public: Mapping[str, Any]) -> Name:
         >>> fill("revenue/{week:02d}", {"week": 7}).text
         'revenue/07'
     """
-    formatter = _Formatter()
+    formatter = _formatter
     between, texts = [""], []
-    for literal, field, form, conversion in formatter.parse(template):
+    for literal, field, form, conversion in _parsed(template):
         between[-1] += literal
         if field is None:
             continue
-        value, _ = formatter.get_field(field, (), public)
+        if field in public:
+            value = _whole(field, public[field])
+        else:
+            value, _ = formatter.get_field(field, (), public)
         value = formatter.convert_field(value, conversion)
-        filled = formatter.vformat(form or "", (), public)
+        filled = formatter.vformat(form, (), public) if form else ""
         texts.append(_without_address(field, formatter.format_field(value, filled)))
         between.append("")
     parts = (a + b for a, b in zip(between, [*texts, ""], strict=True))
@@ -132,6 +136,14 @@ class _Formatter(string.Formatter):
         return _whole(field_name, value), first
 
 
+_formatter = _Formatter()
+
+
+@lru_cache(maxsize=1024)
+def _parsed(template: str) -> Sequence[tuple[str, str | None, str | None, str | None]]:
+    return tuple(_formatter.parse(template))
+
+
 def _whole(field: str, value: Any) -> Any:
     """Return the value if its own text tells it, else a text that does.
 
@@ -161,13 +173,12 @@ def _whole(field: str, value: Any) -> Any:
 
 def _tells_itself(kind: type) -> bool:
     """Say whether a type's text is its base's own, which tells each value."""
+    if kind in _PLAIN:
+        return True
     bases = _ENUMS + _PLAIN if issubclass(kind, Enum) else _PLAIN
-    return kind in _PLAIN or (
-        issubclass(kind, bases)
-        and all(
-            any(getattr(kind, name) is getattr(base, name) for base in bases)
-            for name in ("__str__", "__repr__", "__format__")
-        )
+    return issubclass(kind, bases) and all(
+        any(getattr(kind, name) is getattr(base, name) for base in bases)
+        for name in ("__str__", "__repr__", "__format__")
     )
 
 

@@ -32,6 +32,7 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -44,25 +45,36 @@ _ASK_SECONDS = (0.0002, 0.002)
 class Turn:
     """A thread's place in a line."""
 
+    __slots__ = ("_bell", "_pid", "is_done", "left", "thread")
+
     def __init__(self) -> None:
         self.thread = threading.current_thread()
         self.left = False
         #: Whether it has left, and called the next one.
         self.is_done = False
         self._pid = os.getpid()
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        #: Made by who has to wait, and not by who stands alone.
+        self._bell: threading.Lock | None = None
 
     def call(self) -> None:
         """Wake the thread, if it rests."""
-        try:
-            self._bell.release()
-        except RuntimeError:
-            # It was called already.
-            return
+        bell = self._bell
+        # Who has no bell yet looks once more before it rests.
+        if bell is not None:
+            # It may have been called already.
+            with suppress(RuntimeError):
+                bell.release()
 
     def rest(self, seconds: float) -> None:
-        """Wait until somebody calls, or it is time to look."""
+        """Wait until somebody calls, or it is time to look; the first time, not long.
+
+        Whoever left before there was a bell could not ring it.
+        """
+        if self._bell is None:
+            bell = threading.Lock()
+            bell.acquire()
+            self._bell = bell
+            return
         self._bell.acquire(timeout=max(0.0, min(seconds, _LOOK_SECONDS)))
 
     @property
@@ -88,8 +100,9 @@ class Line:
     def take(self, turn: Turn, seconds: float) -> bool:
         """Stand in the line until this turn has come; say whether it has in time."""
         self.join(turn)
-        until = time.monotonic() + seconds
+        until = 0.0
         while not self.is_first(turn):
+            until = until or time.monotonic() + seconds
             rest = until - time.monotonic()
             if rest <= 0:
                 return False
@@ -98,7 +111,7 @@ class Line:
 
     def is_first(self, turn: Turn) -> bool:
         """Say whether it is this turn now; those that are over are taken out."""
-        for first in self.turns():
+        for first in list(self._turns):
             if first is turn:
                 return True
             if not first.is_over and first.thread is not turn.thread:
@@ -112,8 +125,9 @@ class Line:
             return
         turn.left = True
         self._remove(turn)
-        for first in self.turns()[:1]:
-            first.call()
+        if self._turns:
+            for first in self.turns()[:1]:
+                first.call()
         turn.is_done = True
 
     def turns(self) -> list[Turn]:
@@ -165,7 +179,8 @@ class Lock:
 class FileLock:
     """A file that one process at a time may lock; the kernel knows who lives.
 
-    Used by one thread at a time. Nothing is open while it is not held.
+    Used by one thread at a time. The file stays open between two turns, and for the
+    process that opened it only: a lock is shared with whoever inherits its descriptor.
 
     Args:
         path: The file.
@@ -173,14 +188,20 @@ class FileLock:
     """
 
     def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> None:
-        self.path = path
-        self._flags = flags
         self._file: FileIO | None = None
+        self.path = path
+        self._name = os.fspath(path)
+        self._flags = flags
+        self._status: os.stat_result | None = None
+        self._pid = os.getpid()
+        #: Whether it was asked for since `free`, and so may be held.
+        self._asked = False
         #: Whether it is held since `take`, and `free` has not come to its end.
         self.is_held = False
+        _file_locks.add(self)
 
     def take(self, until: float) -> int | None:
-        """Open and lock the file.
+        """Lock the file, opened before or now.
 
         Args:
             until: When to give up, on the monotonic clock.
@@ -194,6 +215,8 @@ class FileLock:
         pause, longest = _ASK_SECONDS
         while True:
             descriptor = self._open()
+            # Said before it is so: an interrupt may come between the two.
+            self._asked = True
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -202,17 +225,11 @@ class FileLock:
                 time.sleep(pause)
                 pause = min(2 * pause, longest)
             else:
-                if self._is_at_its_path(descriptor):
+                if self._is_at_its_path():
                     self.is_held = True
                     return descriptor
                 # Someone removed or replaced it: other processes lock a new one.
-                self.free()
-
-    def _open(self) -> int:
-        if self._file is None:
-            # Reached by assignment only: what an interrupt stops here closes itself.
-            self._file = FileIO(os.fspath(self.path), "r+", opener=self._opened)
-        return self._file.fileno()
+                self.close()
 
     def run(self, work: Callable[[int], T], seconds: float) -> T:
         """Do some work with the descriptor while no other process has the lock.
@@ -234,36 +251,71 @@ class FileLock:
             self.free()
 
     def free(self) -> None:
-        """Unlock and close the file, if it is open."""
-        self._close(unlock=True)
+        """Unlock the file, if it may be held."""
+        if not self._asked:
+            return
+        try:
+            if self._file is not None and self._pid == os.getpid():
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+        except (OSError, ValueError):
+            # To close it unlocks it as well.
+            self._close()
+        self._asked = self.is_held = False
+
+    def close(self) -> None:
+        """Unlock the file, if it may be held, and close it."""
+        self.free()
+        self._close()
 
     def leave_to_parent(self) -> None:
         """Close what a forked child inherited; to unlock it would be for both."""
-        self._close(unlock=False)
+        self._close()
+        self._pid, self._asked, self.is_held = os.getpid(), False, False
 
-    def _close(self, *, unlock: bool) -> None:
-        file = self._file
-        if file is None:
-            self.is_held = False
-            return
-        # Closing unlocks, but a child that was forked meanwhile would keep it locked.
-        if unlock and not file.closed:
-            with suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_UN)
+    def __del__(self) -> None:
+        """Close the file."""
+        self._close()
+
+    def _open(self) -> int:
+        if self._pid != os.getpid():
+            self.leave_to_parent()
+        if self._file is None or self._file.closed:
+            # Reached by assignment only: what an interrupt stops here closes itself.
+            self._file = FileIO(self._name, "r+", opener=self._opened)
+            self._status = None
+        if self._status is None:
+            self._status = os.fstat(self._file.fileno())
+        return self._file.fileno()
+
+    def _close(self) -> None:
         # It is closed whatever the system says of it.
         with suppress(OSError):
-            file.close()
-        self._file, self.is_held = None, False
+            if self._file is not None:
+                self._file.close()
+        self._file = None
 
     def _opened(self, path: str, _: int) -> int:
         return os.open(path, self._flags | os.O_CLOEXEC, 0o600)
 
-    def _is_at_its_path(self, descriptor: int) -> bool:
+    def _is_at_its_path(self) -> bool:
         try:
-            there = os.stat(self.path)  # noqa: PTH116 (as of the descriptor)
+            there = os.stat(self._name)  # noqa: PTH116 (a text is quicker)
         except FileNotFoundError:
             return False
-        return os.path.samestat(there, os.fstat(descriptor))
+        return self._status is not None and os.path.samestat(there, self._status)
+
+
+#: All whose files a forked child inherits.
+_file_locks: WeakSet[FileLock] = WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for lock in list(_file_locks):
+        lock.leave_to_parent()
+
+
+# A copy of a descriptor that its owner's death leaves open keeps the lock held.
+os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 def _too_long(seconds: float, other: str) -> TimeoutError:

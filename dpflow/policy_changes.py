@@ -95,36 +95,6 @@ def overall(changes: Collection[Change]) -> Verdict | Literal["same"]:
     return "neutral" if changes else "same"
 
 
-def incomparable(ledger: Copy, file: Copy) -> tuple[Change, ...]:
-    """Return each difference of two copies as one that nothing can be said of."""
-    return tuple(_change(*each, "other") for each in differing(ledger, file))
-
-
-def declared_before(pinned: Copy, policy: Policy) -> Copy | None:
-    """Reconstruct what a term declared of which only the pinned copy was kept.
-
-    Args:
-        pinned: The ledger's copy.
-        policy: The file, for the options that a pinned copy does not tell apart from
-            derived numbers.
-
-    Returns:
-        The declaration of a policy with the ledger's budget and flows and the file's
-        theorems, if it pins what the ledger has pinned; else None.
-    """
-    names = ("dataset", "unit", "relation", "budget", "other_flows")
-    fields: dict[str, Any] = {name: pinned[name] for name in names}
-    fields["flows"] = {
-        flow: {name: share[name] for name in _NO_SHARE if share[name] is not None}
-        for flow, share in pinned["flows"].items()
-    }
-    try:
-        before = Policy(**fields, filter=policy.filter, odometer=policy.odometer)
-    except ValueError:
-        return None
-    return before.declared() if before.pinned() == pinned else None
-
-
 def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
     """Return the pinned copy of a tightened policy, for tallies that are kept.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpflow.config import Settings, file_stamp, settings
+from dpflow.config import Settings, Stamp, file_stamp, settings
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import (
     Ledger,
@@ -19,9 +20,8 @@ from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Conditions
 from dpflow.locks import Lock
 from dpflow.policy import PolicySet, is_policy_file, load_policies
+from dpflow.policy_population import PREFIX
 from dpflow.unsettled import Unsettled
-
-_Signature = tuple[tuple[object, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +42,55 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
-    """A ledger that stays open, and what this process owes it."""
+class _Known:
+    """A project whose ledger stays open, and the files that it was read from.
 
-    ledger: Ledger
-    unsettled: Unsettled
+    Attributes:
+        project: The project.
+        folder: Stamp of the policies' folder: another one when names come or go.
+        files: The stamp of each policy file, by its path.
+    """
+
+    project: Project
+    folder: Stamp
+    files: Mapping[str, Stamp]
+
+    def is_current(self, datasets: Iterable[str]) -> bool:
+        """Say whether the files that govern some datasets are as they were read.
+
+        Which other files there are matters, not what they say: a dataset's own file
+        names the population that is charged with it.
+        """
+        if file_stamp(str(self.project.settings.policies)) != self.folder:
+            return False
+        policies = self.project.policies
+        for dataset in datasets:
+            policy = policies.policies.get(dataset)
+            if policy is None:
+                return False
+            names = [dataset]
+            if policy.population:
+                names.append(f"{PREFIX}{policy.population}")
+            for path in [str(policies.sources[name]) for name in names]:
+                if file_stamp(path) != self.files.get(path):
+                    return False
+        return True
 
 
 _lock = Lock()
 #: How long a thread waits for another that opens the ledger.
 _THREAD_SECONDS = 120.0
-_ledgers: dict[Settings, _Opened] = {}
-_policies: dict[Path, tuple[_Signature, PolicySet]] = {}
+_known: dict[Settings, _Known] = {}
 
 
-def current_project() -> Project:
+def current_project(datasets: Sequence[str] = ()) -> Project:
     """Return the project of the working directory and the environment.
 
     The ledger stays open; policy files are read again only when one has changed.
+
+    Args:
+        datasets: Whose policies are needed: only files that govern these are looked
+            at. Default: all.
 
     Raises:
         LedgerError: If the ledger is missing, out of reach or not the pinned one.
@@ -67,21 +98,33 @@ def current_project() -> Project:
         ConfigurationError: If the settings cannot be read.
     """
     found = settings()
-
-    def opened() -> tuple[_Opened, PolicySet]:
-        policies = _load(found.policies)
-        known = _ledgers.get(found)
-        if known is None:
-            ledger = project_ledger(found)
-            known = _ledgers[found] = _Opened(ledger, Unsettled(ledger))
-        return known, policies
-
+    known = _known.get(found)
+    if known is not None and datasets and known.is_current(datasets):
+        return known.project
     try:
-        known, policies = _lock.run(opened, _THREAD_SECONDS)
+        return _lock.run(lambda: _looked_at(found), _THREAD_SECONDS)
     except TimeoutError as error:
         msg = f"the ledger is not open yet: {error.strerror}. Try again."
         raise LedgerUnavailable(msg, waited=_THREAD_SECONDS) from None
-    return Project(found, known.ledger, policies, known.unsettled)
+
+
+def _looked_at(found: Settings) -> Project:
+    """Return a project after a look at all of its policy files."""
+    known = _known.get(found)
+    # Before the files: whatever changes from here on is seen at the next look.
+    folder = file_stamp(str(found.policies))
+    files = _stamps(found.policies)
+    if known is None or known.files != files:
+        policies = load_policies(found.policies)
+        if known is None:
+            ledger = project_ledger(found)
+            project = Project(found, ledger, policies, Unsettled(ledger))
+        else:
+            project = replace(known.project, policies=policies)
+    else:
+        project = known.project
+    _known[found] = _Known(project, folder, files)
+    return project
 
 
 def project_ledger(found: Settings, *, read_only: bool = False) -> Ledger:
@@ -134,29 +177,20 @@ def forget_projects() -> None:
     """Close what is open; tests use it, and programs that delete a ledger."""
 
     def forget() -> None:
-        for opened in _ledgers.values():
-            opened.unsettled.forget()
-            opened.ledger.close()
-        _ledgers.clear()
-        _policies.clear()
+        for known in _known.values():
+            known.project.unsettled.forget()
+            known.project.ledger.close()
+        _known.clear()
 
     _lock.run(forget, _THREAD_SECONDS)
 
 
-def _load(directory: Path) -> PolicySet:
-    signature = _signature(directory)
-    known = _policies.get(directory)
-    if known is None or known[0] != signature:
-        known = _policies[directory] = (signature, load_policies(directory))
-    return known[1]
-
-
-def _signature(directory: Path) -> _Signature:
+def _stamps(directory: Path) -> Mapping[str, Stamp]:
     folder = str(directory)
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208 (texts are quicker)
     except OSError:
         # `load_policies` says what is wrong, in dpflow's words.
-        return ()
-    chosen = filter(is_policy_file, names)
-    return tuple((name, *file_stamp(f"{folder}/{name}")) for name in chosen)
+        return {}
+    paths = [f"{folder}/{name}" for name in names if is_policy_file(name)]
+    return {path: file_stamp(path) for path in paths}

@@ -26,7 +26,7 @@ from dpflow.asking import (
 )
 from dpflow.exceptions import BudgetRefused, ConfigurationError, DpflowError
 from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.views.last_run import last_costs
+from dpflow.ledger.views.runs import last_costs
 from dpflow.policy import Policy
 from dpflow.project import Project, current_project
 from dpflow.step import checked_text
@@ -216,7 +216,7 @@ def _hold(project: Project, steps: list[_Planned], place: Place, run: str) -> No
         body={**place.facts, "covers": run},
     )
     try:
-        answer = reserve(project, request)
+        answer = reserve(project, request, own=True)
     except BudgetRefused as refusal:
         # What the run replays costs nothing, and which steps do, only they tell.
         logger.warning(

@@ -12,10 +12,9 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from types import FrameType
+from typing import Protocol
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -23,7 +22,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReleaseError,
 )
-from dpflow.frames import Held, suspends
+from dpflow.frames import Held
 from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
 from dpflow.mechanisms import noise as mechanism
 from dpflow.mechanisms.sources import is_replaced
@@ -33,57 +32,36 @@ from dpflow.unsettled import Settlement
 
 logger = logging.getLogger("dpflow")
 
+#: A thread, and the task of its event loop if there is one.
+Home = tuple[threading.Thread, object]
+
 _CLAIM_SECONDS = 3600.0
 _POLL_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class _Body:
+class Body(Protocol):
     """A body that runs.
 
     Attributes:
         request: What its step asked of the ledger.
-        withheld: Whether the texts that it makes are withheld.
+        redact: Whether the texts that it makes are withheld.
         home: The thread and the task that run it.
     """
 
     request: Request
-    withheld: bool
-    home: tuple[threading.Thread, object]
+    redact: bool
+    home: Home | None
 
 
 #: The bodies that run, held by the frames that run them.
-_running: Held[_Body] = Held()
+running: Held[Body] = Held()
 #: Those that this context comes from, outermost first: threads and tasks that a body
 #: starts inherit it. In the body's own, its frame tells.
-_inherited: ContextVar[tuple[_Body, ...]] = ContextVar("dpflow_around", default=())
+inherited: ContextVar[tuple[Body, ...]] = ContextVar("dpflow_around", default=())
 
 
-@contextmanager
-def inside(
-    request: Request, *, withheld: bool, frame: FrameType | None
-) -> Iterator[None]:
-    """Know, within this block, that the body of this step runs around it.
-
-    Args:
-        request: What its step asked of the ledger.
-        withheld: Whether the texts that it makes are withheld.
-        frame: That which runs it.
-    """
-    body = _Body(request, withheld, _home())
-    with _running.by(frame, body):
-        if suspends(frame):
-            yield
-            return
-        token = _inherited.set((*_inherited.get(), body))
-        try:
-            yield
-        finally:
-            with suppress(ValueError):
-                _inherited.reset(token)
-
-
-def _home() -> tuple[threading.Thread, object]:
+def home() -> Home:
+    """Return the thread and the task that make this call."""
     try:
         task: object = asyncio.current_task()
     except RuntimeError:
@@ -91,16 +69,19 @@ def _home() -> tuple[threading.Thread, object]:
     return threading.current_thread(), task
 
 
-def _bodies_around() -> Iterator[_Body]:
+def _bodies_around() -> Iterator[Body]:
     """Yield the bodies that this call comes from, innermost first."""
-    yield from _running.around()
-    here = _home()
-    yield from (body for body in reversed(_inherited.get()) if body.home != here)
+    yield from running.around()
+    if before := inherited.get():
+        here = home()
+        yield from (body for body in reversed(before) if body.home != here)
 
 
 def step_around() -> Request | None:
     """Return what the nearest step around asked, if texts made here are withheld."""
-    withheld = (body.request for body in _bodies_around() if body.withheld)
+    if not running and not inherited.get():
+        return None
+    withheld = (body.request for body in _bodies_around() if body.redact)
     return next(withheld, None)
 
 
@@ -152,7 +133,7 @@ def _owe(project: Project, request: Request, error: BaseException) -> None:
     project.unsettled.add(request.reservation, late)
 
 
-def prepare(project: Project, request: Request) -> None:
+def _prepare(project: Project, request: Request) -> None:
     """Have what `release` needs, so that no charged body fails for the lack of it.
 
     A release that is kept is replayed without: to load it takes long.
@@ -172,21 +153,28 @@ def prepare(project: Project, request: Request) -> None:
         mechanism.load()
 
 
-async def aprepare(project: Project, request: Request) -> None:
-    """Have what `release` needs as `prepare` does, without blocking the event loop."""
+async def _aprepare(project: Project, request: Request) -> None:
+    """Have what `release` needs as `_prepare` does, without blocking the event loop."""
     if mechanism.is_imported() or not mechanism.has_sampler(request.cost):
-        prepare(project, request)
+        _prepare(project, request)
     else:
-        await asyncio.to_thread(prepare, project, request)
+        await asyncio.to_thread(_prepare, project, request)
 
 
-def reserve(project: Project, request: Request) -> Granted | Replayed:
+def reserve(project: Project, request: Request, *, own: bool) -> Granted | Replayed:
     """Reserve a step's worst case, or find its release.
+
+    Args:
+        project: Where.
+        request: What is asked of the ledger.
+        own: Whether its body draws the declared noise by itself.
 
     Raises:
         BudgetRefused: If a gate does not admit the step.
         DpflowError: If the request cannot be decided; the step may not run.
     """
+    if not own:
+        _prepare(project, request)
     since = time.monotonic()
     project.unsettled.soon()
     while isinstance(answer := _answer(project, request), Busy):
@@ -196,8 +184,12 @@ def reserve(project: Project, request: Request) -> Granted | Replayed:
     return _told(request, answer)
 
 
-async def areserve(project: Project, request: Request) -> Granted | Replayed:
+async def areserve(
+    project: Project, request: Request, *, own: bool
+) -> Granted | Replayed:
     """Reserve as `reserve` does, without blocking the event loop."""
+    if not own:
+        await _aprepare(project, request)
     since = time.monotonic()
     project.unsettled.soon()
     while isinstance(answer := await _asked(project, request), Busy):
@@ -213,10 +205,10 @@ def _answer(project: Project, request: Request) -> Answer:
 
     A body is told the kind of an error only: it raises what it gets.
     """
-    outer = step_around()
     try:
         return project.ledger.reserve(request)
     except Exception as error:
+        outer = step_around()
         # Who waited for a lock in vain has sent nothing.
         if isinstance(error, LedgerUnavailable) and "waited" not in error.details:
             _owe(project, request, error)

@@ -47,9 +47,7 @@ OTHER_PROCESSES = {
 }
 #: Tests that count or break a driver's statements, of which memory has no driver.
 DRIVERS = {
-    "test_a_table_takes_amounts_only",
     "test_what_no_entry_says_is_refused_when_it_is_read",
-    "test_without_the_checks_it_takes_them",
     "test_a_batch_is_one_commit",
     "test_a_batch_journals_every_charge_and_writes_the_row_once",
     "test_a_decision_costs_the_same_after_many_charges",

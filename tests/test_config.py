@@ -16,7 +16,6 @@ from dpflow.config import (
     WITNESS_VARIABLE,
     Settings,
     ledger_key,
-    project_root,
     settings,
 )
 from dpflow.exceptions import ConfigurationError
@@ -97,16 +96,16 @@ def test_the_root_is_the_nearest_project_above(folder):
     """Without any, the folder itself."""
     inner = folder / "inner"
     (inner / "deep").mkdir(parents=True)
-    assert folder == project_root(inner / "deep")
+    assert folder == settings(inner / "deep").root
     (inner / "pyproject.toml").touch()
-    assert inner == project_root(inner / "deep")
-    assert folder.parent == project_root(folder.parent)
+    assert inner == settings(inner / "deep").root
+    assert folder.parent == settings(folder.parent).root
 
 
 def test_a_folder_called_pyproject_is_no_project(folder):
     """Only a file marks a root."""
     (folder / "inner" / "pyproject.toml").mkdir(parents=True)
-    assert folder == project_root(folder / "inner")
+    assert folder == settings(folder / "inner").root
 
 
 def test_pyproject_comes_before_defaults(folder):

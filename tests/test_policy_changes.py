@@ -11,7 +11,6 @@ from dpflow.accounting import make_filter
 from dpflow.exceptions import PolicyError
 from dpflow.policy import Policy, parse_policy
 from dpflow.policy_changes import (
-    declared_before,
     judge,
     overall,
     tightened_pins,
@@ -261,15 +260,3 @@ def test_a_new_share_is_tuned_for_itself() -> None:
     share = pins["flows"]["weekly"]
     assert share["filter"] == after.pinned()["flows"]["weekly"]["filter"]
     assert share["odometer"] == before.pinned()["odometer"]
-
-
-# Terms of before
-
-
-def test_an_old_term_is_compared_by_what_it_must_have_declared() -> None:
-    """It kept derived numbers only; the file's options tell what was derived."""
-    pinned = json.loads(json.dumps(policy().pinned()))
-    lower = policy(budget="{epsilon: 2, delta: 1e-6}")
-    assert declared_before(pinned, lower) == policy().declared()
-    assert declared_before(pinned, policy(filter="concentrated")) is None
-    assert declared_before({**pinned, "relation": "sideways"}, lower) is None

@@ -121,6 +121,34 @@ def test_other_files_are_no_reason_to_read_policies_again(shop):
     assert sorted(current_project().policies) == ["shop", "site"]
 
 
+def test_a_step_looks_at_the_policies_that_govern_it(shop, monkeypatch):
+    """Its dataset's and the population's, and not at all that there are."""
+    everybody = POLICY.replace("dataset: shop", "population: people")
+    (shop / "policies" / "people.yaml").write_text(everybody)
+    rewrite_policy(shop, "filter: basic", "filter: basic\npopulation: people")
+    (shop / "policies" / "site.yaml").write_text(POLICY.replace("shop", "site"))
+    found, seen = current_project(("shop",)), []
+    stamp = project.file_stamp
+
+    def noted(path):
+        seen.append(os.path.relpath(path, shop))
+        return stamp(path)
+
+    monkeypatch.setattr(project, "file_stamp", noted)
+    assert current_project(("shop",)) is found
+    assert seen == ["policies", "policies/0.yaml", "policies/people.yaml"]
+    (shop / "policies" / "site.yaml").write_text("no policy")
+    assert current_project(("shop",)) is found
+    with pytest.raises(PolicyError):
+        current_project(("site",))
+    with pytest.raises(PolicyError):
+        current_project()
+    (shop / "policies" / "site.yaml").write_text(POLICY.replace("shop", "site"))
+    (shop / "policies" / "people.yaml").write_text(everybody.replace("1}", "2}"))
+    people = current_project(("shop",)).policies["population/people"]
+    assert people.budget.epsilon == 2
+
+
 def test_a_file_of_the_same_size_and_time_is_seen(shop):
     """Copying a file with its times must not hide an edit."""
     path = shop / "policies" / "0.yaml"

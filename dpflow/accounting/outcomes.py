@@ -72,7 +72,8 @@ class OutcomeCost(Cost):
     def realised(self, outcome: Outcome) -> OutputDP:
         """Return the cost of an outcome: its cell alone, with the whole delta.
 
-        Only the filter `output` may charge this instead of the worst case.
+        Only the filter `output` may charge its price instead of the worst case's; for
+        Renyi divergences a cell has a price of its own (`cells`).
 
         Raises:
             InvalidCost: If the mechanism has no such outcome.

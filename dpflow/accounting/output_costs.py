@@ -2,7 +2,7 @@
 
 Their worst case is reserved before they run; the outcome is reported when they settle.
 Sub-steps that never ran are refunded by every fully adaptive theorem, cells by `output`
-alone (`Rule.price_realised`).
+and `renyi` (`Rule.price_realised`).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from dpflow.accounting.concentrated import one_of
 from dpflow.accounting.costs import Cost, cost_from_description
 from dpflow.accounting.early_stopping import ACCOUNTANTS, lemma_11
+from dpflow.accounting.exchange import exchanged
 from dpflow.accounting.mechanism_costs import whole_number
 from dpflow.accounting.optimal import Parts
 from dpflow.accounting.outcomes import read_number
@@ -71,6 +72,11 @@ class PlanFilter(ThresholdFilter):
     contains what ran; by Lemma 11 each has an epsilon of its own (`spent`), with delta
     split over the stops in advance. They admit nothing more or less.
 
+    With `exchange`, a step that is not planned, or is planned no more, takes out
+    executions that together are no better protected than it is: it could be simulated
+    by running them (docs/derivations/fixed.md#exchange). Small Gaussians in the plan
+    are its change: a step of a Gaussian's mu takes as many as have its mu together.
+
     Source: Zhu, Dong, Wang 2022 (arXiv 2106.08567) Thm 10; Dong, Durfee, Rogers 2020
     (arXiv 1909.13830); Hartmann et al. 2022, Lemma 11
     (docs/derivations/fixed.md#plan-rule).
@@ -95,6 +101,7 @@ class PlanFilter(ThresholdFilter):
             "basic".
         order: "free" (default), or "planned": refuse a step that is not next. The
             latter is for people, not for privacy.
+        exchange: Whether other steps may run in place of planned ones (default no).
 
     Raises:
         InvalidCost: If the plan does not fit the budget, or an option is wrong.
@@ -116,11 +123,13 @@ class PlanFilter(ThresholdFilter):
         deltas: Sequence[Number] | None = None,
         accountant: str = "pld",
         order: str = "free",
+        exchange: bool = False,
     ) -> None:
         self.epsilon: Fraction = exact_epsilon(epsilon)
         self.delta: Fraction = exact_delta(delta)
         self.accountant = one_of("accountant", accountant, ACCOUNTANTS)
         self.order = one_of("order", order, ORDERS)
+        self.exchange = _exchange(exchange, order)
         self.entries = _entries(steps)
         self.length = sum(entry.times for entry in self.entries)
         if self.length > _MOST_STEPS:
@@ -184,6 +193,21 @@ class PlanFilter(ThresholdFilter):
             places[self._index[entry.cost]] += range(start, start + entry.times)
         return places
 
+    def price(self, cost: Cost, used: Tally | None = None) -> Tally:
+        """Return one execution of the step, or what it is exchanged for.
+
+        What is left decides which executions are taken, never whether they are enough.
+
+        Raises:
+            UnsupportedCost: If the plan does not have the step, nor what dominates it.
+        """
+        if not self.exchange:
+            return self.step_price(cost)
+        taken = exchanged(
+            cost, self.kinds, self.thresholds, (used or self.zero()).amounts
+        )
+        return self.step_price(cost) if taken is None else Tally(taken)
+
     def step_price(self, cost: Cost) -> Tally:
         """Return one execution of the step.
 
@@ -194,10 +218,14 @@ class PlanFilter(ThresholdFilter):
         if index is None:
             shown = ", ".join(self.components[:_SHOWN])
             more = ", ..." if len(self.kinds) > _SHOWN else ""
-            msg = (
-                f"{cost!r} is not in the plan, which has {shown}{more}. A plan is "
-                "fixed before its first charge; another step needs another budget."
+            next_ = (
+                "Nothing in it is known to be worth this step; a plan with small "
+                "Gaussians has change for most."
+                if self.exchange
+                else "A plan is fixed before its first charge; another step needs "
+                "another budget, or a plan with exchange: true."
             )
+            msg = f"{cost!r} is not in the plan, which has {shown}{more}. {next_}"
             raise UnsupportedCost(msg, theorem=self.theorem, mechanism=cost.mechanism)
         return Tally(tuple(int(i == index) for i in range(len(self.kinds))))
 
@@ -261,6 +289,7 @@ class PlanFilter(ThresholdFilter):
             "deltas": [number_text(delta) for delta in self.deltas],
             "accountant": self.accountant,
             "order": self.order,
+            "exchange": self.exchange,
         }
 
 
@@ -303,6 +332,16 @@ def _as_text(value: Any) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
     return number_text(exact(value, name="a number of the plan"))
+
+
+def _exchange(exchange: object, order: str) -> bool:
+    if not isinstance(exchange, bool) or (exchange and order == "planned"):
+        msg = (
+            "exchange is true or false, and goes with order: free; got "
+            f"{exchange!r} with order: {order}"
+        )
+        raise InvalidCost(msg, name="exchange", value=str(exchange))
+    return exchange
 
 
 def _stops(stops: object, length: int) -> tuple[int, ...]:

@@ -6,10 +6,13 @@ chooses by the options given.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
+from dpflow.accounting.cells import cell_renyi
 from dpflow.accounting.concentrated import CONVERSIONS, one_of
 from dpflow.accounting.conversions import (
     _allowed,
@@ -18,8 +21,9 @@ from dpflow.accounting.conversions import (
 )
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.curves import renyi
+from dpflow.accounting.outcomes import OutcomeCost
 from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Odometer, ThresholdFilter
+from dpflow.accounting.theorem import Odometer, Outcome, Rule, Settling, ThresholdFilter
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
     UNITS,
@@ -41,7 +45,35 @@ _ORDER_DIGITS = 3
 _WHOLE_FROM = 4
 
 
-class RenyiFilter(ThresholdFilter):
+class SettlesCells(Rule):
+    """What the rules with Renyi divergences share: they settle by cells.
+
+    Source: docs/derivations/renyi.md#cells, at each order by itself.
+
+    Attributes:
+        settlements: All of them.
+    """
+
+    settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps", "outcome"})
+
+    @abstractmethod
+    def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
+        """Return the tally of a step with a divergence at each order."""
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return the step's divergence at each order."""
+        return self.tally_at(lambda order: renyi(cost, order))
+
+    def outcome_price(
+        self, cost: Settling, outcome: Outcome, used: Tally | None
+    ) -> Tally:
+        """Return the divergence of the cell, or of the sub-steps that ran."""
+        if isinstance(cost, OutcomeCost):
+            return self.tally_at(lambda order: cell_renyi(cost, outcome, order))
+        return super().outcome_price(cost, outcome, used)
+
+
+class RenyiFilter(SettlesCells, ThresholdFilter):
     """Admit while the divergences of one order fit what (epsilon, delta) allows.
 
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193v4) Thm 3.1 and Lecuyer 2021 (arXiv
@@ -50,6 +82,9 @@ class RenyiFilter(ThresholdFilter):
     "some order still has room" over several orders is no filter
     (docs/derivations/renyi.md#some-order); give `orders` for the valid way to use
     several.
+
+    A mechanism with cells, and without a delta, reserves its worst one and settles the
+    one that its output fell into (docs/derivations/renyi.md#cells).
 
     Assumes: each step has a finite Renyi divergence of the order given the outputs
     before it (no delta of its own); the order is fixed in advance.
@@ -100,9 +135,9 @@ class RenyiFilter(ThresholdFilter):
             raise InvalidCost(msg, name="order", value=number_text(self.order))
         self.thresholds = (units_down(allowed),)
 
-    def step_price(self, cost: Cost) -> Tally:
-        """Return the step's divergence at the order."""
-        return Tally((units_up(renyi(cost, self.order)),))
+    def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
+        """Return the divergence at the order."""
+        return Tally((units_up(divergence(self.order)),))
 
     def parameters(self) -> dict[str, Any]:
         """Return the numbers that the filter was made from, derived ones included."""
@@ -115,7 +150,7 @@ class RenyiFilter(ThresholdFilter):
         }
 
 
-class RenyiOdometer(Odometer):
+class RenyiOdometer(SettlesCells, Odometer):
     """Read R(order) + log(1 / delta) / (order - 1), valid at every stopping time.
 
     Source: docs/derivations/renyi.md#ville-odometer: exp((order - 1)(L - R)) is a
@@ -153,9 +188,9 @@ class RenyiOdometer(Odometer):
         self.order: Fraction = exact_order(order)
         self._idle = idle_reading(self.delta, self.order)
 
-    def step_price(self, cost: Cost) -> Tally:
-        """Return the step's divergence at the order."""
-        return Tally((units_up(renyi(cost, self.order)), 0))
+    def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
+        """Return the divergence at the order."""
+        return Tally((units_up(divergence(self.order)), 0))
 
     def read(self, tally: Tally) -> float:
         """Return the bound on the loss so far."""

@@ -6,8 +6,9 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting.costs import Cost
+from dpflow.accounting.curves import renyi
 from dpflow.accounting.renyi import idle_reading
-from dpflow.accounting.renyi_mixture import divergences, exact_orders, order_names
+from dpflow.accounting.renyi_mixture import exact_orders, order_names
 from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Odometer
 from dpflow.rounding import (
@@ -72,7 +73,7 @@ class RenyiDoublingOdometer(Odometer):
 
     def step_price(self, cost: Cost) -> Tally:
         """Return the step's divergence at each order."""
-        return Tally((*divergences(cost, self.orders).amounts, 0))
+        return Tally((*(units_up(renyi(cost, order)) for order in self.orders), 0))
 
     def read(self, tally: Tally) -> float:
         """Return the bound on the loss so far."""

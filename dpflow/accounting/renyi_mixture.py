@@ -27,10 +27,9 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting.concentrated import CONVERSIONS, one_of
-from dpflow.accounting.costs import Cost
-from dpflow.accounting.curves import renyi
 from dpflow.accounting.exponentials import ExponentialSum, log_of_inverse
 from dpflow.accounting.renyi import (
+    SettlesCells,
     exact_order,
     idle_reading,
 )
@@ -58,7 +57,7 @@ MOST_ORDERS = 256
 _SHARE_STEPS, _SHARE_POWERS = 20, 10
 
 
-class RenyiMixtureFilter(Filter):
+class RenyiMixtureFilter(SettlesCells, Filter):
     """Admit while a weighted mean over several orders certifies (epsilon, delta).
 
     Source: docs/derivations/renyi.md#mixture-rule. It replaces the invalid "some order
@@ -111,9 +110,9 @@ class RenyiMixtureFilter(Filter):
             )
             raise InvalidCost(msg, name="orders", value=order_list(self.orders))
 
-    def step_price(self, cost: Cost) -> Tally:
-        """Return the step's divergence at each order."""
-        return divergences(cost, self.orders)
+    def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
+        """Return the divergence at each order."""
+        return Tally(tuple(units_up(divergence(order)) for order in self.orders))
 
     def admits(self, tally: Tally) -> bool:
         """Say whether the orders together certify the tally."""
@@ -138,7 +137,7 @@ class RenyiMixtureFilter(Filter):
         }
 
 
-class _SeveralOrders(Odometer):
+class _SeveralOrders(SettlesCells, Odometer):
     """What the odometers with several orders share.
 
     Args:
@@ -172,9 +171,9 @@ class _SeveralOrders(Odometer):
             for order, weight in zip(self.orders, self.weights, strict=True)
         )
 
-    def step_price(self, cost: Cost) -> Tally:
-        """Return the step's divergence at each order."""
-        return Tally((*divergences(cost, self.orders).amounts, 0))
+    def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
+        """Return the divergence at each order."""
+        return Tally((*(units_up(divergence(order)) for order in self.orders), 0))
 
     def parameters(self) -> dict[str, Any]:
         """Return the numbers that the odometer was made from."""
@@ -311,11 +310,6 @@ def order_names(orders: tuple[Fraction, ...]) -> tuple[str, ...]:
 def order_list(orders: tuple[Fraction, ...]) -> str:
     """Write orders for a message."""
     return ", ".join(number_text(order) for order in orders)
-
-
-def divergences(cost: Cost, orders: tuple[Fraction, ...]) -> Tally:
-    """Return the step's divergence at each order, rounded up."""
-    return Tally(tuple(units_up(renyi(cost, order)) for order in orders))
 
 
 def scaled_share(rule: Filter, tally: Tally) -> float:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import add, le, sub
 
+_new, _set = object.__new__, object.__setattr__
+
 
 @dataclass(frozen=True, slots=True)
 class Tally:
@@ -38,25 +40,33 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         """Return the component-wise sum."""
-        self._check_same_length(other)
+        if len(self.amounts) != len(other.amounts):
+            raise _of_different(self.amounts, other.amounts)
         # What was checked of both holds for their sum.
-        total = object.__new__(Tally)
-        object.__setattr__(total, "amounts", (*map(add, self.amounts, other.amounts),))
+        total = _new(Tally)
+        _set(total, "amounts", (*map(add, self.amounts, other.amounts),))
         return total
 
     def __sub__(self, other: Tally) -> Tally:
         """Return the component-wise difference, which may not be negative."""
-        self._check_same_length(other)
+        if len(self.amounts) != len(other.amounts):
+            raise _of_different(self.amounts, other.amounts)
         return Tally(tuple(map(sub, self.amounts, other.amounts)))
 
     def fits_within(self, other: Tally) -> bool:
         """Say whether no component is larger than the other tally's."""
-        self._check_same_length(other)
-        return all(map(le, self.amounts, other.amounts))
+        return self.within(other.amounts)
+
+    def within(self, limits: tuple[int, ...]) -> bool:
+        """Say whether no component is above its limit."""
+        if len(self.amounts) != len(limits):
+            raise _of_different(self.amounts, limits)
+        return all(map(le, self.amounts, limits))
 
     def highest(self, other: Tally) -> Tally:
         """Return the component-wise maximum."""
-        self._check_same_length(other)
+        if len(self.amounts) != len(other.amounts):
+            raise _of_different(self.amounts, other.amounts)
         return Tally(tuple(map(max, self.amounts, other.amounts)))
 
     def to_text(self) -> str:
@@ -72,13 +82,12 @@ class Tally:
         """
         return cls(_amounts(text))
 
-    def _check_same_length(self, other: Tally) -> None:
-        if len(self.amounts) != len(other.amounts):
-            msg = (
-                f"tallies of {len(self.amounts)} and {len(other.amounts)} components "
-                "belong to different theorems"
-            )
-            raise ValueError(msg)
+
+def _of_different(first: tuple[int, ...], second: tuple[int, ...]) -> ValueError:
+    return ValueError(
+        f"tallies of {len(first)} and {len(second)} components belong to different "
+        "theorems"
+    )
 
 
 @lru_cache(maxsize=4096)

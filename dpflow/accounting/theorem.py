@@ -124,9 +124,20 @@ class Rule(ABC):
             or cost.settlement not in self.settlements
         ):
             return full
-        realised = self.price(cost.realised(outcome), used)
+        realised = self.outcome_price(cost, outcome, used)
         # Mixing components of two prices would be no price of either.
         return realised if realised.fits_within(full) else full
+
+    def outcome_price(
+        self, cost: Settling, outcome: Outcome, used: Tally | None
+    ) -> Tally:
+        """Return the price of what a step reported; its cost is one that settles.
+
+        Raises:
+            UnsupportedCost: If the theorem has no sound price for the cost.
+            InvalidCost: If the cost knows no such outcome.
+        """
+        return self.price(cost.realised(outcome), used)
 
     @abstractmethod
     def parameters(self) -> dict[str, Any]:
@@ -208,7 +219,7 @@ class ThresholdFilter(Filter):
 
         Equality, in whole units, admits.
         """
-        return tally.fits_within(Tally(self.thresholds))
+        return tally.within(self.thresholds)
 
     @property
     def limit(self) -> Tally:

@@ -31,7 +31,7 @@ from dpflow.cli import (
     status,
     why,
 )
-from dpflow.cli.output import fail, survive_encoding
+from dpflow.cli.output import fail, survive_closed_pipe, survive_encoding
 from dpflow.exceptions import DpflowError
 
 __all__ = ["app", "main"]
@@ -103,4 +103,7 @@ app.add_typer(releases.app, name="releases")
 def main() -> None:
     """Run the command line."""
     survive_encoding()
-    app(prog_name="dpflow")
+    try:
+        app(prog_name="dpflow")
+    finally:
+        survive_closed_pipe()

@@ -293,7 +293,7 @@ def _report_json(report: Report) -> dict[str, Any]:
 
 def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
     """Return what each account has used, in its theorem's currency."""
-    from dpflow.ledger.decision.gates import gate_at, split
+    from dpflow.ledger.decision.gates import gate_at
     from dpflow.ledger.model import Keys
     from dpflow.ledger.rows import Account
 
@@ -301,12 +301,10 @@ def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
     with ledger.storage.read() as reading:
         for book in reading.books():
             state = reading.load(Keys(whole=(book,)))
-            terms = {term.number: term for term in state.terms(book)}
             for row in state.rows.values():
                 if not isinstance(row, Account):
                     continue
-                term = terms.get(split(row.id)[1])
-                gate = None if term is None else gate_at(state, term, row.id)
+                gate = gate_at(state, row.id)
                 if gate is not None:
                     found[row.id] = dict(gate.rule.named(gate.used))
     return found

@@ -8,6 +8,7 @@ colour, never wrapped or cut, so that `grep` and `cut` see whole lines. `NO_COLO
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -151,3 +152,12 @@ def survive_encoding() -> None:
     for stream in streams:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+
+
+def survive_closed_pipe() -> None:
+    """Drop what nobody reads any more, as Python would complain of it at its end."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dpflow.cli.preview_git import Version, versions
 from dpflow.cli.preview_policies import PolicyDelta, compare_policies, read_policies
@@ -22,7 +22,7 @@ from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.rows import Term
-from dpflow.ledger.views.runs import current_gates
+from dpflow.ledger.views.accounts import current_gates
 from dpflow.ledger.views.terms import book_state
 from dpflow.policy import Policy
 from dpflow.policy_changes import judge, overall, tightened_pins
@@ -182,5 +182,5 @@ def _after(term: Term, policy: Policy, accounts: _Accounts) -> _Accounts | None:
         place = (gate.kind, gate.name)
         kept = accounts.get(place)
         if kept is not None:
-            found[place] = replace(kept, rule=gate.rule, halt=gate.halt)
+            found[place] = kept._replace(rule=gate.rule, halt=gate.halt)
     return found

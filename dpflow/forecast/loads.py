@@ -42,7 +42,7 @@ class Load:
         rule = self.account.rule
         if not isinstance(rule, Filter):
             return None
-        total = self.account.settled + self.account.held + times(self.spent, runs)
+        total = self.account.used + times(self.spent, runs)
         return rule.used_fraction(total)
 
 
@@ -116,7 +116,6 @@ def empty_gate(
     dataset: str, kind: str, name: str, rule: Rule, halt: Fraction | str | None = None
 ) -> Gate:
     """Return a gate to which nothing was charged, of no ledger."""
-    zero = rule.zero()
     return Gate(
         id="",
         dataset=dataset,
@@ -125,7 +124,5 @@ def empty_gate(
         partition="",
         rule=rule,
         halt=number_from_text(halt) if isinstance(halt, str) else halt,
-        settled=zero,
-        held=zero,
-        state="open",
+        used=rule.zero(),
     )

@@ -15,7 +15,7 @@ from dpflow.accounting.cost_text import cost_from_text
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.theorem import Outcome, Settling
 from dpflow.exceptions import ConfigurationError, InvalidCost
-from dpflow.ledger.records import canonical
+from dpflow.ledger.entry import canonical
 from dpflow.ledger.views.runs import FlowRun, RunStep
 from dpflow.rounding import exact_delta, exact_epsilon
 from dpflow.workload import Step, Workload, merged

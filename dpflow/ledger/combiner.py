@@ -26,6 +26,8 @@ _Decide = Callable[[Sequence[Command]], _Answers]
 class _Waiting(Turn):
     """A command, and the thread that waits for its answer."""
 
+    __slots__ = ("answer", "answered", "command", "since")
+
     def __init__(self, command: Command) -> None:
         super().__init__()
         self.command = command
@@ -52,14 +54,14 @@ class Combiner:
             name: Of the line to wait in: of what the command locks.
             command: What is asked.
         """
-        line = self._lines.setdefault(name, Line())
+        line = self._lines.get(name) or self._lines.setdefault(name, Line())
         mine = _Waiting(command)
         try:
             try:
                 line.join(mine)
                 while not mine.answered:
                     if line.is_first(mine):
-                        self._lead(line)
+                        self._lead(line, mine)
                     elif mine in line.turns():
                         mine.rest(1)
                     else:
@@ -73,22 +75,23 @@ class Combiner:
             line.leave(mine)
         return mine.answer
 
-    def _lead(self, line: Line) -> None:
+    def _lead(self, line: Line, mine: _Waiting) -> None:
         """Have the first in line decided, this thread's own command among them.
 
         An interrupt is for this thread. The others stay in line and are asked for
-        again: the same ids, so that what was charged is not charged twice.
+        again: the same ids, so that what was charged is not charged twice. Until all
+        have their answers this thread stays the first.
         """
-        batch = _waiting(line)[:MOST_AT_ONCE]
-        if not batch:
-            return
+        batch = [mine, *_others(line, mine)[: MOST_AT_ONCE - 1]]
         answers = self._decided([waiting.command for waiting in batch])
         for waiting, answer in zip(batch, answers, strict=True):
-            _tell(line, waiting, answer)
+            _tell(line, mine, waiting, answer)
         if isinstance(answers[0], LedgerUnavailable):
-            self._tell_patient(line, answers[0])
+            self._tell_patient(line, mine, answers[0])
 
-    def _tell_patient(self, line: Line, error: LedgerUnavailable) -> None:
+    def _tell_patient(
+        self, line: Line, mine: _Waiting, error: LedgerUnavailable
+    ) -> None:
         """Tell who has waited for most of the deadline for a lock that nobody got.
 
         To wait for another whole deadline would make it twice as long.
@@ -97,9 +100,10 @@ class Combiner:
         if limit is None:
             return
         now = time.monotonic()
-        for waiting in _waiting(line):
+        for waiting in _others(line, mine):
             if now - waiting.since >= limit / 2:
-                _tell(line, waiting, LedgerUnavailable(error.message, **error.details))
+                answer = LedgerUnavailable(error.message, **error.details)
+                _tell(line, mine, waiting, answer)
 
     def _decided(self, commands: Sequence[Command]) -> _Answers:
         try:
@@ -125,18 +129,21 @@ class Combiner:
         return [found[id(command)] for command in commands]
 
 
-def _waiting(line: Line) -> list[_Waiting]:
-    """Return who stands in line without an answer."""
+def _others(line: Line, mine: _Waiting) -> list[_Waiting]:
+    """Return who else stands in line without an answer."""
     return [
         turn
         for turn in line.turns()
-        if isinstance(turn, _Waiting) and not turn.answered and not turn.is_over
+        if turn is not mine
+        and isinstance(turn, _Waiting)
+        and not (turn.answered or turn.is_over)
     ]
 
 
-def _tell(line: Line, waiting: _Waiting, answer: Any) -> None:
+def _tell(line: Line, mine: _Waiting, waiting: _Waiting, answer: Any) -> None:
     """Give an answer; who has it need not stand in line."""
     waiting.answer = answer
     waiting.answered = True
-    line.leave(waiting)
-    waiting.call()
+    if waiting is not mine:
+        line.leave(waiting)
+        waiting.call()

@@ -19,7 +19,8 @@ from typing import Any
 
 from dpflow.config import ledger_key
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.records import canonical, digest
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.records import digest
 from dpflow.policy import Policy
 from dpflow.rounding import number_from_text
 

@@ -19,8 +19,8 @@ and what its charge holds there:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from operator import add, le, sub
+from collections.abc import Callable, Mapping
+from operator import add, sub
 from typing import Any, NamedTuple
 
 from dpflow.ledger.entry import (
@@ -43,11 +43,11 @@ from dpflow.ledger.rows import (
     Epoch,
     Granted,
     JournalError,
+    Key,
     Release,
     Rows,
     Sums,
     Term,
-    account_of,
     added_up,
     book_of,
     charge_of,
@@ -58,6 +58,8 @@ from dpflow.ledger.rows import (
     run_of,
 )
 
+_NONE: Mapping[str, Any] = {}
+
 # What the kinds do
 
 
@@ -65,6 +67,7 @@ class Kind(NamedTuple):
     """What an entry of a kind does.
 
     Attributes:
+        holds: Whether its amount is held.
         settles: Whether its amount is added to what is settled.
         ends: The state that its charge has afterwards, if it ends one.
         returns: Whether its amount must be all that its charge holds.
@@ -73,6 +76,7 @@ class Kind(NamedTuple):
         charges: Whether its postings may hold anything but nothing.
     """
 
+    holds: bool = False
     settles: bool = False
     ends: str | None = None
     returns: bool = False
@@ -89,7 +93,7 @@ KINDS: Mapping[str, Kind] = {
     "forget": Kind(charges=False),
     "checkpoint": Kind(charges=False),
     "refuse": Kind(),
-    "reserve": Kind(ran=1),
+    "reserve": Kind(holds=True, ran=1),
     "settle": Kind(settles=True, ends="settled"),
     "void": Kind(ends="void", returns=True, ran=-1),
     "forfeit": Kind(settles=True, ends="forfeited", returns=True),
@@ -100,42 +104,7 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def posted(
-    kind: str, before: Account | None, amount: Amounts, held: Amounts, *, drawn: bool
-) -> Posting:
-    """Return what an entry does to one account.
-
-    Args:
-        kind: Of the entry.
-        before: The account; None before its first entry.
-        amount: What the entry posts there.
-        held: What its charge holds there.
-        drawn: For a reserve, whether a preflight held the amount already.
-
-    Raises:
-        JournalError: If the account would hold less than nothing.
-    """
-    if before is None:
-        settled = holds = (0,) * len(amount)
-    else:
-        settled, holds = before.settled, before.held
-    rule = KINDS[kind]
-    if len(settled) != len(amount) or (rule.ends and len(held) != len(amount)):
-        what = f"{list(amount)} has not as many components as its account"
-        raise JournalError(what)
-    if kind == "reserve" and not drawn:
-        holds = tuple(map(add, holds, amount))
-    elif rule.ends is not None:
-        holds = tuple(map(sub, holds, held))
-        if min(holds) < 0:
-            what = f"less than nothing would be held: {list(holds)}"
-            raise JournalError(what)
-    if rule.settles:
-        settled = tuple(map(add, settled, amount))
-    return Posting(amount, settled, holds)
-
-
-def written(
+def next_entry(
     rows: Rows,
     book: str,
     kind: str,
@@ -145,8 +114,8 @@ def written(
     charge: str | None,
     at: str,
     writer: str,
-) -> Entry:
-    """Return the next entry of a book, which `follow` then reads.
+) -> tuple[Entry, Changes]:
+    """Return the next entry of a book, and the rows that it changes.
 
     Args:
         rows: The state before; it is not changed.
@@ -162,25 +131,21 @@ def written(
         JournalError: If no such entry may come next.
     """
     head = book_of(rows, book)
-    held = charge_of(rows, charge).held if KINDS[kind].ends else {}
-    drawn = "preflight" in body and kind == "reserve"
-    postings = {
-        account: posted(
-            kind,
-            account_of(rows, account),
-            amount,
-            held.get(account, ()),
-            drawn=drawn,
-        )
-        for account, amount in sorted(amounts.items())
-    }
-    number, told = head.number + 1, postings_text(postings)
-    text = canonical(body)
+    number, amounts = head.number + 1, dict(sorted(amounts.items()))
+    moved = _posted(rows, (book, number), kind, amounts, body=body, charge=charge)
+    postings = {}
+    for name, account in zip(amounts, moved.values(), strict=True):
+        amount, left = amounts[name], account.held
+        if len(left) != len(amount) or min(left) < 0:
+            what = f"{list(left)} would be held on account {name!r}"
+            raise JournalError(what)
+        postings[name] = Posting(amount, account.settled, left)
+    told, text = postings_text(postings), canonical(body)
     columns = Columns(book, number, kind, charge, told, text, at, writer)
     whole = entry_hash(head.hash, columns)
     entry = Written(book, number, kind, charge, postings, body, at, writer, whole)
     entry.texts = told, text
-    return entry
+    return entry, _changes(rows, entry, head, amounts, moved)
 
 
 def follow(rows: Rows, entry: Entry) -> Changes:
@@ -193,269 +158,327 @@ def follow(rows: Rows, entry: Entry) -> Changes:
     Raises:
         JournalError: If it does not follow from what was before.
     """
-    rule = KINDS.get(entry.kind)
-    if rule is None:
-        what = f"no entry is of kind {entry.kind!r}"
-        raise JournalError(what)
-    head = book_of(rows, entry.book)
+    book, number, kind, charge, postings, body, *_ = entry
+    head = book_of(rows, book)
     if entry.number != head.number + 1:
-        what = f"entry {head.number + 1} is missing; {entry.number} is the next"
+        what = f"entry {head.number + 1} is missing; {number} is the next"
         raise JournalError(what)
-    moves = _Moves(rows, entry, rule)
-    moves.accounts()
-    moves.charge()
-    moves.release()
-    moves.others()
-    moves.book(head)
-    return moves.changes
-
-
-class _Moves:
-    """The rows that one entry changes, as they are found."""
-
-    def __init__(self, rows: Rows, entry: Entry, rule: Kind) -> None:
-        self.rows, self.entry, self.rule = rows, entry, rule
-        self.body = entry.body
-        self.changes: Changes = {}
-        self.preflight: Mapping[str, Any] | None = (
-            self.body.get("preflight") if entry.kind == "reserve" else None
-        )
-        self.before: Charge | None = None
-        if entry.charge is not None and ("charge", entry.charge) in rows:
-            self.before = charge_of(rows, entry.charge)
-
-    def accounts(self) -> None:
-        """Move the sums of every account that the entry posts to."""
-        entry, kind = self.entry, self.entry.kind
-        if not self.rule.charges and entry.postings:
-            what = f"an entry of kind {kind} posts nothing"
-            raise JournalError(what)
-        held = self.before.held if self.rule.ends and self.before else {}
-        drawn = self.preflight is not None
-        overdrawn, told = self.body.get("overdrawn", ()), self.body.get("told", {})
-        book, number, mine = entry.book, entry.number, f"{entry.book}#"
-        for name, posting in entry.postings.items():
-            before = account_of(self.rows, name)
-            if not name.startswith(mine):
-                what = f"account {name!r} belongs to another book"
-                raise JournalError(what)
-            found = posted(
-                kind, before, posting.amount, held.get(name, ()), drawn=drawn
+    amounts = {name: posting[0] for name, posting in postings.items()}
+    moved = _posted(rows, (book, number), kind, amounts, body=body, charge=charge)
+    # No posting that was read holds less than nothing: that has no canonical form.
+    for found, posting in zip(moved.values(), postings.values(), strict=True):
+        if found[3] != posting[1] or found[4] != posting[2]:
+            what = (
+                f"it says settled {list(posting.settled)} and held "
+                f"{list(posting.held)} of account {found.id!r}; the entries give "
+                f"{list(found.settled)} and {list(found.held)}"
             )
-            if found != posting:
-                what = (
-                    f"it says settled {list(posting.settled)} and held "
-                    f"{list(posting.held)} of account {name!r}; the entries give "
-                    f"{list(found.settled)} and {list(found.held)}"
-                )
-                raise JournalError(what)
-            known, above = ({}, False) if before is None else (before[6], before[5])
-            if name in told:
-                known = {**known, **dict.fromkeys(told[name], number)}
-            _, settled, holds = found
-            self.changes["account", name] = Account(
-                name, book, number, settled, holds, above or name in overdrawn, known
-            )
-
-    def charge(self) -> None:
-        """Begin, draw from, end or raise the charge that the entry names."""
-        entry, kind = self.entry, self.entry.kind
-        if kind == "reserve":
-            self._reserved()
-        elif self.rule.ends is not None:
-            self._ended(self.rule.ends)
-        elif kind in {"adopt", "amend"}:
-            charge = self._known()
-            if kind == "adopt":
-                charge = charge._replace(owner=self.body["owner"])
-            else:
-                added = {name: p.amount for name, p in entry.postings.items()}
-                charge = charge._replace(added=added_up(charge.added, added))
-            self._keep(charge)
-
-    def _reserved(self) -> None:
-        entry, body, before = self.entry, self.body, self.before
-        if entry.charge is None:
-            what = "it reserves for no charge"
             raise JournalError(what)
-        amounts = {name: p.amount for name, p in entry.postings.items()}
-        if before is None:
-            before = Charge(
-                entry.charge,
-                "open",
-                body["owner"],
-                {},
-                amounts,
-                covers=body.get("covers"),
-                key=body.get("key"),
-                epoch=int(body.get("epoch", 0)),
-            )
-        elif before.state != "open" or entry.book in before.places:
-            what = f"charge {entry.charge} was made before"
-            raise JournalError(what)
+    return _changes(rows, entry, head, amounts, moved)
+
+
+def _posted(
+    rows: Rows,
+    place: tuple[str, int],
+    kind: str,
+    amounts: Sums,
+    *,
+    body: Mapping[str, Any],
+    charge: str | None,
+) -> dict[Key, Account]:
+    """Return the accounts that an entry moves, as they are after it."""
+    rule = _rule_of(kind, amounts)
+    ends, settles = rule.ends is not None, rule.settles
+    held = charge_of(rows, charge).held if ends else _NONE
+    # What a step draws from its run's preflight is held already.
+    holds = rule.holds and "preflight" not in body
+    book, number = place
+    mine, moved = f"{book}#", dict[Key, Account]()
+    for name, amount in amounts.items():
+        key = ("account", name)
+        before = rows.get(key)
+        if isinstance(before, Account):
+            _, _, _, done, holding, above, told = before
         else:
-            before = before._replace(held={**before.held, **amounts})
-        self._keep(before)
-        if self.preflight is not None:
-            self._drawn(self.preflight["id"], amounts)
-        if before.covers is not None:
-            run = run_of(self.rows, before.covers)
-            run = run._replace(preflight=entry.charge, unheld=None)
-            self.changes["run", run.id] = run
-        self._note_granted(str(body["step"]), amounts)
+            done = holding = (0,) * len(amount)
+            above, told = False, _NONE
+        if len(done) != len(amount) or not name.startswith(mine):
+            raise _misplaced(name, mine)
+        if holds:
+            holding = tuple(map(add, holding, amount))
+        elif ends:
+            holding = tuple(map(sub, holding, held.get(name, ())))
+        if settles:
+            done = tuple(map(add, done, amount))
+        # A named tuple's own way of making one takes twice as long.
+        fields = (name, book, number, done, holding, above, told)
+        moved[key] = tuple.__new__(Account, fields)
+    return _noted(moved, body) if "overdrawn" in body or "told" in body else moved
 
-    def _drawn(self, preflight: str, amounts: Sums) -> None:
-        """Take what a step holds now out of what its run's preflight holds."""
-        whole = charge_of(self.rows, preflight)
-        if whole.state != "open" or whole.covers is None:
-            what = f"charge {preflight} is no open preflight"
-            raise JournalError(what)
-        rest = dict(whole.held)
-        for name, amount in amounts.items():
-            if not any(amount):
-                continue
-            left = tuple(map(sub, rest.get(name, (-1,) * len(amount)), amount))
-            if min(left) < 0:
-                what = f"it draws {list(amount)} of {list(rest.get(name, ()))}"
-                raise JournalError(what)
-            rest[name] = left
-        self._keep(whole._replace(held=rest))
 
-    def _note_granted(self, step: str, amounts: Sums) -> None:
-        key = ("granted", self.entry.book, step)
-        known = self.rows.get(key)
-        most = known.most if isinstance(known, Granted) else {}
-        if all(map(most.__contains__, amounts)) and all(
-            all(map(le, amount, most[name])) for name, amount in amounts.items()
-        ):
-            return
-        higher = {
-            name: tuple(map(max, most.get(name, amount), amount))
-            for name, amount in amounts.items()
-        }
-        if any(most.get(name) != amount for name, amount in higher.items()):
-            self.changes[key] = Granted(self.entry.book, step, {**most, **higher})
+def _rule_of(kind: str, amounts: Sums) -> Kind:
+    rule = KINDS.get(kind)
+    if rule is None:
+        what = f"no entry is of kind {kind!r}"
+        raise JournalError(what)
+    if amounts and not rule.charges:
+        what = f"an entry of kind {kind} posts nothing"
+        raise JournalError(what)
+    return rule
 
-    def _ended(self, state: str) -> None:
-        entry, charge = self.entry, self._known()
-        book = f"{entry.book}#"
-        mine = {name for name in charge.held if name.startswith(book)}
-        if charge.state not in ("open", state) or not mine:
-            what = f"it ends charge {charge.id}, which is {charge.state}"
-            raise JournalError(what)
-        if mine != set(entry.postings):
-            what = f"it ends charge {charge.id} on some of its accounts only"
-            raise JournalError(what)
-        if (entry.kind, charge.covers is None) in (("seal", True), ("settle", False)):
-            # The rest of a preflight returns, for nothing ran under it; a step's never.
-            what = f"a {entry.kind} is no end of charge {charge.id}"
-            raise JournalError(what)
-        if self.rule.returns:
-            for name, posting in entry.postings.items():
-                if posting.amount != charge.held[name]:
-                    what = (
-                        f"it ends a charge that holds {list(charge.held[name])} with "
-                        f"{list(posting.amount)}"
-                    )
-                    raise JournalError(what)
-        held = {name: a for name, a in charge.held.items() if name not in mine}
-        self._keep(
-            Charge(charge.id, state, charge.owner, charge.places, held, *charge[5:])
+
+def _misplaced(name: str, mine: str) -> JournalError:
+    if not name.startswith(mine):
+        return JournalError(f"account {name!r} belongs to another book")
+    return JournalError(f"account {name!r} has another number of components")
+
+
+def _noted(moved: Mapping[Key, Account], body: Mapping[str, Any]) -> dict[Key, Account]:
+    """Note what an entry says of accounts beside their sums."""
+    overdrawn, told = body.get("overdrawn", ()), body.get("told", _NONE)
+    return {
+        key: account._replace(
+            overdrawn=account.overdrawn or account.id in overdrawn,
+            told={
+                **account.told,
+                **dict.fromkeys(told.get(account.id, ()), account.entry),
+            },
         )
+        for key, account in moved.items()
+    }
 
-    def release(self) -> None:
-        """Claim the charge's release key, keep its output's digest, or let it go."""
-        entry, kind, digest = self.entry, self.entry.kind, self.body.get("digest")
-        charge = self.changes.get(("charge", entry.charge or ""))
-        if not isinstance(charge, Charge) or charge.key is None:
-            return
-        place = ("release", charge.key)
-        found = self.changes.get(place, self.rows.get(place))
-        kept = found if isinstance(found, Release) else None
-        mine = kept is not None and kept.charge == charge.id
-        if kind == "reserve" and not mine:
+
+# What an entry changes, once its sums are known
+
+
+def _changes(
+    rows: Rows, entry: Entry, head: Book, amounts: Sums, moved: Mapping[Key, Account]
+) -> Changes:
+    kind, changes, state = entry.kind, Changes(moved), KINDS[entry.kind].ends
+    if kind == "reserve":
+        _reserve(rows, entry, amounts, changes)
+    elif state is not None:
+        _end(rows, entry, state, changes)
+    elif kind in _OTHERS:
+        _OTHERS[kind](rows, entry, changes)
+    if "claims" in entry.body:
+        _claim(rows, entry, changes)
+    changes["book", entry.book] = _moved_book(entry, head)
+    return changes
+
+
+def _reserve(rows: Rows, entry: Entry, amounts: Sums, changes: Changes) -> None:
+    """Begin a charge, or go on with it in another of its books."""
+    book, name, body = entry.book, entry.charge, entry.body
+    if name is None:
+        what = "it reserves for no charge"
+        raise JournalError(what)
+    before, place = rows.get(("charge", name)), (entry.number, 0)
+    if not isinstance(before, Charge):
+        covers, key = body.get("covers"), body.get("key")
+        epoch, places = int(body.get("epoch", 0)), {book: place}
+        owner = body["owner"]
+        fields = (name, "open", owner, places, amounts, _NONE, covers, key, epoch)
+        charge = tuple.__new__(Charge, fields)
+    elif before.state != "open" or book in before.places:
+        what = f"charge {name} was made before"
+        raise JournalError(what)
+    else:
+        both = {**before.places, book: place}
+        charge = before._replace(places=both, held={**before.held, **amounts})
+    changes["charge", name] = charge
+    if "preflight" in body:
+        _draw(rows, body["preflight"]["id"], amounts, changes)
+    if charge.covers is not None:
+        run = run_of(rows, charge.covers)
+        changes["run", run.id] = run._replace(preflight=name, unheld=None)
+    if charge.key is not None:
+        place_of_key = ("release", charge.key)
+        kept = rows.get(place_of_key)
+        if not isinstance(kept, Release) or kept.charge != name:
             # The same whichever of the charge's books is followed first.
-            book = str(self.body["accounts"][0]).partition("#")[0]
-            self.changes[place] = Release(charge.key, charge.id, book, "claimed")
-        elif kept is None or not mine:
-            return
-        elif kind == "settle" and self.body["outcome"] == "completed":
-            self.changes[place] = kept._replace(state="settled", digest=digest)
-        elif self.rule.ends and kept.state == "claimed":
-            self.changes[place] = None
+            first = str(body["accounts"][0]).partition("#")[0]
+            changes[place_of_key] = Release(charge.key, name, first, "claimed")
+    _note_granted(rows, book, str(body["step"]), amounts, changes)
 
-    def others(self) -> None:
-        """Move what is neither an account nor a charge."""
-        entry, body = self.entry, self.body
-        if entry.kind in {"open", "tighten"}:
-            facts = body["term"]
-            term = Term(entry.book, facts["number"], entry.number, facts)
-            self.changes[key_of(term)] = term
-        elif entry.kind == "refuse":
-            self._refused()
-        elif entry.kind == "forget":
-            kept = self.rows.get(("release", body["release"]))
-            if not isinstance(kept, Release) or kept.state != "settled":
-                what = f"there is no release {body['release']} to forget"
-                raise JournalError(what)
-            self.changes["release", kept.key] = kept._replace(state="forgotten")
-        elif entry.kind == "repair":
-            epoch = max(epoch_of(self.rows), int(body.get("epoch", 0)))
-            self.changes[EPOCH] = Epoch(epoch)
-        for name, said in body.get("claims", {}).items():
-            known = self.rows.get(("claim", name))
-            by = dict(known.by) if isinstance(known, Claim) else {}
-            by.pop(entry.book, None)
-            if said is not None:
-                by[entry.book] = said
-            self.changes["claim", name] = Claim(name, by)
 
-    def _refused(self) -> None:
-        entry, charged = self.entry, self.body.get("flow_run")
-        for name in self.body.get("runs", ()):
-            run = run_of(self.rows, name)
-            place = (entry.book, entry.number, name == charged)
-            halts = self.body.get("halts", ()) if name == charged else ()
-            if name == self.body.get("covers"):
-                run = run._replace(unheld=(entry.book, entry.number))
-            self.changes["run", name] = run._replace(
-                refused=(*run.refused, place),
-                halted=tuple(dict.fromkeys((*run.halted, *halts))),
+def _draw(rows: Rows, preflight: str, amounts: Sums, changes: Changes) -> None:
+    """Take what a step holds now out of what its run's preflight holds."""
+    whole = charge_of(rows, preflight)
+    if whole.state != "open" or whole.covers is None:
+        what = f"charge {preflight} is no open preflight"
+        raise JournalError(what)
+    rest = dict(whole.held)
+    for name, amount in amounts.items():
+        if not any(amount):
+            continue
+        left = tuple(map(sub, rest.get(name, (-1,) * len(amount)), amount))
+        if min(left) < 0:
+            what = f"it draws {list(amount)} of {list(rest.get(name, ()))}"
+            raise JournalError(what)
+        rest[name] = left
+    changes["charge", preflight] = whole._replace(held=rest)
+
+
+def _note_granted(
+    rows: Rows, book: str, step: str, amounts: Sums, changes: Changes
+) -> None:
+    key = ("granted", book, step)
+    known = rows.get(key)
+    most = known.most if isinstance(known, Granted) else _NONE
+    higher = {}
+    for name, amount in amounts.items():
+        before = most.get(name)
+        if before is None or before != amount:
+            highest = amount if before is None else tuple(map(max, before, amount))
+            if highest != before:
+                higher[name] = highest
+    if higher:
+        changes[key] = Granted(book, step, {**most, **higher})
+
+
+def _end(rows: Rows, entry: Entry, state: str, changes: Changes) -> None:
+    """End a charge in one of its books."""
+    book, kind, postings = entry.book, entry.kind, entry.postings
+    charge = _known(rows, entry)
+    held, rest = charge.held, dict[str, Amounts]()
+    if held.keys() != postings.keys():
+        rest = {n: a for n, a in held.items() if not n.startswith(f"{book}#")}
+    if charge.state not in ("open", state) or len(rest) == len(held):
+        what = f"it ends charge {charge.id}, which is {charge.state}"
+        raise JournalError(what)
+    if held.keys() - rest.keys() != postings.keys():
+        what = f"it ends charge {charge.id} on some of its accounts only"
+        raise JournalError(what)
+    if (kind, charge.covers is None) in (("seal", True), ("settle", False)):
+        # The rest of a preflight returns, for nothing ran under it; a step's never.
+        what = f"a {kind} is no end of charge {charge.id}"
+        raise JournalError(what)
+    for name in postings if KINDS[kind].returns else ():
+        if postings[name].amount != held[name]:
+            what = (
+                f"it ends a charge that holds {list(held[name])} with "
+                f"{list(postings[name].amount)}"
             )
+            raise JournalError(what)
+    name, _, owner, places, _, added, covers, key, epoch = charge
+    places = {**places, book: (places[book][0], entry.number)}
+    fields = (name, state, owner, places, rest or _NONE, added, covers, key, epoch)
+    changes["charge", name] = tuple.__new__(Charge, fields)
+    if key is not None:
+        _end_release(rows, entry, key, changes)
 
-    def book(self, head: Book) -> None:
-        """Move the end of the book's journal, and what holds for all of it."""
-        entry, frozen, terms = self.entry, head.frozen, head.terms
-        if entry.kind == "freeze":
-            frozen = {**self.body["frozen"], "at": entry.at}
-        elif entry.kind == "thaw":
-            frozen = None
-        if entry.kind == "open":
-            terms = int(self.body["term"]["number"])
-            if terms != head.terms + 1:
-                what = f"term {head.terms + 1} is missing; {terms} is the next"
-                raise JournalError(what)
-        ran = head.ran
-        if self.rule.ran:
-            more, of = self.rule.ran, {name_of_term(name) for name in entry.postings}
-            ran = {**ran, **{term: ran.get(term, 0) + more for term in of}}
-        if entry.kind == "reserve" and self.body.get("flow") is not None:
-            flow = flow_mark(terms, self.body["flow"])
-            ran = ran if flow in ran else {**ran, flow: 1}
-        self.changes["book", entry.book] = Book(
-            entry.book, entry.number, entry.hash, frozen, ran, terms
+
+def _end_release(rows: Rows, entry: Entry, key: str, changes: Changes) -> None:
+    """Keep the digest of an output, or let go of its key."""
+    place = ("release", key)
+    kept = rows.get(place)
+    if not isinstance(kept, Release) or kept.charge != entry.charge:
+        return
+    if entry.kind == "settle" and entry.body["outcome"] == "completed":
+        digest = entry.body.get("digest")
+        fields = (key, kept.charge, kept.book, "settled", digest)
+        changes[place] = tuple.__new__(Release, fields)
+    elif kept.state == "claimed":
+        changes[place] = None
+
+
+def _adopt(rows: Rows, entry: Entry, changes: Changes) -> None:
+    charge = _known(rows, entry)
+    changes["charge", charge.id] = charge._replace(owner=entry.body["owner"])
+
+
+def _amend(rows: Rows, entry: Entry, changes: Changes) -> None:
+    charge = _known(rows, entry)
+    added = {name: posting.amount for name, posting in entry.postings.items()}
+    both = added_up(charge.added, added)
+    changes["charge", charge.id] = charge._replace(added=both)
+
+
+def _pin(rows: Rows, entry: Entry, changes: Changes) -> None:
+    """Begin a term, or tighten what it pins."""
+    facts = entry.body["term"]
+    number, terms = facts["number"], book_of(rows, entry.book).terms
+    if entry.kind == "open" and number != terms + 1:
+        what = f"term {terms + 1} is missing; {number} is the next"
+        raise JournalError(what)
+    term = Term(entry.book, number, entry.number, facts)
+    changes[key_of(term)] = term
+
+
+def _refuse(rows: Rows, entry: Entry, changes: Changes) -> None:
+    body, charged = entry.body, entry.body.get("flow_run")
+    for name in body.get("runs", ()):
+        run = run_of(rows, name)
+        place = (entry.book, entry.number, name == charged)
+        halts = body.get("halts", ()) if name == charged else ()
+        if name == body.get("covers"):
+            run = run._replace(unheld=(entry.book, entry.number))
+        changes["run", name] = run._replace(
+            refused=(*run.refused, place),
+            halted=tuple(dict.fromkeys((*run.halted, *halts))),
         )
 
-    def _known(self) -> Charge:
-        if self.before is None:
-            what = f"it is about charge {self.entry.charge}, which nobody made"
-            raise JournalError(what)
-        return self.before
 
-    def _keep(self, charge: Charge) -> None:
-        entry, places = self.entry, charge.places
-        if entry.kind == "reserve" and entry.charge == charge.id:
-            places = {**places, entry.book: (entry.number, 0)}
-        elif self.rule.ends is not None:
-            places = {**places, entry.book: (places[entry.book][0], entry.number)}
-        self.changes["charge", charge.id] = charge._replace(places=places)
+def _forget(rows: Rows, entry: Entry, changes: Changes) -> None:
+    key = entry.body["release"]
+    kept = rows.get(("release", key))
+    if not isinstance(kept, Release) or kept.state != "settled":
+        what = f"there is no release {key} to forget"
+        raise JournalError(what)
+    changes["release", key] = kept._replace(state="forgotten")
+
+
+def _repair(rows: Rows, entry: Entry, changes: Changes) -> None:
+    changes[EPOCH] = Epoch(max(epoch_of(rows), int(entry.body.get("epoch", 0))))
+
+
+#: What the kinds change that neither make a charge nor end one, beside the accounts.
+_OTHERS: Mapping[str, Callable[[Rows, Entry, Changes], None]] = {
+    "open": _pin,
+    "tighten": _pin,
+    "refuse": _refuse,
+    "adopt": _adopt,
+    "amend": _amend,
+    "forget": _forget,
+    "repair": _repair,
+}
+
+
+def _claim(rows: Rows, entry: Entry, changes: Changes) -> None:
+    for name, said in entry.body["claims"].items():
+        known = rows.get(("claim", name))
+        by = dict(known.by) if isinstance(known, Claim) else {}
+        by.pop(entry.book, None)
+        if said is not None:
+            by[entry.book] = said
+        changes["claim", name] = Claim(name, by)
+
+
+def _moved_book(entry: Entry, head: Book) -> Book:
+    """Return a book with the end of its journal, and what holds for all of it."""
+    name, number, kind, _, postings, body, _, _, whole = entry
+    _, _, _, frozen, ran, terms = head
+    more = KINDS[kind].ran
+    if kind == "freeze":
+        frozen = {**body["frozen"], "at": entry.at}
+    elif kind == "thaw":
+        frozen = None
+    elif kind == "open":
+        terms = int(body["term"]["number"])
+    if more:
+        counts = dict(ran)
+        for term in {*map(name_of_term, postings)}:
+            counts[term] = counts.get(term, 0) + more
+        if kind == "reserve" and body.get("flow") is not None:
+            counts[flow_mark(terms, body["flow"])] = 1
+        ran = counts
+    return tuple.__new__(Book, (name, number, whole, frozen, ran, terms))
+
+
+def _known(rows: Rows, entry: Entry) -> Charge:
+    found = rows.get(("charge", entry.charge or ""))
+    if not isinstance(found, Charge):
+        what = f"it is about charge {entry.charge}, which nobody made"
+        raise JournalError(what)
+    return found

@@ -8,11 +8,12 @@ full, for ever.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from traceback import clear_frames
+from typing import Any
 
 from dpflow.accounting.theorem import Outcome
 from dpflow.config import ledger_key
@@ -23,50 +24,39 @@ from dpflow.exceptions import (
     LedgerError,
     LedgerUnavailable,
 )
-from dpflow.ledger.again import surely
-from dpflow.ledger.asked import (
-    kept_or_error,
-    keys_of,
-    met,
-    policies,
-    sent,
-    told_of,
-    values_of,
-)
 from dpflow.ledger.checkpoint import opening
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import Readable
+from dpflow.ledger.decision.admit import kept_or_error
 from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.entry import Entry, canonical
-from dpflow.ledger.model import Command, End, Keys, Reserve, Seal, State
+from dpflow.ledger.model import (
+    Command,
+    Decision,
+    End,
+    Reserve,
+    Seal,
+    State,
+    keys_of,
+    owners_met,
+)
 from dpflow.ledger.orders import Checkpoint
-from dpflow.ledger.provenance import provenance
+from dpflow.ledger.provenance import provenance, writer
 from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
 from dpflow.ledger.rows import Changes
 from dpflow.ledger.storage.base import Reading, Storage
 from dpflow.ledger.storage.owners import Liveness
-from dpflow.ledger.tail import check_heads, check_tail
+from dpflow.ledger.tail import check_tail
 from dpflow.ledger.witness.base import WitnessAt
-from dpflow.ledger.witness.check import Look, Watch
+from dpflow.ledger.witness.check import Watch
 from dpflow.ledger.witness.sources import Sources
-from dpflow.ledger.writer import writer
 
 #: How many charges are remembered only to know beside which others they end.
 _REMEMBERED = 10_000
+#: So often others may be faster to write the same rows.
+_RACES = 20
 #: Number and kind of the entry that begins a book.
 _FIRST = (1, "open")
-
-
-class _Answered(NamedTuple):
-    """What came of one command.
-
-    Attributes:
-        answer: An error is an answer, too.
-        entries: What the witness is to be told of, if it is of a kind for it.
-    """
-
-    answer: Any
-    entries: Sequence[Entry] = ()
 
 
 class Ledger:
@@ -90,6 +80,8 @@ class Ledger:
         conditions: Conditions | None = None,
     ) -> None:
         self.storage = storage
+        #: Where the ledger is, for messages.
+        self.place = storage.place
         self.owners = owners
         self.conditions = conditions or Conditions(facts=provenance())
         self.id, self.environment, _ = storage.identity
@@ -100,12 +92,7 @@ class Ledger:
         self._secret: bytes | None = None
         self._tails: set[str] = set()
         self._combiner = Combiner(self.ask_all)
-        self._beside: dict[str, object] = {}
-
-    @property
-    def place(self) -> str:
-        """Where the ledger is, for messages."""
-        return self.storage.place
+        self._beside: dict[str, tuple[str, ...]] = {}
 
     def label(self) -> dict[str, Any]:
         """Return what every command says of who sends it, and when."""
@@ -122,7 +109,7 @@ class Ledger:
             with self.storage.read() as reading, Readable(self.place):
                 self._secret = reading.secret()
         text = canonical(list(parts)).encode()
-        return hmac.new(self._secret, text, "sha256").hexdigest()
+        return hmac.digest(self._secret, text, "sha256").hex()
 
     # What every operation is
 
@@ -146,9 +133,34 @@ class Ledger:
         why = self.storage.unwritable
         if why is not None:
             return self._kept(commands, why)
-        # The outcome of a failed commit is unknown. The ids were made before sending,
-        # so asking again either finds the answer or decides anew.
-        return self._told(surely(lambda again: self._decided(commands, again=again)))
+        return self._told(self._sent(commands))[: len(commands)]
+
+    def _sent(self, commands: Sequence[Command]) -> list[Decision]:
+        """Have commands decided, and again if the outcome is unknown.
+
+        The ids were made before sending, so that asking again, on a fresh connection,
+        either finds the answer or decides anew. Where others were faster nothing was
+        written; where the ledger was busy, to wait twice as long helps nobody.
+        """
+        again, races = False, 0
+        try:
+            while True:
+                try:
+                    return self._decided(commands, again=again)
+                except LedgerUnavailable as error:
+                    if "raced" in error.details and races < _RACES:
+                        races += 1
+                    elif again or error.details.keys() & {"waited", "raced"}:
+                        raise
+                    else:
+                        again, races = True, 0
+        except Exception:
+            raise
+        except BaseException as stopped:
+            # An interrupt may have kept a transaction from its end: it ends when
+            # nothing refers to it, and who keeps the interrupt would keep it as well.
+            clear_frames(stopped.__traceback__)
+            raise
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Say how a request would be decided now; nothing is kept of it."""
@@ -159,43 +171,38 @@ class Ledger:
         others = self.sources.others(request.policies)
         with self.storage.read() as reading, Readable(self.place):
             state = self._alive(reading.load(command.keys), [command])
-            found: Answer | DpflowError = self._one(state, command, others)[0]
+            found: Answer | DpflowError = self._one(state, command, others).answer
             return found
 
-    def _decided(self, commands: Sequence[Command], *, again: bool) -> list[_Answered]:
-        others = self.sources.others(policies(commands))
-        found, entries = list[_Answered](), list[Entry]()
+    def _decided(self, commands: Sequence[Command], *, again: bool) -> list[Decision]:
+        if again:
+            commands = [replace(command, again=True) for command in commands]
+        others = self.sources.others([p for c in commands for p in c.reads])
+        found, entries = list[Decision](), list[Entry]()
         changes: Changes = {}
         values: dict[str, str] = {}
         with self.storage.write() as transaction, Readable(self.place):
             state = self._loaded(transaction, commands)
-            if any(command.guarded for command in commands):
-                self.watch.compact()
-            for each in commands:
-                command = sent(each, again=again)
-                answer, state, made, changed = self._one(state, command, others)
-                entries += made
-                changes |= changed
-                if made:
-                    values |= values_of(state, command)
-                found.append(_Answered(answer, told_of(state, answer, made)))
-            made, changed = self._signed(state, entries)
-            if made:
-                found[-1] = _Answered(found[-1].answer, (*found[-1].entries, *made))
-            entries += made
+            for command in commands:
+                found.append(self._one(state, command, others))
+                state = found[-1].state
+            found += self._signed(state, found)
+            for decision in found:
+                if decision.entries:
+                    entries += decision.entries
+                    changes |= decision.changes
+                    values |= decision.values
             if entries:
-                transaction.store(changes | changed, entries, values)
+                transaction.store(changes, entries, values)
         return found
 
-    def _signed(
-        self, state: State, entries: Sequence[Entry]
-    ) -> tuple[Sequence[Entry], Changes]:
+    def _signed(self, state: State, found: Iterable[Decision]) -> Iterator[Decision]:
         """Sign the books that were just opened, if this process has the key."""
-        made, changes = list[Entry](), Changes()
-        opened = [entry for entry in entries if (entry.number, entry.kind) == _FIRST]
+        made = [entry for decision in found for entry in decision.entries]
+        opened = [entry for entry in made if (entry.number, entry.kind) == _FIRST]
         key = ledger_key() if opened else None
         if key is None:
-            return made, changes
+            return
         for entry in opened:
             command = Checkpoint(
                 book=entry.book,
@@ -204,55 +211,58 @@ class Ledger:
                 signed=opening(key, self.id, entry),
                 **self.label(),
             )
-            _, state, more, changed = self._one(state, command, {})
-            made += more
-            changes |= changed
-        return made, changes
+            decision = self._one(state, command, {})
+            state = decision.state
+            yield decision
 
     def _loaded(self, reading: Reading, commands: Sequence[Command]) -> State:
         """Load what commands need, checked against the witness where one is guarded."""
         keys = keys_of(commands)
-        if not any(command.guarded for command in commands):
-            loaded = reading.load(keys)
-            check_heads(loaded, keys, self.place)
-            return self._alive(loaded, commands)
-        look = self.watch.look(keys.books)
-        loaded = reading.load(keys if look is None else keys.and_of(look.keys))
-        self._check(reading, loaded, look, keys)
-        return self._alive(loaded, commands)
+        if any(command.guarded for command in commands):
+            look = self.watch.look(keys.books)
+            if look is not None:
+                keys = keys._replace(entries=(*keys.entries, *look.places))
+            state = reading.load(keys)
+            for book in keys.books:
+                if book not in self._tails:
+                    check_tail(reading, state, book, self.place)
+            self.watch.check(look, reading, state)
+            self._tails.update(keys.books)
+        else:
+            state = reading.load(keys)
+        return self._alive(state, commands)
 
-    def _check(
-        self, reading: Reading, state: State, look: Look | None, keys: Keys
-    ) -> None:
-        for book in set(keys.books) - self._tails:
-            check_tail(reading, state, book, self.place)
-        check_heads(state, keys, self.place)
-        self.watch.check(look, reading, state)
-        self._tails.update(keys.books)
+    def _alive(self, state: State, commands: Sequence[Command]) -> State:
+        """Add which owners of open charges still run, of those that matter here."""
+        others = owners_met(state, commands)
+        if not others and len(commands) == 1:
+            return state
+        asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
+        living = {each for each in others - asking if self.owners.alive(each)}
+        return replace(state, alive=asking | living)
 
     def _one(
         self, state: State, command: Command, others: Mapping[str, str]
-    ) -> tuple[Any, State, Sequence[Entry], Changes]:
+    ) -> Decision:
         """Decide one command; one that fails contributes nothing."""
         try:
             if others:
-                self.sources.check(state, policies([command]), others)
-            decision = decide(state, command)
+                self.sources.check(state, command.reads, others)
+            return decide(state, command)
         except (LedgerUnavailable, LedgerCorrupt):
             raise
         except DpflowError as error:
-            return error, state, (), {}
-        return decision.answer, decision.state, decision.entries, decision.changes
+            return Decision(answer=error, state=state)
 
-    def _told(self, found: Sequence[_Answered]) -> list[Any]:
+    def _told(self, found: Sequence[Decision]) -> list[Any]:
         """Tell the witness what was decided; a body may start only after that."""
         try:
-            self.watch.tell(entry for each in found for entry in each.entries)
+            self.watch.tell([entry for each in found for entry in _news(each)])
         except LedgerError as error:
             return [self._untold(each, error) for each in found]
         return [each.answer for each in found]
 
-    def _untold(self, found: _Answered, error: LedgerError) -> Any:
+    def _untold(self, found: Decision, error: LedgerError) -> Any:
         """Give a charge back of which the witness could not be told.
 
         No body has started. Of anything else that was decided the witness hears when
@@ -261,7 +271,7 @@ class Ledger:
         if isinstance(found.answer, Granted):
             with suppress(DpflowError):
                 self.void(found.answer.reservation, reason="not witnessed")
-        elif not self.watch.is_told(found.entries):
+        elif not self.watch.is_told(_news(found)):
             return found.answer
         # One for each: a traceback belongs to who raises it.
         return type(error)(error.message, **error.details)
@@ -273,13 +283,6 @@ class Ledger:
         with self.storage.read() as reading, Readable(self.place):
             state = self._loaded(reading, commands)
             return [kept_or_error(state, command, why) for command in commands]
-
-    def _alive(self, state: State, commands: Sequence[Command]) -> State:
-        """Add which owners of open charges still run, of those that matter here."""
-        asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
-        others = {owner for command in commands for owner in met(state, command)}
-        living = {each for each in others - asking if self.owners.alive(each)}
-        return replace(state, alive=asking | living)
 
     def _reserving(self, request: Request) -> Reserve:
         applies = self.conditions.applies_policies
@@ -339,9 +342,11 @@ class Ledger:
         kept = None if value is None else digest(value)
         told = {**(body or {}), "outcome": outcome, "digest": kept}
         command = self._ending(reservation, "settle", told, value, reported)
-        alone = () if self.storage.exclusive else reservation
-        name = self._beside.pop(reservation, alone)
-        _raised(self._combiner.ask(name, command))
+        name = () if self.storage.exclusive else self._beside.pop(reservation, None)
+        if name is None:
+            self.ask(command)
+        else:
+            _raised(self._combiner.ask(name, command))
 
     def void(self, reservation: str, *, reason: str) -> None:
         """Give a charge back whose body certainly never started.
@@ -418,6 +423,11 @@ def check_environment(place: str, serves: str | None, runs: str | None) -> None:
             "DPFLOW_LEDGER_URL to the ledger of its own environment."
         )
         raise ConfigurationError(msg)
+
+
+def _news(decision: Decision) -> Iterable[Entry]:
+    """Return the entries of which the witness may not have heard."""
+    return (*decision.earlier, *decision.entries)
 
 
 def _raised(answer: Any) -> Any:

@@ -8,16 +8,16 @@ that say all of what it changes.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.theorem import Outcome, Rule, lower_thresholds
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.journal import follow, written
+from dpflow.ledger.journal import next_entry
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import (
     Account,
@@ -26,13 +26,18 @@ from dpflow.ledger.rows import (
     Charge,
     Claim,
     Granted,
+    Key,
     Release,
+    Row,
     Rows,
     Run,
     Sums,
     Term,
 )
 from dpflow.policy import Policy
+
+T = TypeVar("T")
+_NOTHING: Mapping[Any, Any] = {}
 
 
 class Reach(IntEnum):
@@ -49,8 +54,7 @@ class Reach(IntEnum):
     TERMS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
+class Keys(NamedTuple):
     """The rows that a command needs, by their names.
 
     Attributes:
@@ -67,7 +71,7 @@ class Keys:
     """
 
     books: tuple[str, ...] = ()
-    gates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gates: Mapping[str, tuple[str, ...]] = _NOTHING
     charges: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
@@ -79,22 +83,28 @@ class Keys:
 
     def and_of(self, other: Keys) -> Keys:
         """Return the keys of both."""
-        names = [each.name for each in fields(self) if each.name not in _APART]
-        gates = {
-            book: tuple(dict.fromkeys((*self.gates.get(book, ()), *places)))
-            for book, places in {**self.gates, **other.gates}.items()
-            for places in [other.gates.get(book, ())]
-        }
-        found = {
-            name: tuple(dict.fromkeys((*getattr(self, name), *getattr(other, name))))
-            for name in names
-        }
-        found["books"] = tuple(sorted(found["books"]))
-        return Keys(**found, gates=gates, reach=max(self.reach, other.reach))
+        gates = {**self.gates}
+        for book, places in other.gates.items():
+            gates[book] = _both(gates.get(book, ()), places)
+        return Keys(
+            books=tuple(sorted(_both(self.books, other.books))),
+            gates=gates,
+            charges=_both(self.charges, other.charges),
+            releases=_both(self.releases, other.releases),
+            runs=_both(self.runs, other.runs),
+            granted=_both(self.granted, other.granted),
+            claims=_both(self.claims, other.claims),
+            whole=_both(self.whole, other.whole),
+            entries=_both(self.entries, other.entries),
+            reach=max(self.reach, other.reach),
+        )
 
 
-#: What `Keys.and_of` does not simply put together.
-_APART = ("gates", "reach")
+def _both(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
+    """Return what is in one of two, each once."""
+    if not first or not second:
+        return first or second
+    return tuple(dict.fromkeys((*first, *second)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +115,6 @@ class State:
         entries: Those that begin or moved the charges last, by book and number.
         values: Kept values, by release key.
         alive: Which owners of open charges still run.
-        epoch: How many repairs the ledger had.
     """
 
     rows: Rows
@@ -118,11 +127,19 @@ class State:
         found = self.rows.get(("book", name))
         return found if isinstance(found, Book) else Book(name)
 
+    def newest(self, book: str) -> Term | None:
+        """Return the term that governs a book; None if nothing was applied yet."""
+        return self.term(book, self.book(book).terms)
+
+    def term(self, book: str, number: int) -> Term | None:
+        """Return a term; None if it was not loaded."""
+        found = self.rows.get(("term", book, str(number)))
+        return found if isinstance(found, Term) else None
+
     def terms(self, book: str) -> list[Term]:
         """Return the terms of a book that were loaded, oldest first."""
         numbers = range(1, self.book(book).terms + 1)
-        found = (self.rows.get(("term", book, str(number))) for number in numbers)
-        return [term for term in found if isinstance(term, Term)]
+        return [term for n in numbers if (term := self.term(book, n)) is not None]
 
     def account(self, name: str) -> Account | None:
         """Return an account; None before its first entry."""
@@ -158,13 +175,22 @@ class State:
         """Return the entry that reserved a charge in a book."""
         return self.entries[book, charge.places[book][0]]
 
+    def all_made(self, charge: Charge) -> list[Entry]:
+        """Return the entries that reserved a charge, by their books' names."""
+        return [self.made(charge, book) for book in sorted(charge.places)]
+
     def ended(self, charge: Charge, book: str) -> Entry | None:
         """Return the entry that ended a charge in a book; None if it is open."""
         return self.entries.get((book, charge.places[book][1]))
 
     def after(self, changes: Changes, entry: Entry) -> State:
         """Return the state with an entry's changes."""
-        rows = {k: v for k, v in {**self.rows, **changes}.items() if v is not None}
+        rows = dict(self.rows)
+        for key, row in changes.items():
+            if row is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = row
         entries = {**self.entries, (entry.book, entry.number): entry}
         return State(rows=rows, entries=entries, values=self.values, alive=self.alive)
 
@@ -180,6 +206,7 @@ class Command:
         at: The time, a label.
         writer: Who writes.
         facts: Who decides, with which code, for the journal.
+        again: Whether it was sent before, so that it may have come through already.
         guarded: Whether it is decided only while the witness agrees with the ledger.
     """
 
@@ -188,11 +215,17 @@ class Command:
     at: str
     writer: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    again: bool = False
 
     @property
     def keys(self) -> Keys:
         """The rows that its decision needs."""
         return Keys()
+
+    @property
+    def reads(self) -> Sequence[Policy]:
+        """The policies of the datasets that a step reads."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +242,11 @@ class Reserve(Command):
     applies: bool = True
 
     @property
+    def reads(self) -> Sequence[Policy]:
+        """Those of the request."""
+        return self.request.policies
+
+    @property
     def keys(self) -> Keys:
         """The accounts of every gate, the release, the runs, what was granted."""
         request = self.request
@@ -217,9 +255,7 @@ class Reserve(Command):
         for step in steps:
             for policy in (*step.policies, *step.populations):
                 known = gates.get(policy.dataset, ())
-                gates[policy.dataset] = tuple(
-                    dict.fromkeys((*known, *places_of(policy, step)))
-                )
+                gates[policy.dataset] = _both(known, places_of(policy, step))
         runs = (request.covers, *request.preflights, request.flow_run)
         around = (*runs, *request.enclosing_runs)
         sources = [p.source for p in request.policies if p.source is not None]
@@ -256,7 +292,6 @@ class End(Command):
         owner: This process; empty for an operator.
         body: Further facts, such as the outcome and the digest of the value.
         reported: Number of sub-steps that ran, or cell of the mechanism's output.
-        again: Whether it was sent before, so that it may have come through already.
         value: The encoded output; None keeps nothing to replay.
     """
 
@@ -265,7 +300,6 @@ class End(Command):
     owner: str = ""
     body: Mapping[str, Any] = field(default_factory=dict)
     reported: Outcome | None = None
-    again: bool = False
     value: str | None = None
 
     @property
@@ -282,7 +316,6 @@ class Seal(Command):
     run: str
     owner: str
     outcome: str
-    again: bool = False
 
     @property
     def keys(self) -> Keys:
@@ -290,32 +323,58 @@ class Seal(Command):
         return Keys(runs=(self.run,), reach=Reach.ACCOUNTS)
 
 
+def keys_of(commands: Sequence[Command]) -> Keys:
+    """Return the rows that several commands need."""
+    keys = commands[0].keys
+    for command in commands[1:]:
+        keys = keys.and_of(command.keys)
+    return keys
+
+
+def owners_met(state: State, commands: Iterable[Command]) -> set[str]:
+    """Return the owners of open charges that the decision about commands may meet."""
+    names: list[str | None] = []
+    for command in commands:
+        if isinstance(command, Reserve):
+            kept = state.release(command.request.release_key)
+            names.append(None if kept is None else kept.charge)
+            names.append(state.run(command.request.covers).preflight)
+        elif isinstance(command, End) and command.kind == "forfeit":
+            names.append(command.charge)
+    charges = (state.charge(name) for name in names if name is not None)
+    return {c.owner for c in charges if c is not None and c.state == "open"}
+
+
 # What comes of it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(NamedTuple):
     """An answer, and the entries that say all of what it changes.
 
     Attributes:
         state: After the entries, for the next decision.
-        changes: The rows that `follow` made of the entries; None takes one away.
+        changes: The rows that the entries change; None takes one away.
+        values: The outputs that are kept, by release key.
+        earlier: The entries of a charge that was granted when it was asked for first:
+            whether the witness was told of them then is not known.
     """
 
     answer: Any
     state: State
-    entries: tuple[Entry, ...] = ()
-    changes: Changes = field(default_factory=dict)
+    entries: Sequence[Entry] = ()
+    changes: Mapping[Key, Row | None] = _NOTHING
+    values: Mapping[str, str] = _NOTHING
+    earlier: Sequence[Entry] = ()
 
 
+@dataclass(slots=True)
 class Pen:
     """Writes entries one after another, each on the state after the one before."""
 
-    def __init__(self, state: State, command: Command) -> None:
-        self.state = state
-        self.command = command
-        self.entries: list[Entry] = []
-        self.changes: Changes = {}
+    state: State
+    command: Command
+    entries: list[Entry] = field(default_factory=list)
+    changes: Changes = field(default_factory=dict)
 
     def write(
         self,
@@ -330,7 +389,7 @@ class Pen:
         for name in body.get("claims", ()):
             # What others said of a name that was not loaded would be lost.
             assert name in self.command.keys.claims, name
-        entry = written(
+        entry, made = next_entry(
             self.state.rows,
             book,
             kind,
@@ -340,20 +399,19 @@ class Pen:
             at=self.command.at,
             writer=self.command.writer,
         )
-        made = follow(self.state.rows, entry)
         self.state = self.state.after(made, entry)
         self.changes |= made
         self.entries.append(entry)
         return entry
 
-    def decided(self, answer: Any) -> Decision:
+    def decided(
+        self,
+        answer: Any,
+        values: Mapping[str, str] = _NOTHING,
+        earlier: Sequence[Entry] = (),
+    ) -> Decision:
         """Return an answer with what was written."""
-        return Decision(
-            answer=answer,
-            state=self.state,
-            entries=tuple(self.entries),
-            changes=self.changes,
-        )
+        return Decision(answer, self.state, self.entries, self.changes, values, earlier)
 
 
 # Gates as a term pins them

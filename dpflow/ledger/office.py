@@ -224,15 +224,6 @@ def _source_to_carve(ledger: Ledger, policy: Policy, taker: str) -> str:
     raise ConfigurationError(msg)
 
 
-def close_abandoned(ledger: Ledger, reservation: str, *, because: str) -> None:
-    """Post a charge in full that nobody will settle.
-
-    Raises:
-        ReservationConflict: If its process still runs, or it has ended.
-    """
-    ledger.forfeit(reservation, because=because)
-
-
 def forget_release(ledger: Ledger, name: str) -> Release:
     """Delete the value of a release; its digest and its charge stay.
 

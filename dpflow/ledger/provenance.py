@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -24,6 +25,12 @@ def system_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
+
+
+@cache
+def writer() -> str:
+    """Return who writes: the operating-system user and the host."""
+    return f"{system_user()}@{socket.gethostname()}"
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpflow.accounting.costs import Cost
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.encoder import encoded
+from dpflow.ledger.entry import canonical
 from dpflow.ledger.memo import by_identity
 from dpflow.policy import Policy
 
@@ -19,16 +19,6 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 # NUL and lone surrogates are kept differently by each database, or not at all.
 _NAME = re.compile(r"[^\0\ud800-\udfff]{1,400}")
 _TEXT = re.compile(r"[^\0\ud800-\udfff]*")
-
-
-def canonical(data: object) -> str:
-    """Write JSON-able data in one canonical form.
-
-    Raises:
-        TypeError: If it holds something that is no JSON.
-        ValueError: If a number is not finite, or it holds itself or goes too deep.
-    """
-    return encoded(data)
 
 
 def digest(text: str) -> str:
@@ -95,8 +85,6 @@ class Request:
         _check("key_text", self.key_text, _TEXT)
         for run in (*self.enclosing_runs, *self.preflights):
             _check("enclosing_runs", run, _NAME)
-        if self.covers is not None:
-            _check("covers", self.covers, _NAME)
         if (self.covers is None) == bool(self.planned):
             msg = "a preflight names the run that it covers and at least one step"
             raise ConfigurationError(msg)
@@ -105,10 +93,10 @@ class Request:
         if len(set(self.partitions)) != len(self.partitions):
             msg = f"a step names each partition once, got {self.partitions!r:.80}"
             raise ConfigurationError(msg)
-        if self.flow is not None:
-            _check("flow", self.flow, _NAME)
-        if self.flow_run is not None:
-            _check("flow_run", self.flow_run, _NAME)
+        named = {"covers": self.covers, "flow": self.flow, "flow_run": self.flow_run}
+        for name, text in named.items():
+            if text is not None:
+                _check(name, text, _NAME)
         if self.release_key is not None:
             _check("release_key", self.release_key, _KEY)
 
@@ -122,16 +110,28 @@ class Request:
         """Everything that nobody else may change while the step is decided."""
         return sorted({*self.datasets, *(each.dataset for each in self.populations)})
 
-    def described_cost(self) -> Mapping[str, Any]:
-        """Return the cost's description; costs are frozen, so that it is kept."""
-        return described(self.cost)
+    def told(self) -> dict[str, Any]:
+        """Return what every entry about it says."""
+        return {
+            "step": self.step,
+            "flow": self.flow,
+            "flow_run": self.flow_run,
+            "cost": described(self.cost),
+            "datasets": self.datasets,
+            "partitions": list(self.partitions),
+        }
 
-    def fingerprint(self) -> str:
-        """Return a digest of everything that must agree when an id is sent again."""
-        datasets = sorted(self.datasets)
-        parts = [datasets, self.described_cost(), self.step, self.flow, self.flow_run]
-        parts += [each.fingerprint() for each in self.planned]
-        return digest(canonical([*parts, self.release_key, *self.partitions]))
+    @property
+    def plan(self) -> str | None:
+        """For a preflight, a digest of its steps."""
+        steps = [[each.told(), each.release_key] for each in self.planned]
+        return digest(canonical(steps)) if steps else None
+
+    def made(self, body: Mapping[str, Any]) -> bool:
+        """Say whether an entry reserved for this request, or for the same again."""
+        told = {**self.told(), "key": self.release_key, "planned": self.plan}
+        alike = sorted(told.pop("datasets")) == sorted(body["datasets"])
+        return alike and all(body.get(name) == said for name, said in told.items())
 
 
 @by_identity
@@ -144,11 +144,6 @@ def described(cost: Cost) -> Mapping[str, Any]:
 def cost_text(cost: Cost) -> str:
     """Return a cost's description in canonical form."""
     return canonical(described(cost))
-
-
-def is_id(text: object) -> bool:
-    """Say whether this may be the id of a reservation."""
-    return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 
 def _check_types(request: Request) -> None:
@@ -279,7 +274,9 @@ class AccountView:
             odometer, how far its reading has gone from where it idles to its halt.
         reading: The odometer's bound on the loss, everything included.
         halt_at: The reading at which the odometer refuses.
-        charged: Whether a step may have read data under it, at whatever cost.
+        charged: Whether a step may have read data under it, at whatever cost. Where it
+            cost nothing, about: a share or a part whose last step was refused or given
+            back counts as never charged.
         opened: A filter's epsilon and delta when the account was opened. A tightened
             account is bound for certain by those only.
     """

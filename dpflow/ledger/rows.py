@@ -7,6 +7,7 @@ are what the fold makes. They need the standard library only.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from operator import add
 from typing import Any, NamedTuple
 
@@ -197,6 +198,7 @@ def added_up(first: Sums, second: Sums) -> dict[str, Amounts]:
     return found
 
 
+@lru_cache(maxsize=10_000)
 def name_of_term(account: str) -> str:
     """Return the number of the term that an account belongs to, as text."""
     return account.partition("#")[2].partition("/")[0]

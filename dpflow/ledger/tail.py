@@ -1,8 +1,8 @@
-"""What is checked of books besides their rows: their ends, and the entries before.
+"""What is checked of books besides their rows: the entries before their ends.
 
-Each decision checks the ends of the books that it reads, and every row. A process's
-first one about a book reads some entries before its end as well, so that damage done
-while no process ran is noticed by the next step. `verify` reads all of them.
+Loading checks each row and the ends of the books. A process's first decision about a
+book reads some entries before its end as well, so that damage done while no process
+ran is noticed by the next step. `verify` reads all of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from operator import add, le, sub
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.entry import Entry, Posting
 from dpflow.ledger.journal import KINDS
-from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Account, Book
+from dpflow.ledger.model import State
+from dpflow.ledger.rows import Account
 from dpflow.ledger.storage.base import Reading
 
 #: How many entries of a book are read.
@@ -38,39 +38,12 @@ def check_tail(reading: Reading, state: State, book: str, place: str) -> None:
     tail = list(islice(reading.newest(book), TAIL))
     problem = _broken(tail, state.book(book).number) or _misplaced(tail, state)
     if problem is not None:
-        raise _disagrees(problem, place)
-
-
-def check_heads(state: State, keys: Keys, place: str) -> None:
-    """Check that the newest entry of each book is the newest of its accounts as well.
-
-    A row may agree with an entry of its own and still stand before the newest, or be
-    gone.
-
-    Raises:
-        LedgerCorrupt: If there is such a one.
-    """
-    for row in [row for row in state.rows.values() if isinstance(row, Book)]:
-        base = f"{row.name}#{row.terms}"
-        places = keys.gates.get(row.name, ())
-        needed = {f"{base}/{each}" if each else base for each in places}
-        head = state.entries.get((row.name, row.number))
-        for name in () if head is None else head.postings:
-            account = state.account(name)
-            if account is None and name not in needed and row.name not in keys.whole:
-                continue
-            if account is None or account.entry != row.number:
-                problem = f"Account {name!r} is not as entry {row.number} left it"
-                raise _disagrees(problem, place)
-
-
-def _disagrees(problem: str, place: str) -> LedgerCorrupt:
-    msg = (
-        f"the ledger {place} does not agree with its journal. {problem}. Someone "
-        "edited the ledger, or it is damaged: `dpflow ledger verify` shows all of "
-        "it; restore a backup before any further step."
-    )
-    return LedgerCorrupt(msg, ledger=place)
+        msg = (
+            f"the ledger {place} does not agree with its journal. {problem}. Someone "
+            "edited the ledger, or it is damaged: `dpflow ledger verify` shows all of "
+            "it; restore a backup before any further step."
+        )
+        raise LedgerCorrupt(msg, ledger=place)
 
 
 def _broken(tail: Iterable[Entry], number: int) -> str | None:

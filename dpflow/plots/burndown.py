@@ -13,7 +13,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import Line, budget_line, outlooks
 from dpflow.ledger import Ledger
 from dpflow.ledger.records import AccountView, Usage
-from dpflow.ledger.views import account_usage, accounts, refusals
+from dpflow.ledger.views import accounts, refusals, usage
 from dpflow.plots import style
 from dpflow.plots.ahead import Forecast, foretold, over_charges, over_dates
 from dpflow.project import current_project
@@ -66,10 +66,11 @@ class BurnDown:
         views = accounts(ledger, dataset)
         newest = max((view.term for view in views), default=0)
         ours = [v for v in views if v.term == newest and v.used_fraction is not None]
+        points = usage(ledger, dataset, most=_MOST_POINTS)
         used = [
-            (view, points)
+            (view, points[view.id])
             for view in sorted(ours, key=_order)
-            if (points := account_usage(ledger, view.id, most=_MOST_POINTS))
+            if view.id in points
         ]
         if not used:
             return None

@@ -39,17 +39,17 @@ class PrivateTask(Task[P, R]):
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Run the task."""
-            checked_call(self, args, kwargs)
+            checked_call(self, inspect.signature(self.fn), args, kwargs)
             return super().__call__(*args, **kwargs)
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """Submit the task to the flow's task runner."""
-            checked_call(self, args, kwargs)
+            checked_call(self, inspect.signature(self.fn), args, kwargs)
             return super().submit(*args, **kwargs)
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """Submit one task for each item."""
-            checked_call(self, args, kwargs)
+            checked_call(self, inspect.signature(self.fn), args, kwargs)
             return checked_map(super().map, args, kwargs)
 
         def with_options(self, **options: Any) -> PrivateTask[P, R]:

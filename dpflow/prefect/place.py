@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -41,20 +40,23 @@ def _listen(notice: Notice) -> None:
         warn_if_unnamed(notice)
 
 
-def _listen_for_task(notice: Notice) -> None:
+def listen_for_task(notice: Notice) -> None:
+    """Send a notice of a step that is a task: it describes its assets as well."""
     # Prefect reads the assets when the task ends.
     if notice.kind != "progress":
         describe_assets(notice)
     _listen(notice)
 
 
-def task_place() -> Place:
-    """Return where a step runs that is a task: its notices describe its assets."""
-    return replace(current_place(), listener=_listen_for_task)
+def current_place(
+    listener: Callable[[Notice], None] = _listen, *, named: str | None = None
+) -> Place:
+    """Return the enclosing flows, nearest first, and the ids of this task run.
 
-
-def current_place() -> Place:
-    """Return the enclosing flows, nearest first, and the ids of this task run."""
+    Args:
+        listener: Who is told what becomes of the step.
+        named: The flow that the step names itself, if it does.
+    """
     facts = {}
     task = TaskRunContext.get()
     if task is not None:
@@ -64,7 +66,7 @@ def current_place() -> Place:
         facts["attempt"] = str(task.task_run.run_count)
     flow = FlowRunContext.get()
     if flow is None or flow.flow_run is None:
-        return Place(facts=facts, listener=_listen)
+        return Place(named=named, facts=facts, listener=listener)
     run = flow.flow_run
     name = flow.flow.name if flow.flow is not None else _flow_name(run.flow_id)
     nearest = _enclosing(name, run)
@@ -73,7 +75,7 @@ def current_place() -> Place:
     if deployments:
         # A subflow's run is of no deployment: the flow around it is.
         facts["deployment"] = deployments[0]
-    return Place(flows=flows, facts=facts, listener=_listen)
+    return Place(flows=flows, named=named, facts=facts, listener=listener)
 
 
 def _enclosing(name: str, run: FlowRun) -> EnclosingFlow:

@@ -34,7 +34,6 @@ from prefect.settings import (
 )
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import BaseAnnotation
-from prefect.utilities.callables import get_call_parameters
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from dpflow.exceptions import ConfigurationError
@@ -46,6 +45,8 @@ R = TypeVar("R")
 
 #: Keywords of Prefect's that are no arguments of the function.
 _NO_ARGUMENTS = {"return_state", "wait_for", "deferred"}
+#: How Prefect keeps what a method is called on.
+_INSTANCES = ("__prefect_self__", "__prefect_cls__")
 _OPTIONS = set(inspect.signature(Task.__init__).parameters) - {"self", "fn"}
 #: What is compared by value: a copy of it tells as much as the original.
 _PLAIN = (str, bytes, int, float, complex, Decimal, date, time, UUID, PurePath)
@@ -177,25 +178,36 @@ def _instance(step: Step) -> frozenset[str]:
 
 
 def checked_call(
-    task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    task: Task[..., Any],
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the arguments of a call by name.
+
+    Args:
+        task: What is called.
+        signature: Of its function.
+        args: The positional arguments.
+        kwargs: The others, and Prefect's own.
 
     Raises:
         ParameterBindError: If they do not fit. Prefect's own says what they were.
     """
     given = {k: v for k, v in kwargs.items() if k not in _NO_ARGUMENTS}
+    # What Prefect calls a method with that it was made of.
+    of = [getattr(task.fn, name) for name in _INSTANCES if hasattr(task.fn, name)]
     try:
-        return get_call_parameters(task.fn, args, given, apply_defaults=False)
-    except ParameterBindError as error:
-        why = error.__context__
-    msg = f"task {task.name!r} takes ({_parameters(task.fn)}): {why}"
+        return dict(signature.bind(*of, *args, **given).arguments)
+    except TypeError as error:
+        why = error
+    msg = f"task {task.name!r} takes ({_parameters(signature)}): {why}"
     raise ParameterBindError(msg)
 
 
-def _parameters(function: Callable[..., Any]) -> str:
+def _parameters(signature: inspect.Signature) -> str:
     """Name the parameters, without defaults: one of a private parameter is private."""
-    found = inspect.signature(function).parameters.values()
+    found = signature.parameters.values()
     return ", ".join(
         str(each.replace(annotation=each.empty))
         if each.default is each.empty

@@ -7,14 +7,14 @@ flow's state of it (PrefectHQ/prefect#7694); `dp_flow` does.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from prefect.client.schemas.objects import State, StateType
 from prefect.states import Cancelled
 from prefect.transactions import get_transaction
 
-from dpflow.asking import Notice, Place
+from dpflow.asking import Notice
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 
 REFUSAL_STATES = frozenset({BudgetRefused.__name__, BudgetExhausted.__name__})
@@ -58,21 +58,17 @@ class Told:
     """What the ledger tells of one call of a step.
 
     Args:
-        place: Where the step runs.
-
-    Attributes:
-        place: The same, with a listener that hears what is told.
+        tell: Who is told as well.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, tell: Callable[[Notice], None]) -> None:
         self._replayed = False
-        self._tell = place.listener
-        self.place = replace(place, listener=self._hear)
+        self._tell = tell
 
-    def _hear(self, notice: Notice) -> None:
+    def hear(self, notice: Notice) -> None:
+        """Take notice of it."""
         self._replayed = self._replayed or notice.kind == "replayed"
-        if self._tell is not None:
-            self._tell(notice)
+        self._tell(notice)
 
     def shown(self, value: Any) -> Any:
         """Return what Prefect is to make the task run's state of."""

@@ -24,7 +24,7 @@ from dpflow.bodies import charging, with_parentheses
 from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.execution import arun, run
 from dpflow.prefect.futures import note_future
-from dpflow.prefect.place import called_by_engine, task_place
+from dpflow.prefect.place import called_by_engine, current_place, listen_for_task
 from dpflow.prefect.privacy import (
     check_flow_parameters,
     check_inside,
@@ -82,7 +82,7 @@ class DPTask(MaterializingTask[P, R]):
             """Return the value or raise the refusal, unless `return_state` is set."""
             check_inside(self.step, self)
             _refuse_cover(self)
-            checked_call(self, args, kwargs)
+            checked_call(self, self.step.signature, args, kwargs)
             result = super().__call__(*args, return_state=return_state, **kwargs)
             if return_state:
                 return result
@@ -94,13 +94,17 @@ class DPTask(MaterializingTask[P, R]):
             """Submit the task to the flow's task runner."""
             check_inside(self.step, self, submitted=True)
             # Other processes would see copies of the arguments.
-            check_flow_parameters(self.step, checked_call(self, args, kwargs))
+            check_flow_parameters(
+                self.step, checked_call(self, self.step.signature, args, kwargs)
+            )
             return note_future(super().submit(*args, **kwargs))
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """Submit one task for each item."""
             check_inside(self.step, self, submitted=True)
-            check_flow_parameters(self.step, checked_call(self, args, kwargs))
+            check_flow_parameters(
+                self.step, checked_call(self, self.step.signature, args, kwargs)
+            )
             futures = checked_map(super().map, args, kwargs)
             for future in futures:
                 note_future(future)
@@ -137,7 +141,7 @@ class DPTask(MaterializingTask[P, R]):
             """Ask a task worker to run the task, unless an argument is private."""
             check_outside(".delay()")
             refuse_background(self.step)
-            checked_call(self, args or (), kwargs or {})
+            checked_call(self, self.step.signature, args or (), kwargs or {})
             return super().apply_async(args, kwargs, **options)
 
 
@@ -286,9 +290,10 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
         _check_private(step, args, kwargs)
-        told = Told(task_place())
+        told = Told(listen_for_task)
+        place = current_place(told.hear)
         try:
-            value = run(step, body, args, kwargs, told.place)
+            value = run(step, body, args, kwargs, place)
         except BudgetRefused as refusal:
             if not called_by_engine(guard):
                 raise
@@ -298,9 +303,10 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
         _check_private(step, args, kwargs)
-        told = Told(task_place())
+        told = Told(listen_for_task)
+        place = current_place(told.hear)
         try:
-            value = await arun(step, body_async, args, kwargs, told.place)
+            value = await arun(step, body_async, args, kwargs, place)
         except BudgetRefused as refusal:
             if not called_by_engine(guard_async):
                 raise

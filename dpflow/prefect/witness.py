@@ -18,7 +18,7 @@ from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_API_URL
 
 from dpflow.ledger.witness.lines import Header
-from dpflow.ledger.witness.log import LogError
+from dpflow.ledger.witness.log import Found, LogDamaged, LogError, NotBegun
 
 _PAGE = 50
 _SECONDS = 20.0
@@ -32,38 +32,54 @@ class PrefectLog:
     closed; deleting the newest only makes the witness forget those charges.
     """
 
+    advice = "Restore it"
+
     def __init__(self) -> None:
         # The address may hold a name and a password; its host says enough.
         url = PREFECT_API_URL.value()
-        self._kept: SyncPrefectClient | None = None
+        self._kept: list[SyncPrefectClient] = []
         self._pid = os.getpid()
         self.place = f"prefect:{httpx.URL(url).host if url else ''}"
 
-    def headers(self, ledger: str) -> list[str]:
-        """Return the headers of all epochs of a ledger's witness."""
+    def read(self, ledger: str, header: str, end: frozenset[str] | None) -> Found:
+        """Return the lines of artifacts that were not read before."""
+        epoch, newest = self._newest(ledger)
+        known = end if newest == header else None
+        lines, fresh = self._read(_key(ledger, epoch), known)
+        return Found(newest, lines, fresh)
+
+    def _newest(self, ledger: str) -> tuple[int, str]:
+        """Return the newest epoch of a ledger's witness, and its header."""
         texts, _ = self._read(_key(ledger), None)
-        return texts
+        found = []
+        for text in texts:
+            header = Header.from_text(text)
+            if header is None:
+                msg = "a header is no witness's"
+                raise LogDamaged(msg)
+            # Should two machines have begun an epoch at once, all take the same one.
+            found.append((header.epoch, header.file, text))
+        if not found:
+            raise NotBegun
+        epoch, _, newest = max(found)
+        return epoch, newest
 
     def begin(
         self, ledger: str, epoch: int, header: str, lines: Sequence[tuple[str, str]]
     ) -> bool:
         """Begin an epoch: its lines first, for they count only beside a header."""
-        known = [Header.from_text(text) for text in self.headers(ledger)]
-        if any(each is None or each.epoch >= epoch for each in known):
-            return False
+        with suppress(NotBegun):
+            if self._newest(ledger)[0] >= epoch:
+                return False
         if lines:
             self._write(_key(ledger, epoch), [text for _, text in lines])
         self._write(_key(ledger), [header])
         return True
 
-    def append(self, ledger: str, epoch: int, lines: Sequence[tuple[str, str]]) -> bool:
-        """Append lines as one artifact."""
+    def append(self, ledger: str, lines: Sequence[tuple[str, str]], _: object) -> None:
+        """Append lines as one artifact; what came before them is not known."""
+        epoch, _ = self._newest(ledger)
         self._write(_key(ledger, epoch), [text for _, text in lines])
-        return True
-
-    def read(self, ledger: str, epoch: int, end: Any) -> tuple[list[str], Any]:
-        """Return the lines of artifacts that were not read before."""
-        return self._read(_key(ledger, epoch), end)
 
     def claim(self, source: str, ledger: str) -> str:
         """Return the first ledger that claimed a source, which a variable names.
@@ -118,14 +134,17 @@ class PrefectLog:
     @contextmanager
     def _client(self) -> Iterator[SyncPrefectClient]:
         """Lend a client that stays connected, but not over a fork or an error."""
-        client = self._kept
-        if client is None or self._pid != os.getpid():
+        if self._pid != os.getpid():
+            self._kept, self._pid = [], os.getpid()
+        try:
+            # Each for one thread at a time.
+            client = self._kept.pop()
+        except IndexError:
             client = get_client(
                 sync_client=True, httpx_settings={"timeout": _SECONDS}
             ).__enter__()
-        self._kept, self._pid = None, os.getpid()
         yield client
-        self._kept = client
+        self._kept.append(client)
 
     @staticmethod
     def _ask(

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpflow.accounting.costs import cost_from_description
 from dpflow.exceptions import ConfigurationError, DpflowError, how_to_install
-from dpflow.ledger.records import AccountView, RefusalView, canonical
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.records import AccountView, RefusalView
 from dpflow.ledger.views.alerts import alert_text
 from dpflow.plots import (
     BurnDown,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.tally import Tally
@@ -99,7 +99,7 @@ def _emptied(gate: Gate) -> Gate:
     """Let a gate that has the budget admit nothing in this decision."""
     if gate.kind not in _WHOLE:
         return gate
-    return _Exhausted(**{each.name: getattr(gate, each.name) for each in fields(gate)})
+    return _Exhausted(*gate)
 
 
 def _granted_before(

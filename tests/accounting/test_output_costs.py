@@ -130,10 +130,13 @@ def test_realised_never_exceeds_reserved(rule: Any) -> None:
                 assert reserved == realised
 
 
-def test_only_output_refunds_cells() -> None:
-    """A cheap cell is charged in full by everything except `output`."""
+def test_only_output_and_renyi_refund_cells() -> None:
+    """A cheap cell is charged in full by everything else."""
     for rule in rules():
-        if rule.theorem in {"output", "plan"}:
+        if rule.theorem == "plan":
+            continue
+        if rule.theorem in {"output", "renyi"}:
+            assert rule.price_realised(TOY, "none") == rule.zero()
             continue
         if hasattr(rule, "charge_realised"):
             assert rule.charge(TOY) == rule.charge_realised(TOY, "none")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -67,5 +66,5 @@ def test_a_gate_without_a_price_says_so() -> None:
 def test_a_charged_gate_has_room_for_fewer() -> None:
     """What fits is counted from where the gate stands."""
     half = Tally((5 * 10**35, 0))
-    charged = replace(BASIC, settled=half)
+    charged = BASIC._replace(used=half)
     assert steps_that_fit(charged, PureDP(epsilon="0.1")) == 5

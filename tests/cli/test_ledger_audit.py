@@ -11,6 +11,7 @@ import pytest
 
 from dpflow.exceptions import BudgetRefused, LedgerRolledBack, LedgerUnwitnessed
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
+from tests.ledger.columns import show_columns
 
 KEY = "k" * 40
 BECAUSE = ("--because", "the disk died")
@@ -20,7 +21,7 @@ def edit(shop: Shop, statement: str) -> None:
     """Edit the ledger by hand."""
     with sqlite3.connect(shop.root / ".dpflow" / "ledger.db") as connection:
         connection.execute("DROP TRIGGER IF EXISTS entry_stays")
-        connection.execute(statement)
+        show_columns(connection).execute(statement)
 
 
 def roll_back(shop: Shop) -> None:

@@ -132,7 +132,7 @@ def test_an_edited_value_is_not_shown_and_not_replayed(
     """Its digest differs from the one that was settled."""
     connection = sqlite3.connect(tmp_path / ".dpflow" / "ledger.db")
     edited = connection.execute(
-        "UPDATE release SET value = '1' WHERE charge IN (SELECT charge FROM entry "
+        "UPDATE row SET output = '1' WHERE value ->> 1 IN (SELECT charge FROM entry "
         "WHERE kind = 'reserve' AND json_extract(body, '$.release_key') = 'revenue/w1')"
     )
     assert edited.rowcount == 1

@@ -154,7 +154,7 @@ def test_pictures_do_not_count_draws(ledger):
     step(ledger, "two")
     data = BurnDown.read(ledger, "a")
     assert "filter): 4 charges on" in data.sentence()
-    assert [p.used_fraction for p in usage(ledger, "a")] == pytest.approx(
+    assert [p.used_fraction for p in usage(ledger, "a")["a#1"]] == pytest.approx(
         [0.1, *[0.5] * 5, 0.3, *[0.6] * 3]
     )
     told = {

@@ -53,6 +53,7 @@ TABLES = [
     "granted",
     "claim",
     "ledger",
+    "row",
 ]
 STATES = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
 
@@ -357,7 +358,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """An edit by hand is seen before anything is granted, or by an auditor."""
         tamper, before = TAMPERS[name], self.content()
         with edited(self.raw, tamper.table):
-            self.raw.execute(f"UPDATE {tamper.table} SET {tamper.change}")
+            self.raw.execute(tamper.statement)
             now = self.content()
             if now == before:
                 return

@@ -13,6 +13,7 @@ from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.memory import Kept
 from dpflow.ledger.storage.tables import Tables, make_tables
 from tests.hunts.hooks import Hooks, Wire
+from tests.ledger.columns import show_columns
 
 IDENTITY = Identity("0" * 32, None, "2026-11-22T00:00:00.000+00:00")
 SECRET = bytes(32)
@@ -34,7 +35,7 @@ def tables_in_memory() -> sqlite3.Connection:
     """Make a new, empty ledger and return the connection that keeps it."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.deserialize(empty_ledger())
-    return connection
+    return show_columns(connection)
 
 
 def tables_of(kept: Kept) -> sqlite3.Connection:

@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from tests.hunts.auditor import Ask, Facts, audit
+from tests.ledger.columns import show_columns, show_columns_of_postgres
 from tests.ledger.support import Child
 
 #: How much larger than at each push the hunts are; `make campaign` sets it.
@@ -88,9 +89,13 @@ def tables(url: str) -> Iterator[Ask]:
     if url.startswith("sqlite:///"):
         place = url.removeprefix("sqlite:///")
         connection: Any = sqlite3.connect(place, isolation_level=None)
-        connection.execute("BEGIN")
+        show_columns(connection).execute("BEGIN")
     else:
-        connection = psycopg.connect(url, options="-c search_path=dpflow")
+        connection = psycopg.connect(
+            url, options="-c search_path=dpflow", autocommit=True
+        )
+        show_columns_of_postgres(connection)
+        connection.autocommit = False
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     try:
         yield asked(connection)

@@ -24,6 +24,13 @@ class Tamper(NamedTuple):
     change: str
     met: bool = True
 
+    @property
+    def statement(self) -> str:
+        """The edit in SQL."""
+        if self.change.startswith("INSERT"):
+            return self.change
+        return f"UPDATE {self.table} SET {self.change}"
+
 
 NEWEST = "WHERE number = (SELECT max(number) FROM entry)"
 #: An entry that says something of the account and is not its last.
@@ -78,7 +85,15 @@ TAMPERS = {
     "another value": Tamper("release", "value = '0' WHERE value > ''", met=False),
     "a digest": Tamper("release", f"digest = '{'0' * 64}'", met=False),
     "what was granted": Tamper("granted", "most = '{}'", met=False),
-    "a repair": Tamper("ledger", "epoch = 1", met=False),
+    "a repair": Tamper("row", "INSERT INTO row VALUES ('epoch:', '[1]', NULL)", False),
+    "a row of another": Tamper(
+        "row",
+        """value = (SELECT other.value FROM row AS other WHERE other.key >= 'charge:'
+        AND other.key < 'charge;' AND other.key <> row.key LIMIT 1)
+        WHERE key >= 'charge:' AND key < 'charge;'
+        AND (SELECT count(*) FROM charge) > 1""",
+        met=False,
+    ),
 }
 
 

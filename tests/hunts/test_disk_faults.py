@@ -20,6 +20,7 @@ from tests.hunts.hooks import Hook, nth
 from tests.hunts.memory import empty_ledger
 from tests.hunts.support import SCALE, asked, figure, memory_folder
 from tests.hunts.trials import CAP, Trial, attempt, check, reserve, reserve_many
+from tests.ledger.columns import show_columns
 
 KINDS = (apsw.IOError, apsw.FullError)
 DISK = [
@@ -51,7 +52,7 @@ def use_failing_disk(folder: Path, fail: Hook, storage: type[ApswStorage]) -> No
     base.close()
     vfs.unregister()
     connection = plain_connection(path)
-    facts = audit(asked(connection), CAP)
+    facts = audit(asked(show_columns(connection)), CAP)
     connection.close()
     check(trial, facts, aims)
 

@@ -36,6 +36,7 @@ from tests.hunts.support import (
     times,
 )
 from tests.hunts.tampers import TAMPERS
+from tests.ledger.columns import show_columns
 from tests.ledger.support import UNIT
 
 STEPS = 40
@@ -67,7 +68,7 @@ class FileMachine(LedgerMachine):
         self.folder = memory_folder()
         self.path = self.folder / "ledger.db"
         SqliteStorage.create(self.path, IDENTITY, SECRET).close()
-        self.raw = sqlite3.connect(self.path, isolation_level=None)
+        self.raw = show_columns(sqlite3.connect(self.path, isolation_level=None))
 
     def storage(self) -> Any:
         """Open the file."""
@@ -178,12 +179,14 @@ def one_too_many(patch: pytest.MonkeyPatch) -> None:
 
 def trusting(patch: pytest.MonkeyPatch) -> None:
     """Believe the rows without a look at the journal."""
-    patch.setattr(loading, "disagreement", lambda *_: None)
+    told = {"term": loading.Loading.CHECK["term"]}
+    patch.setattr(loading.Loading, "CHECK", told)
+    patch.setattr(loading.Loading, "_check_there", lambda *_: None)
 
 
 def any_request_will_do(patch: pytest.MonkeyPatch) -> None:
     """Take an id that was sent for one request as the id of another."""
-    patch.setattr(Request, "fingerprint", lambda _: "0" * 64)
+    patch.setattr(Request, "made", lambda *_: True)
 
 
 class Forgotten(Exception):

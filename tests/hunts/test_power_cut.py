@@ -32,6 +32,7 @@ from tests.hunts.support import (
     shared_out,
     times,
 )
+from tests.ledger.columns import show_columns
 from tests.ledger.support import make_policy, request
 
 CAP = Fraction(1)
@@ -104,7 +105,7 @@ def broken_promise(folder: Path, image: dict[str, bytes], told: dict[str, str]) 
         (folder / name).write_bytes(content)
     connection = plain_connection(folder / LEDGER)
     try:
-        states = audit(asked(connection), CAP).states
+        states = audit(asked(show_columns(connection)), CAP).states
     except (sqlite3.Error, AssertionError, KeyError, TypeError, ValueError) as error:
         return f"damaged: {error!r}"
     finally:

@@ -20,9 +20,9 @@ from hypothesis.stateful import (
 
 from dpflow import PureDP
 from dpflow.exceptions import DpflowError, LedgerCorrupt
+from dpflow.ledger import journal
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import admit
-from dpflow.ledger.journal import _Moves
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Granted
 from tests.hunts.auditor import audit, first
@@ -333,7 +333,7 @@ def test_random_runs_are_held_drawn_and_sealed_as_the_model_says() -> None:
 
 def test_a_seal_that_returns_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: it returns what was reserved, as if nothing had been drawn."""
-    monkeypatch.setattr(_Moves, "_drawn", lambda *_: None)
+    monkeypatch.setattr(journal, "_draw", lambda *_: None)
     with pytest.raises((AssertionError, LedgerCorrupt)):
         play(200, Phase.generate)
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import psycopg
 
 from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs import Cost
@@ -36,11 +33,12 @@ from dpflow.ledger.orders import (
     Wish,
 )
 from dpflow.ledger.records import Granted, Request, digest
-from dpflow.ledger.rows import EPOCH, Account, Book, Epoch, Key, Release, Row, Run
+from dpflow.ledger.rows import Account, Book, Key, Release, Row, Run
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.memory import Memory
 from dpflow.ledger.storage.postgres import PostgresStorage
 from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.storage.texts import key_of_text
 from dpflow.policy_population import Population
 from tests.ledger.support import make_policy
 from tests.postgres import server
@@ -141,8 +139,8 @@ class InSqlite(Recording, SqliteStorage):
 
     def stored(self) -> dict[Key, Row]:
         """Return every row that is stored."""
-        with closing(sqlite3.connect(self.path)) as tables, self.read() as reading:
-            return all_rows(lambda sql: tables.execute(sql).fetchall(), reading)
+        with self.read() as reading:
+            return all_rows(reading)
 
 
 class InPostgres(Recording, PostgresStorage):
@@ -152,9 +150,6 @@ class InPostgres(Recording, PostgresStorage):
         url = server().new_database()
         PostgresStorage.create(url, Identity("x", None, "t"), b"0").close()
         PostgresStorage.__init__(self, url)
-        self.tables = psycopg.connect(
-            url, autocommit=True, options="-c search_path=dpflow"
-        )
         self.written = []
 
     @contextmanager
@@ -166,29 +161,32 @@ class InPostgres(Recording, PostgresStorage):
     def stored(self) -> dict[Key, Row]:
         """Return every row that is stored."""
         with self.read() as reading:
-            return all_rows(
-                lambda sql: self.tables.execute(sql.encode()).fetchall(), reading
-            )
+            return all_rows(reading)
 
 
-def all_rows(ask: Callable[[str], list[Any]], reading: Any) -> dict[Key, Row]:
-    """Load every row that the tables name, and count that none is left out."""
+def all_rows(reading: Any) -> dict[Key, Row]:
+    """Load every row that is kept, and count that none is left out."""
+    kept = {
+        kind: [key_of_text(text) for text, _, _ in reading.kept(kind, limit=2**31)]
+        for kind in KINDS_OF_ROWS
+    }
     keys = Keys(
         whole=tuple(reading.books()),
-        charges=tuple(name for (name,) in ask("SELECT id FROM charge")),
-        releases=tuple(key for (key,) in ask("SELECT key FROM release")),
-        runs=tuple(name for (name,) in ask("SELECT id FROM run")),
-        granted=tuple(ask("SELECT book, step FROM granted")),
-        claims=tuple(name for (name,) in ask("SELECT name FROM claim")),
+        charges=tuple(name for _, name in kept["charge"]),
+        releases=tuple(name for _, name in kept["release"]),
+        runs=tuple(name for _, name in kept["run"]),
+        granted=tuple((book, step) for _, book, step in kept["granted"]),
+        claims=tuple(name for _, name in kept["claim"]),
     )
     rows = dict(reading.load(keys).rows)
-    epoch = rows.pop(EPOCH)
-    tables = ["term", "account", "charge", "release", "run", "granted", "claim"]
-    # A server has rows of books that were locked and never written.
-    kept = [ask("SELECT count(*) FROM book WHERE number > 0")]
-    kept += [ask(f"SELECT count(*) FROM {table}") for table in tables]
-    assert sum(count for ((count,),) in kept) == len(rows)
-    return rows if epoch == Epoch(0) else {**rows, EPOCH: epoch}
+    assert {key for found in kept.values() for key in found} == rows.keys()
+    return rows
+
+
+KINDS_OF_ROWS = (
+    *("book", "term", "account", "charge", "release", "run", "granted", "claim"),
+    "epoch",
+)
 
 
 def folded_anew(storage: Recording) -> dict[Key, Row]:

@@ -37,6 +37,7 @@ from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.tables import Tables, make_tables
 from dpflow.ledger.storage.wire import Answer, Wire
 from dpflow.policy import Policy, parse_policy
+from tests.ledger.columns import show_columns, show_columns_of_postgres
 
 #: One epsilon in tally units.
 UNIT = 10**36
@@ -122,7 +123,7 @@ def read(path: Place, sql: str, *values: object) -> list[tuple[Any, ...]]:
         with _postgres(path) as postgres:
             return postgres.execute(sql.replace("?", "%s").encode(), values).fetchall()
     else:
-        connection = sqlite3.connect(path)
+        connection = show_columns(sqlite3.connect(path))
     try:
         return connection.execute(sql, values).fetchall()
     finally:
@@ -143,7 +144,7 @@ def _copy_of_memory(path: str) -> sqlite3.Connection:
     entries = [entry for found in kept.entries.values() for entry in found]
     tables = Tables(connection, path, storage.identity)
     tables.store(dict(kept.rows), entries, kept.values)
-    return connection
+    return show_columns(connection)
 
 
 def edit(
@@ -158,14 +159,13 @@ def edit(
         pytest.skip("a ledger in memory is out of reach")
     if isinstance(path, str):
         with _postgres(path) as postgres:
-            if not (checked or locked):
-                _drop_checks(postgres)
-            if not locked:
-                _drop_triggers(postgres)
+            tables = [] if locked else _drop_triggers(postgres)
             for statement in statements:
                 postgres.execute(statement.encode())
+            for table in tables:
+                postgres.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER".encode())
         return
-    connection = sqlite3.connect(path)
+    connection = show_columns(sqlite3.connect(path))
     connection.execute(f"PRAGMA ignore_check_constraints = {not (checked or locked)}")
     try:
         triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
@@ -178,23 +178,26 @@ def edit(
         connection.close()
 
 
-def _drop_checks(postgres: psycopg.Connection[Any]) -> None:
-    """Take the checks of amounts away, for the roles that may."""
+def _drop_triggers(postgres: psycopg.Connection[Any]) -> list[str]:
+    """Turn triggers off for a transaction, for the roles that may; say of what."""
+    sql = "SELECT format('dpflow.%I', relname) FROM pg_class WHERE relkind = 'r' AND "
+    sql += "relnamespace = to_regnamespace('dpflow')"
+    tables = [name for (name,) in postgres.execute(sql.encode()).fetchall()]
     with suppress(psycopg.errors.InsufficientPrivilege), postgres.transaction():
-        for column in ("settled", "held"):
-            # A database may hold a witness alone.
-            alter = "ALTER TABLE IF EXISTS account DROP CONSTRAINT IF EXISTS"
-            postgres.execute(f"{alter} account_{column}_check".encode())
-
-
-def _drop_triggers(postgres: psycopg.Connection[Any]) -> None:
-    """Turn triggers off, for the roles that may."""
-    with suppress(psycopg.errors.InsufficientPrivilege), postgres.transaction():
-        postgres.execute(b"SET session_replication_role = replica")
+        for table in tables:
+            postgres.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER".encode())
+        return tables
+    return []
 
 
 def _postgres(path: str) -> psycopg.Connection[tuple[Any, ...]]:
-    return psycopg.connect(path, options="-c search_path=dpflow")
+    options = "-c search_path=dpflow -c default_transaction_read_only=off"
+    connection = psycopg.connect(path, options=options)
+    (there,) = connection.execute(b"SELECT to_regclass('dpflow.row')").fetchall()
+    # A database may hold a witness alone.
+    if there != (None,):
+        show_columns_of_postgres(connection)
+    return connection
 
 
 def await_death(path: Place, reservation: str) -> None:
@@ -243,6 +246,12 @@ def _is_about(account: str, body: dict[str, Any]) -> bool:
         return False
     term = body.get("term")
     return term is None or account.endswith(f"#{term['number']}")
+
+
+def repairs(path: Place) -> int:
+    """Return how many repairs the ledger had."""
+    rows = read(path, "SELECT value FROM row WHERE key = 'epoch:'")
+    return sum(json.loads(text)[0] for (text,) in rows)
 
 
 def state_of(path: Place, reservation: str) -> str | None:

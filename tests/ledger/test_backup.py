@@ -20,7 +20,8 @@ from dpflow.exceptions import (
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.witness.file import FileWitness
+from dpflow.ledger.witness.base import Witness
+from dpflow.ledger.witness.file import FileLog
 from dpflow.ledger.witness.places import witness_at
 from tests.ledger.support import Child, die, edit, granted, holding, read, sums, url
 from tests.ledger.test_reconcile import POLICIES
@@ -181,7 +182,7 @@ def test_a_restore_leaves_no_old_log_beside_the_new_file(host: Host) -> None:
     host.path.unlink()
     assert Path(f"{host.path}-wal").exists()
     (file,) = Path(host.witness).iterdir()
-    lines = FileWitness(file, file.stem).all_lines()
+    lines = Witness(FileLog(file), file.stem).all_lines()
     told = [line.used["a#1"] for line in lines if "a#1" in line.used]
     most = Fraction(told[-1][0], 10**36)
     put_back(host, copy)

@@ -21,8 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpflow.exceptions import ReleaseError
-from dpflow.ledger import codec
-from dpflow.ledger.codec import MAX_DEPTH, MAX_TEXT, decode, encode
+from dpflow.ledger.codec import MAX_DEPTH, MAX_TEXT, decode, encode, form, plain
 
 relaxed = settings(
     max_examples=80, deadline=None, suppress_health_check=list(HealthCheck)
@@ -179,7 +178,7 @@ UNSTORABLE: list[tuple[Any, str]] = [
 ]
 
 
-NAMES = [*codec._UNPACKERS, "numpy.array", "pandas.Series", "pandas.DataFrame"]
+NAMES = [*plain.UNPACKERS, "numpy.array", "pandas.Series", "pandas.DataFrame"]
 MEMBERS = ["items", "pairs", "parts", "text", "iso", "fold", "zone", "hex", "dtype"]
 objects = st.dictionaries(st.sampled_from(MEMBERS), st.deferred(lambda: junk))
 junk: st.SearchStrategy[Any] = st.one_of(
@@ -220,18 +219,18 @@ class TestRefusals:
 
     def test_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Values beyond MAX_TEXT are refused before their text is built."""
-        monkeypatch.setattr(codec, "MAX_TEXT", 2**20)
+        monkeypatch.setattr(form, "MAX_TEXT", 2**20)
         numbers = [0] * (2**19 - 1)
         assert numbers == decode(encode(numbers))
-        fits = b"\0" * (codec.MAX_TEXT * 3 // 4 - 100)
+        fits = b"\0" * (form.MAX_TEXT * 3 // 4 - 100)
         assert fits == decode(encode(fits))
         shared: list[Any] = ["x"]
         for _ in range(45):
             shared = [shared, shared]
         big = np.broadcast_to(np.zeros(1), (10**12,))
         for value in (
-            "x" * codec.MAX_TEXT,
-            "é" * (codec.MAX_TEXT // 5),
+            "x" * form.MAX_TEXT,
+            "é" * (form.MAX_TEXT // 5),
             fits * 2,
             shared,
             big,
@@ -240,7 +239,7 @@ class TestRefusals:
             with pytest.raises(ReleaseError, match="more than 1 MiB"):
                 encode(value)
         with pytest.raises(ReleaseError, match="more than 1 MiB"):
-            decode(" " * (codec.MAX_TEXT + 1))
+            decode(" " * (form.MAX_TEXT + 1))
 
     @pytest.mark.parametrize(
         "text",

@@ -142,9 +142,8 @@ def near(chance: random.Random, data: bytearray, text: bytes, after: int) -> Non
 
 def account_sums(chance: random.Random, data: bytearray, sample: Sample) -> None:
     """Flip a bit in the tallies that an account's row holds, or in the newest entry."""
-    near(
-        chance, data, f"[{sample.settled * UNIT},0][{sample.held * UNIT},0]".encode(), 8
-    )
+    sums = f"[{sample.settled * UNIT},0],[{sample.held * UNIT},0]"
+    near(chance, data, sums.encode(), 8)
 
 
 def open_charge(chance: random.Random, data: bytearray, sample: Sample) -> None:

@@ -14,6 +14,7 @@ from dpflow.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.rows import Claim, Run
 from dpflow.ledger.storage import loading
+from dpflow.ledger.storage.texts import key_text
 from tests.ledger.support import (
     UNIT,
     edit,
@@ -105,10 +106,20 @@ def test_another_row_than_was_asked_for_is_damage(
         "books": "a",
         "granted": ("a", "count"),
     }
-    answered = loading.parts_of(Keys(**{field: (there[field],)}))
+    named = loading._named(Keys(**{field: (there[field],)}))
     with ledger.storage.read() as reading:
         assert reading.load(Keys(**{field: (there[field],)}))
-        monkeypatch.setattr(loading, "parts_of", lambda _: answered)
+        real = reading.connection
+
+        class Swapped:
+            """A database that answers as if other keys were asked for."""
+
+            def execute(self, sql: str, values: Any = ()) -> Any:
+                """Ask for what is there."""
+                texts = [key_text(key) for key in named][: len(values)]
+                return real.execute(sql, texts)
+
+        monkeypatch.setattr(reading, "connection", Swapped())
         with pytest.raises(LedgerCorrupt, match=r"another [a-z]+ came"):
             reading.load(Keys(**{field: (asked,)}))
 
@@ -119,8 +130,15 @@ def test_another_entry_than_was_asked_for_is_damage(
     """Nor is an entry taken for another one."""
     granted(ledger)
     with ledger.storage.read() as reading:
-        real = reading._rows
-        other = [("entries", [("a", 2)])]
-        monkeypatch.setattr(reading, "_rows", lambda _: real(other))
+        real = reading.connection
+
+        class Swapped:
+            """A database that answers with the next entry."""
+
+            def execute(self, sql: str, _: Any = ()) -> Any:
+                """Ask for another entry."""
+                return real.execute(sql, ("a", 2))
+
+        monkeypatch.setattr(reading, "connection", Swapped())
         with pytest.raises(LedgerCorrupt, match="another entry came"):
             reading.entries([("a", 1)])

@@ -330,12 +330,13 @@ def used(ledger: Ledger) -> list[Any]:
     """Return the rows of all accounts."""
     names = ("id", "book", "entry", "settled", "held")
     with ledger.storage.read() as reading:
-        return [dict(zip(names, row, strict=False)) for row in reading.kept("account")]
+        rows = [json.loads(row[1]) for row in reading.kept("account")]
+    return [dict(zip(names, row, strict=False)) for row in rows]
 
 
 def total(row: Any) -> list[int]:
     """Return what an account has used."""
-    pairs = zip(json.loads(row["settled"]), json.loads(row["held"]), strict=True)
+    pairs = zip(row["settled"], row["held"], strict=True)
     return [settled + held for settled, held in pairs]
 
 

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from dpflow.ledger import journal
-from dpflow.ledger.entry import columns_of, entry_of, postings_from_text
+from dpflow.ledger.entry import (
+    Posting,
+    columns_of,
+    entry_of,
+    postings_from_text,
+    postings_text,
+)
 from dpflow.ledger.rows import JournalError
 from tests.ledger.laws import (
     InMemory,
@@ -129,9 +135,30 @@ def test_an_edited_entry_is_refused():
         '{"a":[[],[],[]]}',
         '{"a": [[1],[1],[0]]}',
         '{"a":[["1"],[1],[0]]}',
+        '{"a":[[01],[1],[0]]}',
+        '{"a":[[1_0],[1],[0]]}',
+        '{"a":[[+1],[1],[0]]}',
+        '{"a":[[1,],[1],[0]]}',
+        '{"a":[[1,,1],[1],[0]]}',
+        '{"a":[[\u0661],[1],[0]]}',
+        '{"a":[[ 1],[1],[0]]}',
+        '{"a":[[1],[1],[0]]} ',
+        '{"a":[[1],[1],[0]],}',
+        '{"b":[[1],[1],[0]],"a":[[1],[1],[0]]}',
+        '{"a":[[1],[1],[0]],"a":[[1],[1],[0]]}',
+        '{"\\u0061":[[1],[1],[0]]}',
+        '{"a":[[1],[1],[0],[0]]}',
+        '["a":[[1],[1],[0]]}',
     ],
 )
 def test_what_are_no_postings_is_refused(text):
     """Amounts are non-negative integers in one form; anything else is damage."""
     with pytest.raises(JournalError, match="posting"):
         postings_from_text(text)
+
+
+def test_accounts_of_any_name_are_read_as_they_were_written():
+    """Whatever a name holds of what stands between amounts."""
+    names = ["a]],", 'a":[[1],[1],[1]],"b', "],[", "\u00e9\n\\", "a", '"', "]]}", ""]
+    told = {name: Posting((1, 2), (3, 4), (0, 5)) for name in names}
+    assert postings_from_text(postings_text(told)) == told

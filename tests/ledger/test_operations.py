@@ -218,4 +218,8 @@ def test_the_views_tell_of_them(ledger):
     prior(ledger)
     (view,) = accounts(ledger, "a")
     assert (view.spent["epsilon"], view.reserved["epsilon"]) == ("0.5", "0.1")
-    assert [point.kind for point in usage(ledger, "a")] == ["reserve", "amend", "prior"]
+    assert [point.kind for point in usage(ledger, "a")["a#1"]] == [
+        "reserve",
+        "amend",
+        "prior",
+    ]

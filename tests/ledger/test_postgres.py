@@ -167,13 +167,17 @@ def test_a_ledger_of_the_first_edition_is_refused(postgres_url: str) -> None:
 def test_both_kinds_of_database_have_the_same_tables(
     ledger: Ledger, postgres_url: str, tmp_path: Path
 ) -> None:
-    """Column by column; PostgreSQL has one table more, for its server."""
+    """Column by column; PostgreSQL has one table more, for its server.
+
+    It also says of each row whether it is that of an open charge: an index on what is
+    computed from the row would have to be written with each change of it.
+    """
     create_ledger(f"sqlite:///{tmp_path}/ledger.db").close()
     sql = (
         "SELECT table_name, column_name FROM information_schema.columns WHERE "
         "table_schema = 'dpflow'"
     )
-    columns = set(read(postgres_url, sql))
+    columns = set(read(postgres_url, sql)) - {("row", "open")}
     tables = {table for table, _ in columns} - {"server"}
     path = tmp_path / "ledger.db"
     assert tables == {
@@ -250,6 +254,11 @@ def roles(ledger: Ledger, postgres_url: str) -> Iterator[dict[str, str]]:
     short = ("owner", "officer", "worker", "reader")
     ledger.settle(granted(ledger, "0.1", key="week/1"), value='"secret"')
     granted(ledger, "0.1", key="week/2")
+    edit(
+        postgres_url,
+        "INSERT INTO run (id, refused, halted) VALUES ('r', '[]', '[]')",
+        "INSERT INTO claim (name, said) VALUES ('c', '{}')",
+    )
     for _ in range(2):
         edit(postgres_url, "SET search_path = public", roles_script())
     for role in short:
@@ -281,7 +290,7 @@ WORKER_MAY_NOT = [
     "UPDATE charge SET epoch = 7",
     "UPDATE release SET key = 'other'",
     "UPDATE ledger SET min_writer = 1",
-    "UPDATE ledger SET epoch = 7",
+    "INSERT INTO row (key, value) VALUES ('epoch:', '[7]')",
     "UPDATE ledger SET release_secret = ''",
     "UPDATE server SET timeline = 2",
     "CREATE TABLE dpflow.mine (x int)",
@@ -369,7 +378,7 @@ def test_a_worker_runs_steps(roles: dict[str, str], postgres_url: str) -> None:
 def test_a_worker_opens_no_term(roles: dict[str, str]) -> None:
     """Nothing is charged to a dataset whose policy no officer applied."""
     worker = open_ledger(roles["worker"])
-    with pytest.raises(LedgerUnavailable, match=r"table term.*an officer's"):
+    with pytest.raises(LedgerUnavailable, match=r"open a term.*an officer's"):
         granted(worker, "0.1", policies=[make_policy("b")])
     worker.close()
     officer = open_ledger(roles["officer"])
@@ -392,8 +401,8 @@ def test_a_reader_reads(roles: dict[str, str]) -> None:
         reader.release_key("a")
     reader.close()
     for statement in (
-        "SELECT value FROM release",
-        "SELECT * FROM release",
+        "SELECT output FROM row",
+        "SELECT * FROM row",
         "SELECT release_secret FROM ledger",
         "UPDATE book SET frozen = '{}'",
         "INSERT INTO book (name, number, hash, ran, terms) VALUES ('x', 0, '', '', 0)",
@@ -410,7 +419,7 @@ def test_not_even_the_owner_edits_the_journal(roles: dict[str, str]) -> None:
         "TRUNCATE entry",
     ):
         with pytest.raises(psycopg.IntegrityError, match="append-only"):
-            edit(roles["owner"], statement)
+            edit(roles["owner"], statement, locked=True)
     edit(roles["owner"], "CREATE TABLE mine (x int)", "DROP TABLE mine")
 
 
@@ -426,7 +435,7 @@ def test_strangers_see_nothing(ledger: Ledger, postgres_url: str) -> None:
 def test_what_a_database_sets_for_its_sessions_is_not_in_the_way(
     postgres_url: str,
 ) -> None:
-    """Neither isolation, nor how texts are read: the checks of amounts stay whole."""
+    """Neither isolation, nor how texts are read."""
     name = postgres_url.partition("@/")[2].partition("?")[0]
     for setting in (
         "default_transaction_isolation = 'serializable'",
@@ -437,12 +446,4 @@ def test_what_a_database_sets_for_its_sessions_is_not_in_the_way(
     ledger = create_ledger(postgres_url)
     ledger.settle(granted(ledger, "0.1"))
     ledger.close()
-    writable = "SET TRANSACTION READ WRITE"
-    for wrong in ("0]", "[[0]"):
-        with pytest.raises(psycopg.errors.CheckViolation):
-            edit(
-                postgres_url,
-                writable,
-                f"UPDATE account SET settled = '{wrong}'",
-                checked=True,
-            )
+    audit(postgres_url)

@@ -19,7 +19,7 @@ import pytest
 from dpflow import PureDP
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger import views
-from dpflow.ledger.journal import follow, written
+from dpflow.ledger.journal import next_entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.opening import accept_server, create_ledger, open_ledger
@@ -624,7 +624,7 @@ def half_a_change(ledger: Ledger, url: str, name: str) -> None:
         state = transaction.load(Keys(charges=(name,), reach=Reach.ACCOUNTS))
         edit(url, "UPDATE charge SET owner = owner", checked=True)
         (row,) = [row for row in state.rows.values() if isinstance(row, Charge)]
-        entry = written(
+        entry, made = next_entry(
             state.rows,
             "a",
             "settle",
@@ -634,7 +634,7 @@ def half_a_change(ledger: Ledger, url: str, name: str) -> None:
             at="then",
             writer="me",
         )
-        transaction.store(follow(state.rows, entry), [entry], {})
+        transaction.store(made, [entry], {})
 
 
 def test_a_change_that_finds_another_row_commits_nothing(

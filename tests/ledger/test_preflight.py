@@ -33,7 +33,7 @@ from dpflow.ledger.orders import Loss, Repair, Wish
 from dpflow.ledger.records import Granted, Replayed
 from dpflow.ledger.rows import JournalError
 from dpflow.ledger.views import accounts, open_reservations, refusal_of_run, usage
-from dpflow.ledger.views.last_run import last_costs
+from dpflow.ledger.views.runs import last_costs
 from dpflow.ledger.views.spending import spending
 from tests.ledger.journals import audit, await_death, entries, kinds, state_of, sums
 from tests.ledger.preflights import RUN, drawn, held_run, whole
@@ -598,7 +598,7 @@ def test_spending_and_usage_tell_a_run_once(ledger: Any) -> None:
         for each in spending(ledger, "a", ("step",))
     }
     assert told == {"preflight": "0.2", "count": "0.1"}
-    used = [point.used_fraction for point in usage(ledger, "a")]
+    used = [point.used_fraction for point in usage(ledger, "a")["a#1"]]
     assert used == pytest.approx([0.3] * 3)
     ledger.seal(RUN, outcome="completed")
     told = {

@@ -28,8 +28,9 @@ from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.entry import Columns, entry_of
 from dpflow.ledger.records import Granted
-from dpflow.ledger.storage.columns import columns_of_row
-from dpflow.ledger.witness.file import FileWitness
+from dpflow.ledger.storage.texts import key_text, row_text
+from dpflow.ledger.witness.base import Witness
+from dpflow.ledger.witness.file import FileLog
 from tests.ledger.support import (
     COLUMNS,
     Child,
@@ -142,11 +143,7 @@ def copied_without_log(host: Host) -> None:
 
 def created_anew(host: Host) -> None:
     """An image brings the ledger as it was when the image was made: empty."""
-    for table in ("entry", *TABLES):
-        edit(host.path, f"DELETE FROM {table}")
-
-
-TABLES = ("book", "term", "account", "charge", "release", "run", "granted", "claim")
+    edit(host.path, "DELETE FROM entry", "DELETE FROM row")
 
 
 def fit_rows(path: Path) -> None:
@@ -161,14 +158,11 @@ def fit_rows(path: Path) -> None:
             previous = told
     fold.end()
     assert fold.bad == {}
-    for table in TABLES:
-        edit(path, f"DELETE FROM {table}")
+    edit(path, "DELETE FROM row")
     with closing(sqlite3.connect(path)) as connection:
-        for (kind, *_), row in fold.rows.items():
-            if kind in TABLES:
-                values = columns_of_row(row, {})
-                marks = ", ".join("?" * len(values))
-                connection.execute(f"INSERT INTO {kind} VALUES ({marks})", values)
+        for key, row in fold.rows.items():
+            values = key_text(key), row_text(row)
+            connection.execute("INSERT INTO row (key, value) VALUES (?, ?)", values)
         connection.commit()
 
 
@@ -430,7 +424,7 @@ def compacted(host: Host) -> None:
     ledger = host.open()
     host.work(ledger)
     assert ledger.watch.witness is not None
-    ledger.watch.witness._large = 1
+    ledger.watch.witness.log._large = 1
     host.work(ledger)
     host.work(ledger)
     ledger.close()
@@ -543,6 +537,6 @@ def test_usage_that_is_witnessed_is_what_the_ledger_says(host: Host) -> None:
     ledger = host.open()
     granted(ledger, "0.25", policies=[POLICY])
     file = witness_file(host)
-    lines = FileWitness(file, ledger.id).all_lines()
+    lines = Witness(FileLog(file), ledger.id).all_lines()
     newest = [line for line in lines if line.book == "a"][-1]
     assert Fraction(newest.used["a#1"][0], 10**36) == sum(sums(host.path))

@@ -13,7 +13,7 @@ import pytest
 from dpflow import ApproxDP
 from dpflow.exceptions import LedgerCorrupt, PolicyChanged, UnsupportedCost
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.memo import by_identity
+from dpflow.ledger.memo import by_identity, by_parts
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Granted, Replayed
 from tests.ledger.support import (
@@ -216,6 +216,27 @@ def test_equal_things_are_asked_about_again_and_kept_alive() -> None:
     one = (1, 2, 3)
     asked.clear()
     assert (length(one), length(one), asked) == (3, 3, [3])
+
+
+def test_texts_and_tuples_are_what_they_hold_and_all_else_is_itself() -> None:
+    """An answer about a part is never given for another part that is like it."""
+    asked: list[object] = []
+
+    @by_parts
+    def count(things: tuple[object, ...], size: int | None) -> int:
+        asked.append((things, size))
+        return len(asked)
+
+    facts: dict[str, str] = {}
+    text = str(b"ab", "ascii")
+    assert count(("ab", facts), 1) == count((text, facts), 1) == 1
+    assert count(("ab", {}), 1) == 2
+    assert count(("ab", facts), None) == 3
+    assert count((("ab",), facts), 1) == 4
+    assert count((("ab", facts),), 1) == 5
+    assert [count((dict.fromkeys(str(n)),), 1) for n in range(3000)] == [
+        *range(6, 3006)
+    ]
 
 
 def test_another_process_s_charges_are_seen_at_once(

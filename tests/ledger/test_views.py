@@ -76,7 +76,7 @@ def amounts(view: AccountView) -> dict[str, str]:
 def test_nothing_is_nothing(ledger: Ledger) -> None:
     """A ledger without charges has no accounts, no history and no refusals."""
     assert (views.accounts(ledger), views.history(ledger)) == ([], [])
-    assert (views.usage(ledger, "a"), views.open_reservations(ledger)) == ([], [])
+    assert (views.usage(ledger, "a"), views.open_reservations(ledger)) == ({}, [])
     assert views.refusal_of_run(ledger, "run") is None
 
 
@@ -202,7 +202,7 @@ def test_usage_is_a_curve_from_oldest_to_newest(ledger: Ledger) -> None:
     """After each entry of the newest term's dataset account."""
     ledger.settle(granted(ledger, "0.25", key="week/1"), value="1")
     ledger.void(granted(ledger, "0.5", step="other"), reason="cancelled")
-    points = views.usage(ledger, "a")
+    points = views.usage(ledger, "a")["a#1"]
     told = [(p.kind, p.used_fraction, p.step, p.release_key) for p in points]
     assert told == [
         ("reserve", 0.25, "count", "week/1"),
@@ -210,7 +210,7 @@ def test_usage_is_a_curve_from_oldest_to_newest(ledger: Ledger) -> None:
         ("reserve", 0.75, "other", None),
         ("void", 0.25, "other", None),
     ]
-    assert views.usage(ledger, "b") == []
+    assert views.usage(ledger, "b") == {}
 
 
 def test_open_reservations_say_who_lives(ledger: Ledger, path: Place) -> None:
@@ -308,11 +308,11 @@ def test_a_long_journal_is_thinned_out_and_keeps_its_newest(ledger):
     """So are refusals, of which as many are kept."""
     for _ in range(12):
         ledger.settle(granted(ledger, NOISY, policies=[FLOWS]))
-    whole = views.usage(ledger, "a")
-    some = views.account_usage(ledger, "a#1", most=5)
+    whole = views.usage(ledger, "a")["a#1"]
+    some = views.usage(ledger, "a", most=5)["a#1"]
     assert len(whole) == 24
-    assert [point.seq for point in some] == [6, 11, 16, 21, 25]
-    assert some == [point for point in whole if point.seq in (6, 11, 16, 21, 25)]
+    assert [point.seq for point in some] == [5, 9, 13, 17, 21, 25]
+    assert some == [point for point in whole if point.seq in (5, 9, 13, 17, 21, 25)]
 
 
 def test_a_clock_that_jumps_hides_no_entry(

@@ -24,8 +24,8 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.records import Granted
 from dpflow.ledger.witness import file as witness_module
-from dpflow.ledger.witness.base import WitnessAt, WitnessBase
-from dpflow.ledger.witness.file import FileWitness
+from dpflow.ledger.witness.base import Witness, WitnessAt
+from dpflow.ledger.witness.file import FileLog
 from dpflow.ledger.witness.lines import Header, Line
 from dpflow.ledger.witness.places import witness_at
 from tests.ledger.support import (
@@ -60,10 +60,21 @@ def line(number: int, book: str = "a", **fields: Any) -> Line:
     return Line(book=book, number=number, **{**values, **fields})
 
 
+def fresh(witness: Witness) -> Witness:
+    """Return the same witness as another process would make it."""
+    return Witness(FileLog(file_of(witness)), witness.ledger)
+
+
+def file_of(witness: Witness | None) -> Path:
+    """Return the file of a witness."""
+    assert witness is not None
+    return Path(witness.place)
+
+
 @pytest.fixture
-def witness(tmp_path: Path) -> FileWitness:
+def witness(tmp_path: Path) -> Witness:
     """Return a witness that has seen nothing."""
-    found = FileWitness(tmp_path / "state" / f"{ID}.witness", ID)
+    found = Witness(FileLog(tmp_path / "state" / f"{ID}.witness"), ID)
     found.enrol(0, [])
     return found
 
@@ -101,7 +112,7 @@ def test_a_header_is_read_as_it_was_written():
 
 def test_what_is_told_is_read_by_others(witness):
     """Once by each: what was compared is not read again."""
-    other = FileWitness(witness.path, ID)
+    other = fresh(witness)
     witness.append([line(1), line(2)])
     first = other.unseen()
     assert first.lines == (line(1), line(2))
@@ -114,7 +125,7 @@ def test_what_is_told_is_read_by_others(witness):
 
 def test_what_a_process_told_itself_is_not_read_again(witness):
     """Unless another one was faster."""
-    other = FileWitness(witness.path, ID)
+    other = fresh(witness)
     witness.accept(witness.unseen())
     witness.append([line(1)])
     assert witness.unseen().lines == ()
@@ -140,30 +151,30 @@ def test_part_of_a_line_is_ignored_and_cut(witness):
     """Also one that is longer than a block."""
     witness.append([line(1)])
     for length in (1, 40, 9000):
-        with witness.path.open("ab") as file:
+        with file_of(witness).open("ab") as file:
             file.write(b"x" * length)
-        assert FileWitness(witness.path, ID).unseen().lines[-1].number >= 1
+        assert fresh(witness).unseen().lines[-1].number >= 1
         witness.append([line(length)])
-        assert FileWitness(witness.path, ID).unseen().lines[-1].number == length
+        assert fresh(witness).unseen().lines[-1].number == length
 
 
 def test_beginning_twice_is_refused_and_beginning_anew_keeps_the_old(witness):
     """What was witnessed is never lost."""
     witness.append([line(1)])
-    told = witness.path.read_text()
+    told = file_of(witness).read_text()
     with pytest.raises(ConfigurationError):
         witness.enrol(0, [])
     witness.enrol(1, [line(2)], anew=True)
-    fresh = FileWitness(witness.path, ID)
-    assert fresh.unseen().lines == (line(2),)
-    assert fresh.epoch == 1
-    assert witness.path.with_name(f"{ID}.witness.1").read_text() == told
+    other = fresh(witness)
+    assert other.unseen().lines == (line(2),)
+    assert other.epoch == 1
+    assert file_of(witness).with_name(f"{ID}.witness.1").read_text() == told
 
 
 def test_the_file_is_for_its_owner_only(witness):
     """It tells which datasets there are."""
-    assert witness.path.stat().st_mode & 0o077 == 0
-    assert witness.path.parent.stat().st_mode & 0o077 == 0
+    assert file_of(witness).stat().st_mode & 0o077 == 0
+    assert file_of(witness).parent.stat().st_mode & 0o077 == 0
 
 
 def test_a_large_file_keeps_the_newest_line_of_each_account(witness, monkeypatch):
@@ -171,26 +182,85 @@ def test_a_large_file_keeps_the_newest_line_of_each_account(witness, monkeypatch
     monkeypatch.setattr("dpflow.ledger.witness.file.KEPT", 5)
     witness.append([line(7, "old")])
     witness.append([line(1, used={"a#1/flow/weekly": (3,)})])
-    witness.append([line(number) for number in range(2, 50)])
-    witness._large = 1
+    witness.append([line(number) for number in range(2, 49)])
     witness.accept(witness.unseen())
-    witness.compact()
-    fresh = FileWitness(witness.path, ID)
-    seen = [(each.book, each.number) for each in fresh.unseen().lines]
+    witness.log._large = 1
+    witness.append([line(49)])
+    other = fresh(witness)
+    seen = [(each.book, each.number) for each in other.unseen().lines]
     assert seen == [("old", 7), ("a", 1), *(("a", n) for n in range(45, 50))]
-    assert not fresh.whole
+    assert not other.whole
     witness.append([line(50)])
-    assert fresh.unseen().lines[-1].number == 50
+    assert other.unseen().lines[-1].number == 50
 
 
 def test_lines_that_nobody_compared_are_never_dropped(witness):
     """Another process told them meanwhile."""
     witness.accept(witness.unseen())
-    witness._large = 1
-    FileWitness(witness.path, ID).append([line(1)])
-    witness.compact()
-    assert witness.unseen().lines == (line(1),)
+    fresh(witness).append([line(1)])
+    witness.log._large = 1
+    witness.append([line(2)])
+    assert witness.unseen().lines == (line(1), line(2))
     assert witness.whole
+
+
+def test_a_file_that_grew_large_is_rewritten_when_it_is_told(witness, monkeypatch):
+    """By who knows all of it; should that fail, it was told all the same."""
+    monkeypatch.setattr("dpflow.ledger.witness.file.KEPT", 5)
+    witness.accept(witness.unseen())
+    witness.log._large = 2000
+    witness.append([line(number) for number in range(1, 9)])
+    assert witness.whole
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", _full)
+        witness.append([line(number) for number in range(9, 30)])
+    assert len(fresh(witness).unseen().lines) == 29
+    witness.append([line(30)])
+    found = fresh(witness)
+    assert [each.number for each in found.unseen().lines] == [*range(26, 31)]
+    assert not found.whole
+    witness.append([line(31)])
+    assert [each.number for each in witness.unseen().lines] == [*range(26, 32)]
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_that_is_open_is_noticed_when_it_is_gone_or_another(witness, tmp_path):
+    """Nothing is told to one that nobody will read."""
+    witness.accept(witness.unseen())
+    witness.append([line(1)])
+    kept = tmp_path / "kept"
+    file_of(witness).rename(kept)
+    with pytest.raises(LedgerUnwitnessed):
+        witness.append([line(2)])
+    shutil.copy(kept, file_of(witness))
+    witness.append([line(2)])
+    assert witness.unseen().lines == (line(2),)
+    assert fresh(witness).unseen().lines == (line(1), line(2))
+    assert kept.read_text().count("\n") == 2
+
+
+def test_a_child_forked_meanwhile_does_not_keep_the_file_locked(witness, monkeypatch):
+    """Not even if its parent is killed before it unlocks it."""
+    witness.append([line(1)])
+    children, real, gate = list[Child](), witness_module.sync, Gate()
+
+    def forks(descriptor: int) -> None:
+        children.append(Child(lambda _: gate.wait()))
+        # What the parent's death would do: it gives up what it has, not what others do.
+        os.close(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(witness_module, "sync", forks)
+    with pytest.raises(LedgerUnavailable):
+        witness.append([line(2)])
+    monkeypatch.setattr(witness_module, "sync", real)
+    monkeypatch.setattr(witness_module, "_LOCK_SECONDS", 0.5)
+    fresh(witness).append([line(3)])
+    gate.open()
+    assert [child.end()[0] for child in children] == [0]
 
 
 def test_many_processes_tell_and_compact_and_nothing_is_lost(witness):
@@ -199,22 +269,19 @@ def test_many_processes_tell_and_compact_and_nothing_is_lost(witness):
 
     def teller(number: int) -> Child:
         def tell(say) -> None:
-            mine = FileWitness(witness.path, ID)
-            mine._large = 2000
+            mine = fresh(witness)
             gate.wait()
             for seq in range(1, 60):
                 mine.accept(mine.unseen())
+                mine.log._large = 2000
                 mine.append([line(seq, f"a{number}")])
-                mine.compact()
 
         return Child(tell)
 
     children = [teller(number) for number in range(4)]
     gate.open()
     assert [child.end() for child in children] == [(0, [])] * 4
-    newest = {
-        each.book: each.number for each in FileWitness(witness.path, ID).all_lines()
-    }
+    newest = {each.book: each.number for each in fresh(witness).all_lines()}
     assert newest == {f"a{number}": 59 for number in range(4)}
 
 
@@ -227,7 +294,7 @@ def test_a_body_may_start_only_after_the_witness_was_told(tmp_path):
     name = granted(ledger)
     witness = ledger.watch.witness
     assert witness is not None
-    (told,) = FileWitness(witness.path, ledger.id).unseen().lines
+    (told,) = fresh(witness).unseen().lines
     (row,) = read(
         Path(ledger.place),
         "SELECT book, number, hash, charge FROM entry WHERE kind = 'reserve'",
@@ -235,7 +302,7 @@ def test_a_body_may_start_only_after_the_witness_was_told(tmp_path):
     assert (*told.place, told.hash, told.charge) == row
     assert told.used == told.amounts
     ledger.settle(name)
-    assert FileWitness(witness.path, ledger.id).unseen().lines == (told,)
+    assert fresh(witness).unseen().lines == (told,)
 
 
 def test_a_refusal_is_not_told(tmp_path):
@@ -244,7 +311,7 @@ def test_a_refusal_is_not_told(tmp_path):
     with pytest.raises(BudgetRefused):
         granted(ledger, "5")
     assert ledger.watch.witness is not None
-    assert FileWitness(ledger.watch.witness.path, ledger.id).unseen().lines == ()
+    assert fresh(ledger.watch.witness).unseen().lines == ()
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
@@ -255,11 +322,8 @@ def test_a_witness_that_cannot_be_told_gives_the_charge_back(
     ledger = new_ledger(tmp_path)
     first = granted(ledger)
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(f"dpflow.ledger.witness.file.{call}", full)
+        patch.setattr(f"dpflow.ledger.witness.file.{call}", _full)
         with pytest.raises(LedgerUnavailable, match="No space left"):
             granted(ledger)
     path = Path(ledger.place)
@@ -291,7 +355,7 @@ def test_the_witness_of_another_ledger_is_refused(tmp_path):
     two = create_ledger(url(tmp_path / "2.db"), witness=str(tmp_path / "w"))
     assert one.watch.witness is not None
     assert two.watch.witness is not None
-    two.watch.witness.path.replace(one.watch.witness.path)
+    file_of(two.watch.witness).replace(file_of(one.watch.witness))
     with pytest.raises(LedgerCorrupt, match=two.id):
         granted(one)
 
@@ -304,7 +368,7 @@ def test_a_forked_child_tells_too(tmp_path):
     assert (code, state_of(Path(ledger.place), name)) == (0, "open")
     granted(ledger)
     assert ledger.watch.witness is not None
-    assert len(FileWitness(ledger.watch.witness.path, ledger.id).unseen().lines) == 3
+    assert len(fresh(ledger.watch.witness).unseen().lines) == 3
 
 
 # Where it is
@@ -341,7 +405,7 @@ def test_a_database_for_many_machines_has_no_default():
 
 def test_a_missing_file_is_told_with_its_place(tmp_path):
     """By whoever asks."""
-    absent = FileWitness(tmp_path / "absent", ID)
+    absent = Witness(FileLog(tmp_path / "absent"), ID)
     for call in (absent.unseen, lambda: absent.append([line(1)])):
         with pytest.raises(LedgerUnwitnessed, match="absent"):
             call()
@@ -393,7 +457,7 @@ def test_a_check_with_nothing_new_asks_nothing_more(tmp_path: Path) -> None:
     assert counts[0] == counts[1]
 
 
-def _is(witness: WitnessBase) -> WitnessAt:
+def _is(witness: Witness) -> WitnessAt:
     return lambda _: witness
 
 
@@ -437,7 +501,7 @@ def test_what_is_found_granted_is_told_again(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path)
     asked = request(ledger)
     witness = ledger.watch.witness
-    assert isinstance(witness, FileWitness)
+    assert isinstance(witness, Witness)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(witness, "append", lambda _: None)
         assert isinstance(ledger.reserve(asked), Granted)

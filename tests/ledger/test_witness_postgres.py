@@ -212,10 +212,10 @@ def test_what_a_database_sets_for_transactions_loses_no_line(
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND "
     with psycopg.connect(database) as other:
         other.execute(module._statements()["lock"].encode(), {"name": ledger.id})
-        told: list[bool] = []
+        told: list[object] = []
         lines = [("a", "late")]
         late = threading.Thread(
-            target=lambda: told.append(log.append(ledger.id, 0, lines))
+            target=lambda: told.append(log.append(ledger.id, lines, None))
         )
         late.start()
         while read(database, f"{waits} datname = '{name}'") != [(1,)]:
@@ -225,7 +225,7 @@ def test_what_a_database_sets_for_transactions_loses_no_line(
             [ledger.id],
         )
     late.join(30)
-    assert told == [True]
+    assert told == [None]
     sql = "SELECT number, content FROM dpflow_witness.line WHERE number > 0 ORDER BY 1"
     assert read(database, sql) == [(1, "first"), (2, "late")]
     server().run(
@@ -250,7 +250,7 @@ def test_a_server_that_stops_to_keep_commits_is_refused(
         connection.execute("SET synchronous_commit = off")
         with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
             call()
-        log_of(ledger).headers(ledger.id)
+        log_of(ledger).read(ledger.id, "", None)
         connection = log_of(ledger)._connection
     sql = "SELECT count(*) FROM dpflow_witness.line WHERE number > 0"
     assert read(database, sql) == [(1,)]

@@ -15,8 +15,9 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.reconcile import compare, reconcile, trust
+from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.lines import Line
-from dpflow.ledger.witness.log import Log, LogError, LogWitness
+from dpflow.ledger.witness.log import Found, Log, LogError
 from dpflow.ledger.witness.places import witness_at
 from tests.ledger.support import (
     Child,
@@ -31,19 +32,17 @@ from tests.ledger.support import (
 from tests.ledger.test_rollback import copy_database
 
 
-def fresh_witness(setting: str, ledger: str) -> LogWitness:
+def fresh_witness(setting: str, ledger: str) -> Witness:
     """Return the witness as another process would make it."""
     made = witness_at(setting, "sqlite:///ledger.db")
     assert made is not None
-    found = made(ledger)
-    assert isinstance(found, LogWitness)
-    return found
+    return made(ledger)
 
 
 def log_of(ledger: Ledger) -> Log:
     """Return the log of a ledger's witness."""
-    assert isinstance(ledger.watch.witness, LogWitness)
-    return ledger.watch.witness._log
+    assert ledger.watch.witness is not None
+    return ledger.watch.witness.log
 
 
 def made_at(setting: str, folder: Path) -> Ledger:
@@ -85,7 +84,7 @@ def gives_back_what_it_could_not_be_told(setting: str, folder: Path) -> None:
     log = log_of(ledger)
     real = log.append
 
-    def fails(*_: object) -> bool:
+    def fails(*_: object) -> None:
         msg = "gone"
         raise LogError(msg)
 
@@ -102,11 +101,11 @@ def refuses_when_it_cannot_be_read(setting: str, folder: Path) -> None:
     ledger = made_at(setting, folder)
     log = log_of(ledger)
 
-    def fails(*_: object) -> list[str]:
+    def fails(*_: object) -> Found:
         msg = "gone"
         raise LogError(msg)
 
-    log.headers = fails  # type: ignore[method-assign]
+    log.read = fails  # type: ignore[method-assign]
     with pytest.raises(LedgerUnavailable, match=r"cannot read the witness .* gone"):
         granted(ledger)
     assert kinds(folder / "ledger.db") == []
@@ -176,7 +175,7 @@ def loses_no_line_of_many_writers(setting: str, folder: Path) -> None:
 def notices_damage(setting: str, folder: Path) -> None:
     """A line that does not fit its checksum is no line."""
     ledger = made_at(setting, folder)
-    log_of(ledger).append(ledger.id, 0, [("a", "no line at all")])
+    log_of(ledger).append(ledger.id, [("a", "no line at all")], None)
     with pytest.raises(Exception, match="does not fit its checksum"):
         granted(ledger)
 

@@ -34,6 +34,7 @@ from dpflow.ledger.records import Conditions
 from dpflow.ledger.storage.files import check_left
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.storage.texts import key_of_text
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.check import beginning
 from dpflow.ledger.witness.file import sync_folder
@@ -285,7 +286,8 @@ def _replaced(path: Path, copy: Path, ledger_id: str) -> _Replaced | None:
                     lines=tuple(beginning(reading)),
                     releases=kept_releases(reading),
                     reservations=frozenset(
-                        row[0] for row in reading.kept("charge", limit=2**31)
+                        key_of_text(row[0])[1]
+                        for row in reading.kept("charge", limit=2**31)
                     ),
                 )
         finally:

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable
 from dpflow.ledger.audit import verifier as format_of
 from dpflow.ledger.audit.export import entry_columns
-from dpflow.ledger.entry import canonical
+from dpflow.ledger.entry import canonical, parsed
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.storage.base import SCHEMA_VERSION
 
@@ -106,12 +106,18 @@ def _write_whole(
         raise
 
 
+def _account(fields: list[Any]) -> dict[str, Any]:
+    """Return a row of an account as a bundle has it: its sums are texts."""
+    name, book, entry, settled, held, overdrawn, _ = fields
+    values = (name, book, entry, canonical(settled), canonical(held), int(overdrawn))
+    return dict(zip(format_of.ACCOUNT, values, strict=True))
+
+
 def _fill(archive: zipfile.ZipFile, ledger: Ledger, key: bytes | None) -> None:
     with ledger.storage.read() as reading:
-        books = [row for row in reading.kept("book", limit=2**31) if row[1]]
+        books = [parsed(row[1]) for row in reading.kept("book", limit=2**31)]
         accounts = [
-            dict(zip(format_of.ACCOUNT, row[:6], strict=True))
-            for row in reading.kept("account", limit=2**31)
+            _account(parsed(row[1])) for row in reading.kept("account", limit=2**31)
         ]
     contents: dict[str, Iterable[str]] = {
         format_of.JOURNAL: _journal(ledger, {row[0]: row[1] for row in books}),

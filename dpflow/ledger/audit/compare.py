@@ -7,29 +7,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import Keys
 from dpflow.ledger.records import digest
-from dpflow.ledger.rows import Charge, Key, Release, Row
+from dpflow.ledger.rows import (
+    Account,
+    Book,
+    Charge,
+    Claim,
+    Granted,
+    Key,
+    Release,
+    Row,
+    Run,
+    Term,
+)
 from dpflow.ledger.storage.base import Reading
-from dpflow.ledger.storage.columns import columns_of_row
+from dpflow.ledger.storage.texts import key_of_text, row_text
 
 _PAGE = 2000
-#: The columns of each kind of row, as `columns_of_row` writes them.
+#: The fields of each kind of row, as they are kept.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "book": ("name", "number", "hash", "frozen", "ran", "terms"),
-    "term": ("book", "number", "entry"),
-    "account": ("id", "book", "entry", "settled", "held", "overdrawn", "told"),
-    "charge": (
-        *("id", "state", "owner", "places", "held", "added"),
-        *("covers", "key", "epoch"),
-    ),
-    "release": ("key", "charge", "book", "state", "digest"),
-    "run": ("id", "refused", "halted", "preflight", "unheld"),
-    "granted": ("book", "step", "most"),
-    "claim": ("name", "said"),
+    "book": Book._fields,
+    "term": Term._fields[:3],
+    "account": Account._fields,
+    "charge": Charge._fields,
+    "release": Release._fields,
+    "run": Run._fields,
+    "granted": Granted._fields,
+    "claim": Claim._fields,
 }
-#: Kinds whose rows have a key of two columns; all of them are read at once.
-_TWO = ("term", "granted")
 _NAMES = {
     "book": "the journal of {}",
     "charge": "reservation {}",
@@ -115,35 +122,54 @@ class Comparing:
     def page(self, reading: Reading) -> Iterator[Finding]:
         """Compare the next rows that are stored."""
         found = reading.kept(self.kind, self._above, _PAGE)
-        self.ended = self.kind in _TWO or len(found) < _PAGE
-        for told in found:
-            key = (self.kind, *map(str, told[: 2 if self.kind in _TWO else 1]))
+        self.ended = len(found) < _PAGE
+        for text, value, output in found:
+            key = key_of_text(text)
             self._missing.discard(key)
             self.number += 1
-            yield from self._compared(key, told)
-        if found:
-            self._above = str(found[-1][0])
+            yield from self._compared(key, value, output)
+            self._above = text
 
     def missing(self) -> Iterator[Finding]:
         """Yield what the journal tells of and is not stored, after the last page."""
         for key in sorted(self._missing & self._rows.keys()):
             yield _finding(key, "the journal tells of it, and it has no row")
 
-    def _compared(self, key: Key, told: tuple[Any, ...]) -> Iterator[Finding]:
+    def _compared(self, key: Key, told: str, output: str | None) -> Iterator[Finding]:
         row = self._rows.get(key)
         if row is None:
-            # A book that a refused step named first has a row without any entry.
-            if not (self.kind == "book" and told[1] == 0):
-                yield _finding(key, "it has a row, and no entry of the journal made it")
+            yield _finding(key, "it has a row, and no entry of the journal made it")
             return
-        wanted = columns_of_row(row, {})
-        for name, ours, theirs in zip(COLUMNS[self.kind], wanted, told, strict=False):
-            if ours != theirs and not _same(name, ours, theirs):
-                problem = f"its row says {name} {theirs}, its journal {ours}"
-                yield _finding(key, problem)
-                return
-        if isinstance(row, Release):
-            yield from _valued(row, told[-1])
+        ours = row_text(row)
+        if told != ours and (problem := _difference(self.kind, ours, told)):
+            yield _finding(key, problem)
+        elif isinstance(row, Release):
+            yield from _valued(row, output)
+        elif output is not None:
+            yield _finding(key, "an output is kept with it, and it is no release")
+
+
+def _difference(kind: str, ours: str, told: str) -> str | None:
+    """Say which field of a row is not what its journal comes to."""
+    try:
+        theirs = json.loads(told)
+    except ValueError:
+        theirs = None
+    names = COLUMNS[kind]
+    if not isinstance(theirs, list) or len(theirs) != len(names):
+        return f"its row says {told:.200}, its journal {ours:.200}"
+    for name, one, other in zip(names, json.loads(ours), theirs, strict=True):
+        # True is no 1, nor 1.0.
+        same = canonical([one]) == canonical([other])
+        if not same and not _same(name, one, other):
+            return f"its row says {name} {_said(other)}, its journal {_said(one)}"
+    if canonical(theirs) != told:
+        return f"its row is not as dpflow writes it: {told:.200}"
+    return None
+
+
+def _said(field: Any) -> str:
+    return field if isinstance(field, str) else canonical([field])[1:-1]
 
 
 def open_charges(
@@ -192,12 +218,9 @@ def _valued(row: Release, value: str | None) -> Iterator[Finding]:
 
 def _same(name: str, ours: Any, theirs: Any) -> bool:
     """Say whether two lists hold the same, where their order means nothing."""
-    if name not in ("refused", "halted"):
+    if name not in ("refused", "halted") or not isinstance(theirs, list):
         return False
-    try:
-        both = [sorted(map(json.dumps, json.loads(text))) for text in (ours, theirs)]
-    except (TypeError, ValueError):
-        return False
+    both = [sorted(map(json.dumps, each)) for each in (ours, theirs)]
     return both[0] == both[1]
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dpflow.ledger.entry import canonical
+from dpflow.ledger.entry import canonical, parsed
 from dpflow.ledger.ledger import Ledger
 
 _MANY = 2**31
@@ -59,7 +59,8 @@ def entry_columns(
     """
     if newest is None:
         with ledger.storage.read() as reading:
-            newest = {row[0]: row[1] for row in reading.kept("book", limit=_MANY)}
+            books = [parsed(row[1]) for row in reading.kept("book", limit=_MANY)]
+            newest = {name: number for name, number, *_ in books}
     for book, last in newest.items():
         number = 0
         while number < last:

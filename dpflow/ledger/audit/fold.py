@@ -19,9 +19,10 @@ epoch is the highest one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from dpflow.ledger.entry import Entry
+from dpflow.ledger.entry import Entry, entry_of
 from dpflow.ledger.journal import follow
 from dpflow.ledger.rows import Charge, JournalError, Key, Row
 
@@ -41,10 +42,12 @@ class Fold:
 
     Args:
         rows: What was before the first entry; it is changed.
-        numbers: By book, the newest entry before.
+        heads: By book, number and hash of the newest entry before.
         seen: Told of each entry before it is followed; it may refuse one.
+        supply: Asked, before it is followed, for what an entry is about.
 
     Attributes:
+        heads: By book, number and hash of the newest entry that was read.
         bad: By book, the first entry that does not follow, and why; what comes after
             it in that book is left out.
     """
@@ -52,13 +55,15 @@ class Fold:
     def __init__(
         self,
         rows: dict[Key, Row] | None = None,
-        numbers: Mapping[str, int] | None = None,
+        heads: Mapping[str, tuple[int, str]] | None = None,
         seen: Callable[[Mapping[Key, Row], Entry], None] | None = None,
+        supply: Callable[[Entry], None] | None = None,
     ) -> None:
         self.rows: dict[Key, Row] = {} if rows is None else rows
-        self.numbers = dict(numbers or {})
+        self.heads = dict(heads or {})
+        self.numbers = {book: number for book, (number, _) in self.heads.items()}
         self.bad: dict[str, tuple[int, str]] = {}
-        self._seen = seen
+        self._seen, self._supply = seen, supply
         self._waiting: dict[str, deque[Entry]] = {}
         self._books = {
             row.id: tuple(row.places)
@@ -71,9 +76,27 @@ class Fold:
         if book not in self.bad:
             self._waiting.setdefault(book, deque()).extend(entries)
 
-    def spoil(self, book: str, number: int, problem: str) -> None:
-        """Give a book up from an entry on; what was added before is followed."""
-        self.bad.setdefault(book, (number, problem))
+    def read(self, book: str, page: Iterable[Sequence[Any]]) -> int:
+        """Add the next entries of a book from their columns, and check each hash.
+
+        From the first bad one on the book is given up; those before it are followed.
+
+        Returns:
+            How many there are before it.
+        """
+        number, previous = first, _ = self.heads.get(book, (0, ""))
+        waiting = self._waiting.setdefault(book, deque())
+        try:
+            for columns in page:
+                if columns[0] != book or columns[1] != number + 1:
+                    what = f"entry {number + 1} is missing or out of order"
+                    raise JournalError(what)
+                waiting.append(entry_of(previous, columns[:8], columns[8]))
+                number, previous = number + 1, columns[8]
+        except JournalError as problem:
+            self.bad.setdefault(book, (number + 1, str(problem)))
+        self.heads[book] = number, previous
+        return number - first
 
     def is_waiting(self, book: str) -> bool:
         """Say whether entries of a book wait for those of others."""
@@ -85,7 +108,12 @@ class Fold:
         while moved:
             moved = False
             for book, waiting in self._waiting.items():
-                while waiting and self._may_come(book, waiting[0]):
+                while waiting:
+                    entry = waiting[0]
+                    if self._is_alone(entry):
+                        self._follow(entry)
+                    elif not self._may_come(book, entry):
+                        break
                     moved = True
 
     def end(self) -> None:
@@ -95,8 +123,18 @@ class Fold:
             if waiting:
                 entry = waiting[0]
                 what = "it stands alone: what was written with it is in no other book"
-                self.spoil(book, entry.number, what)
+                self.bad.setdefault(book, (entry.number, what))
                 waiting.clear()
+
+    def _is_alone(self, entry: Entry) -> bool:
+        """Say quickly of most entries that nothing has to come before or with them."""
+        body, postings = entry.body, entry.postings
+        if "after" in body:
+            return False
+        if entry.kind != "reserve":
+            return entry.charge not in self._books
+        accounts = body.get("accounts")
+        return isinstance(accounts, list) and accounts == [*postings]
 
     def _may_come(self, book: str, entry: Entry) -> bool:
         """Follow an entry, with those that belong to it, if none of them waits."""
@@ -149,6 +187,8 @@ class Fold:
         self._waiting[entry.book].popleft()
         rows = self.rows
         try:
+            if self._supply is not None:
+                self._supply(entry)
             if self._seen is not None:
                 self._seen(rows, entry)
             changes = follow(rows, entry)

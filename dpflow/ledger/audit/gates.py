@@ -17,6 +17,7 @@ from dpflow.accounting.tally import Tally
 from dpflow.accounting.theorem import Filter, Odometer, Rule
 from dpflow.accounting.tightening import admits_less
 from dpflow.exceptions import DpflowError
+from dpflow.ledger.audit.pinned import is_taken_off
 from dpflow.ledger.decision.gates import gate_rule, gates_text, split
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.model import rule_of
@@ -31,6 +32,9 @@ from dpflow.ledger.rows import (
     Term,
     book_of,
 )
+
+#: So many sums are put together at once: that is quicker than one by one.
+_TOGETHER = 1000
 
 
 class Beyond(NamedTuple):
@@ -56,7 +60,9 @@ class Admissions:
 
     def __init__(self) -> None:
         self.beyond: list[Beyond] = []
-        self._highest: dict[str, dict[str, Amounts]] = {}
+        #: What was settled and held after each grant, by book and account; and the
+        #: highest sums of those that were put together already.
+        self._granted: dict[str, dict[str, list[tuple[Amounts, Amounts]]]] = {}
         self._since: dict[str, int] = {}
         self._terms: dict[str, Term] = {}
         self._drawn: set[str] = set()
@@ -74,7 +80,7 @@ class Admissions:
             JournalError: If it is a decision that is never made.
         """
         if entry.kind == "reserve":
-            self._granted(rows, entry)
+            self._grant(rows, entry)
         elif entry.kind == "void" and entry.charge in self._drawn:
             what = "it voids a preflight of which something was drawn"
             raise JournalError(what)
@@ -91,40 +97,51 @@ class Admissions:
     def settle(self, book: str, number: int) -> None:
         """Ask the gates of a book's term about the highest sums so far."""
         term = self._terms.get(book)
-        for account, total in self._highest.pop(book, {}).items():
-            if term is None or not _admits(term, account, total):
+        for account, sums in self._granted.pop(book, {}).items():
+            if term is None or not _admits(term, account, _highest(sums)):
                 known = term or Term(book, 0, 0, {})
                 self.beyond.append(Beyond(account, self._since.get(book, 0), known))
         self._since[book] = number
 
     def end(self) -> None:
         """Ask the gates about all that was not asked."""
-        for book in list(self._highest):
+        for book in list(self._granted):
             self.settle(book, 0)
 
-    def _granted(self, rows: Mapping[Key, Row], entry: Entry) -> None:
+    def _grant(self, rows: Mapping[Key, Row], entry: Entry) -> None:
         book = rows.get(("book", entry.book))
         if not isinstance(book, Book) or book.frozen is not None:
             what = "a step was granted while its dataset was frozen, or had no policy"
             raise JournalError(what)
         if "preflight" in entry.body:
             self._drawn.add(entry.body["preflight"]["id"])
-        highest = self._highest.setdefault(entry.book, {})
+        granted = self._granted.setdefault(entry.book, {})
         term = f"{entry.book}#{book.terms}"
+        of_term = f"{term}/"
         for name, (_, settled, held) in entry.postings.items():
             account = rows.get(("account", name))
             if isinstance(account, Account) and account.overdrawn:
                 what = f"a step was granted on account {name!r}, which is overdrawn"
                 raise JournalError(what)
-            if name != term and not name.startswith(f"{term}/"):
+            if name != term and not name.startswith(of_term):
                 what = f"a step was granted on account {name!r} of another term"
                 raise JournalError(what)
-            total = tuple(map(add, settled, held))
-            known = highest.get(name)
-            if known is None:
-                highest[name] = total
-            elif known != total:
-                highest[name] = tuple(map(max, known, total))
+            sums = granted.get(name)
+            if sums is None:
+                granted[name] = [(settled, held)]
+                continue
+            sums.append((settled, held))
+            if len(sums) > _TOGETHER:
+                highest = _highest(sums)
+                sums[:] = [(highest, (0,) * len(highest))]
+
+
+def _highest(sums: list[tuple[Amounts, Amounts]]) -> Amounts:
+    """Return the highest of some sums, component by component."""
+    settled, held = zip(*sums, strict=True)
+    # The last may have another length: that entry is refused where it is followed.
+    both = zip(zip(*settled), zip(*held))  # noqa: B905
+    return tuple(max(map(add, *each)) for each in both)
 
 
 def first_beyond(entries: Iterator[Entry], where: Beyond) -> int | None:
@@ -199,7 +216,7 @@ def _check_pins(term: Term) -> None:
     for place, told in facts["gates"].items():
         made = wanted.get(place)
         # A flow that was taken off keeps the gate under which it was charged.
-        if not (place in wanted or _is_taken_off(facts["pinned"], place)) or (
+        if not (place in wanted or _took_off(facts["pinned"], place)) or (
             place in wanted and not _is_pinned(told, made)
         ):
             what = f"a gate is not the one that term {term.number} pinned: {place!r}"
@@ -209,12 +226,8 @@ def _check_pins(term: Term) -> None:
         raise JournalError(what)
 
 
-def _is_taken_off(pinned: Mapping[str, Any], place: str) -> bool:
-    """Say whether a gate is of a flow that may not use the dataset any more."""
-    name = place.partition("/")[2]
-    return (
-        bool(name) and name not in pinned["flows"] and pinned["other_flows"] != "allow"
-    )
+def _took_off(pinned: Mapping[str, Any], place: str) -> bool:
+    return is_taken_off(pinned, place.partition("/")[2])
 
 
 def _is_pinned(told: Mapping[str, Any] | None, made: Mapping[str, Any] | None) -> bool:
@@ -234,7 +247,7 @@ def _check_tighter(before: Term | None, after: Term) -> None:
     pinned = after.facts["pinned"]
     for place in before.facts["gates"]:
         kind, _, name = place.partition("/")
-        if _is_taken_off(pinned, place):
+        if _took_off(pinned, place):
             continue  # no step asks it any more
         old, new = gate_rule(before, kind, name), gate_rule(after, kind, name)
         if old is not None and (new is None or not _is_tighter(old, new)):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpflow.ledger.model import Keys, State
+from dpflow.ledger.rows import name_of_term
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.witness.lines import Line
 
@@ -127,7 +128,7 @@ def lost_decisions(
         opened = sum(entry.number < first for entry in reading.rare(book, "open"))
         again = sum(line.kind == "open" for line in gone)
         lost = {*range(opened + 1, opened + again + 1)}
-        lost |= {number_of(name) for line in gone for name in line.used}
+        lost |= {int(name_of_term(name)) for line in gone for name in line.used}
     terms = tuple(sorted(number for number in lost if number > newest))
     gates = any(
         line.decides and (line.kind != "open" or newest == 0) and line.number > 1
@@ -143,8 +144,3 @@ def is_unused(lines: Sequence[Line], account: str) -> bool:
     return all(
         line.kind != "reserve" and not any(line.used.get(account, ())) for line in lines
     )
-
-
-def number_of(account: str) -> int:
-    """Return the number of the term that an account's id speaks of."""
-    return int(account.partition("#")[2].partition("/")[0])

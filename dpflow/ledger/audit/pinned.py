@@ -11,14 +11,9 @@ from functools import lru_cache
 from typing import Any
 
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.rows import Book, JournalError, Key, Row, Term
+from dpflow.ledger.rows import Book, JournalError, Key, Row, Term, name_of_term
 
 Data = Mapping[str, Any]
-
-
-def term_of(account: str) -> int:
-    """Return the number of the term that an account belongs to."""
-    return int(account.partition("#")[2].partition("/")[0])
 
 
 def _place_of(account: str) -> str:
@@ -44,7 +39,7 @@ def gate_rule(facts: Data, account: str) -> Data:
 
 def rule_of(rows: Mapping[Key, Row], account: str) -> Data:
     """Return the rule of an account under the newest copy of its term."""
-    term = rows.get(("term", account.partition("#")[0], str(term_of(account))))
+    term = rows.get(("term", account.partition("#")[0], name_of_term(account)))
     return gate_rule(term.facts, account) if isinstance(term, Term) else {}
 
 
@@ -84,12 +79,19 @@ def check_tighter(rows: Mapping[Key, Row], entry: Entry) -> None:
             raise JournalError(what)
 
 
+def is_taken_off(pinned: Data, flow: str) -> bool:
+    """Say whether a flow may not use a dataset any more."""
+    return (
+        bool(flow) and flow not in pinned["flows"] and pinned["other_flows"] != "allow"
+    )
+
+
 def is_pinned(facts: Data, place: str) -> bool:
     """Say whether a gate has the theorem and the limits that its copy pins."""
     pinned, gate = facts["pinned"], facts["gates"][place]
     kind, _, name = place.partition("/")
-    if name and name not in pinned["flows"] and pinned["other_flows"] != "allow":
-        return True  # taken off: no step asks it, and what it charged was under it
+    if is_taken_off(pinned, name):
+        return True  # no step asks it, and what it charged was under it
     if name:
         share = pinned["flows"].get(name, {})
         default = pinned["odometer"] if kind == "odometer" else None

@@ -22,13 +22,14 @@ from dpflow.ledger.audit.lost import (
     lost_decisions,
     perhaps_lost,
 )
-from dpflow.ledger.decision.gates import Gate, gate_at, remainder, split
+from dpflow.ledger.audit.pinned import is_taken_off
+from dpflow.ledger.decision.gates import gate_at, remainder, split
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.orders import Repair, lost_name
 from dpflow.ledger.rows import Account, Amounts, epoch_of
 from dpflow.ledger.storage.base import Reading
-from dpflow.ledger.witness.base import WitnessBase
+from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.check import begin_anew, beginning, missing
 from dpflow.ledger.witness.file import KEPT
 from dpflow.ledger.witness.lines import HEAD, Line
@@ -192,7 +193,7 @@ def trust(ledger: Ledger) -> list[Line]:
     return [line for line in begun if line.kind == HEAD]
 
 
-def _witness(ledger: Ledger) -> WitnessBase:
+def _witness(ledger: Ledger) -> Witness:
     if ledger.watch.witness is None:
         msg = (
             "the witness of this ledger is waived (witness = none), so there is "
@@ -204,7 +205,7 @@ def _witness(ledger: Ledger) -> WitnessBase:
 
 
 def _compared(
-    reading: Reading, lines: Sequence[Line], witness: WitnessBase | None
+    reading: Reading, lines: Sequence[Line], witness: Witness | None
 ) -> _Found:
     """Find what the ledger lacks of all that was told."""
     lines = [*{_mark(line): line for line in lines}.values()]
@@ -319,7 +320,7 @@ def _loss(
 ) -> Loss:
     """Find what is to be charged to an account, and note it."""
     row = state.account(account)
-    gate = _gate_of(state, account)
+    gate = gate_at(state, account)
     known = told.gone[0].used[account]
     here = row or Account(account, "", 0, (0,) * len(known), (0,) * len(known))
     after = _repaired(here, account, told, whole=whole)
@@ -339,19 +340,11 @@ def _loss(
 
 def _untold(state: State, account: str, gone: Sequence[Line]) -> Loss:
     """Return the loss of entries that moved no account."""
-    gate = _gate_of(state, account)
+    gate = gate_at(state, account)
     used = None
     if gate is not None:
         used = gate.rule.named(gate.used)
     return Loss(account=account, missing=tuple(gone), present=used, repaired=used)
-
-
-def _gate_of(state: State, account: str) -> Gate | None:
-    book, number, *_ = split(account)
-    for term in state.terms(book):
-        if term.number == number:
-            return gate_at(state, term, account)
-    return None
 
 
 def _is_taken_off(state: State, account: str) -> bool:
@@ -359,8 +352,7 @@ def _is_taken_off(state: State, account: str) -> bool:
     book, number, kind, name, _ = split(account)
     for term in state.terms(book):
         if term.number == number and kind in ("flow", "odometer"):
-            pinned = term.facts["pinned"]
-            return name not in pinned["flows"] and pinned["other_flows"] != "allow"
+            return is_taken_off(term.facts["pinned"], name)
     return False
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.mechanism_costs import relations_of
@@ -14,13 +13,13 @@ from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
     ConfigurationError,
+    LedgerUnavailable,
     ReservationConflict,
     UnsupportedCost,
 )
 from dpflow.ledger.decision.gates import (
     Gate,
     charges_of,
-    covers_flow,
     fitting_factor,
     gates_of,
     population_of,
@@ -35,7 +34,7 @@ from dpflow.ledger.decision.preflight import (
 from dpflow.ledger.decision.terms import governing
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.memo import by_identity
-from dpflow.ledger.model import Decision, Pen, Reserve, State
+from dpflow.ledger.model import Command, Decision, Pen, Reserve, State
 from dpflow.ledger.records import (
     Alert,
     Busy,
@@ -44,6 +43,7 @@ from dpflow.ledger.records import (
     Request,
     TermOpened,
     cost_text,
+    described,
 )
 from dpflow.ledger.refusal import (
     Refusal,
@@ -51,29 +51,31 @@ from dpflow.ledger.refusal import (
     refusal_error,
     refused_with_run,
 )
-from dpflow.ledger.rows import Sums, Term, epoch_of
+from dpflow.ledger.rows import Amounts, Charge, Term, epoch_of
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
-    """A request with all that is asked for it: each gate and the amount."""
+class _Case(NamedTuple):
+    """A request with all that is asked for it: each gate and the amount.
+
+    Attributes:
+        drawn: Whether the preflight of the step's run holds all of it already.
+    """
 
     request: Request
     terms: Sequence[Term]
     pairs: Sequence[tuple[Gate, Tally]]
     asked: Sequence[tuple[Gate, Cost]]
     cover: Cover | None
+    drawn: bool
 
     @property
-    def drawn(self) -> bool:
-        """Whether the preflight of the step's run holds all of it already."""
-        return self.cover is not None and self.cover.drawn
-
-    def added(self, gate: Gate, amount: Tally) -> Tally:
-        """Return by how much the request raises what an account holds."""
-        return gate.rule.zero() if self.drawn else amount
+    def added(self) -> Sequence[tuple[Gate, Tally]]:
+        """By how much the request raises what each account holds."""
+        if not self.drawn:
+            return self.pairs
+        return [(gate, gate.rule.zero()) for gate, _ in self.pairs]
 
 
 def reserve(state: State, command: Reserve) -> Decision:
@@ -86,39 +88,33 @@ def reserve(state: State, command: Reserve) -> Decision:
         DpflowError: For a request that cannot be decided.
     """
     request, pen = command.request, Pen(state, command)
-    before = _known(state, request) or released(state, request)
+    charge = state.charge(request.reservation)
+    if charge is not None:
+        return _known(pen, request, charge)
+    before = released(state, request)
     if before is not None:
         return pen.decided(before)
-    if request.covers is not None:
-        taken = reopened(pen, request)
-        if taken is not None:
-            return pen.decided(taken)
+    taken = None if request.covers is None else reopened(pen, request)
+    if taken is not None:
+        return taken
     case = _case(pen, command)
     body = _body(pen.state, case, command.facts)
-    refusal = _refused_with_run(pen, case, body) or _refused(pen, case, body)
-    if refusal is not None:
-        return pen.decided(refusal)
-    return pen.decided(_held(pen, case, body))
+    return pen.decided(_refused(pen, case, body) or _held(pen, case, body))
 
 
-def _known(state: State, request: Request) -> Granted | None:
+def _known(pen: Pen, request: Request, charge: Charge) -> Decision:
     """Answer an id that was sent before exactly as it was answered then."""
-    charge = state.charge(request.reservation)
-    if charge is None:
-        return None
-    made = state.made(charge, min(charge.places))
-    same = (made.body["fingerprint"], charge.owner, charge.state) == (
-        request.fingerprint(),
-        request.owner,
-        "open",
-    )
-    if not same:
+    entries = pen.state.all_made(charge)
+    made = entries[0].body
+    mine = (charge.owner, charge.state) == (request.owner, "open")
+    if not (mine and request.made(made)):
         msg = (
             f"reservation {request.reservation} was made for another request or is "
             f"{charge.state} already; every execution needs an id of its own"
         )
         raise ReservationConflict(msg, reservation=request.reservation)
-    return Granted(reservation=charge.id, accounts=tuple(made.body["accounts"]))
+    found = Granted(reservation=charge.id, accounts=tuple(made["accounts"]))
+    return pen.decided(found, earlier=entries)
 
 
 def released(state: State, request: Request) -> Replayed | Busy | None:
@@ -135,8 +131,9 @@ def released(state: State, request: Request) -> Replayed | Busy | None:
         raise ReservationConflict(msg, release_key=request.key_text)
     value = state.values.get(release.key)
     if release.state == "settled" and value is not None and not request.fresh:
-        made, now = state.made(charge, release.book), cost_text(request.cost)
-        if made.body["cost"] != request.described_cost():
+        made = state.made(charge, release.book)
+        if made.body["cost"] != described(request.cost):
+            now = cost_text(request.cost)
             msg = (
                 f"release {request.key_text!r} of step {made.body['step']!r} was made "
                 f"at cost {canonical(made.body['cost'])}, now {now}. "
@@ -149,6 +146,16 @@ def released(state: State, request: Request) -> Replayed | Busy | None:
     return None
 
 
+def kept_or_error(state: State, command: Command, why: LedgerUnavailable) -> Any:
+    """Answer with a kept release where nothing can be charged, else say why not."""
+    if not isinstance(command, Reserve):
+        return why
+    try:
+        return released(state, command.request) or why
+    except ReservationConflict as error:
+        return error
+
+
 def _case(pen: Pen, command: Reserve) -> _Case:
     """Find every account that a request is charged to, and price it there."""
     request = command.request
@@ -156,16 +163,22 @@ def _case(pen: Pen, command: Reserve) -> _Case:
     for step in steps:
         check_relation(step)
     terms = terms_of(pen, request, applies=command.applies)
+    by_name = {term.book: term for term in terms}
     asked = [
         (gate, step.cost)
         for step in steps
-        for gate in gates_of(pen.state, step, _of(step, terms))
+        for gate in gates_of(
+            pen.state,
+            step,
+            [by_name[p.dataset] for p in (*step.policies, *step.populations)],
+        )
     ]
     pairs = charges_of(asked)
     for gate, _ in pairs if request.planned else ():
         check_additive(gate)
-    cover = cover_of(pen.state, request, pairs)
-    return _Case(request=request, terms=terms, pairs=pairs, asked=asked, cover=cover)
+    cover = cover_of(pen.state, request, pairs) if request.preflights else None
+    drawn = cover is not None and cover.drawn
+    return _Case(request, terms, pairs, asked, cover, drawn)
 
 
 def terms_of(pen: Pen, request: Request, *, applies: bool) -> list[Term]:
@@ -176,7 +189,8 @@ def terms_of(pen: Pen, request: Request, *, applies: bool) -> list[Term]:
         PolicyChanged: If a policy differs from the copy that governs.
         PolicyNotApplied: If a person has to apply it first.
     """
-    needed = {population_of(policy) for policy in request.policies} - {None}
+    policies = request.policies
+    needed = {population_of(p) for p in policies if p.population is not None}
     given = {policy.dataset for policy in request.populations}
     if needed != given:
         msg = (
@@ -186,15 +200,8 @@ def terms_of(pen: Pen, request: Request, *, applies: bool) -> list[Term]:
         raise ConfigurationError(msg)
     return [
         governing(pen, policy, applies=applies)
-        for policy in (*request.policies, *request.populations)
+        for policy in (*policies, *request.populations)
     ]
-
-
-def _of(request: Request, terms: Sequence[Term]) -> list[Term]:
-    """Return the terms of a request's datasets and populations, in their order."""
-    by_name = {term.book: term for term in terms}
-    policies = (*request.policies, *request.populations)
-    return [by_name[policy.dataset] for policy in policies]
 
 
 def check_relation(request: Request) -> None:
@@ -203,6 +210,7 @@ def check_relation(request: Request) -> None:
         check_holds(request.cost, policy.dataset, policy.relation)
 
 
+@by_identity
 def check_holds(cost: Cost, dataset: str, relation: str) -> None:
     """Refuse a cost whose price does not hold under a relation.
 
@@ -223,12 +231,9 @@ def check_holds(cost: Cost, dataset: str, relation: str) -> None:
 
 
 def _refused_with_run(
-    pen: Pen, case: _Case, body: Mapping[str, Any]
-) -> BudgetRefused | None:
+    pen: Pen, case: _Case, told: Mapping[str, Any], body: Mapping[str, Any]
+) -> BudgetRefused:
     """Refuse a draw in a run whose preflight was refused, whatever it asks for."""
-    told = None if case.cover is None else case.cover.refused
-    if told is None:
-        return None
     error = refused_with_run(case.request, told)
     # Of the account that refused the run, if the step is charged to it.
     pair = min(case.pairs, key=lambda pair: pair[0].id != told["account"])
@@ -238,27 +243,20 @@ def _refused_with_run(
 
 def _refused(pen: Pen, case: _Case, body: Mapping[str, Any]) -> BudgetRefused | None:
     request, pairs, state = case.request, case.pairs, pen.state
-    closed = {
-        term.book
-        for step in request.planned or (request,)
-        for term in _of(step, case.terms)
-        if not covers_flow(term, step.flow)
-    }
+    if case.cover is not None and case.cover.refused is not None:
+        return _refused_with_run(pen, case, case.cover.refused, body)
+    closed = {gate.id for gate, _ in case.asked if gate.closed}
     ended = case.cover is not None and case.cover.ended
-    halted = {gate.id for gate, _ in pairs} & {*state.run(request.flow_run).halted}
+    halted = {*state.run(request.flow_run).halted} & {gate.id for gate, _ in pairs}
     refusing = [
-        (gate, amount)
-        for gate, amount in pairs
-        if gate.id in halted or not gate.admits(case.added(gate, amount))
+        pair
+        for pair, (gate, added) in zip(pairs, case.added, strict=True)
+        if gate.id in halted or not gate.admits(added)
     ]
     if ended:
         refusing = list(pairs[:1])
     if closed:
-        refusing = [
-            (gate, amount)
-            for gate, amount in pairs
-            if gate.kind == "dataset" and gate.dataset in closed
-        ]
+        refusing = [pair for pair in pairs if pair[0].id in closed]
     if not refusing:
         return None
     # What closes a dataset for everyone is said before what this step lacks.
@@ -304,7 +302,6 @@ def _journal_refusal(
             **body,
             "account": told[0][0].id,
             "runs": [run for run in dict.fromkeys(runs) if run is not None],
-            "flow_run": request.flow_run,
             "halts": [gate.id for gate, _ in here if gate.kind == "odometer"],
         }
         amounts = {gate.id: amount.amounts for gate, amount in here}
@@ -315,23 +312,26 @@ def _journal_refusal(
 
 
 def _held(pen: Pen, case: _Case, body: Mapping[str, Any]) -> Granted:
-    request, before = case.request, pen.state
+    request, state = case.request, pen.state
+    alerts, opened = _alerts(case), _first_charges(case, state)
     accounts = [gate.id for gate, _ in case.pairs]
-    alerts = _alerts(case, before)
     shared = {
         **body,
         "owner": request.owner,
-        "fingerprint": request.fingerprint(),
         "accounts": accounts,
-        "flow_run": request.flow_run,
     }
     if request.release_key is not None:
         shared |= {"key": request.release_key}
-    if (epoch := epoch_of(before.rows)) > 0:
+    if request.planned:
+        shared |= {"planned": request.plan}
+    if (epoch := epoch_of(state.rows)) > 0:
         shared |= {"epoch": epoch}
     if case.cover is not None and case.drawn:
         shared["preflight"] = {"id": case.cover.preflight}
-    for book, amounts in _by_book(case).items():
+    by_book: dict[str, dict[str, Amounts]] = {}
+    for gate, amount in case.pairs:
+        by_book.setdefault(gate.dataset, {})[gate.id] = amount.amounts
+    for book, amounts in by_book.items():
         told: dict[str, list[str]] = {}
         for alert in alerts:
             if alert.account in amounts:
@@ -343,15 +343,8 @@ def _held(pen: Pen, case: _Case, body: Mapping[str, Any]) -> Granted:
         accounts=tuple(accounts),
         alerts=tuple(alerts),
         beyond=case.cover is not None and not case.drawn,
-        opened=tuple(_first_charges(case, before)),
+        opened=tuple(opened),
     )
-
-
-def _by_book(case: _Case) -> dict[str, Sums]:
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
-    for gate, amount in case.pairs:
-        found.setdefault(gate.dataset, {})[gate.id] = amount.amounts
-    return dict(found)
 
 
 def _body(state: State, case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -360,13 +353,9 @@ def _body(state: State, case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]
     told: dict[str, Any] = {
         **facts,
         **request.body,
+        **request.told(),
         "policy": {term.book: term.facts["policy_hash"] for term in case.terms},
-        "step": request.step,
-        "flow": request.flow,
-        "cost": request.described_cost(),
         "release_key": request.key_text or None,
-        "datasets": request.datasets,
-        "partitions": list(request.partitions),
         "units": {gate.id: gate.size for gate in gates if gate.size != 1},
     }
     if request.covers is not None:
@@ -379,15 +368,16 @@ def _body(state: State, case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]
 # What is told once
 
 
-def _alerts(case: _Case, state: State) -> list[Alert]:
+def _alerts(case: _Case) -> list[Alert]:
     """Return the thresholds of policies that a charge is the first to reach."""
     policies = (*case.request.policies, *case.request.populations)
     thresholds = {policy.dataset: _thresholds(policy) for policy in policies}
-    return [
-        alert
-        for gate, amount in case.pairs
-        for alert in _reached(case, gate, amount, thresholds[gate.dataset], state)
-    ]
+    found: list[Alert] = []
+    for gate, added in case.added:
+        alerts = thresholds[gate.dataset]
+        if alerts and gate.uses_at_least(used := gate.used + added, alerts[0]):
+            found += _reached(gate, used, alerts)
+    return found
 
 
 @by_identity
@@ -395,30 +385,22 @@ def _thresholds(policy: Policy) -> list[Fraction]:
     return [Fraction(threshold) for threshold in policy.alerts]
 
 
-def _reached(
-    case: _Case, gate: Gate, amount: Tally, alerts: Sequence[Fraction], state: State
-) -> list[Alert]:
-    if not alerts:
-        return []
-    used = gate.used + case.added(gate, amount)
-    if not gate.uses_at_least(used, alerts[0]):
-        return []
-    row, reached = state.account(gate.id), gate.used_share(used)
+def _reached(gate: Gate, used: Tally, alerts: Sequence[Fraction]) -> Iterator[Alert]:
+    """Yield the thresholds that an account has reached with a use, and not before."""
+    reached = gate.used_share(used)
     if reached is None:
-        return []
-    known = () if row is None else row.told
-    return [
-        Alert(
-            dataset=gate.dataset,
-            account=gate.id,
-            gate=gate.kind,
-            name=gate.name,
-            threshold=number_text(threshold),
-            used_fraction=reached,
-        )
-        for threshold in alerts
-        if threshold <= reached and number_text(threshold) not in known
-    ]
+        return
+    known = () if gate.row is None else gate.row.told
+    for threshold in alerts:
+        if threshold <= reached and number_text(threshold) not in known:
+            yield Alert(
+                dataset=gate.dataset,
+                account=gate.id,
+                gate=gate.kind,
+                name=gate.name,
+                threshold=number_text(threshold),
+                used_fraction=reached,
+            )
 
 
 def _first_charges(case: _Case, state: State) -> list[TermOpened]:

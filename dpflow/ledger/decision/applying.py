@@ -21,23 +21,20 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.decision.gates import Gate, gate_at, gates_text, split
+from dpflow.ledger.decision.gates import Gate, gate_at, split
 from dpflow.ledger.decision.lifetime import Budgets, check_lifetime, check_raise
 from dpflow.ledger.decision.terms import (
     agrees,
     check_alone,
-    declared_hash,
+    copy_of,
     is_charged,
-    known_newest,
-    newest,
     officers_of,
     opened,
     source_claim,
 )
-from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import Decision, Pen, State
 from dpflow.ledger.orders import Applied, Apply, Proposal, Wish
-from dpflow.ledger.records import TermView, digest
+from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Account, Term, flow_mark
 from dpflow.policy import Policy
 from dpflow.policy_changes import judge, overall, tightened_pins
@@ -86,7 +83,7 @@ def term_views(
 
 def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Proposal:
     """Say what applying a policy would do."""
-    term = newest(state, policy.dataset)
+    term = state.newest(policy.dataset)
     terms = term_views(state, policy.dataset, forgotten)
     changes: tuple[Any, ...] = ()
     action, pins, why = "open", None, ""
@@ -185,15 +182,12 @@ def _tighten(
         msg = f"nothing of dataset {policy.dataset!r} can be tightened"
         raise ValueError(msg)
     _check_sum(policy, "tighten", found.terms, raised=False)
-    term = {
-        **before.facts,
-        "pinned": pins,
-        "declared": policy.declared(),
-        "declared_hash": declared_hash(policy),
-        "policy_hash": digest(canonical(pins)),
-        "gates": _gates_after(before, pins),
-    }
-    old, new = before.facts["gates"], term["gates"]
+    copied = copy_of(policy, pins)
+    old = before.facts["gates"]
+    # A flow that may not use the dataset any more keeps its gates, under which what it
+    # charged is settled; no step asks them.
+    new = {**old, **copied["gates"]}
+    term = {**before.facts, **copied, "gates": new}
     body = {
         **facts,
         "because": wish.because or "a tighter policy was applied",
@@ -207,34 +201,20 @@ def _tighten(
     }
     was = pen.state
     pen.write(policy.dataset, "tighten", {}, body)
-    after = known_newest(pen.state, policy.dataset)
     return [
         gate
-        for old, gate in _gates_of_term(was, before, pen.state, after)
+        for old, gate in _gates_of_term(was, pen.state, before)
         if (old.rule, old.halt) != (gate.rule, gate.halt)
     ]
 
 
-def _gates_after(before: Term, pins: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gates of a tightened term.
-
-    A flow that may not use the dataset any more keeps its own, under which what it
-    charged is settled; no step asks them.
-    """
-    gates = gates_text(pins)
-    kept = before.facts["gates"].items()
-    return {**{place: gate for place, gate in kept if place not in gates}, **gates}
-
-
-def _gates_of_term(
-    was: State, before: Term, now: State, after: Term
-) -> list[tuple[Gate, Gate]]:
+def _gates_of_term(was: State, now: State, before: Term) -> list[tuple[Gate, Gate]]:
     """Return each account of a term under the gate before and the one after."""
     base, found = f"{before.book}#{before.number}", []
     for key in was.rows:
         if key[0] != "account" or not f"{key[1]}/".startswith(f"{base}/"):
             continue
-        old, new = gate_at(was, before, key[1]), gate_at(now, after, key[1])
+        old, new = gate_at(was, key[1]), gate_at(now, key[1])
         if old is None or new is None:
             continue
         if not _is_tighter(old, new):
@@ -292,17 +272,16 @@ def _open(
 def _released_sources(state: State, policy: Policy) -> dict[str, str | None]:
     """Return the sources that a book lets go: no term on them was ever charged."""
     found: dict[str, str | None] = {}
+    spent = {f"source {policy.source}"}
     for term in state.terms(policy.dataset):
         name = f"source {term.facts['pinned'].get('source')}"
         claim = state.claim(name)
-        # A claim that was not loaded is left as it is.
-        if claim is not None and policy.dataset in claim.by:
-            found[name] = None
-    for term in state.terms(policy.dataset):
         if is_charged(state, term):
-            found.pop(f"source {term.facts['pinned'].get('source')}", None)
-    found.pop(f"source {policy.source}", None)
-    return found
+            spent.add(name)
+        # A claim that was not loaded is left as it is.
+        elif claim is not None and policy.dataset in claim.by:
+            found[name] = None
+    return {name: None for name in found if name not in spent}
 
 
 def _check_asked_for(found: Proposal, wish: Wish) -> None:
@@ -331,7 +310,7 @@ def _check_asked_for(found: Proposal, wish: Wish) -> None:
 def _applied(
     state: State, found: Proposal, gates: Sequence[Gate], *, new: bool = False
 ) -> Applied:
-    term, action = newest(state, found.dataset), found.action
+    term, action = state.newest(found.dataset), found.action
     if new and action in ("nothing", "tighten"):
         action = "new term"
     zero = [gate for gate in gates if not gate.admits(gate.rule.zero())]

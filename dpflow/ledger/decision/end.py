@@ -13,11 +13,11 @@ from dpflow.exceptions import (
     ReservationConflict,
     UnsupportedCost,
 )
-from dpflow.ledger.decision.gates import Gate, gate_at, remainder, split
+from dpflow.ledger.decision.gates import Gate, gate_at, remainder
 from dpflow.ledger.decision.preflight import is_repaired, sealed
-from dpflow.ledger.entry import Posting
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Decision, End, Pen, Seal, State
-from dpflow.ledger.rows import Amounts, Charge
+from dpflow.ledger.rows import Amounts, Charge, Sums
 
 
 def end(state: State, command: End) -> Decision:
@@ -36,25 +36,28 @@ def end(state: State, command: End) -> Decision:
     if reported is not None:
         body["reported"] = reported
     for book in sorted(charge.places):
-        amounts = _posted(state, charge, book, reported)
+        amounts = {n: a for n, a in charge.held.items() if n.partition("#")[0] == book}
+        if reported is not None:
+            amounts = _reported(state, state.made(charge, book), amounts, reported)
         pen.write(book, kind, amounts, body, charge=charge.id)
-    return pen.decided(None)
+    if charge.key is None or command.value is None:
+        return pen.decided(None)
+    return pen.decided(None, {charge.key: command.value})
 
 
-def _posted(
-    state: State, charge: Charge, book: str, reported: Outcome | None
+def _reported(
+    state: State, made: Entry, amounts: Sums, reported: Outcome
 ) -> dict[str, Amounts]:
     """Return what is posted to each account of a book: never more than it holds."""
-    amounts = {n: a for n, a in charge.held.items() if n.partition("#")[0] == book}
-    if reported is None:
-        return amounts
-    made = state.made(charge, book)
     units, cost = made.body.get("units", {}), cost_from_description(made.body["cost"])
+    found: dict[str, Amounts] = {}
     for name, amount in amounts.items():
-        gate = gate_of(state, name, units.get(name, 1))
-        used = used_before(made.postings[name])
-        amounts[name] = realised(gate, cost, amount, reported, used)
-    return amounts
+        gate, posting = gate_of(state, name, units.get(name, 1)), made.postings[name]
+        # What was used when it was priced, with what a preflight held already.
+        total = tuple(map(add, posting.settled, posting.held))
+        used = remainder(Tally(total), Tally(posting.amount))
+        found[name] = realised(gate, cost, amount, reported, used)
+    return found
 
 
 def known_charge(state: State, name: str) -> Charge:
@@ -115,23 +118,11 @@ def _check_preflight(state: State, charge: Charge, kind: str) -> None:
 
 def gate_of(state: State, account: str, size: int) -> Gate:
     """Return the gate of an account that a charge was made on."""
-    book, number, *_ = split(account)
-    for term in state.terms(book):
-        if term.number == number:
-            gate = gate_at(state, term, account, size)
-            if gate is not None:
-                return gate
-    msg = f"account {account!r} has no gate in its term"
-    raise LedgerCorrupt(msg)
-
-
-def used_before(posting: Posting) -> Tally:
-    """Return what an account had settled and held when a charge was priced there.
-
-    With what a preflight held already, if the charge was drawn from it.
-    """
-    total = tuple(map(add, posting.settled, posting.held))
-    return remainder(Tally(total), Tally(posting.amount))
+    gate = gate_at(state, account, size)
+    if gate is None:
+        msg = f"account {account!r} has no gate in its term"
+        raise LedgerCorrupt(msg)
+    return gate
 
 
 def realised(

@@ -8,18 +8,25 @@ partitions by time, see a person in each of them: the step costs them as a group
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from math import floor
+from operator import add, ge
+from typing import Any, NamedTuple, cast
 
 from dpflow.accounting.costs import Cost
 from dpflow.accounting.groups import group_cost
 from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Filter, Odometer, Rule, solved_thresholds
+from dpflow.accounting.theorem import (
+    Filter,
+    Odometer,
+    Rule,
+    ThresholdFilter,
+    solved_thresholds,
+)
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.memo import by_identity
+from dpflow.ledger.memo import by_identity, by_parts
 from dpflow.ledger.model import State, rule_of
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import Account, Term
@@ -30,8 +37,7 @@ from dpflow.rounding import float_down, float_up, number_from_text
 OF_FLOW = ("flow", "odometer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class Gate(NamedTuple):
     """An account under its rule, which must admit a step.
 
     Attributes:
@@ -39,9 +45,12 @@ class Gate:
         name: Of the flow or partition.
         partition: The partition that it belongs to; empty if to none.
         halt: For an odometer, the reading above which it refuses.
+        used: What is settled and held.
+        row: The account; None before its first entry.
         state: "open", "overdrawn" or "frozen".
         size: How many privacy units of one person the step can touch here; 0 for an
             account that only says whether the dataset is open.
+        closed: Whether the policy gives the step's flow no access to the dataset.
     """
 
     id: str
@@ -51,15 +60,33 @@ class Gate:
     partition: str
     rule: Rule
     halt: Fraction | None
-    settled: Tally
-    held: Tally
-    state: str
+    used: Tally
+    row: Account | None = None
+    state: str = "open"
     size: int = 1
+    closed: bool = False
 
     @property
-    def used(self) -> Tally:
-        """What is settled and held."""
-        return self.settled + self.held
+    def settled(self) -> Tally:
+        """What is settled."""
+        return self.rule.zero() if self.row is None else Tally(self.row.settled)
+
+    @property
+    def held(self) -> Tally:
+        """What is held."""
+        return self.rule.zero() if self.row is None else Tally(self.row.held)
+
+    def standing(self, state: State) -> Gate:
+        """Return the gate with its account as it stands in a state."""
+        row, used, told = state.account(self.id), self.used, "open"
+        if row is not None:
+            used = Tally((*map(add, row.settled, row.held),))
+            told = "overdrawn" if row.overdrawn else told
+        if state.book(self.dataset).frozen is not None:
+            told = "frozen"
+        # A named tuple's own way of making one takes twice as long.
+        fields = (*self[:7], used, row, told, *self[10:])
+        return tuple.__new__(type(self), fields)
 
     def price(self, cost: Cost, used: Tally | None = None) -> Tally:
         """Return what a step asks of the account, rounded up.
@@ -85,24 +112,30 @@ class Gate:
         if self.state != "open":
             return False
         total = self.used + asked
-        if isinstance(self.rule, Filter):
-            return self.rule.admits(total)
-        if self.halt is None or not isinstance(self.rule, Odometer):
+        # By the kind: to ask a rule for its class is slow. One of another class would
+        # have no such method.
+        if self.kind != "odometer":
+            return cast("Filter", self.rule).admits(total)
+        if self.halt is None:
             return True
         # An undefined reading is infinite, and above every halt.
-        return self.rule.read(total) <= _highest_reading(self.halt)
+        return cast("Odometer", self.rule).read(total) <= _highest_reading(self.halt)
 
     def uses_at_least(self, used: Tally, share: Fraction) -> bool:
         """Say whether a tally uses a share of what the gate allows, or perhaps so.
 
         False is certain, and much cheaper to find than the share itself.
         """
-        if isinstance(self.rule, Filter):
-            return not self.rule.admits(_enlarged(used, share))
-        if self.halt is None or not isinstance(self.rule, Odometer):
+        if self.kind != "odometer":
+            rule = cast("Filter", self.rule)
+            least = _least_use(rule, share)
+            if least is None:
+                return not rule.admits(_enlarged(used, share))
+            return any(map(ge, used.amounts, least))
+        if self.halt is None:
             return False
-        least = _least_reading(self.rule, self.halt, share)
-        return self.rule.read(used) >= least
+        odometer = cast("Odometer", self.rule)
+        return odometer.read(used) >= _least_reading(odometer, self.halt, share)
 
     def used_share(self, used: Tally) -> float | None:
         """Return which share of what the gate allows a tally uses, rounded up.
@@ -125,16 +158,15 @@ class Gate:
         """Return what the threshold has left, or None if the theorem has no box."""
         if not isinstance(self.rule, Filter) or self.rule.limit is None:
             return None
-        return remainder(self.rule.limit, self.settled + self.held)
+        return remainder(self.rule.limit, self.used)
 
-    def overdrawn_by(self, settled: Tally, held: Tally) -> bool:
-        """Say whether new sums break what the account's filter promised.
+    def overdrawn_by(self, amount: Tally) -> bool:
+        """Say whether a charge breaks what the account's filter promised.
 
         Not where a tightened limit is below what was charged before: that was
         admitted, and the account only admits nothing more.
         """
-        total = settled + held
-        grew = not total.fits_within(self.settled + self.held)
+        total, grew = self.used + amount, any(amount.amounts)
         return grew and isinstance(self.rule, Filter) and not self.rule.admits(total)
 
 
@@ -155,6 +187,17 @@ def _least_reading(rule: Odometer, halt: Fraction, share: Fraction) -> float:
     """Return a reading below which an odometer has not gone a share of its way."""
     idle = Fraction(_idle_reading(rule))
     return float_down(idle + share * (halt - idle)) if idle < halt else 0.0
+
+
+@by_identity
+def _least_use(rule: Filter, share: Fraction) -> tuple[int, ...] | None:
+    """Return the least amounts that `_enlarged` brings above a box's thresholds."""
+    if not isinstance(rule, ThresholdFilter) or type(rule).admits is not _IN_BOX:
+        return None
+    return tuple(max(floor(share * (most - 1)) + 1, 1) for most in rule.thresholds)
+
+
+_IN_BOX = ThresholdFilter.admits
 
 
 def _enlarged(used: Tally, share: Fraction) -> Tally:
@@ -261,36 +304,37 @@ def split(account: str) -> tuple[str, int, str, str, str]:
     return book, int(number), kind, name, partition
 
 
-def gate_at(state: State, term: Term, account: str, size: int = 1) -> Gate | None:
-    """Return the gate of an account; None if its term asks for none."""
+def gate_at(state: State, account: str, size: int = 1) -> Gate | None:
+    """Return the gate of an account; None if its term is gone, or asks for none."""
+    book, number, *_ = split(account)
+    term = state.term(book, number)
+    gate = None if term is None else _empty(term, account, size)
+    return None if gate is None else gate.standing(state)
+
+
+def _empty(term: Term, account: str, size: int = 1) -> Gate | None:
+    """Return the gate of an account to which nothing was charged."""
     book, _, kind, name, partition = split(account)
     found = gate_rule(term, kind, name)
     if found is None:
         return None
     rule, halt = found
-    row = state.account(account)
     return Gate(
-        id=account,
-        dataset=book,
-        kind=kind,
-        name=name,
-        partition=partition,
-        rule=rule,
-        halt=halt,
-        settled=rule.zero() if row is None else Tally(row.settled),
-        held=rule.zero() if row is None else Tally(row.held),
-        state=_state_of(state, book, row),
-        size=size,
+        account, book, kind, name, partition, rule, halt, rule.zero(), size=size
     )
 
 
-def _state_of(state: State, book: str, row: Account | None) -> str:
-    if state.book(book).frozen is not None:
-        return "frozen"
-    return "overdrawn" if row is not None and row.overdrawn else "open"
-
-
 # What a step asks
+
+
+class _Step(NamedTuple):
+    """What of a request says which gates it asks."""
+
+    step: str
+    flow: str | None
+    partitions: tuple[str, ...]
+    policies: tuple[Policy, ...]
+    populations: tuple[Policy, ...]
 
 
 def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate]:
@@ -306,57 +350,70 @@ def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate
             one that cannot be, or some where no dataset is divided; or if its datasets
             are divided by different things.
     """
-    divided = [policy for policy in request.policies if policy.partition is not None]
-    if request.partitions and not divided:
+    step = _Step(
+        request.step,
+        request.flow,
+        request.partitions,
+        request.policies,
+        request.populations,
+    )
+    return [gate.standing(state) for gate in _gates(step, tuple(terms))]
+
+
+@by_parts
+def _gates(step: _Step, terms: tuple[Term, ...]) -> list[Gate]:
+    """Return the gates of a step, each as if nothing was charged to it."""
+    divided = [policy for policy in step.policies if policy.partition is not None]
+    if step.partitions and not divided:
         msg = (
-            f"step {request.step!r} names partitions, but no dataset that it reads is "
-            f"divided: {', '.join(request.datasets)}. The step did not run."
+            f"step {step.step!r} names partitions, but no dataset that it reads is "
+            f"divided: {', '.join(policy.dataset for policy in step.policies)}. The "
+            "step did not run."
         )
         raise ConfigurationError(msg)
-    _check_alike(request.step, divided)
+    _check_alike(step.step, divided)
     found: list[Gate | None] = []
-    everything = (*request.policies, *request.populations)
-    for term, policy in zip(terms, everything, strict=True):
-        base = f"{term.book}#{term.number}"
-        if policy in request.populations:
-            size = sum(_units(each, request) for each in _members(policy, request))
-            found.append(gate_at(state, term, base, size))
-        elif policy.partition is None:
-            found.append(gate_at(state, term, base))
-            found += _of_flow(state, request, term, base)
+    for term, policy in zip(terms, (*step.policies, *step.populations), strict=True):
+        if policy in step.populations:
+            members = (p for p in step.policies if population_of(p) == policy.dataset)
+            size = sum(_units(each, step) for each in members)
+            found.append(_empty(term, f"{term.book}#{term.number}", size))
         else:
-            found += _of_partitions(state, request, term, policy)
+            found += _of_dataset(step, term, policy)
     return [gate for gate in found if gate is not None]
 
 
-def _of_flow(
-    state: State, request: Request, term: Term, base: str
-) -> Iterator[Gate | None]:
-    # A flow that the policy does not cover gets no account of its own.
-    if request.flow is not None and covers_flow(term, request.flow):
-        for kind in OF_FLOW:
-            yield gate_at(state, term, f"{base}/{kind}/{request.flow}")
+def _of_dataset(step: _Step, term: Term, policy: Policy) -> Iterator[Gate | None]:
+    """Yield the gates of a dataset, and of the partitions that a step touches."""
+    base, size = f"{term.book}#{term.number}", 1
+    parts = [""]
+    if policy.partition is not None:
+        # The cap of all parts by time; else it only says whether the dataset is open.
+        size = len(step.partitions) if "whole" in term.facts["pinned"] else 0
+        parts = _parts(step, policy)
+    whole, closed = _empty(term, base, size), not covers_flow(term, step.flow)
+    yield whole and whole._replace(closed=closed)
+    for part in parts:
+        if part:
+            yield _empty(term, f"{base}{part}")
+        # A flow that the policy does not cover gets no account of its own.
+        if step.flow is not None and not closed:
+            for kind in OF_FLOW:
+                yield _empty(term, f"{base}{part}/{kind}/{step.flow}")
 
 
-def _of_partitions(
-    state: State, request: Request, term: Term, policy: Policy
-) -> Iterator[Gate | None]:
-    """Yield the gates of the partitions that a step touches."""
-    if policy.partition is None or not request.partitions:
+def _parts(step: _Step, policy: Policy) -> list[str]:
+    """Return what the ids of the partitions' accounts have behind their term's."""
+    if policy.partition is None or not step.partitions:
         msg = (
             f"dataset {policy.dataset!r} is divided into partitions, and step "
-            f"{request.step!r} does not say which it reads: give it partitions=, such "
+            f"{step.step!r} does not say which it reads: give it partitions=, such "
             'as partitions="{week}". The step did not run.'
         )
         raise ConfigurationError(msg)
-    for name in request.partitions:
+    for name in step.partitions:
         policy.partition.check_name(name, policy.dataset)
-    size = len(request.partitions) if "whole" in term.facts["pinned"] else 0
-    base = f"{term.book}#{term.number}"
-    yield gate_at(state, term, base, size)
-    for name in request.partitions:
-        yield gate_at(state, term, f"{base}/partition/{name}")
-        yield from _of_flow(state, request, term, f"{base}/partition/{name}")
+    return [f"/partition/{name}" for name in step.partitions]
 
 
 def _check_alike(step: str, divided: Sequence[Policy]) -> None:
@@ -372,19 +429,15 @@ def _check_alike(step: str, divided: Sequence[Policy]) -> None:
         raise ConfigurationError(msg)
 
 
-def _members(population: Policy, request: Request) -> list[Policy]:
-    return [p for p in request.policies if population_of(p) == population.dataset]
-
-
 def population_of(policy: Policy) -> str | None:
     """Return the book of the population that a dataset belongs to."""
     return None if policy.population is None else f"population/{policy.population}"
 
 
-def _units(policy: Policy, request: Request) -> int:
+def _units(policy: Policy, step: _Step) -> int:
     """Return how many privacy units one person can be in what a step reads of it."""
     divided = policy.partition is not None and policy.partition.by_time
-    return len(request.partitions) if divided else 1
+    return len(step.partitions) if divided else 1
 
 
 def charges_of(asked: Iterable[tuple[Gate, Cost]]) -> list[tuple[Gate, Tally]]:

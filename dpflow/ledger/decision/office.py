@@ -20,7 +20,7 @@ from dpflow.ledger.approval import check_officer
 from dpflow.ledger.decision.admit import check_holds, check_relation, terms_of
 from dpflow.ledger.decision.end import gate_of, known_charge
 from dpflow.ledger.decision.gates import Gate, gate_at, gates_of, remainder, split
-from dpflow.ledger.decision.terms import governing, newest, officers_of
+from dpflow.ledger.decision.terms import governing, officers_of
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import Decision, Pen, State
 from dpflow.ledger.orders import (
@@ -34,6 +34,7 @@ from dpflow.ledger.orders import (
     Repair,
     lost_name,
 )
+from dpflow.ledger.records import described
 from dpflow.ledger.rows import Amounts, Charge, Term, epoch_of
 
 
@@ -48,7 +49,7 @@ def freeze(state: State, command: Freeze) -> Decision:
         PolicyNotApplied: If no policy of the book was applied yet, or its officers do
             not thaw it.
     """
-    pen, term = Pen(state, command), newest(state, command.book)
+    pen, term = Pen(state, command), state.newest(command.book)
     if term is None:
         msg = (
             f"the ledger has applied no policy of dataset {command.book!r}, so there "
@@ -92,17 +93,19 @@ def amend(state: State, command: Amend) -> Decision:
             "under which no body runs. Amend the step that cost more."
         )
         raise ReservationConflict(msg, reservation=charge.id)
-    extra: dict[str, tuple[Gate, Amounts]] = {}
-    made = [state.made(charge, book) for book in sorted(charge.places)]
+    extra: list[tuple[Gate, Tally]] = []
+    made = state.all_made(charge)
     for entry in made:
         units = entry.body.get("units", {})
         for name, known in _charged(state, charge, entry.book).items():
             gate = gate_of(state, name, units.get(name, 1))
-            check_holds(command.cost, gate.dataset, _relation(state, gate))
+            term = state.term(*split(name)[:2])
+            relation = "" if term is None else term.facts["pinned"]["relation"]
+            check_holds(command.cost, gate.dataset, relation)
             others = remainder(gate.used, Tally(known))
             more = remainder(gate.price(command.cost, others), Tally(known))
             if any(more.amounts):
-                extra[name] = (gate, more.amounts)
+                extra.append((gate, more))
     reserved = made[0].body["cost"]
     if not extra:
         msg = (
@@ -134,12 +137,6 @@ def _charged(state: State, charge: Charge, book: str) -> dict[str, Amounts]:
     return found
 
 
-def _relation(state: State, gate: Gate) -> str:
-    number = int(gate.id.partition("#")[2].partition("/")[0])
-    (term,) = (t for t in state.terms(gate.dataset) if t.number == number)
-    return str(term.facts["pinned"]["relation"])
-
-
 def prior(state: State, command: Prior) -> Decision:
     """Charge what was spent elsewhere; irreversible.
 
@@ -156,17 +153,17 @@ def prior(state: State, command: Prior) -> Decision:
         officers = officers_of(terms[0])
         check_officer(officers, request.datasets[0], who, "carve its budget")
     gates = gates_of(pen.state, request, terms)
-    asked = {gate.id: (gate, gate.price(request.cost).amounts) for gate in gates}
+    asked = [(gate, gate.price(request.cost)) for gate in gates]
     claims = _evidence(pen.state, command, terms)
     if command.grant is not None:
-        for gate, amount in asked.values():
-            if not gate.admits(Tally(amount)):
+        for gate, amount in asked:
+            if not gate.admits(amount):
                 raise _too_much(command, gate)
     body: dict[str, Any] = {
         **command.facts,
         "because": command.because,
         "evidence_sha256": command.evidence,
-        "cost": request.described_cost(),
+        "cost": described(request.cost),
         "step": request.step,
         "flow": None,
         "release_key": None,
@@ -210,7 +207,7 @@ def _too_much(command: Prior, gate: Gate) -> BudgetRefused:
 def _raised(
     pen: Pen,
     kind: str,
-    extra: Mapping[str, tuple[Gate, Amounts]],
+    extra: Sequence[tuple[Gate, Tally]],
     body: Mapping[str, Any],
     *,
     charge: str | None = None,
@@ -219,36 +216,28 @@ def _raised(
 ) -> tuple[Posted, ...]:
     """Write entries that raise what accounts have settled, one for each book."""
     found = []
-    mine = (gate.dataset for gate, _ in extra.values())
-    for book in dict.fromkeys((*books, *mine)):
-        here = {n: pair for n, pair in extra.items() if pair[0].dataset == book}
-        overdrawn = [
-            name
-            for name, (gate, amount) in here.items()
-            if gate.overdrawn_by(gate.settled + Tally(amount), gate.held)
-        ]
+    for book in dict.fromkeys((*books, *(gate.dataset for gate, _ in extra))):
+        here = [(gate, amount) for gate, amount in extra if gate.dataset == book]
+        overdrawn = [gate.id for gate, amount in here if gate.overdrawn_by(amount)]
         told = dict(body)
         if claims is not None:
             told["claims"] = claims[book]
         if overdrawn:
             told["overdrawn"] = overdrawn
-        amounts = {name: amount for name, (_, amount) in here.items()}
+        amounts = {gate.id: amount.amounts for gate, amount in here}
         entry = pen.write(book, kind, amounts, told, charge=charge)
-        found += [
-            Posted(
-                account=name,
-                entry=entry.number,
-                amount=gate.rule.named(Tally(amount)),
-                state=_state_after(gate, overdrawn),
+        for gate, amount in here:
+            # A freeze hides all other states.
+            over = gate.state == "open" and gate.id in overdrawn
+            found.append(
+                Posted(
+                    account=gate.id,
+                    entry=entry.number,
+                    amount=gate.rule.named(amount),
+                    state="overdrawn" if over else gate.state,
+                )
             )
-            for name, (gate, amount) in here.items()
-        ]
     return tuple(found)
-
-
-def _state_after(gate: Gate, overdrawn: Sequence[str]) -> str:
-    """Return the state of an account that was charged; a freeze hides all others."""
-    return "overdrawn" if gate.state == "open" and gate.id in overdrawn else gate.state
 
 
 def repair(state: State, command: Repair) -> Decision:
@@ -281,13 +270,11 @@ def repair(state: State, command: Repair) -> Decision:
 
 def _repaired(pen: Pen, command: Repair, book: str, loss: Loss) -> tuple[Posted, ...]:
     policy = command.policies.get(book)
-    if newest(pen.state, book) is None and policy is not None and loss.amounts:
+    if pen.state.newest(book) is None and policy is not None and loss.amounts:
         with suppress(PolicyNotApplied, PolicyChanged):
             governing(pen, policy, applies=True)
-    extra = {
-        name: (_gate_again(pen.state, name), amount)
-        for name, amount in loss.amounts.items()
-    }
+    amounts = loss.amounts.items()
+    extra = [(_gate_again(pen.state, name), Tally(amount)) for name, amount in amounts]
     numbers = {split(name)[1] for name in loss.amounts}
     terms = [term for term in pen.state.terms(book) if term.number in numbers]
     body = {
@@ -302,7 +289,7 @@ def _repaired(pen: Pen, command: Repair, book: str, loss: Loss) -> tuple[Posted,
     }
     names = {lost_name(book, *place): "" for place in loss.entries}
     posted = _raised(pen, "repair", extra, body, claims={book: names}, books=[book])
-    term = newest(pen.state, book)
+    term = pen.state.newest(book)
     if loss.frozen and term is not None and pen.state.book(book).frozen is None:
         who = str(command.facts.get("who", ""))
         _closed(pen, term, who, loss.frozen, thaw=False)
@@ -315,18 +302,16 @@ def _gate_again(state: State, account: str) -> Gate:
     Raises:
         ConfigurationError: If its term is gone, or asks for no such gate.
     """
-    book, number, *_ = split(account)
-    for term in state.terms(book):
-        gate = gate_at(state, term, account) if term.number == number else None
-        if gate is not None:
-            return gate
-    msg = (
-        f"the ledger lacks account {account!r}, and no policy makes it. Put the "
-        f"policy file of dataset {book!r} back that was in force at that time. If "
-        f"the ledger lacks its whole term, apply it again: `dpflow policy apply "
-        f"{book} --new-term --because TEXT`."
-    )
-    raise ConfigurationError(msg)
+    gate, book = gate_at(state, account), split(account)[0]
+    if gate is None:
+        msg = (
+            f"the ledger lacks account {account!r}, and no policy makes it. Put the "
+            f"policy file of dataset {book!r} back that was in force at that time. If "
+            f"the ledger lacks its whole term, apply it again: `dpflow policy apply "
+            f"{book} --new-term --because TEXT`."
+        )
+        raise ConfigurationError(msg)
+    return gate
 
 
 def forget(state: State, command: Forget) -> Decision:

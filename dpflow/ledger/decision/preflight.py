@@ -15,7 +15,7 @@ from typing import Any
 from dpflow.accounting.tally import Tally
 from dpflow.exceptions import ReservationConflict, UnsupportedCost
 from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.model import Pen, State
+from dpflow.ledger.model import Decision, Pen, State
 from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.rows import Charge, epoch_of
 
@@ -99,7 +99,7 @@ def check_additive(gate: Gate) -> None:
     raise UnsupportedCost(msg, theorem=rule.theorem)
 
 
-def reopened(pen: Pen, request: Request) -> Granted | None:
+def reopened(pen: Pen, request: Request) -> Decision | None:
     """Find the preflight that an earlier execution of the same run has left open.
 
     A run whose process died is taken over, undrawn rest and all. What the run declares
@@ -113,8 +113,9 @@ def reopened(pen: Pen, request: Request) -> Granted | None:
     charge = None if found is None else state.charge(found)
     if charge is None or charge.state != "open" or is_repaired(state, charge):
         return None
-    made = state.made(charge, min(charge.places))
-    same = made.body["fingerprint"] == request.fingerprint()
+    entries = state.all_made(charge)
+    made = entries[0].body
+    same = request.made(made)
     owned = charge.owner == request.owner
     if not owned and charge.owner not in state.alive:
         for book in sorted(charge.places):
@@ -127,7 +128,8 @@ def reopened(pen: Pen, request: Request) -> Granted | None:
         )
         raise ReservationConflict(msg, reservation=charge.id)
     if same:
-        return Granted(reservation=charge.id, accounts=tuple(made.body["accounts"]))
+        held = Granted(reservation=charge.id, accounts=tuple(made["accounts"]))
+        return pen.decided(held, earlier=entries)
     sealed(pen, charge, {"outcome": "declared anew"})
     return None
 

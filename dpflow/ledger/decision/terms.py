@@ -29,12 +29,6 @@ UNCHARGED = "nothing was charged before"
 BY_ITSELF = (FIRST, UNCHARGED)
 
 
-def newest(state: State, book: str) -> Term | None:
-    """Return the term that governs a book; None if nothing was applied yet."""
-    terms = state.terms(book)
-    return terms[-1] if terms else None
-
-
 def is_charged(state: State, term: Term) -> bool:
     """Say whether a step may have read data under a term, at whatever cost."""
     return _has_run(state.book(term.book), term.number)
@@ -69,7 +63,7 @@ def governing(pen: Pen, policy: Policy, *, applies: bool) -> Term:
         PolicyChanged: If the file differs from the copy that governs.
         PolicyNotApplied: If there is no copy, and a person has to apply it.
     """
-    term = newest(pen.state, policy.dataset)
+    term = pen.state.newest(policy.dataset)
     if term is not None and agrees(term, policy):
         return term
     if term is not None and not (applies and may_be_replaced(pen.state, term)):
@@ -105,20 +99,14 @@ def opened(
         claims: The names that it uses, besides its source.
         grant: The part of another ledger's budget that it spends.
     """
-    before = newest(pen.state, policy.dataset)
+    before = pen.state.newest(policy.dataset)
     number = 1 if before is None else before.number + 1
-    pinned = policy.pinned()
-    gates = gates_text(pinned)
+    copied = copy_of(policy, policy.pinned())
     kind = "population" if policy.dataset.startswith(PREFIX) else "dataset"
-    rule = json.loads(gates[kind]["rule"])
-    hashed = digest(canonical(pinned))
+    rule = json.loads(copied["gates"][kind]["rule"])
     term = {
+        **copied,
         "number": number,
-        "pinned": pinned,
-        "declared": policy.declared(),
-        "declared_hash": declared_hash(policy),
-        "policy_hash": hashed,
-        "gates": gates,
         "opened": {name: rule[name] for name in ("epsilon", "delta")},
         "because": because,
         "at": pen.command.at,
@@ -126,10 +114,22 @@ def opened(
     }
     if grant is not None:
         term["grant"] = grant
-    told = {**pen.command.facts, **facts, "because": because, "policy": hashed}
+    said = {"because": because, "policy": copied["policy_hash"]}
+    told = {**pen.command.facts, **facts, **said}
     named = {**source_claim(policy), **(claims or {})}
     pen.write(policy.dataset, "open", {}, {**told, "term": term, "claims": named})
     return known_newest(pen.state, policy.dataset)
+
+
+def copy_of(policy: Policy, pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a term holds of its policy's file."""
+    return {
+        "pinned": pinned,
+        "declared": policy.declared(),
+        "declared_hash": declared_hash(policy),
+        "policy_hash": digest(canonical(pinned)),
+        "gates": gates_text(pinned),
+    }
 
 
 def source_claim(policy: Policy) -> dict[str, str]:
@@ -140,7 +140,7 @@ def source_claim(policy: Policy) -> dict[str, str]:
 
 def known_newest(state: State, book: str) -> Term:
     """Return the term that governs a book which has one."""
-    found = newest(state, book)
+    found = state.newest(book)
     if found is None:
         msg = f"book {book!r} has no term"
         raise LedgerCorrupt(msg)
@@ -182,7 +182,7 @@ def check_alone(state: State, policy: Policy) -> None:
     Raises:
         ConfigurationError: If there is one.
     """
-    before = newest(state, policy.dataset)
+    before = state.newest(policy.dataset)
     if policy.source is None or (
         before is not None and before.facts["pinned"].get("source") == policy.source
     ):

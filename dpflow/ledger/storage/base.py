@@ -1,36 +1,16 @@
-"""What every storage does, and which rows a command's keys lead to."""
+"""What every storage does, and what it says of a ledger that it refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from operator import le
 from typing import Any, NamedTuple, Protocol
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.journal import KINDS
-from dpflow.ledger.model import Keys, Reach, State
-from dpflow.ledger.rows import (
-    EPOCH,
-    Account,
-    Amounts,
-    Book,
-    Changes,
-    Charge,
-    Key,
-    Release,
-    Row,
-    Rows,
-    Run,
-    Sums,
-    Term,
-    name_of_term,
-)
+from dpflow.ledger.model import Keys, State
+from dpflow.ledger.rows import Changes, Release
 
-#: Reads one row by its key.
-Read = Callable[[Key], Row | None]
-ReadEntry = Callable[[str, int], Entry]
 #: Book and number of an entry.
 Place = tuple[str, int]
 
@@ -157,15 +137,17 @@ class Reading(Protocol):
 
     def kept(
         self, kind: str, above: str = "", limit: int = 1000
-    ) -> list[tuple[Any, ...]]:
-        """Return rows of a kind as they are kept, by their first column; unchecked.
+    ) -> list[tuple[str, str, str | None]]:
+        """Return rows of a kind as they are kept, by their keys; unchecked.
 
         Args:
-            kind: "book", "term", "account", "charge", "release", "run", "granted" or
-                "claim"; a release has its value as well.
-            above: The first column is above this; ignored for terms and what was
-                granted, of which all are returned.
+            kind: As `rows.Key` begins.
+            above: The key of each is above this one.
             limit: The most to return.
+
+        Returns:
+            Key and row, as `texts` writes them, and the output of a release, if it is
+            kept.
         """
 
     def secret(self) -> bytes:
@@ -230,213 +212,3 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Close it; a later call opens it again."""
-
-
-class _Reader:
-    """Collects the rows that keys lead to, each once."""
-
-    def __init__(self, read: Read, entry: ReadEntry, reach: Reach) -> None:
-        self._read, self._entry, self._reach = read, entry, reach
-        self.rows: dict[Key, Row] = {}
-
-    def take(self, key: Key) -> Row | None:
-        """Read a row, if it is there."""
-        if key not in self.rows and (found := self._read(key)) is not None:
-            self.rows[key] = found
-        return self.rows.get(key)
-
-    def book(self, name: str, places: Iterable[str], *, whole: bool) -> None:
-        """Read a book with its newest term, or all of them, and some accounts."""
-        book = self.take(("book", name))
-        terms = book.terms if isinstance(book, Book) else 0
-        for number in range(1 if whole else max(terms, 1), terms + 1):
-            self.take(("term", name, str(number)))
-        for place in places:
-            base = f"{name}#{terms}"
-            self.take(("account", f"{base}/{place}" if place else base))
-
-    def release(self, key: str) -> None:
-        """Read a release with the charge that made it."""
-        found = self.take(("release", key))
-        if isinstance(found, Release):
-            self.take(("charge", found.charge))
-
-    def run(self, name: str) -> None:
-        """Read a run with the preflight that holds it."""
-        found = self.take(("run", name))
-        if isinstance(found, Run) and found.preflight is not None:
-            self.charge(found.preflight)
-
-    def charge(self, name: str) -> None:
-        """Read a charge with what of it is within reach."""
-        found = self.take(("charge", name))
-        if not isinstance(found, Charge):
-            return
-        if found.key is not None:
-            self.take(("release", found.key))
-        for book, (made, _) in found.places.items():
-            if self._reach >= Reach.ACCOUNTS:
-                self.take(("book", book))
-                self._moved(book, made)
-
-    def _moved(self, book: str, made: int) -> None:
-        for account in self._entry(book, made).postings:
-            self.take(("account", account))
-            if self._reach >= Reach.TERMS:
-                self.take(("term", book, name_of_term(account)))
-
-
-def reached(
-    keys: Keys,
-    read: Read,
-    entry: ReadEntry,
-    accounts: Callable[[str], Iterable[str]],
-) -> Rows:
-    """Return every row that keys lead to.
-
-    Args:
-        keys: What a command names.
-        read: Reads a row.
-        entry: Reads an entry.
-        accounts: The ids of a book's accounts.
-    """
-    reader = _Reader(read, entry, keys.reach)
-    reader.take(EPOCH)
-    for name in dict.fromkeys((*keys.books, *keys.whole)):
-        whole = name in keys.whole
-        reader.book(name, keys.gates.get(name, ()), whole=whole)
-        for account in accounts(name) if whole else ():
-            reader.take(("account", account))
-    for claim in keys.claims:
-        reader.take(("claim", claim))
-    for name, step in keys.granted:
-        reader.take(("granted", name, step))
-    for key in keys.releases:
-        reader.release(key)
-    for name in keys.runs:
-        reader.run(name)
-    for name in keys.charges:
-        reader.charge(name)
-    return reader.rows
-
-
-def entries_of(rows: Rows, read: ReadEntry) -> dict[tuple[str, int], Entry]:
-    """Return the entries that begin and end charges, or refused a run, among rows."""
-    wanted = [place for row in rows.values() for place in _places(row)]
-    return {(book, number): read(book, number) for book, number in wanted}
-
-
-def _places(row: Row) -> Iterator[tuple[str, int]]:
-    if isinstance(row, Run) and row.unheld is not None:
-        yield row.unheld
-    if isinstance(row, Charge):
-        for book, numbers in row.places.items():
-            yield from ((book, number) for number in numbers if number)
-
-
-def disagreement(row: Row, read: ReadEntry) -> str | None:
-    """Say how a row differs from what the entry that moved it last says of it."""
-    check = _CHECKS.get(type(row))
-    return None if check is None else check(row, read)
-
-
-def _of_book(row: Book, read: ReadEntry) -> str | None:
-    if row.number and read(row.name, row.number).hash != row.hash:
-        return f"the end of book {row.name!r} is not entry {row.number} of its journal"
-    return None
-
-
-def _of_account(row: Account, read: ReadEntry) -> str | None:
-    posting = read(row.book, row.entry).postings.get(row.id)
-    if posting is None or posting[1:] != (row.settled, row.held):
-        return f"account {row.id!r} is not what entry {row.entry} says"
-    return None
-
-
-def _of_term(row: Term, read: ReadEntry) -> str | None:
-    told = read(row.book, row.entry).body.get("term")
-    if told != row.facts or told is None or told.get("number") != row.number:
-        return f"term {row.number} of {row.book!r} is not what entry {row.entry} says"
-    return None
-
-
-def _of_charge(row: Charge, read: ReadEntry) -> str | None:
-    made: dict[str, Amounts] = {}
-    for book, (first, last) in row.places.items():
-        entry = read(book, first)
-        ended = read(book, last) if last else None
-        state = "open" if ended is None else KINDS[ended.kind].ends
-        names = {each.charge for each in (entry, ended) if each is not None}
-        told = [entry.body.get(name) for name in ("covers", "key", "owner")]
-        # Another process may have taken a preflight over.
-        owner = row.owner if row.covers is None else told[2]
-        if (entry.kind, state, names) != ("reserve", row.state, {row.id}) or told != [
-            row.covers,
-            row.key,
-            owner,
-        ]:
-            return f"charge {row.id} is not what its entries say"
-        made |= {name: posting.amount for name, posting in entry.postings.items()}
-    if row.state != "open":
-        made = {}
-    # What a run's steps drew of its preflight is not in the entry that made it.
-    if row.held != made and (row.covers is None or not _is_part(row.held, made)):
-        return f"charge {row.id} does not hold what its entries say"
-    return None
-
-
-def _is_part(held: Sums, made: Sums) -> bool:
-    return held.keys() == made.keys() and all(
-        len(held[name]) == len(amount) and all(map(le, held[name], amount))
-        for name, amount in made.items()
-    )
-
-
-def _of_run(row: Run, read: ReadEntry) -> str | None:
-    if row.unheld is not None and read(*row.unheld).body.get("covers") != row.id:
-        return f"flow run {row.id!r} is not what entry {row.unheld[1]} says"
-    return None
-
-
-_CHECKS: Mapping[type, Callable[[Any, ReadEntry], str | None]] = {
-    Book: _of_book,
-    Account: _of_account,
-    Term: _of_term,
-    Charge: _of_charge,
-    Run: _of_run,
-}
-
-
-def contradiction(rows: Rows, entries: Mapping[Place, Entry]) -> str | None:
-    """Say how rows differ from entries that were read for other rows.
-
-    A row may agree with an entry of its own and still be as it was before a later one,
-    or be gone.
-
-    Args:
-        rows: All that were found.
-        entries: All that were read.
-    """
-    for (_, number), entry in entries.items():
-        for name in entry.postings:
-            account = rows.get(("account", name))
-            if isinstance(account, Account) and account.entry < number:
-                return f"account {name!r} is not as entry {number} left it"
-    for row in rows.values():
-        if not isinstance(row, Release) or row.state == "claimed":
-            continue
-        # Another charge with its key leads to a release without the one that made it.
-        charge = rows.get(("charge", row.charge))
-        if isinstance(charge, Charge) and row.digest != _digest_of(
-            charge, row, entries
-        ):
-            return f"release {row.key} is not what the entries of its charge say"
-    return None
-
-
-def _digest_of(
-    charge: Charge, release: Release, entries: Mapping[Place, Entry]
-) -> str | None:
-    _, ended = charge.places.get(release.book, (0, 0))
-    entry = entries.get((release.book, ended))
-    return None if entry is None else entry.body.get("digest")

@@ -1,18 +1,23 @@
-"""What a command's keys lead to in a SQL ledger, read in two statements and checked.
+"""Which rows a command's keys lead to, and that each is what the journal says.
 
-The first brings the rows, the second the entries that moved them last. Two more are
-asked only for what just these entries tell: the accounts of a charge that has ended.
+Rows are read in rounds: those that keys name, those that these lead to, and so on. Then
+come the entries that moved them last. A row that is not there, that came instead of
+another, or that stands before or behind an entry that was read is damage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from operator import le
+from typing import Any, ClassVar
 
 from dpflow.ledger.entry import Entry
+from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.rows import (
     EPOCH,
+    Account,
+    Amounts,
     Book,
     Charge,
     Granted,
@@ -21,24 +26,19 @@ from dpflow.ledger.rows import (
     Release,
     Row,
     Run,
-    key_of,
+    Sums,
+    Term,
     name_of_term,
 )
-from dpflow.ledger.storage.base import Place, contradiction, disagreement
-from dpflow.ledger.storage.columns import (
-    Columns,
-    account_of,
-    book_of,
-    charge_of,
-    row_of,
-    term_of,
-)
+from dpflow.ledger.storage.base import Place
 
-#: A part of the first statement with its parameters: single names, or pairs.
-Part = tuple[str, Sequence[Any]]
-#: Asks several parts at once.
-Ask = Callable[[Sequence[Part]], Iterable[Columns]]
-#: Reads entries: those that only prove something come without their bodies.
+#: A row with its key, and the output that is kept with a release.
+Found = tuple[Key, Row, str | None]
+#: Reads those of some rows that are there.
+ReadRows = Callable[[Collection[Key]], Iterable[Found]]
+#: Names the accounts of a book.
+Accounts = Callable[[str], Iterable[Key]]
+#: Reads entries: those of the second set only prove something, without their bodies.
 ReadEntries = Callable[[set[Place], set[Place]], Mapping[Place, Entry]]
 
 
@@ -47,22 +47,27 @@ class Loading:
 
     Args:
         keys: What a command needs.
-        ask: Runs the first statement.
-        read: Runs the second.
+        read: Reads rows.
+        accounts: Names the accounts of a book of which all are needed.
+        entries: Reads entries.
     """
 
-    def __init__(self, keys: Keys, ask: Ask, read: ReadEntries) -> None:
-        self._keys, self._ask, self._read = keys, ask, read
-        self.rows: dict[Key, Row] = {}
-        self.values: dict[str, str] = {}
-        self.ledger: tuple[str, int] | None = None
+    def __init__(
+        self, keys: Keys, read: ReadRows, accounts: Accounts, entries: ReadEntries
+    ) -> None:
+        self._keys = keys
+        self._read, self._accounts, self._read_entries = read, accounts, entries
+        self._rows: dict[Key, Row] = {}
+        self._values: dict[str, str] = {}
         self._entries: dict[Place, Entry] = {}
-        self._terms: dict[tuple[str, int], int] = {}
+        self._asked: set[Key] = set()
+        #: Of what was asked, that which must be there.
+        self._needed: set[Key] = set()
+        #: Charges of which all is needed that their end moves.
+        self._deep = set(keys.charges)
         #: Entries that are shown, and those that only prove what a row says.
         self._shown: set[Place] = set(keys.entries)
         self._proofs: set[Place] = set()
-        #: Entries that were read with their bodies.
-        self._bodies: set[Place] = set()
 
     def state(self) -> State:
         """Return the rows with the entries of charges.
@@ -70,88 +75,98 @@ class Loading:
         Raises:
             JournalError: If a row or an entry is not what it should be.
         """
-        self._take(parts_of(self._keys))
-        if self.ledger is None:
-            what = "the ledger's identity row is missing"
+        wanted: Collection[Key] = _named(self._keys)
+        rows, asked = self._rows, self._asked
+        while wanted:
+            asked.update(wanted)
+            more: dict[Key, None] = {}
+            for key, row, value in self._read(wanted):
+                rows[key] = row
+                if value is not None:
+                    self._values[key[1]] = value
+                follow = self.FOLLOW.get(key[0])
+                if follow is not None and (keys := follow(self, row)):
+                    more.update(dict.fromkeys(keys))
+            wanted = [key for key in more if key not in asked]
+        for key in self._needed - rows.keys():
+            what = f"{key[0]} {key[1]!r} is not there"
             raise JournalError(what)
-        reached, rows = self._reached(), self.rows
-        further = self._further(reached)
-        if further:
-            self._take(further)
-        self._check_keys(reached)
-        for row in rows.values():
-            wrong = disagreement(row, self._entry)
-            if wrong is not None:
-                raise JournalError(wrong)
-        wrong = contradiction(rows, self._entries)
-        if wrong is not None:
-            raise JournalError(wrong)
         known = self._entries
-        shown = {place: known[place] for place in self._shown if place in known}
-        return State(rows=rows, entries=shown, values=self.values)
+        wanted_now = self._shown - known.keys()
+        known.update(
+            self._read_entries(wanted_now, self._proofs - wanted_now - known.keys())
+        )
+        self._check()
+        entries = {place: known[place] for place in self._shown if place in known}
+        return State(rows=rows, entries=entries, values=self._values)
 
-    def _take(self, parts: Sequence[Part]) -> None:
-        """Read rows, and then the entries behind them."""
-        for columns in self._ask(parts):
-            self._note(columns)
-        wanted = self._shown - self._bodies
-        self._bodies |= wanted
-        proofs = self._proofs - self._entries.keys() - wanted
-        if wanted or proofs:
-            self._entries.update(self._read(wanted, proofs))
-        for (book, number), entry in self._terms.items():
-            term = term_of((book, number, entry), self._entry)
-            self.rows["term", book, str(number)] = term
+    # What rows lead to, and which entries are behind them
 
-    def _note(self, columns: Columns) -> None:
-        """Keep a row, and what entries are behind it."""
-        kind, rows = columns[0], self.rows
-        if kind == "account":
-            account = account_of(columns[1:8])
-            rows["account", account.id] = account
-            self._proofs.add((account.book, account.entry))
-        elif kind == "book":
-            book = book_of(columns[1:7])
-            rows["book", book.name] = book
-            self._proofs.add((book.name, book.number))
-            if columns[8] is not None:
-                self._term(book.name, columns[7], columns[8])
-            elif self._lacks_term(book):
-                what = f"term {book.terms} of {book.name!r} is not there"
-                raise JournalError(what)
-        elif kind == "charge":
-            charge = charge_of(columns[1:])
-            rows["charge", charge.id] = charge
-            for name, numbers in charge.places.items():
-                self._shown.update((name, number) for number in numbers if number)
-        elif kind == "release":
-            release = Release(*columns[1:6])
-            rows["release", release.key] = release
-            if columns[6] is not None:
-                self.values[release.key] = columns[6]
-        else:
-            self._note_other(kind, columns)
+    def _must(self, key: Key) -> tuple[Key]:
+        """Return a key whose row must be there."""
+        self._needed.add(key)
+        return (key,)
 
-    def _note_other(self, kind: str, columns: Columns) -> None:
-        if kind == "epoch":
-            self.ledger = columns[2:4]
-        if kind == "term":
-            self._term(*columns[1:4])
+    def _of_book(self, book: Book) -> Iterator[Key]:
+        """Yield its newest term, or all of them, and accounts of it."""
+        name, terms, keys = book.name, book.terms, self._keys
+        self._proofs.add((name, book.number))
+        if not 0 <= terms <= book.number:
+            what = f"book {name!r} has fewer entries than its {terms} terms"
+            raise JournalError(what)
+        whole = name in keys.whole
+        if whole or name in keys.books:
+            for number in range(1 if whole else max(terms, 1), terms + 1):
+                yield from self._must(("term", name, str(number)))
+        if whole:
+            yield from self._accounts(name)
+        base = f"{name}#{terms}"
+        for place in keys.gates.get(name, ()):
+            yield ("account", f"{base}/{place}" if place else base)
+
+    def _of_term(self, term: Term) -> tuple[Key, ...]:
+        self._shown.add((term.book, term.entry))
+        return ()
+
+    def _of_account(self, account: Account) -> tuple[Key, ...]:
+        self._proofs.add((account.book, account.entry))
+        return ()
+
+    def _of_release(self, release: Release) -> tuple[Key, ...]:
+        if release.key not in self._keys.releases:
+            return ()
+        return self._must(("charge", release.charge))
+
+    def _of_run(self, run: Run) -> tuple[Key, ...]:
+        if run.unheld is not None:
+            self._shown.add(run.unheld)
+        if run.preflight is None:
+            return ()
+        self._deep.add(run.preflight)
+        return self._must(("charge", run.preflight))
+
+    def _of_charge(self, charge: Charge) -> Iterator[Key]:
+        """Yield its release, and what its end moves, if that is within reach."""
+        for book, numbers in charge.places.items():
+            self._shown.update((book, each) for each in numbers if each)
+        if charge.key is not None:
+            yield ("release", charge.key)
+        if charge.id not in self._deep or self._keys.reach < Reach.ACCOUNTS:
             return
-        row = row_of(columns, self._entry)
-        self.rows[key_of(row)] = row
-        if isinstance(row, Run) and row.unheld is not None:
-            self._shown.add(row.unheld)
+        for book in charge.places:
+            yield from self._must(("book", book))
+        for name in charge.held or self._posted(charge):
+            yield from self._must(("account", name))
+            if self._keys.reach >= Reach.TERMS:
+                book, _, _ = name.partition("#")
+                yield from self._must(("term", book, name_of_term(name)))
 
-    def _lacks_term(self, book: Book) -> bool:
-        """Say whether a book came without its newest term, which was asked for."""
-        asked = book.terms > 0 and book.name in self._keys.books
-        return asked and (book.name, book.terms) not in self._terms
-
-    def _term(self, book: str, number: int, entry: int) -> None:
-        self._terms[book, number] = entry
-        # It holds what the term pinned.
-        self._shown.add((book, entry))
+    def _posted(self, charge: Charge) -> Iterator[str]:
+        """Yield the accounts of a charge that ended: only its entries name them."""
+        places = {(book, made) for book, (made, _) in charge.places.items()}
+        self._entries.update(self._read_entries(places, set()))
+        for place in places:
+            yield from self._entry(*place).postings
 
     def _entry(self, book: str, number: int) -> Entry:
         found = self._entries.get((book, number))
@@ -160,128 +175,135 @@ class Loading:
             raise JournalError(what)
         return found
 
-    # What charges lead to
+    # That they are what the journal says
 
-    def _charges(self) -> list[Charge]:
-        """Return the charges that keys name, or that hold runs which they name."""
-        names = list(self._keys.charges)
-        for name in self._keys.runs:
-            run = self.rows.get(("run", name))
-            if isinstance(run, Run) and run.preflight is not None:
-                names.append(run.preflight)
-        found = (self.rows.get(("charge", name)) for name in names)
-        return [row for row in found if isinstance(row, Charge)]
+    def _check(self) -> None:
+        """Compare all rows with all entries that were read."""
+        for key, row in self._rows.items():
+            check = self.CHECK.get(key[0])
+            if check is not None:
+                check(self, row)
+        for (_, number), entry in self._entries.items():
+            self._check_there(entry.postings, number)
 
-    def _reached(self) -> set[Key]:
-        """Return the keys of all that charges lead to and that must be there."""
-        found: set[Key] = set()
-        reach = self._keys.reach
-        for charge in self._charges() if reach >= Reach.ACCOUNTS else ():
-            for book, (made, _) in charge.places.items():
-                found.add(("book", book))
-                for account in self._entry(book, made).postings:
-                    found.add(("account", account))
-                    if reach >= Reach.TERMS:
-                        found.add(("term", book, name_of_term(account)))
-        return found
-
-    def _further(self, reached: set[Key]) -> list[Part]:
-        """Return what charges lead to that the first statement did not bring."""
-        kinds: dict[str, list[Any]] = {}
-        claimed = {("release", c.key) for c in self._charges() if c.key is not None}
-        for key in (reached | claimed) - self.rows.keys():
-            kind, name, *number = key
-            one = (name, int(number[0])) if number else name
-            kinds.setdefault(f"load_{kind}", []).append(one)
-        return sorted(kinds.items())
-
-    # What came is what was asked for
-
-    def _check_keys(self, reached: set[Key]) -> None:
-        """Refuse rows that nobody asked for, and the lack of those that must be there.
-
-        Where pages are out of order, SQLite's search ends at some other row, or at
-        none, and does not look at its key again.
-        """
-        rows, may = self.rows, self._asked()
-        for key in reached - rows.keys():
-            what = f"{key[0]} {key[1]!r} is not there"
-            raise JournalError(what)
-        for key in rows.keys() - may - reached:
-            if key[0] not in ("term", "account") or not self._is_whole(key[1]):
-                what = f"another {key[0]} came than the one that was asked for"
+    def _check_there(self, names: Iterable[str], number: int = 0) -> None:
+        """Refuse accounts that are gone, or as they were before an entry moved them."""
+        for name in names:
+            key = ("account", name)
+            row = self._rows.get(key)
+            if row is None and (key in self._asked or self._is_whole(name)):
+                what = f"account {name!r} is not there"
                 raise JournalError(what)
-        absent = may - rows.keys()
-        gone = {key[1] for key in absent if key[0] == "account"}
-        if gone and (lost := gone & self._posted()):
-            what = f"account {min(lost)!r} is not there"
+            if isinstance(row, Account) and row.entry < number:
+                what = f"account {name!r} is not as entry {number} left it"
+                raise JournalError(what)
+
+    def _is_whole(self, account: str) -> bool:
+        """Say whether every account of its book was asked for."""
+        return account.partition("#")[0] in self._keys.whole
+
+    def _check_book(self, row: Book) -> None:
+        if self._entry(row.name, row.number).hash != row.hash:
+            what = f"the end of book {row.name!r} is not its entry {row.number}"
             raise JournalError(what)
 
-    def _asked(self) -> set[Key]:
-        """Return the keys of rows that may be there."""
-        keys, rows = self._keys, self.rows
-        asked: set[tuple[str, ...]] = {EPOCH}
-        # A book brings its newest term along, whatever leads to it.
-        books = [row for row in rows.values() if isinstance(row, Book)]
-        asked.update(("term", row.name, str(row.terms)) for row in books)
-        for book in (*keys.books, *keys.whole):
-            asked.add(("book", book))
-            row = rows.get(("book", book))
-            if isinstance(row, Book):
-                base = f"{book}#{row.terms}"
-                for place in keys.gates.get(book, ()):
-                    asked.add(("account", f"{base}/{place}" if place else base))
-        asked.update(("charge", name) for name in keys.charges)
-        for name in keys.releases:
-            asked.add(("release", name))
-            release = rows.get(("release", name))
-            if isinstance(release, Release):
-                asked.add(("charge", release.charge))
-        asked.update(("run", name) for name in keys.runs)
-        for charge in self._charges():
-            asked.add(("charge", charge.id))
-            asked.add(("release", charge.key or ""))
-        asked.update(("granted", *pair) for pair in keys.granted)
-        asked.update(("claim", name) for name in keys.claims)
-        return asked
+    def _check_run(self, row: Run) -> None:
+        if row.unheld and self._entry(*row.unheld).body.get("covers") != row.id:
+            what = f"flow run {row.id!r} is not what its entry says"
+            raise JournalError(what)
 
-    def _is_whole(self, name: str) -> bool:
-        return name.partition("#")[0] in self._keys.whole
+    def _check_account(self, row: Account) -> None:
+        posting = self._entry(row.book, row.entry).postings.get(row.id)
+        if posting is None or posting[1:] != (row.settled, row.held):
+            what = f"account {row.id!r} is not what entry {row.entry} says"
+            raise JournalError(what)
+        book = self._rows.get(("book", row.book))
+        if not isinstance(book, Book) or row.entry > book.number:
+            what = f"book {row.book!r} is as it was before account {row.id!r} moved"
+            raise JournalError(what)
 
-    def _posted(self) -> set[str]:
-        """Return accounts that exist, for something that was found names them."""
-        found = {name for each in self._entries.values() for name in each.postings}
-        for row in self.rows.values():
-            if isinstance(row, Granted):
-                found.update(row.most)
-        return found
+    def _check_granted(self, row: Granted) -> None:
+        self._check_there(row.most)
+
+    def _check_term(self, row: Term) -> None:
+        """Give a term what it pins, which is in its entry."""
+        told = self._entry(row.book, row.entry).body.get("term")
+        if told is None or told.get("number") != row.number:
+            what = f"term {row.number} of {row.book!r} is not what its entry says"
+            raise JournalError(what)
+        key = ("term", row.book, str(row.number))
+        self._rows[key] = Term(row.book, row.number, row.entry, told)
+
+    def _check_charge(self, row: Charge) -> None:
+        made: dict[str, Amounts] = {}
+        for book, (first, last) in row.places.items():
+            entry = self._entry(book, first)
+            ended = self._entry(book, last) if last else entry
+            state = KINDS[ended.kind].ends if last else "open"
+            body = entry.body
+            # Another process may have taken a preflight over.
+            owner = row.owner if row.covers is None else body.get("owner")
+            if (
+                (entry.kind, entry.charge, ended.charge) != ("reserve", row.id, row.id)
+                or state != row.state
+                or body.get("covers") != row.covers
+                or body.get("key") != row.key
+                or body.get("owner") != owner
+            ):
+                what = f"charge {row.id} is not what its entries say"
+                raise JournalError(what)
+            if row.state == "open":
+                made |= {name: each.amount for name, each in entry.postings.items()}
+        # What a run's steps drew of its preflight is not in the entry that made it.
+        if row.held != made and (row.covers is None or not _is_part(row.held, made)):
+            what = f"charge {row.id} does not hold what its entries say"
+            raise JournalError(what)
+
+    def _check_release(self, row: Release) -> None:
+        # Another charge with its key leads to a release without the one that made it.
+        charge = self._rows.get(("charge", row.charge))
+        if row.state == "claimed" or not isinstance(charge, Charge):
+            return
+        _, ended = charge.places.get(row.book, (0, 0))
+        entry = self._entries.get((row.book, ended))
+        if row.digest != (None if entry is None else entry.body.get("digest")):
+            what = f"release {row.key} is not what the entries of its charge say"
+            raise JournalError(what)
+
+    #: By kind: what a row leads to, and what is checked of it.
+    FOLLOW: ClassVar[Mapping[str, Callable[[Any, Any], Iterable[Key]]]] = {
+        "book": _of_book,
+        "term": _of_term,
+        "account": _of_account,
+        "charge": _of_charge,
+        "release": _of_release,
+        "run": _of_run,
+    }
+    CHECK: ClassVar[Mapping[str, Callable[[Any, Any], None]]] = {
+        "book": _check_book,
+        "term": _check_term,
+        "account": _check_account,
+        "charge": _check_charge,
+        "release": _check_release,
+        "run": _check_run,
+        "granted": _check_granted,
+    }
 
 
-def parts_of(keys: Keys) -> list[Part]:
-    """Return what the first statement asks for some keys."""
-    found: list[Part] = [("load_ledger", ())]
-    books = tuple(dict.fromkeys((*keys.books, *keys.whole)))
-    gates = [
-        (book, f"/{place}" if place else "")
-        for book, places in keys.gates.items()
-        for place in places
-    ]
-    moved = keys.charges if keys.reach >= Reach.ACCOUNTS else ()
-    named: tuple[Part, ...] = (
-        ("load_book", books),
-        ("load_gate", gates),
-        ("load_term_of_book", keys.whole),
-        ("load_account_of_book", keys.whole),
-        ("load_charge", keys.charges),
-        ("load_release_of_charge", moved),
-        ("load_book_of_charge", moved),
-        ("load_account_of_charge", moved),
-        ("load_release", keys.releases),
-        ("load_charge_of_release", keys.releases),
-        ("load_run", keys.runs),
-        ("load_charge_of_run", keys.runs),
-        ("load_granted", keys.granted),
-        ("load_claim", keys.claims),
+def _is_part(held: Sums, made: Sums) -> bool:
+    return held.keys() == made.keys() and all(
+        len(held[name]) == len(amount) and all(map(le, held[name], amount))
+        for name, amount in made.items()
     )
-    found += (part for part in named if part[1])
-    return found
+
+
+def _named(keys: Keys) -> dict[Key, None]:
+    """Return the keys of the rows that are named."""
+    found: list[Key] = [EPOCH]
+    found += [("book", name) for name in (*keys.books, *keys.whole)]
+    found += [("charge", name) for name in keys.charges]
+    found += [("release", name) for name in keys.releases]
+    found += [("run", name) for name in keys.runs]
+    found += [("granted", *pair) for pair in keys.granted]
+    found += [("claim", name) for name in keys.claims]
+    return dict.fromkeys(found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,19 +22,16 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.entry import Entry, columns_of
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Account, Changes, Charge, Key, Release, Row
+from dpflow.ledger.rows import Account, Changes, Charge, JournalError, Key, Release, Row
 from dpflow.ledger.storage.base import (
     COMMON,
     Identity,
     Place,
-    contradiction,
     damaged,
-    disagreement,
-    entries_of,
-    reached,
     read_only_error,
 )
-from dpflow.ledger.storage.columns import columns_of_row
+from dpflow.ledger.storage.loading import Found, Loading
+from dpflow.ledger.storage.texts import key_text, row_text
 from dpflow.locks import Line, Turn
 
 #: How long a transaction waits for those of other threads.
@@ -182,16 +179,11 @@ class Within:
 
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked."""
-        known = self._kept.values
-        rows = reached(keys, self._kept.rows.get, self._entry, self._accounts)
-        found = [k[1] for k in rows if k[0] == "release" and k[1] in known]
-        values = {key: known[key] for key in found}
-        entries = {**entries_of(rows, self._entry), **self.entries(keys.entries)}
-        wrongs = [disagreement(row, self._entry) for row in rows.values()]
-        wrongs.append(contradiction(rows, entries))
-        for wrong in filter(None, wrongs):
-            raise damaged(wrong, self._place)
-        return State(rows=rows, entries=entries, values=values)
+        loading = Loading(keys, self._rows, self._accounts, self._proved)
+        try:
+            return loading.state()
+        except JournalError as error:
+            raise damaged(str(error), self._place) from error
 
     def store(
         self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
@@ -270,12 +262,15 @@ class Within:
 
     def kept(
         self, kind: str, above: str = "", limit: int = _PAGE
-    ) -> list[tuple[Any, ...]]:
-        """Return rows of a kind as they are kept, by their first column."""
-        rows, whole = self._kept.rows, kind in ("term", "granted")
-        keys = sorted(k for k in rows if k[0] == kind and (whole or k[1] > above))
-        wanted = keys if whole else keys[:limit]
-        return [columns_of_row(rows[key], self._kept.values) for key in wanted]
+    ) -> list[tuple[str, str, str | None]]:
+        """Return rows of a kind as they are kept, by their keys."""
+        known, values = self._kept.rows, self._kept.values
+        rows = {key_text(key): row for key, row in known.items() if key[0] == kind}
+        wanted = sorted(text for text in rows if text > above)[:limit]
+        return [
+            (text, row_text(rows[text]), values.get(text.removeprefix("release:")))
+            for text in wanted
+        ]
 
     def secret(self) -> bytes:
         """Return what release keys are made with."""
@@ -284,9 +279,20 @@ class Within:
     def _entry(self, book: str, number: int) -> Entry:
         return self._kept.entries[book][number - 1]
 
-    def _accounts(self, book: str) -> list[str]:
-        rows = self._kept.rows.values()
-        return [row.id for row in rows if isinstance(row, Account) and row.book == book]
+    def _accounts(self, book: str) -> list[Key]:
+        rows = self._kept.rows.items()
+        return [k for k, row in rows if isinstance(row, Account) and row.book == book]
+
+    def _rows(self, keys: Collection[Key]) -> Iterator[Found]:
+        kept = self._kept
+        for key in keys:
+            row = kept.rows.get(key)
+            if row is not None:
+                value = kept.values.get(row.key) if isinstance(row, Release) else None
+                yield key, row, value
+
+    def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
+        return self.entries(shown | proofs)
 
 
 class MemoryOwners:

@@ -24,6 +24,7 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
+from dpflow.ledger.provenance import writer
 from dpflow.ledger.storage.base import (
     SCHEMA_VERSION,
     Identity,
@@ -31,11 +32,10 @@ from dpflow.ledger.storage.base import (
     first_edition,
     read_only_error,
 )
-from dpflow.ledger.storage.columns import statements
 from dpflow.ledger.storage.server import Connection, Server, abandon, is_stale
+from dpflow.ledger.storage.texts import statements
 from dpflow.ledger.storage.trips import Snapshot, Trips
 from dpflow.ledger.storage.wire import Wire
-from dpflow.ledger.writer import writer
 
 _LOCK_SECONDS = 30.0
 _CONNECTIONS = 4

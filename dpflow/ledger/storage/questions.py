@@ -1,43 +1,76 @@
-"""What is asked of a ledger's tables, whatever their dialect."""
+"""What is read of a ledger's tables within a transaction, whatever their dialect."""
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from operator import attrgetter
 from typing import Any
 
-from dpflow.exceptions import LedgerCorrupt
-from dpflow.ledger.entry import Columns, Entry, entry_of
-from dpflow.ledger.rows import JournalError, Release
-from dpflow.ledger.storage.base import Place, damaged
-
-#: Reads an entry from the hash before it, its columns and its own hash.
-ReadColumns = Callable[[str, Columns, str], Entry]
+from dpflow.ledger.damage import UNREADABLE
+from dpflow.ledger.entry import Columns, Entry, entry_of, proof_of
+from dpflow.ledger.model import Keys, State
+from dpflow.ledger.rows import Charge, JournalError, Key, Release
+from dpflow.ledger.storage.base import (
+    Identity,
+    Place,
+    another_ledger,
+    check_writer,
+    damaged,
+)
+from dpflow.ledger.storage.loading import (
+    Accounts,
+    Found,
+    Loading,
+    ReadEntries,
+    ReadRows,
+)
+from dpflow.ledger.storage.texts import key_of_text, prefixed, row_of
 
 _PAGE = 1000
 #: So many entries are read at once by who checks all of them.
 _MOST = 4000
+#: Above every number of an entry.
+_ENDLESS = 2**62
 
 
 class Questions(ABC):
-    """What may be read within a transaction, but the rows of keys.
+    """What may be read within a transaction.
 
-    Attributes:
+    Args:
         place: The ledger, for messages.
+        identity: Of the ledger that was opened.
     """
 
-    place: str
+    def __init__(self, place: str, identity: Identity) -> None:
+        self.place = place
+        self.identity = identity
+
+    @abstractmethod
+    def load(self, keys: Keys) -> State:
+        """Return every row that the keys lead to, checked."""
+
+    def _loaded(
+        self,
+        keys: Keys,
+        rows: ReadRows,
+        accounts: Accounts,
+        entries: ReadEntries,
+    ) -> State:
+        try:
+            return Loading(keys, rows, accounts, entries).state()
+        except (JournalError, *UNREADABLE) as error:
+            what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
+            raise damaged(what, self.place) from error
 
     def books(self) -> list[str]:
         """Return the names of all books, sorted."""
-        return [name for (name,) in self._ask("books")]
+        return [key_of_text(row[0])[1] for row in self.kept("book", limit=_ENDLESS)]
 
-    def entries(self, places: Iterable[Place]) -> dict[Place, Entry]:
+    def entries(self, places: Iterable[Place]) -> Mapping[Place, Entry]:
         """Return those of some entries that are there, hashes checked."""
-        return self._entries(sorted(set(places)))
+        return self._proved(set(places), set())
 
     def after(self, book: str, number: int = 0) -> Iterator[Entry]:
         """Yield the entries of a book after a number, oldest first, hashes checked.
@@ -47,36 +80,40 @@ class Questions(ABC):
         """
         previous = self._hash_of(book, number)
         while True:
-            asked = {"book": book, "after": number, "limit": _PAGE}
-            found = self._ask("after", **asked).fetchall()
+            found = self._ask("after", book=book, after=number, limit=_PAGE).fetchall()
             for columns in found:
                 if columns[:2] != (book, number + 1):
                     what = f"entry {number + 1} of book {book!r} is not there"
                     raise damaged(what, self.place)
-                yield self._entry(previous, columns)
+                yield self._entry((*columns, previous))
                 number, previous = columns[1], columns[8]
             if len(found) < _PAGE:
                 return
 
     def newest(self, book: str, before: int | None = None) -> Iterator[Entry]:
         """Yield the entries of a book before a number, newest first, hashes checked."""
-        yield from self._backwards("newest", book, before)
+        yield from self._backwards("newest", book, before or _ENDLESS)
 
     def rare(self, book: str, *kinds: str) -> Iterator[Entry]:
         """Yield a book's entries of other kinds than `COMMON`, or of some of these."""
-        if not kinds:
-            yield from self._backwards("rare", book, None)
-            return
-        found = [self._backwards("rare_of_kind", book, None, kind) for kind in kinds]
+        found = (
+            self._backwards("rare", book, _ENDLESS, kind=kind) for kind in kinds or [""]
+        )
         yield from merge(*found, key=attrgetter("number"), reverse=True)
 
     def open_charges(self) -> list[str]:
         """Return the ids of all charges that did not end, sorted."""
-        return [name for (name,) in self._ask("open_charges")]
+        found = [self._row(*columns) for columns in self._ask("open_charges")]
+        rows = (row for _, row, _ in found)
+        return sorted(r.id for r in rows if isinstance(r, Charge) and r.state == "open")
 
     def releases(self) -> list[tuple[Release, int | None]]:
         """Return every release with the length of its value, if it is kept."""
-        return [(Release(*row[:5]), row[5]) for row in self._ask("releases")]
+        found = [
+            (self._row(key, value)[1], size)
+            for key, value, size in self._ask("releases")
+        ]
+        return [(row, size) for row, size in found if isinstance(row, Release)]
 
     def page(self, book: str, number: int) -> list[tuple[Any, ...]]:
         """Return the next entries of a book after a number, as they are kept."""
@@ -86,10 +123,13 @@ class Questions(ABC):
 
     def kept(
         self, kind: str, above: str = "", limit: int = _PAGE
-    ) -> list[tuple[Any, ...]]:
-        """Return rows of a kind as they are kept, by their first column."""
-        found: list[tuple[Any, ...]]
-        found = self._ask(f"kept_{kind}", above=above, limit=limit).fetchall()
+    ) -> list[tuple[str, str, str | None]]:
+        """Return rows of a kind as they are kept, by their keys."""
+        first, below = prefixed(kind)
+        found: list[tuple[str, str, str | None]]
+        found = self._ask(
+            "kept", above=max(first, above), below=below, limit=limit
+        ).fetchall()
         return found
 
     def secret(self) -> bytes:
@@ -97,19 +137,23 @@ class Questions(ABC):
         ((text,),) = self._ask("secret").fetchall()
         return bytes.fromhex(text)
 
+    def _accounts(self, book: str) -> list[Key]:
+        above, below = prefixed("account", book)
+        return [
+            key_of_text(each) for (each,) in self._ask("keys", above=above, below=below)
+        ]
+
     def _backwards(
-        self, name: str, book: str, before: int | None, *kind: str
+        self, name: str, book: str, before: int, **kind: str
     ) -> Iterator[Entry]:
         while True:
-            asked: dict[str, Any] = {"book": book, "before": before, "limit": _PAGE}
-            if kind:
-                (asked["kind"],) = kind
+            asked = {"book": book, "before": before, "limit": _PAGE, **kind}
             found = self._ask(name, **asked).fetchall()
             for columns in found:
-                if columns[0] != book or kind not in ((), columns[2:3]):
+                if columns[0] != book or kind.get("kind", "") not in ("", columns[2]):
                     what = f"an entry of book {columns[0]!r} is among those of {book!r}"
                     raise damaged(what, self.place)
-                yield self._entry(columns[9] or "", columns)
+                yield self._entry(columns)
                 before = columns[1]
             if len(found) < _PAGE:
                 return
@@ -122,22 +166,36 @@ class Questions(ABC):
             raise damaged(what, self.place)
         return found[book, number].hash if number else ""
 
-    def _entries(self, wanted: list[tuple[str, int]]) -> dict[tuple[str, int], Entry]:
-        rows = self._ask("entries", wanted=json.dumps(wanted)) if wanted else []
-        return {(row[0], row[1]): self._entry(row[9], row) for row in rows}
-
-    def _entry(
-        self, previous: str, columns: tuple[Any, ...], read: ReadColumns = entry_of
-    ) -> Entry:
+    def _entry(self, columns: tuple[Any, ...], *, body: bool = True) -> Entry:
+        """Read an entry from its columns, its hash and the one before."""
+        read = entry_of if body else proof_of
         try:
-            return read(previous, Columns(*columns[:8]), columns[8])
+            return read(columns[9] or "", Columns(*columns[:8]), columns[8])
         except JournalError as error:
             what = f"entry {columns[1]} of book {columns[0]!r}: {error}"
             raise damaged(what, self.place) from error
+
+    def _row(self, text: str, value: str, output: str | None = None) -> Found:
+        key = key_of_text(text)
+        try:
+            return key, row_of(key, value), output
+        except JournalError as error:
+            raise damaged(str(error), self.place) from error
+
+    def _check_identity(self, found: tuple[str, int] | None) -> None:
+        """Refuse another ledger than the one that was opened."""
+        if found is None:
+            what = f"{self.place} is no ledger: its identity row is missing"
+            raise damaged(what, self.place)
+        ledger, needed = found
+        check_writer(self.place, needed)
+        if ledger != self.identity.ledger:
+            raise another_ledger(self.place, self.identity.ledger, ledger)
 
     @abstractmethod
     def _ask(self, name: str, **parameters: Any) -> Any:
         """Run a statement and return its rows."""
 
-    def _damaged(self, what: str) -> LedgerCorrupt:
-        return damaged(what, self.place)
+    @abstractmethod
+    def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
+        """Return those of some entries that are there; proofs lack their bodies."""

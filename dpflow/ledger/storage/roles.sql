@@ -36,43 +36,26 @@ REVOKE ALL ON ALL TABLES IN SCHEMA dpflow
 REVOKE ALL ON ALL TABLES IN SCHEMA dpflow FROM PUBLIC;
 GRANT USAGE ON SCHEMA dpflow TO dpflow_officer, dpflow_worker, dpflow_reader;
 
--- The reader: neither the releases' values nor the secret of their keys.
-GRANT SELECT ON dpflow.server, dpflow.book, dpflow.term, dpflow.account, dpflow.entry,
-    dpflow.charge, dpflow.run, dpflow.granted, dpflow.claim
+-- The reader: neither the releases' outputs nor the secret of their keys.
+GRANT SELECT ON dpflow.server, dpflow.entry
     TO dpflow_reader, dpflow_worker, dpflow_officer;
-GRANT SELECT (one, ledger_id, schema_version, min_writer, epoch, created_at,
-              environment)
+GRANT SELECT (one, ledger_id, schema_version, min_writer, created_at, environment)
     ON dpflow.ledger TO dpflow_reader;
-GRANT SELECT (key, charge, book, state, digest, xmin) ON dpflow.release TO dpflow_reader;
+GRANT SELECT (key, value, open, xmin) ON dpflow.row TO dpflow_reader;
 GRANT EXECUTE ON FUNCTION dpflow.value_of(text)
     TO dpflow_reader, dpflow_worker, dpflow_officer;
 
--- The worker: appends to the journal, and moves the rows that follow from it. It opens
--- and thaws nothing: triggers look at who writes such entries and such rows of books.
-GRANT SELECT ON dpflow.ledger, dpflow.release TO dpflow_worker, dpflow_officer;
-GRANT INSERT ON dpflow.book, dpflow.account, dpflow.entry, dpflow.charge,
-    dpflow.release, dpflow.run, dpflow.granted, dpflow.claim
-    TO dpflow_worker, dpflow_officer;
-GRANT UPDATE (number, hash, frozen, ran, terms) ON dpflow.book
-    TO dpflow_worker, dpflow_officer;
-GRANT UPDATE (entry, settled, held, overdrawn, told) ON dpflow.account
-    TO dpflow_worker, dpflow_officer;
-GRANT UPDATE (state, owner, places, held, added) ON dpflow.charge
-    TO dpflow_worker, dpflow_officer;
-GRANT UPDATE (charge, book, state, digest, value) ON dpflow.release
-    TO dpflow_worker, dpflow_officer;
-GRANT UPDATE (refused, halted, preflight, unheld) ON dpflow.run
-    TO dpflow_worker, dpflow_officer;
-GRANT UPDATE (most) ON dpflow.granted TO dpflow_worker, dpflow_officer;
-GRANT UPDATE (said) ON dpflow.claim TO dpflow_worker, dpflow_officer;
--- A trigger keeps settled releases; what can be deleted is a claim.
-GRANT DELETE ON dpflow.release TO dpflow_worker, dpflow_officer;
+-- The worker: appends to the journal, and moves the rows that follow from it. Triggers
+-- keep it from opening and thawing, and from what would go back; what can be deleted is
+-- the claim of a release.
+GRANT SELECT ON dpflow.ledger, dpflow.row TO dpflow_worker, dpflow_officer;
+GRANT INSERT ON dpflow.entry, dpflow.row TO dpflow_worker, dpflow_officer;
+GRANT UPDATE (value, output), DELETE ON dpflow.row TO dpflow_worker, dpflow_officer;
 GRANT EXECUTE ON FUNCTION dpflow.changed_meanwhile() TO dpflow_worker, dpflow_officer;
 
--- The officer: also terms, and the count of repairs.
-GRANT INSERT ON dpflow.term TO dpflow_officer;
-GRANT UPDATE (entry) ON dpflow.term TO dpflow_officer;
-GRANT UPDATE (epoch) ON dpflow.ledger TO dpflow_officer;
+-- The officer: also terms, what thaws a book, and the count of repairs.
+REVOKE ALL ON FUNCTION dpflow.is_officers() FROM dpflow_worker, dpflow_reader;
+GRANT EXECUTE ON FUNCTION dpflow.is_officers() TO dpflow_officer;
 
 -- The owner.
 GRANT CREATE, USAGE ON SCHEMA dpflow TO dpflow_owner;

@@ -156,6 +156,7 @@ class SqliteStorage:
                 if not self._line.take(turn, self._lock_seconds):
                     raise self._busy(within=True)
                 self._close_connection(self._lock_seconds)
+                self._file_lock.close()
             finally:
                 self._end(turn)
         finally:

@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from dpflow.exceptions import LedgerCorrupt
-from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.entry import Entry, columns_of, entry_of, proof_of
+from dpflow.ledger.entry import Entry, columns_of
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Changes, JournalError
+from dpflow.ledger.rows import Changes, JournalError, Key
 from dpflow.ledger.storage.base import (
     SCHEMA_VERSION,
     Identity,
     Place,
-    another_ledger,
     check_writer,
     damaged,
     first_edition,
 )
-from dpflow.ledger.storage.columns import columns_of_row, statements
-from dpflow.ledger.storage.loading import Loading, Part
+from dpflow.ledger.storage.loading import Found
 from dpflow.ledger.storage.questions import Questions
+from dpflow.ledger.storage.texts import (
+    key_text,
+    output_of,
+    row_of,
+    row_text,
+    statements,
+)
+
+T = TypeVar("T")
 
 #: Up to so many parameters a statement has a text of its own.
-_FEW = 8
+_FEW = 16
 #: Most entries or rows of one statement.
 _MANY = 256
-#: Parts of `load` that are asked by pairs.
-_PAIRS = ("load_gate", "load_term", "load_granted", "entries")
 
 
 class Tables(Questions):
@@ -47,74 +51,65 @@ class Tables(Questions):
     def __init__(
         self, connection: sqlite3.Connection, place: str, identity: Identity
     ) -> None:
-        self.place = place
-        self.identity = identity
+        super().__init__(place, identity)
         self.connection = connection
 
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked."""
-        loading = Loading(keys, self._rows, self._proved)
-        try:
-            return loading.state()
-        except (JournalError, *UNREADABLE) as error:
-            what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
-            raise damaged(what, self.place) from error
-        finally:
-            # What another ledger says of itself is no damage.
-            self._check_identity(loading.ledger)
+        return self._loaded(keys, self._rows, self._accounts, self._proved)
 
     def store(
         self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
     ) -> None:
         """Write entries, and the rows that follow from them."""
-        kinds: dict[str, list[Any]] = {
-            "entry": [(*columns_of(entry), entry.hash) for entry in entries]
-        }
-        for key, row in changes.items():
-            if row is None:
-                kinds.setdefault("drop_release", []).append(key[1:])
-            else:
-                kinds.setdefault(key[0], []).append(columns_of_row(row, values))
-        for kind, rows in kinds.items():
-            for some in _pieces(rows):
-                sql = _text(((kind, len(some)),))
-                self.connection.execute(sql, tuple(chain.from_iterable(some)))
+        told = [(*columns_of(entry), entry.hash) for entry in entries]
+        rows = [
+            (key_text(key), row_text(row), output_of(row, values))
+            for key, row in changes.items()
+            if row is not None
+        ]
+        gone = [(key_text(key),) for key, row in changes.items() if row is None]
+        for name, each in (
+            ("new_entries", told),
+            ("new_rows", rows),
+            ("drop_rows", gone),
+        ):
+            for some in _pieces(each):
+                values_of_all = tuple(chain.from_iterable(some))
+                self.connection.execute(_text(name, len(some)), values_of_all)
 
     def copy_to(self, target: sqlite3.Connection) -> None:
         """Copy the whole ledger, its log included, as this transaction sees it."""
         self.connection.backup(target)
 
-    def _check_identity(self, found: tuple[str, int] | None) -> None:
-        """Refuse another ledger than the one that was opened."""
-        if found is None:
-            return
-        ledger, needed = found
-        check_writer(self.place, needed)
-        if ledger != self.identity.ledger:
-            raise another_ledger(self.place, self.identity.ledger, ledger)
+    def _rows(self, keys: Collection[Key]) -> list[Found]:
+        """Return those of some rows that are there.
 
-    def _rows(self, parts: Sequence[Part]) -> list[tuple[Any, ...]]:
-        """Return the rows of several parts of `load`."""
-        shape: list[tuple[str, int]] = []
-        values: list[Any] = []
-        for name, given in parts:
-            padded = _padded(given)
-            shape.append((name, len(padded)))
-            values += chain.from_iterable(padded) if name in _PAIRS else padded
-        return self.connection.execute(_text(tuple(shape)), values).fetchall()
-
-    def _entries(self, wanted: list[Place]) -> dict[Place, Entry]:
-        return self._proved(set(wanted), set())
+        Where pages are out of order, SQLite's search ends at some other row and does
+        not look at its key again.
+        """
+        texts, found = {key_text(key): key for key in keys}, list[Found]()
+        for some in _pieces([*texts]):
+            told = self.connection.execute(_text("rows", len(some)), some).fetchall()
+            none, *identity = told[0] if told else ("",)
+            self._check_identity((identity[0], identity[1]) if none is None else None)
+            for text, value, output in told[1:]:
+                key = texts.get(text)
+                if key is None:
+                    what = f"another row came than the one that was asked for: {text}"
+                    raise JournalError(what)
+                found.append((key, row_of(key, value), output))
+        return found
 
     def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
         """Return those of some entries that are there; proofs lack their bodies."""
         found: dict[Place, Entry] = {}
         wanted = [*shown, *proofs]
-        for start in range(0, len(wanted), _MANY):
-            for columns in self._rows([("entries", wanted[start : start + _MANY])]):
+        for some in _pieces(wanted):
+            values = tuple(chain.from_iterable(some))
+            for columns in self.connection.execute(_text("entries", len(some)), values):
                 place = columns[:2]
-                read = entry_of if place in shown else proof_of
-                found[place] = self._entry(columns[9] or "", columns, read)
+                found[place] = self._entry(columns, body=place in shown)
         if not found.keys() <= set(wanted):
             what = "another entry came than the one that was asked for"
             raise damaged(what, self.place)
@@ -124,39 +119,28 @@ class Tables(Questions):
         return self.connection.execute(statements("sqlite")[name], parameters)
 
 
-def _padded(given: Sequence[Any]) -> Sequence[Any]:
-    """Repeat the last of many parameters, so that there are few different texts."""
-    if len(given) <= _FEW:
-        return given
-    size = 1 << (len(given) - 1).bit_length()
-    return [*given, *[given[-1]] * (size - len(given))]
-
-
-def _pieces(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _pieces(rows: Sequence[T]) -> Iterator[Sequence[T]]:
     """Cut many rows into pieces of few different lengths."""
-    start = 0
-    while start < len(rows):
-        rest = min(len(rows) - start, _MANY)
-        size = rest if rest <= _FEW else 1 << (rest.bit_length() - 1)
+    start, rest = 0, len(rows)
+    while rest:
+        size = rest if rest <= _FEW else min(_MANY, 1 << (rest.bit_length() - 1))
         yield rows[start : start + size]
-        start += size
+        start, rest = start + size, rest - size
+
+
+_GROUPS = re.compile(r"\((\(\?(?:, \?)*\))\)|\(\?\)")
 
 
 @cache
-def _text(parts: tuple[tuple[str, int], ...]) -> str:
-    """Return the statement that asks some parts, each for so many parameters."""
-    sql = statements("sqlite")
-    return "\nUNION ALL\n".join(_repeated(sql[name], size) for name, size in parts)
+def _text(name: str, size: int) -> str:
+    """Return a statement for so many parameters, or groups of them."""
 
+    def repeated(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return f"({', '.join('?' * size)})"
+        return ", ".join([found[1]] * size)
 
-_GROUPS = re.compile(r"\((\(\?(?:, \?)*\))\)")
-
-
-def _repeated(sql: str, size: int) -> str:
-    groups = _GROUPS.search(sql)
-    if groups is not None:
-        return sql.replace(groups[0], ", ".join([groups[1]] * size))
-    return sql.replace("(?)", f"({', '.join('?' * size)})")
+    return _GROUPS.sub(repeated, statements("sqlite")[name])
 
 
 def make_tables(

@@ -10,46 +10,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from operator import itemgetter
 from typing import Any
 
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.entry import Entry, columns_of, entry_of, proof_of
+from dpflow.ledger.entry import Entry, columns_of
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Changes, Epoch, JournalError, Rows, epoch_of
-from dpflow.ledger.storage.base import Identity, Place, another_ledger, check_writer
-from dpflow.ledger.storage.columns import columns_of_row, statements
-from dpflow.ledger.storage.loading import Loading, Part
+from dpflow.ledger.rows import EPOCH, Book, Changes, Key, Rows
+from dpflow.ledger.storage.base import Identity, Place
+from dpflow.ledger.storage.loading import Found
 from dpflow.ledger.storage.questions import Questions
 from dpflow.ledger.storage.server import Durable, Server
+from dpflow.ledger.storage.texts import (
+    key_of_text,
+    key_text,
+    output_of,
+    row_of,
+    row_text,
+    statements,
+)
 from dpflow.ledger.storage.wire import Answer, Wire
 
 _Columns = tuple[Any, ...]
 
 #: How often a load begins anew because what it leads to moved before it was locked.
 _LOADS = 5
-#: Kinds of rows that nearly every charge writes, and those that few do.
-_OFTEN = ("book", "account", "charge", "release", "granted")
-_SELDOM = ("term", "run", "claim")
-#: Where a row's version is, for what no book's lock keeps.
-_VERSION = 13
-
-# A UNION has numbers and texts in columns of their own: numbers from 1, texts from 5.
-_IN_ORDER: Mapping[str, itemgetter[Any]] = {
-    "epoch": itemgetter(0, 1, 5, 2),
-    "book": itemgetter(0, 5, 1, 6, 7, 8, 2, 3, 4),
-    "term": itemgetter(0, 5, 1, 2),
-    "account": itemgetter(0, 5, 6, 1, 7, 8, 2, 9),
-    "charge": itemgetter(0, 5, 6, 7, 8, 9, 10, 11, 12, 1),
-    "release": itemgetter(0, 5, 6, 7, 8, 9, 10),
-    "run": itemgetter(0, 5, 6, 7, 8, 9),
-    "granted": itemgetter(0, 5, 6, 7),
-    "claim": itemgetter(0, 5, 6),
-    "entry": itemgetter(5, 1, 6, 7, 8, 9, 10, 11, 12),
-}
 
 
 class Snapshot(Questions):
@@ -64,9 +50,8 @@ class Snapshot(Questions):
     begin = ("begin_reading", b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
     def __init__(self, wire: Wire, server: Server, identity: Identity) -> None:
-        self.place = server.place
+        super().__init__(server.place, identity)
         self._server = server
-        self._identity = identity
         self._wire = wire
         self._sql = _statements()
         wire.send(*self.begin)
@@ -82,48 +67,46 @@ class Snapshot(Questions):
         self._wire.wait()
 
     def _state(self, keys: Keys, found: list[_Columns]) -> State:
-        """Return what one trip brought, checked."""
-        entries = {(row[5], row[1]): row for row in found if row[0] == "entry"}
-        rows = [_IN_ORDER[row[0]](row) for row in found if row[0] != "entry"]
+        """Return what one trip brought, checked; what it has not is not there."""
+        self._check([row for row in found if row[0] == "ledger"])
+        rows = {key_of_text(row[1]): row for row in found if row[0] == "row"}
+        entries = {(row[1], int(row[2])): row for row in found if row[0] == "entry"}
 
-        def ask(_: Sequence[Part]) -> list[_Columns]:
-            """Return all rows, once: what they do not have is not there."""
-            told = rows[:]
-            rows.clear()
-            return told
+        def read(wanted: Collection[Key]) -> Iterable[Found]:
+            for key in wanted:
+                if key in rows:
+                    _, _, value, output, *_ = rows[key]
+                    row = row_of(key, value)
+                    # A book without an entry is there to be locked.
+                    if not isinstance(row, Book) or row.number:
+                        yield key, row, output
 
-        def read(shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
+        def proved(shown: set[Place], proofs: set[Place]) -> Mapping[Place, Entry]:
             return {
-                place: self._entry(
-                    entries[place][13],
-                    _IN_ORDER["entry"](entries[place]),
-                    entry_of if place in shown else proof_of,
+                (book, number): self._entry(
+                    (book, number, *entries[book, number][3:]),
+                    body=(book, number) in shown,
                 )
-                for place in entries.keys() & (shown | proofs)
+                for book, number in entries.keys() & (shown | proofs)
             }
 
-        self._check([row for row in found if row[0] == "epoch"])
-        try:
-            return Loading(keys, ask, read).state()
-        except (JournalError, *UNREADABLE) as error:
-            what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
-            raise self._damaged(what) from error
+        def accounts(book: str) -> Iterable[Key]:
+            return [
+                k for k in rows if k[0] == "account" and k[1].startswith(f"{book}#")
+            ]
+
+        return self._loaded(keys, read, accounts, proved)
 
     def _check(self, rows: Sequence[_Columns]) -> None:
         """Refuse another ledger than the one that was opened."""
-        if len(rows) != 1:
-            what = f"{self.place} is no ledger: its identity row is missing"
-            raise self._damaged(what)
-        (row,) = rows
-        check_writer(self.place, row[2])
-        if row[5] != self._identity.ledger:
-            raise another_ledger(self.place, self._identity.ledger, row[5])
+        self._check_identity((rows[0][1], int(rows[0][2])) if len(rows) == 1 else None)
 
-    def _entries(self, wanted: list[Place]) -> dict[Place, Entry]:
+    def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
+        wanted = [*shown, *proofs]
         books = _array(book for book, _ in wanted)
         numbers = _array(str(number) for _, number in wanted)
         found = self._ask("entries", books=books, numbers=numbers)
-        return {(row[0], row[1]): self._entry(row[9], row) for row in found}
+        return {row[:2]: self._entry(row, body=row[:2] in shown) for row in found}
 
     def _send(self, name: str, **values: object) -> Answer:
         sql, names = self._sql[name]
@@ -148,9 +131,8 @@ class Trips(Snapshot):
     def __init__(self, wire: Wire, server: Server, identity: Identity) -> None:
         super().__init__(wire, server, identity)
         self.stored = False
-        self._locked: set[str] | None = None
+        self._locked: set[Key] | None = None
         self._versions: set[str] = set()
-        self._epoch = 0
         self._ending: Answer | None = None
 
     def load(self, keys: Keys) -> State:
@@ -160,8 +142,7 @@ class Trips(Snapshot):
             found = self._behind_locks(asked, keys)
             state = self._state(keys, found)
             if self._holds(keys, state.rows):
-                self._versions |= {row[_VERSION] for row in found if row[0] != "entry"}
-                self._epoch = epoch_of(state.rows)
+                self._versions |= {row[4] for row in found if row[0] == "row"}
                 return state
             # Locks are taken in one order only, and so all of them anew.
             self._wire.send("rollback", b"ROLLBACK")
@@ -186,7 +167,7 @@ class Trips(Snapshot):
         load = self._send("load", **asked)
         self.wait()
         if locks is not None:
-            self._locked = {name for (name,) in locks.fetchall()}
+            self._locked = {key_of_text(text) for (text,) in locks.fetchall()}
         return load.fetchall()
 
     def _holds(self, keys: Keys, rows: Rows) -> bool:
@@ -194,18 +175,20 @@ class Trips(Snapshot):
 
         A charge may have been made meanwhile, or a run taken over by another one.
         """
-        needed = {*keys.books, *keys.whole, *(k[1] for k in rows if k[0] == "book")}
+        named = {("book", name) for name in (*keys.books, *keys.whole)}
+        needed = named | {key for key in rows if key[0] == "book"}
         return needed <= (self._locked or set())
 
     def _check(self, rows: Sequence[_Columns]) -> None:
         super()._check(rows)
-        ((_, _, _, timeline, pinned, _, identifier, *told),) = rows
-        commit, fsync, full_pages, recovers = told[:4]
+        ((_, _, _, timeline, pinned, identifier, *told, _),) = rows
+        commit, fsync, full_pages, recovers = told
         self._server.check_durable(
             Durable(commit, fsync, full_pages, recovers == "true")
         )
-        found = (self._wire.system_identifier, timeline)
-        self._server.check_pinned((identifier, pinned), found)
+        found = (self._wire.system_identifier, int(timeline))
+        known = (identifier, None if pinned is None else int(pinned))
+        self._server.check_pinned(known, found)
 
     def store(
         self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
@@ -214,27 +197,23 @@ class Trips(Snapshot):
         if not entries:
             return
         held = self._locked or set()
-        if self.stored or not all(entry.book in held for entry in entries):
+        if self.stored or not all(("book", entry.book) in held for entry in entries):
             msg = "a transaction stores once, and only entries of books that it locked"
             raise ValueError(msg)
         self.stored = True
-        versions = f"{{{','.join(filter(None, self._versions))}}}"
-        kinds: dict[str, list[_Columns]] = {name: [] for name in (*_OFTEN, *_SELDOM)}
-        for key, row in changes.items():
-            if row is None:
-                self._send("drop_release", key=key[1], versions=versions)
-            elif isinstance(row, Epoch):
-                self._send("epoch", epoch=row.number, before=self._epoch)
-            else:
-                kinds[key[0]].append(columns_of_row(row, values))
-        for kind in _SELDOM:
-            if kinds[kind]:
-                rows = json.dumps(kinds[kind])
-                more = {} if kind == "term" else {"versions": versions}
-                self._send(kind, rows=rows, **more)
-        often = {kind: json.dumps(kinds[kind]) for kind in _OFTEN}
-        told = json.dumps([(*columns_of(entry), entry.hash) for entry in entries])
-        self._send("store", entry=told, versions=versions, **often)
+        rows = [
+            (key_text(key), row_text(row), output_of(row, values))
+            for key, row in changes.items()
+            if row is not None
+        ]
+        told = [(*columns_of(entry), entry.hash) for entry in entries]
+        self._send(
+            "store",
+            entries=json.dumps(told),
+            rows=json.dumps(rows),
+            gone=_array(key_text(key) for key, row in changes.items() if row is None),
+            versions=_array(self._versions),
+        )
 
     def commit(self) -> None:
         """Ask to commit what was stored; the answer comes when the wire ends."""
@@ -260,25 +239,30 @@ class Trips(Snapshot):
 
 
 def _asked(keys: Keys) -> dict[str, object]:
-    """Return the parameters of `load`."""
+    """Return the parameters of `load`: keys as their texts."""
+    books = dict.fromkeys((*keys.books, *keys.whole))
     gates = [
         (book, f"/{place}" if place else "")
         for book, places in keys.gates.items()
         for place in places
     ]
+    charges = [key_text(("charge", name)) for name in keys.charges]
+    releases = [key_text(("release", name)) for name in keys.releases]
+    runs = [key_text(("run", name)) for name in keys.runs]
+    granted = [key_text(("granted", *pair)) for pair in keys.granted]
+    claims = [key_text(("claim", name)) for name in keys.claims]
     return {
-        "books": _array([*keys.books, *keys.whole]),
-        "gate_books": _array([book for book, _ in gates]),
-        "gate_places": _array([place for _, place in gates]),
-        "charges": _array(keys.charges),
-        "releases": _array(keys.releases),
-        "runs": _array(keys.runs),
-        "granted_books": _array([book for book, _ in keys.granted]),
-        "granted_steps": _array([step for _, step in keys.granted]),
-        "claims": _array(keys.claims),
+        "books": _array(key_text(("book", name)) for name in books),
+        "blanks": _array(row_text(Book(name)) for name in books),
+        "keys": _array((*releases, *runs, *granted, *claims, key_text(EPOCH))),
+        "charges": _array(charges),
+        "releases": _array(releases),
+        "runs": _array(runs),
+        "gate_books": _array(key_text(("book", book)) for book, _ in gates),
+        "gate_places": _array(place for _, place in gates),
         "whole": _array(keys.whole),
-        "entry_books": _array([book for book, _ in keys.entries]),
-        "entry_numbers": _array([str(number) for _, number in keys.entries]),
+        "entry_books": _array(book for book, _ in keys.entries),
+        "entry_numbers": _array(str(number) for _, number in keys.entries),
         "reach": int(keys.reach),
     }
 
@@ -289,7 +273,7 @@ def _array(texts: Iterable[str]) -> str:
     return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
 
 
-_PARAMETER = re.compile(r"%\((\w+)\)s")
+_PARAMETER = re.compile(r":(\w+)")
 
 
 @cache

@@ -13,10 +13,9 @@ from dpflow.ledger.views.refusals import count_refusals, refusal_of_run, refusal
 from dpflow.ledger.views.reservations import open_reservations
 from dpflow.ledger.views.terms import terms
 from dpflow.ledger.views.unusual import unusual, unusual_steps
-from dpflow.ledger.views.usage import account_usage, usage
+from dpflow.ledger.views.usage import usage
 
 __all__ = [
-    "account_usage",
     "accounts",
     "alerts",
     "count_refusals",

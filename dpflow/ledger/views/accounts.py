@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dpflow.accounting.tally import Tally
@@ -72,13 +72,25 @@ def gates_of_book(state: State, book: str) -> list[Gate]:
     return [_standing(state, name, newest) for name in sorted(names)]
 
 
+def current_gates(state: State, book: str) -> dict[str, Gate]:
+    """Return the gates of a book's newest term, by the ids of their accounts.
+
+    Args:
+        state: With every term and account of the book.
+        book: Its name.
+    """
+    newest = state.book(book).terms
+    gates = gates_of_book(state, book)
+    return {gate.id: gate for gate in gates if term_of(gate.id) == newest}
+
+
 def _standing(state: State, name: str, newest: int) -> Gate:
     gate = gate_of(state, name, 1)
     if gate.state == "frozen" and term_of(name) != newest:
         # What is frozen is the term that governs.
         row = state.account(name)
         overdrawn = row is not None and row.overdrawn
-        return replace(gate, state="overdrawn" if overdrawn else "open")
+        return gate._replace(state="overdrawn" if overdrawn else "open")
     return gate
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dpflow.exceptions import BudgetExhausted
-from dpflow.ledger.decision.terms import newest
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
@@ -32,7 +31,7 @@ def halts(ledger: Ledger, dataset: str) -> dict[str | None, Halt]:
         for flow, each in last.items():
             if _granted_since(reading, dataset, flow, each):
                 continue
-            term = newest(state, each.dataset)
+            term = state.newest(each.dataset)
             current = term is not None and term.number == each.term
             found[flow] = Halt(flow=flow, refusal=each, current=current)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from dpflow.ledger.model import Keys, State
 from dpflow.ledger.records import Entry
 from dpflow.ledger.rows import Amounts
 from dpflow.ledger.storage.base import Reading
-from dpflow.ledger.views.said import body_of, made_by
+from dpflow.ledger.views.said import told
 from dpflow.policy_population import PREFIX
 
 #: Entries that a person decided on: no charge and no refusal of a step.
@@ -49,6 +49,10 @@ def history(
 ) -> list[Entry]:
     """Return the newest lines of the journals, newest first.
 
+    Those of one dataset come in the order of its journal. Between datasets there is no
+    other order than that of the labels that their writers' clocks gave; where these
+    agree, one dataset's come after another's, by its name.
+
     Args:
         ledger: The ledger to read.
         dataset: Only of this dataset or population.
@@ -58,10 +62,10 @@ def history(
     with ledger.storage.read() as reading:
         books = _books(reading, dataset)
         state = reading.load(Keys(whole=tuple(books)))
-        told = (_told(reading.newest(book), state, book) for book in books)
+        every = (_lines(reading.newest(book), state, book) for book in books)
         lines = (
             line
-            for line in merge(*told, key=_when, reverse=True)
+            for line in merge(*every, key=_when, reverse=True)
             if kind in (None, split(line.account)[2])
         )
         return list(_written(reading, state, list(islice(lines, limit))))
@@ -80,11 +84,11 @@ def decisions(ledger: Ledger, dataset: str | None = None) -> list[Entry]:
     with ledger.storage.read() as reading:
         books = _books(reading, dataset)
         state = reading.load(Keys(whole=tuple(books)))
-        told = (
-            _told(reading.rare(book, *_DECIDED), state, book, once=True)
+        every = (
+            _lines(reading.rare(book, *_DECIDED), state, book, once=True)
             for book in books
         )
-        lines = _once(merge(*told, key=_when, reverse=True))
+        lines = _once(merge(*every, key=_when, reverse=True))
         return list(_written(reading, state, lines))
 
 
@@ -93,8 +97,8 @@ def _once(lines: Iterable[_Line]) -> list[_Line]:
     found: dict[tuple[object, ...], _Line] = {}
     for line in lines:
         entry = line.entry
-        told = (entry.body.get(name) for name in ("who", "because", "evidence_sha256"))
-        same = (entry.kind, entry.charge, entry.at, *told)
+        why = (entry.body.get(name) for name in ("who", "because", "evidence_sha256"))
+        same = (entry.kind, entry.charge, entry.at, *why)
         if entry.kind not in _SPREAD:
             same = (*same, entry.book)
         if same not in found or not entry.book.startswith(PREFIX):
@@ -106,12 +110,12 @@ def _books(reading: Reading, dataset: str | None) -> list[str]:
     return reading.books() if dataset is None else [dataset]
 
 
-def _when(line: _Line) -> tuple[str, int]:
+def _when(line: _Line) -> tuple[str, str, int]:
     # Between journals there is no other order than that of their labels.
-    return line.entry.at, line.entry.number
+    return line.entry.at, line.entry.book, line.entry.number
 
 
-def _told(
+def _lines(
     entries: Iterable[Journaled], state: State, book: str, *, once: bool = False
 ) -> Iterator[_Line]:
     """Yield the lines of a book's entries.
@@ -134,14 +138,12 @@ def _told(
 
 
 def _written(reading: Reading, state: State, lines: Sequence[_Line]) -> Iterator[Entry]:
-    made = made_by(reading, (line.entry for line in lines))
-    for line in lines:
-        yield _entry(reading, line, gate_of(state, line.account, 1).rule, made)
+    bodies = told(reading, (line.entry for line in lines))
+    for line, (_, body) in zip(lines, bodies, strict=True):
+        yield _entry(reading, line, gate_of(state, line.account, 1).rule, body)
 
 
-def _entry(
-    reading: Reading, line: _Line, rule: Rule, made: Mapping[str, Mapping[str, Any]]
-) -> Entry:
+def _entry(reading: Reading, line: _Line, rule: Rule, body: dict[str, Any]) -> Entry:
     journaled, account = line
     posting = journaled.postings.get(account)
     zero = rule.zero().amounts
@@ -149,7 +151,6 @@ def _entry(
         amount, (settled, held) = zero, _sums_before(reading, line, zero)
     else:
         amount, settled, held = posting
-    body = body_of(journaled, made)
     return Entry(
         account=account,
         seq=journaled.number,

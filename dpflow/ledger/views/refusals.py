@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
+from operator import attrgetter
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.decision.gates import split
@@ -81,7 +82,8 @@ def _newest(reading: Reading) -> Iterator[Entry]:
     books: list[Iterable[Entry]] = [
         reading.rare(book, "refuse") for book in reading.books()
     ]
-    return merge(*books, key=lambda entry: (entry.at, entry.number), reverse=True)
+    # Between journals there is no other order than that of their labels.
+    return merge(*books, key=attrgetter("at", "book", "number"), reverse=True)
 
 
 def _view(entry: Entry) -> RefusalView:

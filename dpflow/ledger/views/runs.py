@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from dpflow.accounting.costs import Cost, cost_from_description
@@ -14,9 +15,9 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach, State
-from dpflow.ledger.rows import Charge, Term, name_of_term
+from dpflow.ledger.rows import Term, name_of_term
 from dpflow.ledger.storage.base import Reading
-from dpflow.ledger.views.accounts import gates_of_book, term_of
+from dpflow.ledger.views.accounts import current_gates
 from dpflow.ledger.views.said import drawn_from, openings
 from dpflow.ledger.views.unusual import RECENT
 from dpflow.policy_population import PREFIX
@@ -30,6 +31,8 @@ class RunStep:
         reservation: Id of its charge.
         description: What was reserved, as the journal keeps it.
         reported: How it came out, if it told: sub-steps that ran, or a cell.
+        datasets: What it read.
+        partitions: Which parts of a divided dataset it read.
         key: Its release key for people, or "".
         failed: Whether its body ended by an exception.
         ended: Whether the charge is settled or forfeited.
@@ -41,6 +44,8 @@ class RunStep:
     reported: Outcome | None
     key: str
     failed: bool
+    datasets: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
     ended: bool = False
 
     @property
@@ -151,18 +156,6 @@ def dataset_runs(
     )
 
 
-def current_gates(state: State, book: str) -> dict[str, Gate]:
-    """Return the gates of a book's newest term, by the ids of their accounts.
-
-    Args:
-        state: With every term and account of the book.
-        book: Its name.
-    """
-    newest = state.book(book).terms
-    gates = gates_of_book(state, book)
-    return {gate.id: gate for gate in gates if term_of(gate.id) == newest}
-
-
 def _of_term(reading: Reading, term: Term, start: int) -> Iterator[Entry]:
     """Yield the entries after a number that move accounts of a term, oldest first."""
     number = str(term.number)
@@ -180,12 +173,18 @@ def _refused(reading: Reading, facts: Iterable[_Facts]) -> set[str]:
 
 @dataclass(slots=True)
 class _Facts:
-    """What the journal of the whole dataset says of a run."""
+    """What the journal of a whole dataset says of a run.
+
+    Attributes:
+        whole: Whether all of it was read, and none of it was lost.
+        last: When its newest entry was written; a label.
+    """
 
     flow: str | None
     id: str | None
     at: str
     whole: bool
+    last: str = ""
     deployment: str | None = None
     steps: dict[str, RunStep] = field(default_factory=dict)
     #: Whether each of its preflights was sealed.
@@ -223,11 +222,15 @@ class _Facts:
             reported=None,
             key=str(body.get("release_key") or ""),
             failed=False,
+            datasets=tuple(body.get("datasets") or ()),
+            partitions=tuple(body.get("partitions") or ()),
         )
 
     def end(self, charge: str, kind: str, body: Mapping[str, Any]) -> None:
         """Note how a step or a preflight ended."""
         step = self.steps.get(charge)
+        # Nobody knows what became of it.
+        self.whole = self.whole and kind != "forfeit"
         if kind == "seal":
             self.preflights[charge] = True
             self.whole = self.whole and body.get("outcome") != "failed"
@@ -260,13 +263,56 @@ def _facts(entries: Iterable[Entry], sure: int) -> list[_Facts]:
                 ),
             )
             facts.begin(charge, body)
+            facts.last = max(facts.last, entry.at)
             begun[charge] = facts
             around = begun.get(drawn_from(body) or "")
             if around is not None and around is not facts:
                 around.lent.append(charge)
         elif charge in begun and KINDS[entry.kind].ends:
-            begun[charge].end(charge, entry.kind, body)
+            facts = begun[charge]
+            facts.end(charge, entry.kind, body)
+            facts.last = max(facts.last, entry.at)
     return list(found.values())
+
+
+# The last run of a flow
+
+
+def last_costs(ledger: Ledger, flow: str, *, but: str) -> list[RunStep]:
+    """Return the steps of a flow's last completed run; none if there was no such run.
+
+    A run is completed if it met no refusal, every charge was settled, and a step that
+    failed was run again to its end. A release that it replayed cost nothing.
+
+    Args:
+        ledger: The ledger to read.
+        flow: Name of the flow, as policies name it.
+        but: Id of a run to pass over: the one that asks.
+    """
+    runs: dict[str, list[_Facts]] = {}
+    with ledger.storage.read() as reading:
+        for book in reading.books():
+            entries = list(islice(reading.newest(book), RECENT))[::-1]
+            cut = bool(entries) and entries[0].number > 1
+            # What was first seen in the older half may have begun before it.
+            sure = entries[len(entries) // 2].number if cut else 0
+            for run in _facts(entries, sure):
+                if run.flow == flow and run.id not in (None, but):
+                    runs.setdefault(str(run.id), []).append(run)
+        refused = _refused(reading, [each[0] for each in runs.values()])
+    ran = [parts for name, parts in runs.items() if name not in refused]
+    for parts in sorted(ran, key=lambda each: max(p.last for p in each), reverse=True):
+        steps = {name: step for part in parts for name, step in part.steps.items()}
+        done = [step for step in steps.values() if step.ended and not step.failed]
+        failed = {step.name for step in steps.values() if step.failed}
+        if (
+            all(part.whole and all(part.preflights.values()) for part in parts)
+            and all(step.ended for step in steps.values())
+            and failed <= {step.name for step in done}
+            and done
+        ):
+            return done
+    return []
 
 
 # What one run did
@@ -278,15 +324,16 @@ def run_charges(ledger: Ledger, run: FlowRun) -> dict[str, RunCharge]:
     with ledger.storage.read() as reading:
         charges = (*names, *run.lent)
         state = reading.load(Keys(charges=charges, reach=Reach.ENTRIES))
-    found = [charge for name in names if (charge := state.charge(name)) is not None]
-    entries = [*_entries(state, found), *_drawn(state, run.lent)]
+    entries = [*_entries(state, names, ends=True)]
+    # What other runs drew of its preflights is theirs when it ends.
+    entries += _entries(state, run.lent, ends=False)
     traces: dict[str, _Trace] = {}
     for entry in sorted(entries, key=lambda each: each[:2]):
         for account, posting in entry.postings.items():
             zero = Tally((0,) * len(posting.amount))
             trace = traces.setdefault(account, _Trace(zero))
             trace.add(entry, Tally(posting.amount), own=entry.charge in names)
-    for charge in found:
+    for charge in filter(None, map(state.charge, names)):
         # Raised by hand, after its end whenever that was.
         for account, amount in charge.added.items():
             traces[account].post(Tally(amount))
@@ -296,23 +343,17 @@ def run_charges(ledger: Ledger, run: FlowRun) -> dict[str, RunCharge]:
     }
 
 
-def _entries(state: State, charges: Iterable[Charge]) -> Iterator[Entry]:
-    """Yield the entries that began and ended charges, in any order."""
-    for charge in charges:
-        for book in charge.places:
-            yield state.made(charge, book)
-            ended = state.ended(charge, book)
-            if ended is not None:
-                yield ended
-
-
-def _drawn(state: State, charges: Iterable[str]) -> Iterator[Entry]:
-    """Yield the entries that reserved charges of other runs."""
+def _entries(state: State, charges: Iterable[str], *, ends: bool) -> Iterator[Entry]:
+    """Yield the entries that began charges and, if so said, ended them."""
     for name in charges:
         charge = state.charge(name)
-        for book in () if charge is None else charge.places:
-            assert charge is not None
+        if charge is None:
+            continue
+        for book in charge.places:
             yield state.made(charge, book)
+            ended = state.ended(charge, book) if ends else None
+            if ended is not None:
+                yield ended
 
 
 @dataclass(slots=True)

@@ -6,7 +6,8 @@ cost it was; people read both as one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from dpflow.ledger.entry import Entry
@@ -17,51 +18,55 @@ from dpflow.ledger.storage.base import Reading
 
 #: Kinds of entries that say all there is to say, though they name a charge.
 _WHOLE = ("reserve", "refuse")
-#: So many charges are looked up at once.
+#: So many entries are looked at together.
 _PAGE = 500
 
 
-def made_by(reading: Reading, entries: Iterable[Entry]) -> dict[str, Mapping[str, Any]]:
-    """Return what began the charges that entries end or raise, by charge.
+def told(
+    reading: Reading, entries: Iterable[Entry]
+) -> Iterator[tuple[Entry, dict[str, Any]]]:
+    """Yield entries with what each says, and what the beginning of its charge said.
 
     Args:
         reading: The ledger.
-        entries: Any; those among them that begin a charge are not looked up.
+        entries: Any, in any order.
     """
+    rest = iter(entries)
+    while page := list(islice(rest, _PAGE)):
+        made = _made(reading, page)
+        for entry in page:
+            yield entry, _body(entry, made)
+
+
+def _made(reading: Reading, entries: Iterable[Entry]) -> dict[str, Mapping[str, Any]]:
+    """Return what began the charges that entries end or raise, by charge."""
     found: dict[str, Mapping[str, Any]] = {}
-    unknown: dict[str, None] = {}
+    named: dict[str, None] = {}
     for entry in entries:
         if entry.charge is not None and entry.kind == "reserve":
             found[entry.charge] = entry.body
         elif entry.charge is not None and entry.kind not in _WHOLE:
-            unknown[entry.charge] = None
-    wanted = [charge for charge in unknown if charge not in found]
-    for start in range(0, len(wanted), _PAGE):
-        page = tuple(wanted[start : start + _PAGE])
-        state = reading.load(Keys(charges=page, reach=Reach.ENTRIES))
-        for name in page:
+            named[entry.charge] = None
+    unknown = tuple(charge for charge in named if charge not in found)
+    if unknown:
+        state = reading.load(Keys(charges=unknown, reach=Reach.ENTRIES))
+        for name in unknown:
             charge = state.charge(name)
             if charge is not None:
                 found[name] = state.made(charge, next(iter(charge.places))).body
     return found
 
 
-def body_of(entry: Entry, made: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what an entry says, with what the beginning of its charge said.
-
-    Args:
-        entry: The entry.
-        made: What began its charge, by charge.
-    """
+def _body(entry: Entry, made: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     if entry.kind == "open":
         return {"because": entry.body["term"]["because"], **entry.body}
     first = None if entry.kind in _WHOLE else made.get(entry.charge or "")
     if first is None:
         return dict(entry.body)
-    told = told_anew(first, entry.body)
+    body = told_anew(first, entry.body)
     if entry.kind == "amend":
-        told["reserved_cost"] = first["cost"]
-    return told
+        body["reserved_cost"] = first["cost"]
+    return body
 
 
 def drawn_from(body: Mapping[str, Any]) -> str | None:

@@ -16,9 +16,8 @@ from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.rows import Amounts
-from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.views.accounts import gates_of_book, term_of
-from dpflow.ledger.views.said import body_of, drawn_from, made_by, openings
+from dpflow.ledger.views.said import drawn_from, openings, told
 
 _HAVE_BUDGETS = ("dataset", "partition", "population")
 
@@ -86,43 +85,15 @@ def spending(
             for gate in gates_of_book(state, dataset)
             if term_of(gate.id) == number and split(gate.id)[2] in _HAVE_BUDGETS
         }
-        _follow(reading, spent, dataset, opening.number)
+        entries = reading.after(dataset, opening.number)
+        moved = (each for each in entries if spent.keys() & each.postings.keys())
+        for entry, body in told(reading, moved):
+            for name in spent.keys() & entry.postings.keys():
+                amount = entry.postings[name].amount
+                charged = _Charged(amount, entry.at, entry.writer, body)
+                spent[name].note(entry, charged)
     found = [each for account in spent.values() for each in account.spendings()]
     return sorted(found, key=lambda each: (-each.used_fraction, each.group))
-
-
-def _follow(
-    reading: Reading, spent: Mapping[str, _Account], book: str, start: int
-) -> None:
-    """Add up the entries of a book after a number."""
-    made: dict[str, Mapping[str, Any]] = {}
-    raised: list[Entry] = []
-    for entry in reading.after(book, start):
-        if entry.kind == "reserve" and entry.charge is not None:
-            made[entry.charge] = entry.body
-        elif entry.kind == "amend" and entry.charge not in made:
-            raised.append(entry)
-            continue
-        _note(spent, entry, made)
-        if KINDS[entry.kind].ends and entry.charge is not None:
-            made.pop(entry.charge, None)
-    # Of charges that had ended, or began before; a sum has no order.
-    made = made_by(reading, raised)
-    for entry in raised:
-        _note(spent, entry, made)
-
-
-def _note(
-    spent: Mapping[str, _Account], entry: Entry, made: Mapping[str, Mapping[str, Any]]
-) -> None:
-    accounts = [name for name in entry.postings if name in spent]
-    if not accounts:
-        return
-    body = body_of(entry, made)
-    for name in accounts:
-        amount = entry.postings[name].amount
-        told = _Charged(amount, entry.at, entry.writer, body)
-        spent[name].note(entry, told)
 
 
 @dataclass(slots=True)
@@ -144,34 +115,37 @@ class _Account:
     held: dict[str, _Charged] = field(default_factory=dict)
     groups: dict[tuple[str, ...], _Group] = field(default_factory=dict)
 
-    def note(self, entry: Entry, told: _Charged) -> None:
+    def note(self, entry: Entry, charged: _Charged) -> None:
         """Follow one entry."""
         kind = KINDS[entry.kind]
         if entry.kind == "reserve":
-            self.held[str(entry.charge)] = told
-            drawn = drawn_from(told.body) or ""
+            self.held[str(entry.charge)] = charged
+            drawn = drawn_from(charged.body) or ""
             if drawn in self.held:
                 whole = self.held[drawn]
-                rest = tuple(map(sub, whole.amount, told.amount))
+                rest = tuple(map(sub, whole.amount, charged.amount))
                 self.held[drawn] = whole._replace(amount=rest)
         elif kind.ends:
             self.held.pop(str(entry.charge), None)
         if kind.settles:
-            self.add(told)
+            self.add(charged)
 
-    def add(self, told: _Charged) -> None:
+    def add(self, charged: _Charged) -> None:
         """Add what was charged to the group that it belongs to."""
-        name = tuple(GROUPS[each](told) for each in self.by)
+        name = tuple(GROUPS[each](charged) for each in self.by)
         zero = self.gate.rule.zero()
-        group = self.groups.setdefault(name, _Group(zero, 0, told.at, told.at))
-        group.total = group.total + Tally(told.amount)
+        group = self.groups.setdefault(name, _Group(zero, 0, charged.at, charged.at))
+        group.total = group.total + Tally(charged.amount)
         group.charges += 1
-        group.first, group.last = min(group.first, told.at), max(group.last, told.at)
+        group.first, group.last = (
+            min(group.first, charged.at),
+            max(group.last, charged.at),
+        )
 
     def spendings(self) -> list[Spending]:
         """Return what each group used, with what is held."""
-        for told in self.held.values():
-            self.add(told)
+        for charged in self.held.values():
+            self.add(charged)
         rule = self.gate.rule
         if not isinstance(rule, Filter):
             return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpflow.ledger.decision.applying import term_views
-from dpflow.ledger.decision.terms import agrees, may_be_replaced, newest
+from dpflow.ledger.decision.terms import agrees, may_be_replaced
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.records import TermView
@@ -17,15 +17,10 @@ def terms(ledger: Ledger, dataset: str) -> list[TermView]:
     return list(term_views(book_state(ledger, dataset), dataset))
 
 
-def all_terms(ledger: Ledger, dataset: str) -> list[Term]:
-    """Return what the ledger holds of each term of a dataset, oldest first."""
-    return book_state(ledger, dataset).terms(dataset)
-
-
 def newest_term(ledger: Ledger, dataset: str) -> Term | None:
     """Return the term that governs a dataset; None if nothing was applied yet."""
     with ledger.storage.read() as reading:
-        return newest(reading.load(Keys(books=(dataset,))), dataset)
+        return reading.load(Keys(books=(dataset,))).newest(dataset)
 
 
 def book_state(ledger: Ledger, dataset: str) -> State:
@@ -48,5 +43,5 @@ def is_replaceable(state: State, dataset: str) -> bool:
         state: With the book of the dataset and its newest term.
         dataset: Its name.
     """
-    term = newest(state, dataset)
+    term = state.newest(dataset)
     return term is None or may_be_replaced(state, term)

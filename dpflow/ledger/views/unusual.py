@@ -12,7 +12,7 @@ from dpflow.ledger.model import Keys
 from dpflow.ledger.records import UnusualSteps
 from dpflow.ledger.storage.base import Reading
 from dpflow.ledger.views.reservations import Waiting, waiting
-from dpflow.ledger.views.said import body_of, made_by, openings
+from dpflow.ledger.views.said import openings, told
 
 #: So many entries of a dataset's journal tell of its newest steps.
 RECENT = 20_000
@@ -83,14 +83,13 @@ def unusual(ledger: Ledger, dataset: str, term: int) -> list[Unusual]:
         opening = openings(reading, dataset).get(term)
         if opening is None:
             return []
-        ended = [
-            (entry, what)
+        ended = (
+            entry
             for entry in _of_account(reading, account, opening.number)
-            if (what := _unusual(entry.kind, entry.body))
-        ]
-        made = made_by(reading, (entry for entry, _ in ended))
-        for entry, what in ended:
-            _note(found, what, body_of(entry, made), entry.at)
+            if _unusual(entry)
+        )
+        for entry, body in told(reading, ended):
+            _note(found, _unusual(entry), body, entry.at)
         for each in _lost(ledger, reading, account):
             _note(found, _FORFEITED, each.made.body, each.made.at)
     return sorted(
@@ -126,15 +125,15 @@ def _lost(ledger: Ledger, reading: Reading, account: str) -> list[Waiting]:
     ]
 
 
-def _unusual(kind: str, body: Mapping[str, Any]) -> str:
+def _unusual(entry: Entry) -> str:
     """Say what was unusual about a charge's end; "" if nothing was."""
-    if kind == "forfeit":
+    if entry.kind == "forfeit":
         return _FORFEITED
-    if kind != "settle":
+    if entry.kind != "settle":
         return ""
-    if body.get("outcome") == "failed":
-        return f"failed: {body.get('error_type') or 'error'}"
-    return "drew its own noise" if body.get("noise") in OWN_NOISE else ""
+    if entry.body.get("outcome") == "failed":
+        return f"failed: {entry.body.get('error_type') or 'error'}"
+    return "drew its own noise" if entry.body.get("noise") in OWN_NOISE else ""
 
 
 def _note(

@@ -1,106 +1,116 @@
-"""What every witness is, wherever it keeps its lines.
+"""The witness of a ledger, wherever its lines are.
 
 What was read and compared with the ledger is remembered, so that it is read once.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable, LedgerUnwitnessed
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerUnavailable,
+    LedgerUnwitnessed,
+)
 from dpflow.ledger.witness.lines import Header, Line
-from dpflow.locks import Lock
+from dpflow.ledger.witness.log import Log, LogDamaged, LogError, NotBegun
 
 T = TypeVar("T")
-
-#: How long a thread waits for the others of its process.
-_THREAD_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Unseen:
-    """Lines that were not compared with the ledger yet, and where they end."""
-
-    lines: tuple[Line, ...]
-    end: Any
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was read and found to be in the ledger.
+    """What was read of one file, or one epoch, and found to be in the ledger.
 
     Attributes:
-        end: Where it ends, in the place's own terms; None if nothing was read.
+        text: Its header as it was written.
+        end: Where it ends, in the log's own terms; None if nothing was read.
         newest: The newest line of each book.
         accounts: The newest line about each account.
         latest: The line that was told last.
     """
 
-    end: Any = None
+    text: str = ""
     header: Header | None = None
+    end: Any = None
     newest: dict[str, Line] = field(default_factory=dict)
     accounts: dict[str, Line] = field(default_factory=dict)
     latest: Line | None = None
 
-    def note(self, lines: Iterable[Line]) -> None:
+    def note(self, lines: Iterable[Line], end: Any) -> None:
         """Remember the newest line of each book and account, and the last one."""
         for line in lines:
-            _keep_newest(self.newest, line.book, line)
+            known = self.newest.get(line.book, line)
+            if known.number <= line.number:
+                self.newest[line.book] = line
             for account in line.used:
-                _keep_newest(self.accounts, account, line)
+                known = self.accounts.get(account, line)
+                if known.number <= line.number:
+                    self.accounts[account] = line
             self.latest = line
+        # The end comes last: an interrupt makes lines be read again, and not missed.
+        self.end = end
 
 
-def _keep_newest(known: dict[str, Line], name: str, line: Line) -> None:
-    before = known.get(name)
-    if before is None or before.number <= line.number:
-        known[name] = line
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Lines that were not compared with the ledger yet.
+
+    Attributes:
+        seen: What they follow: another thread may have met another file since.
+        end: Where they end.
+    """
+
+    seen: Seen
+    lines: tuple[Line, ...]
+    end: Any
 
 
-class WitnessBase(ABC):
+class Witness:
     """The witness of one ledger.
 
     Args:
-        place: Where it is, for messages; without any secret.
+        log: Where its lines are.
         ledger: Id of the ledger.
     """
 
-    #: What brings a lost one back.
-    advice = "Restore it"
-
-    def __init__(self, place: str, ledger: str) -> None:
-        self.place = place
+    def __init__(self, log: Log, ledger: str) -> None:
+        self.log = log
         self.ledger = ledger
-        self._seen = Seen()
-        self._lock = Lock()
+        #: What was compared; replaced when there is another file or epoch.
+        self.seen = Seen()
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages; without any secret."""
+        return self.log.place
 
     @property
     def epoch(self) -> int:
         """How many repairs the ledger had when the witness was begun."""
-        header = self._seen.header
+        header = self.seen.header
         return 0 if header is None else header.epoch
 
     @property
     def whole(self) -> bool:
         """Whether the witness still has every line that was ever written."""
-        header = self._seen.header
+        header = self.seen.header
         return header is not None and header.whole
 
-    @property
-    def seen(self) -> Seen:
-        """What was compared."""
-        return self._seen
-
-    @abstractmethod
     def exists(self) -> bool:
         """Say whether it was begun.
 
         Raises:
             LedgerUnavailable: If the place does not answer.
         """
+        try:
+            self._asked("read", self.log.read, self.seen.text, self.seen.end)
+        except LedgerUnwitnessed:
+            return False
+        return True
 
     def unseen(self) -> Unseen:
         """Read what was appended since `accept`.
@@ -110,11 +120,12 @@ class WitnessBase(ABC):
             LedgerCorrupt: If it is damaged or another ledger's.
             LedgerUnavailable: If it cannot be read.
         """
-        return self._alone(self._unseen, "read")
-
-    @abstractmethod
-    def _unseen(self) -> Unseen:
-        """Do what `unseen` says, while no other thread is here."""
+        seen = self.seen
+        text, lines, end = self._asked("read", self.log.read, seen.text, seen.end)
+        # An empty file has no header, and must not be taken for one that was not read.
+        if text != seen.text or seen.header is None:
+            seen = self.seen = Seen(text, self._header_of(text))
+        return Unseen(seen, tuple([self._parsed(line) for line in lines]), end)
 
     def append(self, lines: Sequence[Line]) -> None:
         """Append lines, durably.
@@ -123,13 +134,12 @@ class WitnessBase(ABC):
             LedgerUnwitnessed: If it was never begun, or is gone.
             LedgerUnavailable: If they cannot be written; no step may start then.
         """
-        self._alone(lambda: self._append(lines), "write")
+        seen = self.seen
+        end = self._asked("write", self.log.append, self._texts(lines), seen.end)
+        # They were just committed: unless others came before them, all is known.
+        if end is not None:
+            seen.note(lines, end)
 
-    @abstractmethod
-    def _append(self, lines: Sequence[Line]) -> None:
-        """Do what `append` says, while no other thread is here."""
-
-    @abstractmethod
     def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
         """Begin the witness with what the ledger holds now.
 
@@ -142,8 +152,15 @@ class WitnessBase(ABC):
             LedgerUnavailable: If it cannot be written.
             ConfigurationError: If there is one, and `anew` is not said.
         """
+        text = Header(ledger=self.ledger, epoch=epoch, whole=True).to_text()[:-1]
+        begun = anew or not self.exists()
+        if begun:
+            texts = self._texts(lines)
+            begun = self._asked("write", self.log.begin, epoch, text, texts)
+        if not begun:
+            msg = f"there is a witness of this ledger at {self.place} already"
+            raise ConfigurationError(msg)
 
-    @abstractmethod
     def claim(self, source: str) -> str:
         """Say which ledger governs a data source; this one, if none did yet.
 
@@ -153,37 +170,30 @@ class WitnessBase(ABC):
         Raises:
             LedgerUnavailable: If the place does not answer.
         """
-
-    @abstractmethod
-    def compact(self) -> None:
-        """Drop lines that are not needed, where that saves something."""
+        return self._asked("write", lambda ledger: self.log.claim(source, ledger))
 
     def accept(self, unseen: Unseen) -> None:
         """Remember that these lines are in the ledger."""
-        if not unseen.lines and unseen.end == self._seen.end:
-            return
-        self._alone(lambda: self._accept(unseen), "read")
-
-    def _accept(self, unseen: Unseen) -> None:
-        # An interrupt between the two makes them be read again, and never missed.
-        self._seen.note(unseen.lines)
-        self._seen.end = unseen.end
+        unseen.seen.note(unseen.lines, unseen.end)
 
     def all_lines(self) -> tuple[Line, ...]:
         """Read everything; raises as `unseen`."""
+        self.seen = Seen()
+        return self.unseen().lines
 
-        def read() -> tuple[Line, ...]:
-            self._seen = Seen()
-            return self._unseen().lines
-
-        return self._alone(read, "read")
-
-    def _alone(self, work: Callable[[], T], verb: str) -> T:
-        """Do some work while no other thread of this process is here."""
+    def _asked(self, verb: str, ask: Callable[..., T], *what: Any) -> T:
+        """Ask the log; what it raises is told in dpflow's words."""
         try:
-            return self._lock.run(work, _THREAD_SECONDS)
-        except TimeoutError as error:
-            raise self._unusable(error.strerror or str(error), verb) from None
+            return ask(self.ledger, *what)
+        except NotBegun:
+            raise self._missing() from None
+        except LogDamaged as error:
+            raise self._damaged(str(error)) from None
+        except (LogError, OSError) as error:
+            raise self._unusable(error, verb) from error
+
+    def _texts(self, lines: Sequence[Line]) -> list[tuple[str, str]]:
+        return [(line.book, line.to_text(self.ledger)[:-1]) for line in lines]
 
     def _header_of(self, text: str) -> Header:
         header = Header.from_text(text)
@@ -205,7 +215,7 @@ class WitnessBase(ABC):
     def _missing(self) -> LedgerUnwitnessed:
         msg = (
             f"there is no witness at {self.place}, so nothing outside the ledger "
-            f"{self.ledger} says that it forgot no charge. {self.advice}, or set "
+            f"{self.ledger} says that it forgot no charge. {self.log.advice}, or set "
             "DPFLOW_WITNESS to the place where it is. On a new machine, and after "
             "checking what the ledger holds, run `dpflow ledger trust`."
         )
@@ -213,20 +223,21 @@ class WitnessBase(ABC):
 
     def _damaged(self, what: str) -> LedgerCorrupt:
         msg = (
-            f"the witness {self.place} cannot be used: {what}. {self.advice} from a "
-            "backup; if there is none, move it away, check the ledger with `dpflow "
+            f"the witness {self.place} cannot be used: {what}. {self.log.advice} from "
+            "a backup; if there is none, move it away, check the ledger with `dpflow "
             "ledger verify` and begin a new witness with `dpflow ledger trust`."
         )
         return LedgerCorrupt(msg, witness=self.place)
 
-    def _unusable(self, reason: str, verb: str) -> LedgerUnavailable:
-        told = reason.rstrip(".?")
+    def _unusable(self, error: Exception, verb: str) -> LedgerUnavailable:
+        told = error.strerror if isinstance(error, OSError) else None
+        reason = (told or str(error)).rstrip(".?")
         msg = (
-            f"cannot {verb} the witness {self.place}: {told}. The step did not run; "
+            f"cannot {verb} the witness {self.place}: {reason}. The step did not run; "
             "try again. DPFLOW_WITNESS names another place for it."
         )
         return LedgerUnavailable(msg, witness=self.place)
 
 
 #: Makes the witness of a ledger with this id.
-WitnessAt = Callable[[str], WitnessBase]
+WitnessAt = Callable[[str], Witness]

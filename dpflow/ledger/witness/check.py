@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from operator import add
@@ -19,13 +19,11 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import Account, epoch_of
 from dpflow.ledger.storage.base import Place, Reading, Storage
-from dpflow.ledger.witness.base import Unseen, WitnessBase
+from dpflow.ledger.witness.base import Unseen, Witness
 from dpflow.ledger.witness.lines import HEAD, TOLD, Line, line_of
 
 #: More lines than these are compared by questions of their own, so many at once.
 _AT_ONCE = 500
-
-_Ask = Callable[[Iterable[Place]], Mapping[Place, Entry]]
 
 
 class Look(NamedTuple):
@@ -34,17 +32,12 @@ class Look(NamedTuple):
     Attributes:
         unseen: What was not compared with the ledger yet.
         lines: This, and the newest lines of some books.
+        places: The entries to load with what is needed anyway; none if they are many.
     """
 
     unseen: Unseen
     lines: Sequence[Line]
-
-    @property
-    def keys(self) -> Keys:
-        """The entries to load with what is needed anyway."""
-        if len(self.lines) > _AT_ONCE:
-            return Keys()
-        return Keys(entries=tuple(dict.fromkeys(line.place for line in self.lines)))
+    places: tuple[Place, ...]
 
 
 class Watch:
@@ -55,7 +48,7 @@ class Watch:
         witness: What remembers its charges; None if that was waived.
     """
 
-    def __init__(self, place: str, witness: WitnessBase | None) -> None:
+    def __init__(self, place: str, witness: Witness | None) -> None:
         self.place = place
         self.witness = witness
 
@@ -70,13 +63,14 @@ class Watch:
             LedgerCorrupt: If the witness is damaged.
             LedgerUnavailable: If it cannot be read.
         """
-        witness = self.witness
-        if witness is None:
+        if self.witness is None:
             return None
-        unseen = witness.unseen()
-        seen = witness.seen
+        unseen = self.witness.unseen()
+        seen = unseen.seen
         again = [*map(seen.newest.get, books), seen.latest]
-        return Look(unseen, [*unseen.lines, *(line for line in again if line)])
+        lines = [*unseen.lines, *filter(None, again)]
+        places = {(line.book, line.number): None for line in lines[: _AT_ONCE + 1]}
+        return Look(unseen, lines, () if len(lines) > _AT_ONCE else tuple(places))
 
     def check(self, look: Look | None, reading: Reading, state: State) -> None:
         """Check that the ledger holds what the witness was told.
@@ -84,61 +78,54 @@ class Watch:
         Args:
             look: What that is.
             reading: Of the ledger, begun after the look.
-            state: Loaded from it, with the look's keys.
+            state: Loaded from it, with the entries at the look's places.
 
         Raises:
             LedgerRolledBack: If something is not there.
-            LedgerCorrupt: If an account does not stand where it was moved last.
+            LedgerCorrupt: If an account does not stand where it was moved last: its
+                row then agrees with an entry of its own, only not with the newest one.
         """
         witness = self.witness
         if witness is None or look is None:
             return
-        epoch = epoch_of(state.rows)
-        if epoch < witness.epoch:
+        epoch, unseen, held = epoch_of(state.rows), look.unseen, state.entries
+        header = unseen.seen.header
+        if header is not None and epoch < header.epoch:
             raise self._older(epoch, witness)
-        gone = missing(reading, look.lines, state.entries)
+        unsure = [
+            line
+            for line in look.lines
+            if (entry := held.get((line.book, line.number))) is None
+            or entry.hash != line.hash
+        ]
+        gone = unsure and missing(reading, unsure)
         if gone:
             raise self._rolled_back(reading, gone, witness)
-        witness.accept(look.unseen)
-        self._check_accounts(state, witness)
-
-    def _check_accounts(self, state: State, witness: WitnessBase) -> None:
-        """Refuse an account's row that stands before what the witness was told of it.
-
-        It agrees with an entry of its own, only not with the newest one.
-        """
-        told = witness.seen.accounts
+        if unseen.end != unseen.seen.end:
+            witness.accept(unseen)
+        told = unseen.seen.accounts
         for row in state.rows.values():
             if not isinstance(row, Account):
                 continue
             line = told.get(row.id)
             if line is not None and row.id in line.amounts and row.entry < line.number:
-                msg = (
-                    f"account {row.id!r} of the ledger {self.place} is as entry "
-                    f"{row.entry} left it, and entry {line.number} moved it since. "
-                    "Someone edited the ledger, or it is damaged: restore a backup "
-                    "before any further step."
-                )
-                raise LedgerCorrupt(msg, ledger=self.place)
+                raise self._put_back(row, line)
 
-    def compact(self) -> None:
-        """Let the witness drop lines that are not needed; all were just compared.
-
-        Only who may write does: to look must not need the right to.
-
-        Raises:
-            LedgerUnavailable: If it cannot be written.
-        """
-        if self.witness is not None:
-            self.witness.compact()
+    def _put_back(self, row: Account, line: Line) -> LedgerCorrupt:
+        msg = (
+            f"account {row.id!r} of the ledger {self.place} is as entry {row.entry} "
+            f"left it, and entry {line.number} moved it since. Someone edited the "
+            "ledger, or it is damaged: restore a backup before any further step."
+        )
+        return LedgerCorrupt(msg, ledger=self.place)
 
     def problem(self, storage: Storage) -> str | None:
         """Say why no step would run, for those who only look at the ledger."""
         try:
             look = self.look()
             with storage.read() as reading:
-                keys = Keys() if look is None else look.keys
-                self.check(look, reading, reading.load(keys))
+                places = () if look is None else look.places
+                self.check(look, reading, reading.load(Keys(entries=places)))
         except LedgerError as error:
             return error.message
         return None
@@ -175,7 +162,10 @@ class Watch:
         """
         if self.witness is None:
             return
-        lines = [line_of(entry) for entry in entries if _is_told(entry)]
+        lines = list[Line]()
+        for entry in entries:
+            if entry.kind in TOLD and (entry.kind != "open" or _is_told(entry)):
+                lines.append(line_of(entry))
         if not lines:
             return
         try:
@@ -190,7 +180,7 @@ class Watch:
         return any(map(_is_told, entries))
 
     def _rolled_back(
-        self, reading: Reading, gone: Sequence[Line], witness: WitnessBase
+        self, reading: Reading, gone: Sequence[Line], witness: Witness
     ) -> LedgerRolledBack:
         first, entries = gone[0], {line.place for line in gone}
         newest = reading.load(Keys(books=(first.book,))).book(first.book).number
@@ -220,7 +210,7 @@ class Watch:
             seq=first.number,
         )
 
-    def _older(self, epoch: int, witness: WitnessBase) -> LedgerRolledBack:
+    def _older(self, epoch: int, witness: Witness) -> LedgerRolledBack:
         msg = (
             f"the ledger {self.place} was repaired {epoch} times, but its witness "
             f"{witness.place} knows of {witness.epoch} repairs: this is a copy from "
@@ -241,24 +231,18 @@ def _is_told(entry: Entry) -> bool:
     return entry.kind in TOLD
 
 
-def missing(
-    reading: Reading,
-    lines: Iterable[Line],
-    known: Mapping[Place, Entry] | None = None,
-) -> list[Line]:
+def missing(reading: Reading, lines: Iterable[Line]) -> list[Line]:
     """Return the lines whose entry the ledger does not hold with the same hash.
 
     Args:
         reading: Of the ledger.
         lines: What was told, oldest first.
-        known: Entries that were read already.
     """
-    known, rest, gone = known or {}, iter(lines), list[Line]()
+    rest, gone = iter(lines), list[Line]()
     while some := list(islice(rest, _AT_ONCE)):
-        unread = {line.place for line in some if line.place not in known}
-        found = reading.entries(unread) if unread else {}
+        found = reading.entries({line.place for line in some})
         for line in some:
-            entry = known.get(line.place) or found.get(line.place)
+            entry = found.get(line.place)
             if entry is None or entry.hash != line.hash:
                 gone.append(line)
     return gone
@@ -305,7 +289,7 @@ def _decisions(reading: Reading, book: str, head: int) -> Iterator[Line]:
 
 
 def begin_anew(
-    storage: Storage, witness: WitnessBase, epoch: int, begun: Sequence[Line]
+    storage: Storage, witness: Witness, epoch: int, begun: Sequence[Line]
 ) -> None:
     """Begin a witness after an older one.
 

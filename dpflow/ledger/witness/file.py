@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from dpflow.exceptions import ConfigurationError, LedgerUnavailable
-from dpflow.ledger.witness.base import Seen, Unseen, WitnessBase
+from dpflow.ledger.witness.base import Seen
 from dpflow.ledger.witness.lines import Header, Line
+from dpflow.ledger.witness.log import Found, LogDamaged, NotBegun
 from dpflow.locks import FileLock
 
 T = TypeVar("T")
@@ -39,205 +39,182 @@ _BLOCK = 4096
 
 
 class _End(NamedTuple):
-    """Which file was read, and up to where."""
+    """Which file was read, and up to where.
 
-    signature: Signature = (0, 0, 0, 0)
-    offset: int = 0
+    Attributes:
+        signature: Of a file that was read whole; none if part of a line was left.
+    """
+
+    signature: Signature | None
+    offset: int
 
 
-class FileWitness(WitnessBase):
-    """The witness file of one ledger.
+class FileLog:
+    """The log of one ledger in a file.
 
     Args:
-        path: The file; `enrol` makes it.
-        ledger: Id of the ledger.
+        path: The file; `begin` makes it.
     """
 
     advice = "Restore that file"
 
-    def __init__(self, path: Path, ledger: str) -> None:
-        super().__init__(str(path), ledger)
+    def __init__(self, path: Path) -> None:
+        self.place = str(path)
         self.path = path
         self._large = _LARGE
+        #: Open for appending, each for one thread at a time.
+        self._files: list[FileLock] = []
 
-    @property
-    def _end(self) -> _End:
-        end: _End | None = self._seen.end
-        return end or _End()
-
-    # Reading
-
-    def exists(self) -> bool:
-        """Say whether there is a file; raises if its folder cannot be searched."""
+    def read(self, _: str, header: str, end: _End | None) -> Found:
+        """Return what is new; all of it if it is not the file that was read before."""
         try:
-            return self._stat() is not None
-        except OSError as error:
-            raise self._unavailable(error, "read") from error
-
-    def _unseen(self) -> Unseen:
-        try:
-            now = self._stat()
-            if now is None:
-                raise self._missing()
-            if now == self._end.signature:
-                return Unseen((), self._end)
-            return self._read(now)
-        except OSError as error:
-            raise self._unavailable(error, "read") from error
-
-    def _read(self, now: Signature) -> Unseen:
-        """Read what is new; all of it if it is not the file that was read before."""
-        if self._end.signature[2] >= now[2]:
-            self._seen = Seen()
-        with self.path.open("rb") as file:
+            now = signature(os.stat(self.place))  # noqa: PTH116 (before every charge)
+            if end is not None and end.signature == now:
+                return Found(header, (), end)
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            raise NotBegun from None
+        with file:
             first = file.readline()
-            header = self._header_of(first.decode("ascii", "replace").rstrip("\n"))
-            if header != self._seen.header:
-                self._seen = Seen(header=header)
-            start = max(self._end.offset, len(first))
+            text = first.decode("ascii", "replace").rstrip("\n")
+            again = end is not None and text == header and end.offset <= now[2]
+            start = end.offset if end is not None and again else len(first)
             file.seek(start)
             data = file.read()
         # Part of a line is a crash before its step could start.
-        data = data[: data.rfind(b"\n") + 1]
-        lines = data.decode("ascii", "replace").split("\n")[:-1]
-        found = tuple(self._parsed(line) for line in lines)
-        return Unseen(found, _End(now, start + len(data)))
+        stop = start + data.rfind(b"\n") + 1
+        lines = data[: stop - start].decode("ascii", "replace").split("\n")[:-1]
+        return Found(text, lines, _End(now if now[2] == stop else None, stop))
 
-    # Writing
+    def append(
+        self, ledger: str, lines: Sequence[tuple[str, str]], end: _End | None
+    ) -> _End | None:
+        """Append lines; a file that grew large is rewritten with fewer."""
+        data = "".join([f"{text}\n" for _, text in lines]).encode()
 
-    def _append(self, lines: Sequence[Line]) -> None:
-        text = "".join(line.to_text(self.ledger) for line in lines).encode()
-
-        def add(descriptor: int) -> None:
-            end = cut_torn(descriptor)
-            write(descriptor, text)
+        def add(descriptor: int) -> _End | None:
+            before = signature(os.fstat(descriptor))
+            known = end is not None and end.signature == before
+            if not known:
+                cut_torn(descriptor)
+            write(descriptor, data)
             sync(descriptor)
-            self._note_own(descriptor, end, lines)
+            if not known:
+                return None
+            after = signature(os.fstat(descriptor))
+            if after[2] >= self._large:
+                # All was compared with the ledger. Should this fail, it is as before.
+                with suppress(OSError):
+                    self._compact(ledger)
+            return _End(after, after[2])
 
-        self._locked(add)
-
-    def _note_own(self, descriptor: int, end: int, lines: Sequence[Line]) -> None:
-        """Remember own lines, which were just committed, unless others came before."""
-        seen, now = self._seen, signature(os.fstat(descriptor))
-        if self._end.offset == end and self._end.signature[:2] == now[:2]:
-            # The end comes last: an interrupt makes lines be read again, not missed.
-            seen.note(lines)
-            seen.end = _End(now, now[2])
-
-    def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
-        """Begin the file; an old one is kept beside it."""
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            header = Header(ledger=self.ledger, epoch=epoch, whole=True)
-            if self._stat() is None:
-                self._rewrite(header, lines)
-                return
-            if not anew:
-                msg = f"there is a witness at {self.path} already"
-                raise ConfigurationError(msg)
-        except OSError as error:
-            raise self._unavailable(error, "write") from error
+            return self._locked(add)
+        except FileNotFoundError:
+            raise NotBegun from None
+
+    def begin(
+        self, _: str, __: int, header: str, lines: Sequence[tuple[str, str]]
+    ) -> bool:
+        """Begin the file; an old one is kept beside it."""
+        texts = [header, *(text for _, text in lines)]
 
         def replace(_: int) -> None:
-            self._keep_old()
-            self._rewrite(header, lines)
+            number = 1
+            while (kept := self.path.with_name(f"{self.path.name}.{number}")).exists():
+                number += 1
+            os.link(self.path, kept)
+            self._rewrite(texts)
 
-        self._locked(replace)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.path.exists():
+            self._locked(replace)
+        else:
+            self._rewrite(texts)
+        return True
 
-    def compact(self) -> None:
-        """Rewrite a large file with fewer lines; all were compared with the ledger."""
-        if self._end.offset >= self._large:
-            self._alone(lambda: self._locked(self._compact), "write")
+    def claim(self, source: str, ledger: str) -> str:
+        """Return the first ledger that claimed a source, by a file made once."""
+        named = hashlib.sha256(source.encode()).hexdigest()
+        path = self.path.parent / "sources" / named
+        fresh = path.with_name(f"{named}.{uuid.uuid4().hex}.new")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            fresh.write_text(f"{ledger}\n{source}\n", "utf-8")
+            descriptor = os.open(fresh, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                sync(descriptor)
+            finally:
+                os.close(descriptor)
+            # A name for a whole file, or none: the first to ask has it.
+            with suppress(FileExistsError):
+                os.link(fresh, path)
+            sync_folder(path.parent)
+        finally:
+            fresh.unlink(missing_ok=True)
+        text = path.read_text("utf-8", "replace")
+        first, _, told = text.partition("\n")
+        if told != f"{source}\n":
+            what = f"{path} does not say which ledger governs {source!r}"
+            raise LogDamaged(what)
+        return first
 
-    def _compact(self, _: int) -> None:
-        if self._unseen().lines:
+    def _compact(self, ledger: str) -> None:
+        """Rewrite the file with the newest line of each book and account, and others.
+
+        Who reads it next compares what was kept once more.
+        """
+        text, *texts = self.path.read_text("ascii", "replace").split("\n")[:-1]
+        header = Header.from_text(text)
+        every = [Line.from_text(each, ledger) for each in texts]
+        if header is None or None in every:
+            # Whoever reads it next says so.
             return
-        every = self._read_all()
-        seen = self._seen
+        lines = [line for line in every if line is not None]
+        seen = Seen()
+        seen.note(lines, None)
         newest = [*seen.newest.values(), *seen.accounts.values()]
         places = {(line.place, line.hash) for line in newest}
         older = {
             (line.place, line.kind, line.hash): line
-            for line in every[:-KEPT]
+            for line in lines[:-KEPT]
             # No later line tells what was decided before it.
             if line.decides or (line.place, line.hash) in places
         }
-        header = Header(ledger=self.ledger, epoch=self.epoch, whole=False)
-        self._rewrite(header, [*older.values(), *every[-KEPT:]])
-        fresh = self._unseen()
-        self._accept(fresh)
-        self._large = max(_LARGE, 2 * fresh.end.offset)
+        fresh = Header(ledger=ledger, epoch=header.epoch, whole=False)
+        kept = [each.to_text(ledger)[:-1] for each in (*older.values(), *lines[-KEPT:])]
+        self._large = max(_LARGE, 2 * self._rewrite([fresh.to_text()[:-1], *kept]))
 
-    def claim(self, source: str) -> str:
-        """Say which ledger governs a data source, by a file that is made once."""
-        named = hashlib.sha256(source.encode()).hexdigest()
-        path = self.path.parent / "sources" / named
-        fresh = path.with_name(f"{named}.{uuid.uuid4().hex}.new")
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            try:
-                fresh.write_text(f"{self.ledger}\n{source}\n", "utf-8")
-                descriptor = os.open(fresh, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    sync(descriptor)
-                finally:
-                    os.close(descriptor)
-                # A name for a whole file, or none: the first to ask has it.
-                with suppress(FileExistsError):
-                    os.link(fresh, path)
-                sync_folder(path.parent)
-            finally:
-                fresh.unlink(missing_ok=True)
-            text = path.read_text("utf-8", "replace")
-        except OSError as error:
-            raise self._unavailable(error, "write") from error
-        ledger, _, told = text.partition("\n")
-        if told != f"{source}\n":
-            what = f"{path} does not say which ledger governs {source!r}"
-            raise self._damaged(what)
-        return ledger
+    def _rewrite(self, texts: Iterable[str]) -> int:
+        """Put a new file in the place of the old one, or the old one stays.
 
-    def _read_all(self) -> list[Line]:
-        text = self.path.read_bytes().decode("ascii", "replace")
-        return [self._parsed(line) for line in text.split("\n")[1:-1]]
-
-    def _rewrite(self, header: Header, lines: Iterable[Line]) -> None:
-        """Put a new file in the place of the old one, or the old one stays."""
-        text = header.to_text() + "".join(line.to_text(self.ledger) for line in lines)
+        Returns:
+            Its size.
+        """
+        data = "".join(f"{text}\n" for text in texts).encode()
         fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
         descriptor = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
         try:
-            write(descriptor, text.encode())
+            write(descriptor, data)
             sync(descriptor)
         finally:
             os.close(descriptor)
         fresh.replace(self.path)
         sync_folder(self.path.parent)
-
-    def _keep_old(self) -> None:
-        number = 1
-        while (kept := self.path.with_name(f"{self.path.name}.{number}")).exists():
-            number += 1
-        os.link(self.path, kept)
+        return len(data)
 
     def _locked(self, work: Callable[[int], T]) -> T:
-        """Do some work with the file open for appending, and other writers away."""
-        lock = FileLock(self.path, os.O_RDWR | os.O_APPEND)
-        try:
-            return lock.run(work, _LOCK_SECONDS)
-        except FileNotFoundError:
-            raise self._missing() from None
-        except OSError as error:
-            raise self._unavailable(error, "write") from error
+        """Do some work with the file open for appending, and other writers away.
 
-    def _stat(self) -> Signature | None:
+        Threads keep each other away as processes do: each has the file open for itself.
+        """
         try:
-            return signature(self.path.stat())
-        except FileNotFoundError:
-            return None
-
-    def _unavailable(self, error: OSError, verb: str) -> LedgerUnavailable:
-        return self._unusable(error.strerror or str(error), verb)
+            lock = self._files.pop()
+        except IndexError:
+            lock = FileLock(self.path, os.O_RDWR | os.O_APPEND)
+        found = lock.run(work, _LOCK_SECONDS)
+        self._files.append(lock)
+        return found
 
 
 def signature(status: os.stat_result) -> Signature:

@@ -12,31 +12,18 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Any, NamedTuple
 
-from dpflow.ledger.entry import Entry, Posting, canonical
+from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.rows import Amounts, Sums
 
 _MAGIC, _VERSION = "dpflow-witness", "2"
 _HEADER_PARTS = 6
 #: What a line says that was not written for one entry, but for a book with all before.
 HEAD = "head"
+#: Entries that move no budget, hold no step and are a person's decision.
+DECIDED = frozenset({"open", "tighten", "freeze", "thaw"})
 #: Entries that the witness is told of. What ends a charge only ever lowers or keeps
 #: what is used, so that a ledger that forgot it promises nothing more.
-TOLD = frozenset(
-    {
-        "open",
-        "tighten",
-        "freeze",
-        "thaw",
-        "adopt",
-        "reserve",
-        "amend",
-        "prior",
-        "repair",
-        "checkpoint",
-    }
-)
-#: Those of them that move no budget, hold no step and are a person's decision.
-DECIDED = frozenset({"open", "tighten", "freeze", "thaw"})
+TOLD = DECIDED | {"adopt", "reserve", "amend", "prior", "repair", "checkpoint"}
 
 
 class Line(NamedTuple):
@@ -91,19 +78,18 @@ class Line(NamedTuple):
 
 def line_of(entry: Entry) -> Line:
     """Return what the witness is told of an entry."""
-    used = {name: used_after(posting) for name, posting in entry.postings.items()}
-    amounts = {name: posting.amount for name, posting in entry.postings.items()}
-    run, term = entry.body.get("flow_run"), entry.body.get("term")
-    book, number, kind, charge, _, _, _, _, digest = entry
+    book, number, kind, charge, postings, body, _, _, digest = entry
+    used: dict[str, Amounts] = {}
+    amounts: dict[str, Amounts] = {}
+    for name, (amount, settled, held) in postings.items():
+        used[name] = tuple(map(add, settled, held))
+        amounts[name] = amount
+    term = body.get("term")
     if term is not None:
         # Nothing was used under it, but the line tells which term it is.
         used[f"{book}#{term['number']}"] = ()
+    run = body.get("flow_run")
     return Line(book, number, digest, kind, charge, used, amounts, run)
-
-
-def used_after(posting: Posting) -> Amounts:
-    """Return what was settled and held on an account after an entry."""
-    return tuple(map(add, posting.settled, posting.held))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,14 +128,12 @@ def _sums(found: dict[str, Any]) -> dict[str, Amounts]:
 
 
 def _summed(ledger: str, content: str) -> str:
-    return f"{content} {_checksum(ledger, content)}\n"
+    """Write a line of some content with its checksum, and its end."""
+    checksum = zlib.crc32(content.encode(), zlib.crc32(ledger.encode()))
+    return f"{content} {checksum:08x}\n"
 
 
 def _checked(ledger: str, text: str) -> str | None:
     """Return a line without its checksum, or None if that does not fit."""
-    content, _, told = text.rpartition(" ")
-    return content if told == _checksum(ledger, content) else None
-
-
-def _checksum(ledger: str, content: str) -> str:
-    return f"{zlib.crc32(content.encode(), zlib.crc32(ledger.encode())):08x}"
+    content = text.rpartition(" ")[0]
+    return content if _summed(ledger, content) == f"{text}\n" else None

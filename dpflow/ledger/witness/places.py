@@ -9,9 +9,9 @@ from pathlib import Path
 from dpflow.config import NO_WITNESS, PREFECT_WITNESS, WITNESS_VARIABLE
 from dpflow.exceptions import ConfigurationError, how_to_install
 from dpflow.ledger.storage.memory import MEMORY
-from dpflow.ledger.witness.base import WitnessAt
-from dpflow.ledger.witness.file import FileWitness
-from dpflow.ledger.witness.log import Log, LogWitness
+from dpflow.ledger.witness.base import Witness, WitnessAt
+from dpflow.ledger.witness.file import FileLog
+from dpflow.ledger.witness.log import Log
 
 _POSTGRES = ("postgresql://", "postgres://")
 
@@ -58,11 +58,11 @@ def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
 
 
 def _in_folder(folder: Path) -> WitnessAt:
-    return lambda ledger: FileWitness(folder / f"{ledger}.witness", ledger)
+    return lambda ledger: Witness(FileLog(folder / f"{ledger}.witness"), ledger)
 
 
 def _in_log(log: Log) -> WitnessAt:
-    return lambda ledger: LogWitness(log, ledger)
+    return lambda ledger: Witness(log, ledger)
 
 
 def _postgres_log(url: str, ledger_url: str | None) -> Log:

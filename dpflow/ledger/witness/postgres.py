@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
@@ -24,10 +24,20 @@ from dpflow.ledger.storage.server import (
     abandon,
     is_stale,
 )
-from dpflow.ledger.witness.log import LogError
+from dpflow.ledger.witness.log import Found, LogError, NotBegun
+from dpflow.locks import Lock
 
 _LOCK_SECONDS = 20.0
-_Found = TypeVar("_Found")
+#: How long a thread waits for the others of its process.
+_THREAD_SECONDS = 60.0
+_Answer = TypeVar("_Answer")
+
+
+class End(NamedTuple):
+    """Up to where the lines of an epoch were read."""
+
+    epoch: int
+    number: int
 
 
 class _WitnessServer(Server):
@@ -51,7 +61,10 @@ class PostgresLog:
         ConfigurationError: If a URL cannot be read.
     """
 
+    advice = "Restore it"
+
     def __init__(self, url: str, ledger_url: str | None = None) -> None:
+        self._alone = Lock()
         self._server = _WitnessServer(url, lock_seconds=_LOCK_SECONDS)
         self._ledger = None
         if ledger_url is not None:
@@ -61,14 +74,29 @@ class PostgresLog:
         self._pid = os.getpid()
         self._apart = self._ledger is None
 
-    def headers(self, ledger: str) -> list[str]:
-        """Return the headers of all epochs of a ledger's witness."""
+    def read(self, ledger: str, header: str, end: End | None) -> Found:
+        """Return the lines of the newest epoch after an end; one trip, as a rule."""
 
-        def ask(connection: Connection) -> list[str]:
-            if not _has_tables(connection):
-                return []
-            rows = _run(connection, "headers", ledger=ledger).fetchall()
-            return [text for (text,) in rows]
+        def ask(connection: Connection) -> Found:
+            def rows() -> list[tuple[int, int, str]]:
+                asked = {"ledger": ledger, "epoch": known.epoch, "above": known.number}
+                return list(_run(connection, "read", **asked))
+
+            known = end or End(0, 0)
+            found = rows()
+            if known.number and found and found[0][2] != header:
+                known = End(0, 0)
+                found = rows()
+            if not found:
+                raise NotBegun
+            (epoch, first, text), *lines = found
+            above = known.number if epoch == known.epoch else 0
+            numbers = [number for _, number, _ in lines]
+            if first or numbers != list(range(above + 1, above + 1 + len(numbers))):
+                msg = f"lines are missing after number {above}"
+                raise LogError(msg)
+            texts = [content for _, _, content in lines]
+            return Found(text, texts, End(epoch, above + len(texts)))
 
         return self._asked(ask)
 
@@ -94,36 +122,20 @@ class PostgresLog:
 
         return self._asked(ask)
 
-    def append(self, ledger: str, epoch: int, lines: Sequence[tuple[str, str]]) -> bool:
+    def append(
+        self, ledger: str, lines: Sequence[tuple[str, str]], end: End | None
+    ) -> End | None:
         """Append lines; they are numbered under a lock, so that no reader skips one."""
 
-        def ask(connection: Connection) -> bool:
+        def ask(connection: Connection) -> End | None:
             with connection.transaction():
                 self._lock(connection, ledger)
-                told = _run(
-                    connection,
-                    "append",
-                    ledger=ledger,
-                    epoch=epoch,
-                    **_arrays(lines),
-                )
-                return bool(told.rowcount == len(lines))
-
-        return self._asked(ask)
-
-    def read(self, ledger: str, epoch: int, end: Any) -> tuple[list[str], Any]:
-        """Return the lines after a number, and the newest number."""
-        above = end or 0
-
-        def ask(connection: Connection) -> tuple[list[str], int]:
-            found = _run(
-                connection, "read", ledger=ledger, epoch=epoch, above=above
-            ).fetchall()
-            numbers = [number for number, _ in found]
-            if numbers != list(range(above + 1, above + 1 + len(numbers))):
-                msg = f"lines are missing after number {above}"
-                raise LogError(msg)
-            return [text for _, text in found], above + len(numbers)
+                told = _run(connection, "append", ledger=ledger, **_arrays(lines))
+                places = sorted(told.fetchall())
+            if len(places) != len(lines):
+                raise NotBegun
+            before = End(places[0][0], places[0][1] - 1)
+            return End(*places[-1]) if before == end else None
 
         return self._asked(ask)
 
@@ -146,9 +158,17 @@ class PostgresLog:
         assert row is not None
         self._server.check_durable(Durable(*row[:4]))
 
-    def _asked(self, ask: Callable[[Connection], _Found]) -> _Found:
-        with self._open() as connection:
-            return ask(connection)
+    def _asked(self, ask: Callable[[Connection], _Answer]) -> _Answer:
+        """Ask while no other thread does: not within another's transaction."""
+
+        def alone() -> _Answer:
+            with self._open() as connection:
+                try:
+                    return ask(connection)
+                except psycopg.errors.UndefinedTable:
+                    raise NotBegun from None
+
+        return self._alone.run(alone, _THREAD_SECONDS)
 
     @contextmanager
     def _open(self) -> Iterator[Connection]:

@@ -40,9 +40,6 @@ SELECT current_setting('synchronous_commit'), current_setting('fsync'),
        pg_advisory_xact_lock(
            hashtextextended('dpflow_witness ' || CAST(%(name)s AS text), 0));
 
--- name: headers
-SELECT content FROM dpflow_witness.line WHERE ledger = %(ledger)s AND number = 0;
-
 -- name: begin
 INSERT INTO dpflow_witness.line (ledger, epoch, number, book, content)
 SELECT %(ledger)s, %(epoch)s, told.position - 1, told.book, told.content
@@ -53,17 +50,25 @@ WHERE NOT EXISTS (SELECT 1 FROM dpflow_witness.line AS known
 
 -- name: append
 INSERT INTO dpflow_witness.line (ledger, epoch, number, book, content)
-SELECT %(ledger)s, %(epoch)s, newest.number + told.position, told.book, told.content
-FROM (SELECT max(known.number) AS number FROM dpflow_witness.line AS known
-      WHERE known.ledger = %(ledger)s AND known.epoch = %(epoch)s) AS newest,
+SELECT %(ledger)s, newest.epoch, newest.number + told.position, told.book, told.content
+FROM (SELECT known.epoch, known.number FROM dpflow_witness.line AS known
+      WHERE known.ledger = %(ledger)s
+      ORDER BY known.epoch DESC, known.number DESC LIMIT 1) AS newest,
      unnest(CAST(%(books)s AS text[]), CAST(%(texts)s AS text[]))
          WITH ORDINALITY AS told (book, content, position)
-WHERE newest.number IS NOT NULL;
+RETURNING epoch, number;
 
 -- name: read
-SELECT number, content FROM dpflow_witness.line
-WHERE ledger = %(ledger)s AND epoch = %(epoch)s AND number > %(above)s
-ORDER BY number;
+WITH newest AS (
+    SELECT max(known.epoch) AS epoch FROM dpflow_witness.line AS known
+    WHERE known.ledger = %(ledger)s
+)
+SELECT line.epoch, line.number, line.content
+FROM dpflow_witness.line AS line JOIN newest ON line.epoch = newest.epoch
+WHERE line.ledger = %(ledger)s
+  AND (line.number = 0
+       OR line.number > CASE WHEN newest.epoch = %(epoch)s THEN %(above)s ELSE 0 END)
+ORDER BY line.number;
 
 -- name: claim_source
 INSERT INTO dpflow_witness.source (name, ledger) VALUES (%(source)s, %(ledger)s)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.decision.terms import newest
 from dpflow.ledger.grants import Grant, check_covers, grant_from_facts
 from dpflow.ledger.model import State
 from dpflow.ledger.rows import Term
-from dpflow.ledger.witness.base import WitnessBase
+from dpflow.ledger.witness.base import Witness
 from dpflow.policy import Policy
 
 
@@ -29,7 +28,7 @@ class Sources:
     """
 
     def __init__(
-        self, ledger: str, environment: str | None, witness: WitnessBase | None
+        self, ledger: str, environment: str | None, witness: Witness | None
     ) -> None:
         self.ledger = ledger
         self._environment = environment
@@ -56,9 +55,15 @@ class Sources:
         Raises:
             LedgerUnavailable: If the place of the witness does not answer.
         """
-        named = {each.source for each in policies if each.source is not None}
-        found = {source: self.governor(source) for source in named - self._mine}
-        return {source: each for source, each in found.items() if each != self.ledger}
+        found: dict[str, str] = {}
+        for policy in policies:
+            source = policy.source
+            if source is None or source in self._mine:
+                continue
+            governor = self.governor(source)
+            if governor != self.ledger:
+                found[source] = governor
+        return found
 
     def register(self, grant: Grant) -> None:
         """Let the taker of a grant see that this ledger gave it."""
@@ -97,7 +102,7 @@ class Sources:
             governor = others.get(policy.source or "")
             if governor is None:
                 continue
-            term = newest(state, policy.dataset)
+            term = state.newest(policy.dataset)
             grant = None if term is None else grant_of(term)
             if grant is None or grant.giver != governor:
                 raise self._governed(policy, governor)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpflow.ledger.codec import TYPE_KEY, Packer, Unpack, member, unstorable
-from dpflow.libraries import comes_from
+import polars as pl
 
-_Node = dict[str, Any]
+from dpflow.ledger.codec.form import (
+    TYPE_KEY,
+    Node,
+    Pack,
+    Packer,
+    Unpack,
+    member,
+    unstorable,
+)
 
 _NUMBERS = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 #: Types whose values are Python's own.
@@ -16,21 +23,12 @@ _PLAIN = (*_NUMBERS, "Float32", "Float64", "Boolean", "String", "Binary", "Null"
 _CLOCKS = {"Date": "Int32", "Datetime": "Int64", "Duration": "Int64", "Time": "Int64"}
 
 
-def pack(packer: Packer, value: Any) -> _Node | None:
-    """Return the tree of a frame or series of polars, or None for any other value."""
-    if not comes_from(value, "polars"):
-        return None
-    import polars as pl  # noqa: PLC0415
-
-    if type(value) is pl.Series:
-        return {TYPE_KEY: "polars.Series", **_pack_series(packer, value)}
-    if type(value) is pl.DataFrame:
-        columns = [_pack_series(packer, column) for column in value]
-        return {TYPE_KEY: "polars.DataFrame", "columns": columns}
-    return None
+def packer_of(value: object) -> Pack | None:
+    """Return what writes a frame or series; None for any other value."""
+    return _PACKERS.get(type(value))
 
 
-def _pack_series(packer: Packer, series: Any) -> _Node:
+def _pack_column(packer: Packer, series: Any) -> Node:
     dtype = series.dtype
     kind = dtype.base_type().__name__
     if kind not in _PLAIN and kind not in _CLOCKS:
@@ -46,9 +44,16 @@ def _pack_series(packer: Packer, series: Any) -> _Node:
     }
 
 
-def _unpack_series(node: _Node, unpack: Unpack) -> Any:
-    import polars as pl  # noqa: PLC0415
+def _pack_series(packer: Packer, series: Any) -> Node:
+    return {TYPE_KEY: "polars.Series", **_pack_column(packer, series)}
 
+
+def _pack_frame(packer: Packer, frame: Any) -> Node:
+    columns = [_pack_column(packer, column) for column in frame]
+    return {TYPE_KEY: "polars.DataFrame", "columns": columns}
+
+
+def _unpack_series(node: Node, unpack: Unpack) -> Any:
     kind = member(node, "dtype", str)
     values = [unpack(item) for item in member(node, "values", list)]
     name = unpack(node["name"])
@@ -62,11 +67,10 @@ def _unpack_series(node: _Node, unpack: Unpack) -> Any:
     return counts.cast(getattr(pl, kind))
 
 
-def _unpack_frame(node: _Node, unpack: Unpack) -> Any:
-    import polars as pl  # noqa: PLC0415
-
+def _unpack_frame(node: Node, unpack: Unpack) -> Any:
     columns = member(node, "columns", list)
     return pl.DataFrame([_unpack_series(column, unpack) for column in columns])
 
 
+_PACKERS: dict[type, Pack] = {pl.Series: _pack_series, pl.DataFrame: _pack_frame}
 UNPACKERS = {"polars.Series": _unpack_series, "polars.DataFrame": _unpack_frame}

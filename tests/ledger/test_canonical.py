@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpflow.ledger.encoder import encoded
+from dpflow.ledger.entry import canonical
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -22,7 +22,7 @@ JSON = st.recursive(
 def test_the_canonical_form_is_the_standard_library_s(data: Any) -> None:
     """Byte for byte, errors included; journals of other versions are read by it."""
     told = []
-    for write in (encoded, _plain):
+    for write in (canonical, _plain):
         try:
             told.append(write(data))
         except ValueError as error:
@@ -42,5 +42,5 @@ def test_what_holds_itself_is_refused() -> None:
     for _ in range(100_000):
         deep = [deep]
     for bad in (inner, deep):
-        with pytest.raises(ValueError, match="holds itself, or goes too deep"):
-            encoded(bad)
+        with pytest.raises(ValueError, match="holds itself, or is too deep"):
+            canonical(bad)

@@ -1,117 +1,36 @@
-"""Numpy and pandas values as trees of plain JSON values; the other half of `codec`.
-
-Numbers are stored as base64 of their bytes, little-endian and in C order, so that they
-come back bit for bit. Object arrays are refused: only pickle could store them. Pandas
-objects are stored column by column; a column of objects is stored value by value.
-"""
+"""Pandas values as trees, column by column; a column of objects, value by value."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from pandas import arrays
 
-from dpflow.ledger.codec import (
+from dpflow.ledger.codec.arrays import Array
+from dpflow.ledger.codec.form import (
     TYPE_KEY,
+    Node,
+    Pack,
     Packer,
     Unpack,
-    from_base64,
     member,
-    to_base64,
     unstorable,
 )
-from dpflow.libraries import comes_from
-
-_Array = np.ndarray[Any, Any]
-_Node = dict[str, Any]
-
-#: Kinds of numpy dtypes whose bytes mean the same everywhere.
-_KINDS = "biufMmUS"
-_DTYPE = re.compile(r"[<>|][biufMmUS][0-9]{1,9}(\[[0-9]{0,9}[A-Za-z]{1,2}\])?")
-_WIDEST_FLOAT = 8
 
 
-def pack(packer: Packer, value: object) -> _Node | None:
-    """Return the tree of a value of numpy or pandas, or None for any other value."""
-    if type(value) is np.ndarray:
-        return _pack_array(packer, value)
-    if isinstance(value, np.generic):
-        return _pack_scalar(packer, value)
-    if not comes_from(value, "pandas"):
-        return None
-    import pandas as pd  # noqa: PLC0415
-
-    if value is pd.NaT or value is pd.NA:
-        return {TYPE_KEY: "pandas.NaT" if value is pd.NaT else "pandas.NA"}
-    handler = {
-        pd.Series: _pack_series,
-        pd.DataFrame: _pack_frame,
-        pd.Timestamp: _pack_timestamp,
-    }.get(type(value))
-    return None if handler is None else handler(packer, value)
+def packer_of(value: object) -> Pack | None:
+    """Return what writes a frame, series or moment; None for any other value."""
+    return _PACKERS.get(type(value))
 
 
-# ---- numpy
+# Columns
 
 
-def _pack_array(packer: Packer, array: _Array) -> _Node:
-    dtype = array.dtype
-    wide = dtype.kind == "f" and dtype.itemsize > _WIDEST_FLOAT
-    if dtype.kind not in _KINDS or wide:
-        hint = f"dtype {dtype.name} has no exact text; convert it to a numeric dtype"
-        raise unstorable(array, hint)
-    packer.take(array.nbytes * 4 // 3)
-    data = array.astype(dtype.newbyteorder("<"), copy=False).tobytes()
-    return {
-        TYPE_KEY: "numpy.array",
-        "dtype": dtype.str,
-        "shape": list(array.shape),
-        "data": to_base64(data),
-    }
-
-
-def _unpack_array(node: _Node, _: Unpack) -> _Array:
-    # The pattern first: numpy's own parser of dtypes takes much more than these.
-    text = member(node, "dtype", str)
-    if not _DTYPE.fullmatch(text):
-        raise ValueError(text)
-    dtype, shape = np.dtype(text), tuple(member(node, "shape", list))
-    data = from_base64(member(node, "data", str))
-    if len(data) != math.prod(shape) * dtype.itemsize or min(shape, default=0) < 0:
-        raise ValueError(text)
-    if not data:
-        return np.zeros(shape, dtype)
-    if dtype.kind == "b" and max(data) > 1:
-        raise ValueError(text)
-    flat = np.frombuffer(data, dtype.newbyteorder("<"))
-    # A copy, for what frombuffer returns is read-only.
-    return flat.astype(dtype, copy=True).reshape(shape)
-
-
-def _pack_scalar(packer: Packer, value: np.generic) -> _Node:
-    node = _pack_array(packer, np.asarray(value))
-    back = _unpack_scalar(node, packer.pack)
-    # Numpy drops trailing NULs of text, and has types that differ by name only.
-    same_text = value.dtype.kind not in "US" or bool(back == value)
-    if type(back) is not type(value) or not same_text:
-        raise unstorable(value, "convert it to a plain Python value first")
-    return {**node, TYPE_KEY: "numpy.scalar"}
-
-
-def _unpack_scalar(node: _Node, unpack: Unpack) -> Any:
-    return _unpack_array(node, unpack)[()]
-
-
-# ---- pandas: columns
-
-
-def _pack_column(packer: Packer, column: Any) -> _Node:
+def _pack_column(packer: Packer, column: Any) -> Node:
     """Return the tree of the values of a Series or an Index."""
-    import pandas as pd  # noqa: PLC0415
-
     dtype = column.dtype
     if isinstance(dtype, np.dtype):
         if dtype.kind == "O":
@@ -134,7 +53,7 @@ def _pack_column(packer: Packer, column: Any) -> _Node:
     raise unstorable(column.array, _column_hint(dtype))
 
 
-def _pack_masked(packer: Packer, array: Any) -> _Node:
+def _pack_masked(packer: Packer, array: Any) -> Node:
     data = array.to_numpy(dtype=array.dtype.numpy_dtype, na_value=0)
     mask = np.asarray(array.isna())
     return {"kind": "masked", "values": packer.pack(data), "mask": packer.pack(mask)}
@@ -147,15 +66,11 @@ def _column_hint(dtype: Any) -> str:
 
 
 def _masked_kinds() -> tuple[type, ...]:
-    from pandas import arrays  # noqa: PLC0415
-
     return arrays.BooleanArray, arrays.IntegerArray, arrays.FloatingArray
 
 
-def _unpack_column(node: _Node, unpack: Unpack) -> Any:
+def _unpack_column(node: Node, unpack: Unpack) -> Any:
     """Return the values that `_pack_column` was given, as an array."""
-    import pandas as pd  # noqa: PLC0415
-
     kind, packed = member(node, "kind", str), node["values"]
     if kind == "object":
         values = np.empty(len(packed), dtype=object)
@@ -180,19 +95,17 @@ def _unpack_column(node: _Node, unpack: Unpack) -> Any:
     raise ValueError(kind)
 
 
-def _checked_array(value: object) -> _Array:
+def _checked_array(value: object) -> Array:
     if type(value) is not np.ndarray or value.ndim != 1:
         msg = "not a column"
         raise TypeError(msg)
     return value
 
 
-# ---- pandas: indexes
+# Indexes
 
 
-def _pack_index(packer: Packer, index: Any) -> _Node:
-    import pandas as pd  # noqa: PLC0415
-
+def _pack_index(packer: Packer, index: Any) -> Node:
     if isinstance(index, pd.MultiIndex):
         levels = [index.get_level_values(place) for place in range(index.nlevels)]
         return {"kind": "multi", "levels": [_pack_index(packer, one) for one in levels]}
@@ -211,9 +124,7 @@ def _pack_index(packer: Packer, index: Any) -> _Node:
     return {**node, "freq": index.freqstr}
 
 
-def _unpack_index(node: _Node, unpack: Unpack) -> Any:
-    import pandas as pd  # noqa: PLC0415
-
+def _unpack_index(node: Node, unpack: Unpack) -> Any:
     kind = member(node, "kind", str)
     if kind == "multi":
         levels = [_unpack_index(one, unpack) for one in member(node, "levels", list)]
@@ -231,10 +142,10 @@ def _unpack_index(node: _Node, unpack: Unpack) -> Any:
     return index
 
 
-# ---- pandas: values
+# Values
 
 
-def _pack_series(packer: Packer, series: Any) -> _Node:
+def _pack_series(packer: Packer, series: Any) -> Node:
     return {
         TYPE_KEY: "pandas.Series",
         "column": _pack_column(packer, series),
@@ -244,9 +155,7 @@ def _pack_series(packer: Packer, series: Any) -> _Node:
     }
 
 
-def _unpack_series(node: _Node, unpack: Unpack) -> Any:
-    import pandas as pd  # noqa: PLC0415
-
+def _unpack_series(node: Node, unpack: Unpack) -> Any:
     index, name = _unpack_index(node["index"], unpack), unpack(node["name"])
     column = _unpack_column(node["column"], unpack)
     # The dtype is said, for pandas would make text of objects that are all str.
@@ -255,7 +164,7 @@ def _unpack_series(node: _Node, unpack: Unpack) -> Any:
     return series
 
 
-def _pack_frame(packer: Packer, frame: Any) -> _Node:
+def _pack_frame(packer: Packer, frame: Any) -> Node:
     places = range(len(frame.columns))
     columns = [_pack_column(packer, frame.iloc[:, place]) for place in places]
     return {
@@ -267,9 +176,7 @@ def _pack_frame(packer: Packer, frame: Any) -> _Node:
     }
 
 
-def _unpack_frame(node: _Node, unpack: Unpack) -> Any:
-    import pandas as pd  # noqa: PLC0415
-
+def _unpack_frame(node: Node, unpack: Unpack) -> Any:
     index = _unpack_index(node["index"], unpack)
     data = {}
     for place, packed in enumerate(member(node, "data", list)):
@@ -282,7 +189,7 @@ def _unpack_frame(node: _Node, unpack: Unpack) -> Any:
     return frame
 
 
-def _pack_timestamp(packer: Packer, value: Any) -> _Node:
+def _pack_timestamp(packer: Packer, value: Any) -> Node:
     zone = None if value.tz is None else packer.pack(value.tz)
     clock = value if zone is None else value.tz_convert("UTC").tz_localize(None)
     moment = packer.pack(clock.to_datetime64())
@@ -290,9 +197,7 @@ def _pack_timestamp(packer: Packer, value: Any) -> _Node:
     return {**node, "fold": value.fold}
 
 
-def _unpack_timestamp(node: _Node, unpack: Unpack) -> Any:
-    import pandas as pd  # noqa: PLC0415
-
+def _unpack_timestamp(node: Node, unpack: Unpack) -> Any:
     moment, zone = pd.Timestamp(unpack(node["utc"])), unpack(node["zone"])
     if zone is not None:
         moment = moment.tz_localize("UTC").tz_convert(zone)
@@ -301,19 +206,17 @@ def _unpack_timestamp(node: _Node, unpack: Unpack) -> Any:
     return moment if moment.fold == fold else moment.replace(fold=fold)
 
 
-def _unpack_missing(node: _Node, _: Unpack) -> Any:
-    import pandas as pd  # noqa: PLC0415
-
-    return pd.NaT if node[TYPE_KEY] == "pandas.NaT" else pd.NA
-
-
-#: How to read each type of node that `pack` writes.
-UNPACKERS: dict[str, Callable[[_Node, Unpack], Any]] = {
-    "numpy.array": _unpack_array,
-    "numpy.scalar": _unpack_scalar,
+_PACKERS: dict[type, Pack] = {
+    pd.Series: _pack_series,
+    pd.DataFrame: _pack_frame,
+    pd.Timestamp: _pack_timestamp,
+    type(pd.NaT): lambda *_: {TYPE_KEY: "pandas.NaT"},
+    type(pd.NA): lambda *_: {TYPE_KEY: "pandas.NA"},
+}
+UNPACKERS: dict[str, Callable[[Node, Unpack], Any]] = {
     "pandas.Series": _unpack_series,
     "pandas.DataFrame": _unpack_frame,
     "pandas.Timestamp": _unpack_timestamp,
-    "pandas.NaT": _unpack_missing,
-    "pandas.NA": _unpack_missing,
+    "pandas.NaT": lambda *_: pd.NaT,
+    "pandas.NA": lambda *_: pd.NA,
 }

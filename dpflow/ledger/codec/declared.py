@@ -12,7 +12,15 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from dpflow.exceptions import ConfigurationError, ReleaseError
-from dpflow.ledger.codec import TYPE_KEY, Packer, Unpack, member, unstorable
+from dpflow.ledger.codec.form import (
+    TYPE_KEY,
+    Node,
+    Pack,
+    Packer,
+    Unpack,
+    member,
+    unstorable,
+)
 
 T = TypeVar("T", bound=type)
 
@@ -68,23 +76,23 @@ def _problem(cls: object) -> str:
     return ""
 
 
-def pack(packer: Packer, value: object) -> dict[str, Any] | None:
-    """Return the tree of a value of a declared class, or None for any other value."""
-    name = _names.get(type(value))
-    if name is None:
-        return None
+def packer_of(value: object) -> Pack | None:
+    """Return what writes a value of a declared class; None for any other value."""
+    return _pack if type(value) in _names else None
+
+
+def _pack(packer: Packer, value: Any) -> Node:
     if isinstance(value, BaseModel):
         if value.model_extra:
             raise unstorable(value, "fields that its class does not declare are lost")
         names = list(type(value).model_fields)
     else:
-        names = [field.name for field in dataclasses.fields(value)]  # type: ignore[arg-type]
+        names = [field.name for field in dataclasses.fields(value)]
     fields = {field: packer.pack(getattr(value, field)) for field in names}
-    return {TYPE_KEY: "declared", "name": name, "fields": fields}
+    return {TYPE_KEY: "declared", "name": _names[type(value)], "fields": fields}
 
 
-def unpack(node: dict[str, Any], inner: Unpack) -> Any:
-    """Make a value of a declared class again."""
+def _unpack(node: Node, unpack: Unpack) -> Any:
     name = member(node, "name", str)
     cls = _declared.get(name)
     if cls is None:
@@ -94,4 +102,7 @@ def unpack(node: dict[str, Any], inner: Unpack) -> Any:
         )
         raise ReleaseError(msg)
     fields = member(node, "fields", dict)
-    return cls(**{field: inner(item) for field, item in fields.items()})
+    return cls(**{field: unpack(item) for field, item in fields.items()})
+
+
+UNPACKERS = {"declared": _unpack}

@@ -1,0 +1,212 @@
+"""Exact audits of cells under Renyi rules: mechanisms of two outputs, at their worst.
+
+A mechanism whose outputs fall into cells of its own epsilons has, at its worst, one
+output with P/Q = e^epsilon of one cell and one with e^-epsilon of another, or of the
+same. An adversary picks among all of them by what it saw; values are finite sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import pytest
+
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.costs import PureDP
+from dpflow.accounting.output_costs import OutputDP
+from dpflow.accounting.renyi import RenyiFilter
+from dpflow.accounting.tally import Tally
+from dpflow.accounting.theorem import Odometer
+
+Charge = Callable[[RenyiFilter, OutputDP, str], Tally]
+Atom = tuple[float, Fraction, str]  # P of an output, its loss and its cell
+
+
+def settled(rule: RenyiFilter, cost: OutputDP, cell: str) -> Tally:
+    """Charge as the filter does."""
+    return rule.price_realised(cost, cell)
+
+
+def as_if_alone(rule: RenyiFilter, cost: OutputDP, cell: str) -> Tally:
+    """Charge the divergence of a pure step of the cell's epsilon: no common slope."""
+    epsilon = dict(cost.cells)[cell]
+    return rule.price(PureDP(epsilon=epsilon)) if epsilon else rule.zero()
+
+
+def small_is_free(rule: RenyiFilter, cost: OutputDP, cell: str) -> Tally:
+    """Charge nothing for a cell whose outputs tell something."""
+    return rule.zero() if cell == "small" else rule.price(cost)
+
+
+def worst_mechanisms(cost: OutputDP) -> list[list[Atom]]:
+    """Return all mechanisms with two outputs at the ends of their cells."""
+    found = []
+    for (high, up), (low, down) in itertools.product(cost.cells, repeat=2):
+        x, y = math.exp(float(up)), math.exp(-float(down))
+        if x == y:
+            continue
+        weight = (1 - y) / (x - y)  # Q of the first output
+        found.append([(weight * x, up, high), ((1 - weight) * y, -down, low)])
+    return found
+
+
+def game(
+    rule: RenyiFilter, costs: Sequence[OutputDP], rounds: int, charge: Charge = settled
+) -> float:
+    """Return the largest delta at the rule's epsilon that an adversary reaches."""
+    menu = [
+        (rule.price(cost), [(p, loss, charge(rule, cost, c)) for p, loss, c in atoms])
+        for cost in costs
+        for atoms in worst_mechanisms(cost)
+    ]
+    limit = float(rule.epsilon)
+
+    @cache
+    def best(left: int, spent: Tally, loss: Fraction) -> float:
+        found = max(0.0, -math.expm1(limit - float(loss)))
+        for worst, atoms in menu if left else ():
+            if rule.admits(spent + worst):
+                later = (
+                    p * best(left - 1, spent + paid, loss + more)
+                    for p, more, paid in atoms
+                )
+                found = max(found, sum(later))
+        return found
+
+    return best(rounds, rule.zero(), Fraction(0))
+
+
+def cells(small: str, large: str) -> OutputDP:
+    """Return a mechanism with a cheap cell and a dear one."""
+    return OutputDP({"small": small, "large": large})
+
+
+CASES = {
+    "far apart": ("1", "0.05", "6", cells("0.1", "0.5"), 8, 0.866),
+    "wide": ("1", "0.2", None, cells("0.1", "0.9"), 7, 0.855),
+    "near": ("1", "0.01", "6", cells("0.1", "0.2"), 14, 0.501),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_delta_is_kept(name: str) -> None:
+    """Whatever the adversary picks by the cells it saw, and it comes near."""
+    epsilon, delta, order, cost, rounds, share = CASES[name]
+    rule = make_filter("renyi", epsilon=epsilon, delta=delta, order=order)
+    assert isinstance(rule, RenyiFilter)
+    found = game(rule, [cost], rounds)
+    assert found <= float(delta)
+    assert found == pytest.approx(share * float(delta), rel=2e-3)
+
+
+@pytest.mark.parametrize("wrong", [as_if_alone, small_is_free])
+def test_cells_whose_condition_fails_are_caught(wrong: Charge) -> None:
+    """Each cell at the divergence of its own epsilon is too little, and so is none."""
+    epsilon, delta, order, cost, rounds, _ = CASES["far apart"]
+    rule = make_filter("renyi", epsilon=epsilon, delta=delta, order=order)
+    assert isinstance(rule, RenyiFilter)
+    assert game(rule, [cost], rounds, wrong) > 1.4 * float(delta)
+
+
+def crossing(
+    rule: Odometer, cost: OutputDP, rounds: int, charge: Callable[[str], Tally]
+) -> float:
+    """Return the largest probability that the loss ever passes the reading."""
+    menu = [
+        [(p, loss, charge(cell)) for p, loss, cell in atoms]
+        for atoms in worst_mechanisms(cost)
+    ]
+
+    @cache
+    def best(left: int, spent: Tally, loss: Fraction) -> float:
+        if float(loss) > rule.read(spent):
+            return 1.0
+        return max(
+            (
+                sum(
+                    p * best(left - 1, spent + paid, loss + more) for p, more, paid in a
+                )
+                for a in (menu if left else ())
+            ),
+            default=0.0,
+        )
+
+    return best(rounds, rule.zero(), Fraction(0))
+
+
+@pytest.mark.parametrize("options", [{"order": 3}, {"orders": [2, 4, 8]}])
+def test_odometers_hold_with_cells(options: dict[str, Any]) -> None:
+    """The reading is passed with probability delta at most; with free cells, more."""
+    rule = make_odometer("renyi", delta="0.1", halt_at_epsilon=5, **options)
+    cost = cells("0.3", "0.9")
+    kept = crossing(rule, cost, 9, lambda cell: rule.charge_realised(cost, cell))
+    free = {"small": rule.zero(), "large": rule.charge(cost)}
+    passed = crossing(rule, cost, 9, lambda cell: free[cell])
+    assert 0.01 < kept <= 0.1 < passed
+
+
+def two(up: str, down: str) -> tuple[tuple[float, Fraction], ...]:
+    """Return the (P, loss) of two outputs with losses up and -down."""
+    x, y = math.exp(float(up)), math.exp(-float(down))
+    weight = (1 - y) / (x - y)
+    return ((weight * x, Fraction(up)), ((1 - weight) * y, -Fraction(down)))
+
+
+def interleaved(
+    rule: RenyiFilter, cost: OutputDP, other: PureDP, rounds: int, charge: Charge
+) -> float:
+    """Return what an adversary reaches who runs others between two answers.
+
+    The mechanism with cells answers once with a loss of 0.1 or -0.1; after -0.1 it is
+    asked again and adds 0.2 (its cell is small) or -0.4 (large); after 0.1 it has
+    nothing more to say. While it is open its worst cell is held.
+    """
+    limit, worst, price = float(rule.epsilon), rule.price(cost), rule.price(other)
+    small, large = charge(rule, cost, "small"), charge(rule, cost, "large")
+    epsilon = str(float(other.epsilon))
+
+    @cache
+    def best(left: int, spent: Tally, loss: Fraction, first: Fraction | None) -> float:
+        found = max(0.0, -math.expm1(limit - float(loss)))
+        if not left:
+            return found
+        held = spent if first is None else spent + worst
+        if rule.admits(held + price):
+            later = (
+                p * best(left - 1, spent + price, loss + more, first)
+                for p, more in two(epsilon, epsilon)
+            )
+            found = max(found, sum(later))
+        if first is None and rule.admits(held + worst):
+            later = (
+                p * best(left - 1, spent, loss + more, more)
+                for p, more in two("0.1", "0.1")
+            )
+            found = max(found, sum(later))
+        if first is not None and first < 0:
+            (p, more), (q, less) = two("0.2", "0.4")
+            again = p * best(left - 1, spent + small, loss + more, None)
+            again += q * best(left - 1, spent + large, loss + less, None)
+            found = max(found, again)
+        if first is not None and first > 0:
+            found = max(found, best(left, spent + small, loss, None))
+        return found
+
+    return best(rounds, rule.zero(), Fraction(0), None)
+
+
+@pytest.mark.parametrize(("other", "share"), [("0.3", 0.656), ("0.5", 0.866)])
+def test_others_between_the_answers_gain_nothing(other: str, share: float) -> None:
+    """Nor does leaving the mechanism open; cells that are too cheap are caught."""
+    rule = make_filter("renyi", epsilon=1, delta="0.05", order=6)
+    assert isinstance(rule, RenyiFilter)
+    cost, between = cells("0.1", "0.5"), PureDP(epsilon=other)
+    kept = interleaved(rule, cost, between, 24, settled)
+    assert kept == pytest.approx(share * 0.05, rel=2e-3)
+    for wrong in (as_if_alone, small_is_free):
+        assert interleaved(rule, cost, between, 24, wrong) > 1.1 * 0.05

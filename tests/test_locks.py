@@ -1,0 +1,126 @@
+"""What keeps threads and processes apart: a file that stays open, a line of threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dpflow.locks import FileLock, Line, Turn
+from tests.ledger.support import Child
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Iterator[FileLock]:
+    """Give a lock whose file is open."""
+    made = FileLock(tmp_path / "x.lock")
+    made.run(lambda _: None, 1)
+    yield made
+    made.close()
+
+
+def is_free(path: Path) -> bool:
+    """Say whether another process may take the lock."""
+
+    def take(say: Callable[[str], None]) -> None:
+        other = FileLock(path)
+        say("no" if other.take(time.monotonic() + 0.05) is None else "yes")
+
+    return Child(take).end()[1] == ["yes"]
+
+
+def test_the_file_is_opened_once(
+    lock: FileLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each turn locks and unlocks it, so that others have theirs between."""
+    real, opened, seen = os.open, list[str](), list[tuple[int, bool]]()
+
+    def noted(path: str, *how: int) -> int:
+        opened.append(path)
+        return real(path, *how)
+
+    monkeypatch.setattr(os, "open", noted)
+    for _ in range(3):
+        lock.run(lambda descriptor: seen.append((descriptor, is_free(lock.path))), 1)
+        assert is_free(lock.path)
+    assert opened == []
+    assert len(set(seen)) == 1
+    assert seen[0][1] is False
+
+
+@pytest.mark.parametrize("gone", ["removed", "replaced"])
+def test_a_file_that_is_not_at_its_path_any_more_locks_nothing(
+    lock: FileLock, gone: str
+) -> None:
+    """Other processes lock the new one, and so does this."""
+    lock.path.unlink()
+    if gone == "replaced":
+        lock.path.touch()
+    assert lock.run(lambda _: is_free(lock.path), 1) is False
+
+
+def test_a_forked_child_shares_no_lock_with_its_parent(lock: FileLock) -> None:
+    """Its copy of the descriptor is closed: what it did with it would be for both."""
+
+    def take(say: Callable[[str], None]) -> None:
+        say(str(lock.take(time.monotonic() + 0.05)))
+        lock.free()
+        say("freed")
+
+    def within(_: int) -> None:
+        assert Child(take).end() == (0, ["None", "freed"])
+        assert not is_free(lock.path)
+
+    lock.run(within, 1)
+    assert is_free(lock.path)
+
+
+def test_a_childs_copy_does_not_hold_what_its_parent_held(tmp_path: Path) -> None:
+    """A process that dies within its turn leaves no lock, whoever it had forked."""
+    path = tmp_path / "x.lock"
+
+    def parent(say: Callable[[str], None]) -> None:
+        lock = FileLock(path)
+        lock.take(time.monotonic() + 1)
+        grandchild = Child(lambda _: time.sleep(30))
+        say(str(grandchild.pid))
+        time.sleep(30)
+
+    child = Child(parent)
+    grandchild = int(child.line())
+    assert not is_free(path)
+    os.kill(child.pid, 9)
+    os.waitpid(child.pid, 0)
+    until = time.monotonic() + 5
+    while not is_free(path) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert is_free(path)
+    os.kill(grandchild, 9)
+
+
+def test_who_waits_in_a_line_is_called() -> None:
+    """At once, and not when it looks by itself."""
+    line, first, order = Line(), Turn(), list[int]()
+    assert line.take(first, 1)
+
+    def wait(number: int) -> None:
+        turn = Turn()
+        assert line.take(turn, 5)
+        order.append(number)
+        line.leave(turn)
+
+    threads = list[threading.Thread]()
+    for number in range(8):
+        threads.append(threading.Thread(target=wait, args=[number]))
+        threads[-1].start()
+        while len(line.turns()) < number + 2:
+            time.sleep(0.001)
+    line.leave(first)
+    for thread in threads:
+        thread.join()
+    assert order == list(range(8))
+    assert line.turns() == []
