@@ -21,6 +21,7 @@ from dpflow.ledger import create_ledger, pin_ledger
 from dpflow.ledger.records import AccountView, Entry
 from dpflow.ledger.views import accounts, history
 from dpflow.project import current_project
+from tests.ledger.columns import TABLES, show_columns
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -125,11 +126,14 @@ def _database_files(folder: Path, name: str) -> list[Path]:
 
 
 def rows(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Return every row of every table, read around dpflow."""
+    """Return every row of every table, and of every kind, read around dpflow."""
     uri = f"{ledger_file(folder).as_uri()}?mode=ro"
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
         found = connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
         names = sorted(name for (name,) in found)
+        if "row" in names:
+            show_columns(connection)
+            names += TABLES
         return {
             name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr)
             for name in names

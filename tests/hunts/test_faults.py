@@ -178,6 +178,8 @@ def test_a_new_id_for_a_second_try_is_found(
             return ask_all(self, others)
 
     monkeypatch.setattr(Ledger, "ask_all", twice)
-    monkeypatch.setattr("dpflow.ledger.ledger.surely", lambda send: send(False))
+    monkeypatch.setattr(
+        Ledger, "_sent", lambda self, commands: self._decided(commands, again=False)
+    )
     with pytest.raises(AssertionError, match="nobody asked"):
         try_all(folder, "IOERR")

@@ -94,12 +94,40 @@ def check_left(path: Path, place: str) -> None:
             f"opens without them once {shm.name} is removed as well."
         )
         raise LedgerCorrupt(msg, ledger=place)
+    # The second look is for a log that was emptied into the file just now.
+    if _is_cut_off(path) and not _has_content(wal) and _is_cut_off(path):
+        msg = (
+            f"the ledger {path} is shorter than it was: its end was cut off. Restore a "
+            "backup with `dpflow ledger restore`."
+        )
+        raise LedgerCorrupt(msg, ledger=place)
     if wal.exists() and path.stat().st_size == 0:
         msg = (
             f"the ledger {path} is empty, but {wal.name} is there and may hold its "
             "newest charges. Restore the ledger's file."
         )
         raise LedgerCorrupt(msg, ledger=place)
+
+
+def _is_cut_off(path: Path) -> bool:
+    """Say whether a file has fewer pages than it says; SQLite would not miss them.
+
+    While there is a log, its pages may be there.
+    """
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        header = file.read(32)
+    if not header.startswith(b"SQLite format 3\0"):
+        return False
+    size = int.from_bytes(header[16:18], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    # The format writes the largest size, 65,536, as 1.
+    return path.stat().st_size < pages * (65536 if size == 1 else size)
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def _check_space(path: Path, place: str) -> None:
