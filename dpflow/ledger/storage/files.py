@@ -114,10 +114,12 @@ def _is_cut_off(path: Path) -> bool:
 
     While there is a log, its pages may be there.
     """
-    if not path.exists():
+    try:
+        with path.open("rb") as file:
+            header = file.read(32)
+    except OSError:
+        # It is gone, or not ours to read: who opens it says so.
         return False
-    with path.open("rb") as file:
-        header = file.read(32)
     if not header.startswith(b"SQLite format 3\0"):
         return False
     size = int.from_bytes(header[16:18], "big")
