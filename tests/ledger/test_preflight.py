@@ -549,6 +549,11 @@ def test_a_budget_that_was_tightened_below_what_is_held_gives_nothing(
             "whether that is the next one",
         ),
         (
+            PLAN.replace("}]", "}]\n  exchange: true"),
+            ["0.1"] * 3,
+            "depends on what is left of it",
+        ),
+        (
             "{theorem: individual, measure: gaussian}",
             [IndividualBound(measure="gaussian", bound="0.01")],
             "once and in full",
@@ -558,7 +563,7 @@ def test_a_budget_that_was_tightened_below_what_is_held_gives_nothing(
 def test_what_cannot_be_held_as_a_sum_is_refused(
     ledger: Any, text: str, costs: list[Any], why: str
 ) -> None:
-    """Budgets per person, and plans that ask for their order."""
+    """Budgets per person, and plans that ask for their order or are exchanged."""
     policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter=text)
     with pytest.raises(UnsupportedCost, match=why):
         held_run(ledger, costs, policies=(policy,))

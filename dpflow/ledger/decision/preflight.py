@@ -82,7 +82,8 @@ def check_additive(gate: Gate) -> None:
     """Refuse a preflight where a whole run cannot be held as the sum of its steps.
 
     Raises:
-        UnsupportedCost: For budgets per person, and plans that ask for their order.
+        UnsupportedCost: For budgets per person, and for plans that ask for their order
+            or are exchanged.
     """
     rule = gate.rule
     members = getattr(rule, "members", ())
@@ -90,6 +91,9 @@ def check_additive(gate: Gate) -> None:
         why = "its bound is reserved once and in full, for all steps together"
     elif any(getattr(each, "order", None) == "planned" for each in (rule, *members)):
         why = "its plan asks at each step whether that is the next one"
+    elif any(getattr(each, "exchange", False) for each in (rule, *members)):
+        # A draw would be priced as if what the run holds for it were gone.
+        why = "what a step takes out of its plan depends on what is left of it"
     else:
         return
     msg = (
