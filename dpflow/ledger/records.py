@@ -163,6 +163,15 @@ def _check_types(request: Request) -> None:
     except (TypeError, ValueError) as error:
         msg = f"body must be a mapping of JSON's types, got {body!r:.60}: {error}"
         raise ConfigurationError(msg) from None
+    if meant := _MEANT & body.keys():
+        msg = f"body may not say {min(meant)!r}, which the journal itself says"
+        raise ConfigurationError(msg)
+
+
+#: Names in an entry by which `journal.follow` moves rows.
+_MEANT = frozenset(
+    {"accounts", "claims", "epoch", "key", "overdrawn", "owner", "preflight", "told"}
+)
 
 
 def _check(name: str, text: object, pattern: re.Pattern[str]) -> None:

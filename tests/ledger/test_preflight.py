@@ -753,3 +753,12 @@ def cut(monkeypatch: pytest.MonkeyPatch, ledger: Any, *, committed: bool) -> lis
 
     monkeypatch.setattr(ledger.storage, "write", once)
     return cuts
+
+
+@pytest.mark.parametrize("name", ["preflight", "overdrawn", "told", "claims", "epoch"])
+def test_a_request_says_nothing_that_moves_rows(ledger: Any, name: str) -> None:
+    """What the journal means by a name is decided, and not sent along."""
+    before = kinds(ledger)
+    with pytest.raises(ConfigurationError, match=f"may not say '{name}'"):
+        granted(ledger, "0.1", body={name: {"id": "0" * 32}})
+    assert kinds(ledger) == before
