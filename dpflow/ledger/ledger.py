@@ -178,7 +178,8 @@ class Ledger:
         if again:
             commands = [replace(command, again=True) for command in commands]
         others = self.sources.others([p for c in commands for p in c.reads])
-        found, entries = list[Decision](), list[Entry]()
+        found: list[Decision] = []
+        entries: list[Entry] = []
         changes: Changes = {}
         values: dict[str, str] = {}
         with self.storage.write() as transaction, Readable(self.place):

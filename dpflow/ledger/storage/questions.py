@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.entry import Columns, Entry, entry_of, proof_of
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import Charge, JournalError, Key, Release
 from dpflow.ledger.storage.base import (
@@ -26,7 +26,7 @@ from dpflow.ledger.storage.loading import (
     ReadEntries,
     ReadRows,
 )
-from dpflow.ledger.storage.texts import key_of_text, prefixed, row_of
+from dpflow.ledger.storage.texts import entry_from, key_of_text, prefixed, row_of
 
 _PAGE = 1000
 #: So many entries are read at once by who checks all of them.
@@ -168,9 +168,8 @@ class Questions(ABC):
 
     def _entry(self, columns: tuple[Any, ...], *, body: bool = True) -> Entry:
         """Read an entry from its columns, its hash and the one before."""
-        read = entry_of if body else proof_of
         try:
-            return read(columns[9] or "", Columns(*columns[:8]), columns[8])
+            return entry_from(columns, body=body)
         except JournalError as error:
             what = f"entry {columns[1]} of book {columns[0]!r}: {error}"
             raise damaged(what, self.place) from error

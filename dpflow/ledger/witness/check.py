@@ -162,7 +162,7 @@ class Watch:
         """
         if self.witness is None:
             return
-        lines = list[Line]()
+        lines: list[Line] = []
         for entry in entries:
             if entry.kind in TOLD and (entry.kind != "open" or _is_told(entry)):
                 lines.append(line_of(entry))
@@ -238,7 +238,8 @@ def missing(reading: Reading, lines: Iterable[Line]) -> list[Line]:
         reading: Of the ledger.
         lines: What was told, oldest first.
     """
-    rest, gone = iter(lines), list[Line]()
+    rest = iter(lines)
+    gone: list[Line] = []
     while some := list(islice(rest, _AT_ONCE)):
         found = reading.entries({line.place for line in some})
         for line in some:
