@@ -22,7 +22,7 @@ from dpflow.ledger.storage.base import (
     first_edition,
 )
 from dpflow.ledger.storage.loading import Found
-from dpflow.ledger.storage.questions import Questions
+from dpflow.ledger.storage.questions import Transaction
 from dpflow.ledger.storage.texts import (
     entry_texts,
     key_text,
@@ -39,7 +39,7 @@ _FEW = 16
 _MANY = 256
 
 
-class Tables(Questions):
+class Tables(Transaction):
     """A ledger within one transaction of a connection.
 
     Args:

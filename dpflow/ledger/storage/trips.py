@@ -20,7 +20,7 @@ from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import EPOCH, Book, Changes, Key, Rows
 from dpflow.ledger.storage.base import Identity, Place
 from dpflow.ledger.storage.loading import Found
-from dpflow.ledger.storage.questions import Questions
+from dpflow.ledger.storage.questions import Reading, Transaction
 from dpflow.ledger.storage.server import Durable, Server
 from dpflow.ledger.storage.texts import (
     entry_texts,
@@ -39,7 +39,7 @@ _Columns = tuple[Any, ...]
 _LOADS = 5
 
 
-class Snapshot(Questions):
+class Snapshot(Reading):
     """A consistent state of the ledger.
 
     Args:
@@ -119,7 +119,7 @@ class Snapshot(Questions):
         return asked
 
 
-class Trips(Snapshot):
+class Trips(Snapshot, Transaction):
     """A transaction that decides: it loads behind locks, and stores once.
 
     Attributes:
