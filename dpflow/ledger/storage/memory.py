@@ -127,23 +127,24 @@ class Memory:
         """Run a block that no other thread overlaps; it is kept whole or not at all."""
         if (why := self.unwritable) is not None:
             raise why
-        return self._alone("BEGIN IMMEDIATE")
+        return self._alone(keeps=True)
 
     def read(self) -> AbstractContextManager[Tables]:
-        """Run a block that reads one consistent state."""
-        return self._alone("BEGIN")
+        """Run a block that reads one consistent state; what it wrote would go."""
+        return self._alone(keeps=False)
 
     @contextmanager
-    def _alone(self, begin: str) -> Iterator[Tables]:
+    def _alone(self, *, keeps: bool) -> Iterator[Tables]:
         kept, turn = self.kept, Turn()
         try:
             try:
                 if not kept.line.take(turn, _LOCK_SECONDS):
                     raise self._busy(kept)
                 kept.roll_back()  # an interrupt kept the turn before from its end
-                kept.connection.execute(begin)
+                kept.connection.execute("BEGIN")
                 yield Tables(kept.connection, self.place, kept.identity)
-                kept.connection.execute("COMMIT")
+                if keeps:
+                    kept.connection.execute("COMMIT")
             except sqlite3.Error as error:
                 raise damaged(str(error), self.place) from error
             finally:
