@@ -43,7 +43,7 @@ _GROUPS = {
 #: Further modules with public names.
 _MODULES = {
     "dpflow.forecast": "Forecasts",
-    "dpflow.plots": "Pictures",
+    "dpflow.show.figures": "Pictures",
     "dpflow.testing": "Testing",
 }
 

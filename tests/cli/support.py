@@ -19,7 +19,8 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 import dpflow
-from dpflow.accounting.costs import Cost, Gaussian
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.noise import Gaussian
 from dpflow.cli import app
 from dpflow.config import settings
 from dpflow.exceptions import BudgetRefused
