@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -15,8 +14,9 @@ from dpflow.policy import (
     policy_schema,
 )
 from tests.policy_examples import EXAMPLE, SHORT, edited, share
+from tests.projects import ROOT
 
-SCHEMA_FILE = Path(__file__).parents[1] / "policies" / "policy.schema.json"
+SCHEMA_FILE = ROOT / "policies" / "policy.schema.json"
 
 
 # The schema
