@@ -38,6 +38,7 @@ ROOMS = [
     "mechanisms",
     "forecast",
     "show",
+    "plots",
     "prefect",
     "testing",
     "cli",

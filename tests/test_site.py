@@ -50,7 +50,7 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     for module in (
         "dpflow",
         "dpflow.forecast",
-        "dpflow.show.figures",
+        "dpflow.plots",
         "dpflow.testing",
     ):
         place = re.escape(module)

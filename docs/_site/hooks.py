@@ -43,7 +43,7 @@ _GROUPS = {
 #: Further modules with public names.
 _MODULES = {
     "dpflow.forecast": "Forecasts",
-    "dpflow.show.figures": "Pictures",
+    "dpflow.plots": "Pictures",
     "dpflow.testing": "Testing",
 }
 
