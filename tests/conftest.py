@@ -75,8 +75,8 @@ def _no_open_projects() -> Iterator[None]:
     """Close the ledgers that a test has opened by way of its working directory."""
     yield
     # Tests of pure maths need not pay for importing the ledger.
-    if "dpflow.project" in sys.modules:
-        sys.modules["dpflow.project"].forget_projects()
+    if "dpflow.guard.project" in sys.modules:
+        sys.modules["dpflow.guard.project"].forget_projects()
 
 
 @pytest.fixture(autouse=True)

@@ -47,7 +47,12 @@ def test_every_document_is_a_page(site: Path) -> None:
 def test_the_reference_has_every_public_name(site: Path) -> None:
     """The Python page has a heading for each, with its docstring."""
     text = (site / "reference/python.html").read_text("utf-8")
-    for module in ("dpflow", "dpflow.forecast", "dpflow.plots", "dpflow.testing"):
+    for module in (
+        "dpflow",
+        "dpflow.forecast",
+        "dpflow.plots",
+        "dpflow.testing",
+    ):
         place = re.escape(module)
         for name in import_module(module).__all__:
             if not name.startswith("__"):

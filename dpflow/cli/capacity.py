@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpflow.accounting.costs import Cost
-from dpflow.accounting.theorem import Filter
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.rules.rule import Filter
 from dpflow.exceptions import UnsupportedCost
+from dpflow.forecast.workload import count_admitted, times
 from dpflow.ledger.decision.gates import Gate
-from dpflow.workload import count_admitted, times
 
 
 def steps_that_fit(gate: Gate, cost: Cost) -> int | None:

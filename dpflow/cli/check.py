@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpflow.accounting.costs import Cost, Gaussian, PureDP
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import PureDP
 from dpflow.cli.capacity import FlowGates, flow_gates, is_priced, steps_that_fit
 from dpflow.cli.output import finite, short_path
 from dpflow.cli.source import Standing, gates, project_ledger, standings, view_of
@@ -22,23 +24,19 @@ from dpflow.forecast.advice import (
     suggestion,
 )
 from dpflow.forecast.outlook import example_run
+from dpflow.forecast.workload import Workload, merged
 from dpflow.forecast.workload_file import step_from_text, workload_of_runs
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import TermView, UnusualSteps
 from dpflow.ledger.views.runs import dataset_runs
-from dpflow.policy import (
-    NO_FOLDER_HINT,
-    Policy,
-    PolicySet,
-    load_policies,
-    load_policy,
-)
-from dpflow.policy_population import PREFIX
-from dpflow.policy_yaml import policy_error
-from dpflow.summary import account_title, term_guarantee
-from dpflow.workload import Workload, merged
+from dpflow.ledger.views.words import account_title
+from dpflow.policy import Policy, PolicySet, load_policies, load_policy
+from dpflow.policy.files import NO_FOLDER_HINT
+from dpflow.policy.population import PREFIX
+from dpflow.policy.strict_yaml import policy_error
+from dpflow.show.guarantees import term_guarantee
 
 #: The steps that are counted, with their headings.
 _STEPS: Sequence[tuple[str, Cost]] = (

@@ -138,7 +138,7 @@ def _print(found: Comparison) -> None:
 
     from dpflow.cli.comparison import leftovers_table, odometers_table, verdict
     from dpflow.cli.theorem_tables import compare_table, say_left_out, telling
-    from dpflow.workload import length
+    from dpflow.forecast.workload import length
 
     steps = length(found.workload)
     counted = f"{steps} step{'' if steps == 1 else 's'}"

@@ -11,9 +11,9 @@ from typing import Any
 from rich.table import Table
 
 from dpflow.accounting import ODOMETERS
-from dpflow.accounting.cost_text import cost_from_text
-from dpflow.accounting.costs import Cost
-from dpflow.accounting.output_costs import EarlyStopping
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.cli.output import short_path
 from dpflow.cli.source import (
     policies_and_problem,
@@ -25,24 +25,7 @@ from dpflow.cli.theorem_tables import no_price
 from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError, InvalidCost, LedgerMissing
 from dpflow.forecast.stopping import Leftover, leftovers, small_step
-from dpflow.forecast.workload_file import (
-    read_workload,
-    step_from_text,
-    workload_of_runs,
-)
-from dpflow.ledger import views
-from dpflow.ledger.views.runs import DatasetRuns, dataset_runs
-from dpflow.policy_copy import budget_text
-from dpflow.policy_population import PREFIX
-from dpflow.rounding import (
-    exact_delta,
-    exact_epsilon,
-    number_from_text,
-    number_text,
-    reading_up,
-)
-from dpflow.summary import percent_text
-from dpflow.workload import (
+from dpflow.forecast.workload import (
     Fit,
     Reading,
     Step,
@@ -50,6 +33,23 @@ from dpflow.workload import (
     fits,
     merged,
     reading_of,
+)
+from dpflow.forecast.workload_file import (
+    read_workload,
+    step_from_text,
+    workload_of_runs,
+)
+from dpflow.ledger import views
+from dpflow.ledger.views.runs import DatasetRuns, dataset_runs
+from dpflow.ledger.views.words import percent_text
+from dpflow.policy.pinned import budget_text
+from dpflow.policy.population import PREFIX
+from dpflow.rounding import (
+    exact_delta,
+    exact_epsilon,
+    number_from_text,
+    number_text,
+    reading_up,
 )
 
 

@@ -11,7 +11,7 @@ from dpflow.cli.journal import JournalEntry, journal_json, opened_with
 from dpflow.cli.tables import cell, new_table
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
-from dpflow.summary import amounts_text
+from dpflow.ledger.views.words import amounts_text
 
 #: What is said of each kind of entry.
 _WORDS = {

@@ -11,8 +11,8 @@ from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
 from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.records import AccountView, Entry
+from dpflow.ledger.views.words import amounts_text
 from dpflow.rounding import number_from_text, number_text
-from dpflow.summary import amounts_text
 
 FORFEITED = (
     "A forfeited reservation is one whose process ended without settling it. It stays "

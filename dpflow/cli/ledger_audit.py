@@ -324,7 +324,7 @@ def _head_json(line: Line, used: dict[str, dict[str, str]]) -> list[dict[str, An
 
 
 def _head_lines(found: list[Line], used: dict[str, dict[str, str]]) -> list[str]:
-    from dpflow.summary import amounts_text
+    from dpflow.ledger.views.words import amounts_text
 
     lines = [
         f"  {plain(account)}: used {amounts_text(used[account])} in {line.number} "

@@ -23,7 +23,7 @@ from dpflow.cli.output import AsJson, plain, say, say_json, short_path, warn
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from dpflow.accounting.costs import Cost
+    from dpflow.accounting.costs.base import Cost
     from dpflow.ledger.orders import Posted
     from dpflow.ledger.records import OpenReservation
 
@@ -100,10 +100,10 @@ def restore(
     """
     from dpflow.cli.source import policies_and_problem
     from dpflow.config import settings
+    from dpflow.guard.project import project_conditions
     from dpflow.ledger import pinned_id, sqlite_path
     from dpflow.ledger.audit.backup import restore as put_back
     from dpflow.ledger.witness.places import witness_at
-    from dpflow.project import project_conditions
 
     found = settings()
     place = sqlite_path(found.ledger_url)
@@ -246,7 +246,7 @@ def amend(
 
     Example: `dpflow ledger amend ID --cost 'PureDP(epsilon=1)' --because TEXT`
     """
-    from dpflow.accounting.cost_text import cost_from_text
+    from dpflow.accounting.costs.text import cost_from_text
     from dpflow.cli.source import project_ledger
     from dpflow.ledger.office import amend as charge
 
@@ -278,7 +278,7 @@ def import_prior(
 
     Example: `dpflow ledger import-prior shop --cost COST --evidence FILE --because WHY`
     """
-    from dpflow.accounting.cost_text import cost_from_text
+    from dpflow.accounting.costs.text import cost_from_text
     from dpflow.cli.source import project_ledger
     from dpflow.ledger.office import import_prior as charge
     from dpflow.policy import load_policies
@@ -363,9 +363,9 @@ def _reservation_json(item: OpenReservation) -> dict[str, Any]:
 
 
 def _say_reservations(found: list[OpenReservation]) -> None:
-    from dpflow.accounting.costs import cost_from_description
+    from dpflow.accounting.costs.base import cost_from_description
     from dpflow.cli.tables import cell, new_table
-    from dpflow.summary import held_step
+    from dpflow.ledger.views.words import held_step
 
     table = new_table("reservation", "since", "step", "cost", "state")
     for item in found:
@@ -384,7 +384,7 @@ def _say_charges(
     charges: list[Posted], cost: Cost, facts: Mapping[str, Any], *, as_json: bool
 ) -> None:
     """Say what was charged by hand."""
-    from dpflow.summary import amounts_text
+    from dpflow.ledger.views.words import amounts_text
 
     if as_json:
         posted = [

@@ -117,7 +117,7 @@ def _print(
 
     from dpflow.cli.check import STEPS_LEGEND, gate_rows, governing, guarantee
     from dpflow.cli.tables import gates_table
-    from dpflow.summary import shares_in_words
+    from dpflow.show.guarantees import shares_in_words
 
     for each in found:
         name = plain(short_path(each.path))
@@ -147,7 +147,7 @@ def _print(
 def _print_comparison(comparison: Comparison) -> None:
     from rich.text import Text
 
-    from dpflow.summary import terms_in_words, unusual_text
+    from dpflow.show.guarantees import terms_in_words, unusual_text
 
     style = "yellow" if comparison.differences else ""
     style = "bold red" if comparison.refused else style
@@ -203,7 +203,7 @@ def _policy_json(
 ) -> dict[str, Any]:
     from dpflow.cli.check import gates_json, governing, guarantee
     from dpflow.cli.status import term_json
-    from dpflow.shares import reach_of_shares
+    from dpflow.forecast.shares import reach_of_shares
 
     policy = each.policy
     if policy is None:

@@ -18,8 +18,8 @@ from dpflow.cli.status import DatasetArgument
 if TYPE_CHECKING:
     from dpflow.config import Settings
     from dpflow.ledger import Ledger
-    from dpflow.report.facts import Report
-    from dpflow.report.stamp import Stamp
+    from dpflow.show.page.facts import Report
+    from dpflow.show.page.stamp import Stamp
 
 Verify = Annotated[
     bool,
@@ -47,13 +47,13 @@ def report(
     Example: `dpflow report sales --out sales.html`
     """
     from dpflow.config import settings
-    from dpflow.report.stamp import verified
+    from dpflow.show.page.stamp import verified
 
     made = read_report(settings(), dataset, stamp=verified if verify else None)
     if as_json:
         say_json(made.as_json())
     else:
-        from dpflow.report.page import render
+        from dpflow.show.page.render import render
 
         write_file(out, render(made).encode())
         say(f"Wrote {plain(short_path(out))}: {_summary(made)}.")
@@ -83,8 +83,8 @@ def read_report(
     """
     from dpflow.cli.source import damage_told, policies_and_problem, standings
     from dpflow.exceptions import LedgerCorrupt
-    from dpflow.project import project_ledger
-    from dpflow.report.facts import collect, unread
+    from dpflow.guard.project import project_ledger
+    from dpflow.show.page.facts import collect, unread
 
     with (
         closing(project_ledger(found, read_only=True)) as ledger,

@@ -81,7 +81,7 @@ def _asked_again(
     ledger: Ledger, policies: PolicySet, refusal: RefusalView
 ) -> DpflowError | None:
     """Return the error that the step would meet now, if it would."""
-    from dpflow.accounting.costs import cost_from_description
+    from dpflow.accounting.costs.base import cost_from_description
     from dpflow.ledger.records import Request
 
     body = refusal.body

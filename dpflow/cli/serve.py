@@ -33,8 +33,8 @@ def serve(
 
     from dpflow.cli.report import read_report
     from dpflow.config import settings
-    from dpflow.project import project_ledger
-    from dpflow.serve import make_app
+    from dpflow.guard.project import project_ledger
+    from dpflow.show.live import make_app
 
     found = settings()
 

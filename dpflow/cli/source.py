@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.accounting.rules.rule import Filter, Odometer, Rule
 from dpflow.cli.output import warn
 from dpflow.config import Settings, settings
 from dpflow.exceptions import (
@@ -24,6 +24,7 @@ from dpflow.exceptions import (
     UnknownDataset,
 )
 from dpflow.forecast.loads import empty_gate
+from dpflow.guard.project import project_ledger as open_project
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
 from dpflow.ledger.damage import UNREADABLE
@@ -31,12 +32,11 @@ from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.rows import Term
 from dpflow.ledger.views.terms import book_state, differences, is_replaceable
-from dpflow.overview import ENDED
 from dpflow.policy import Policy, PolicySet, load_policies
-from dpflow.policy_population import PREFIX
-from dpflow.policy_types import did_you_mean
-from dpflow.project import project_ledger as open_project
+from dpflow.policy.population import PREFIX
+from dpflow.policy.types import did_you_mean
 from dpflow.rounding import number_from_text, number_text
+from dpflow.show.overview import ENDED
 
 #: State of an account that the first step of its flow will open.
 NOT_OPENED = "not opened"

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpflow.accounting.cost_text import cost_from_text
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.cli.output import short_path
 from dpflow.config import Settings, settings
 from dpflow.exceptions import ConfigurationError, LedgerMissing, how_to_install
 from dpflow.forecast import loads_of, runs_left
+from dpflow.forecast.workload import Step
+from dpflow.guard.project import make_project_ledger, project_ledger
 from dpflow.ledger import (
     LOCK_NAME,
     is_postgres,
@@ -23,9 +25,7 @@ from dpflow.ledger import (
     storage_at,
 )
 from dpflow.policy import Policy, PolicySet, load_policies, parse_policy, policy_schema
-from dpflow.policy_yaml import NUMBER
-from dpflow.project import make_project_ledger, project_ledger
-from dpflow.workload import Step
+from dpflow.policy.strict_yaml import NUMBER
 
 #: The theorems that a first flow can use, the default first.
 FILTERS = ("gaussian", "portfolio", "concentrated", "renyi", "whitehouse", "basic")

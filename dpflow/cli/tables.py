@@ -14,14 +14,14 @@ from dpflow.cli.output import plain
 from dpflow.forecast import Outlook
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views.accounts import partition_of
-from dpflow.overview import FlowOverview
-from dpflow.rounding import number_from_text, reading_up, short_down, short_up
-from dpflow.summary import (
+from dpflow.ledger.views.words import (
     account_title,
     amount_text,
     percent_text,
     shown_components,
 )
+from dpflow.rounding import number_from_text, reading_up, short_down, short_up
+from dpflow.show.overview import FlowOverview
 
 #: Shares of a budget from which its use is shown in yellow, then in red.
 _YELLOW, _RED = 0.8, 0.95

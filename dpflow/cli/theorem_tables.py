@@ -11,8 +11,8 @@ from rich.text import Text
 from dpflow.cli.output import plain, say
 from dpflow.cli.tables import cell, new_table
 from dpflow.forecast.stopping import Leftover
+from dpflow.forecast.workload import Fit, Reading
 from dpflow.rounding import float_up, short_up
-from dpflow.workload import Fit, Reading
 
 R = TypeVar("R", Fit, Reading, Leftover)
 

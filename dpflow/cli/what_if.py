@@ -35,14 +35,14 @@ from dpflow.forecast import (
 from dpflow.forecast.gates import Pinned, population_of, refused_flow
 from dpflow.forecast.noise import FACTORS, half_width, scaled_workload
 from dpflow.forecast.outlook import example_run, flow_schedule
+from dpflow.forecast.workload import Fit, Workload, fits, length, merged
 from dpflow.forecast.workload_file import step_from_text, workload_of_run
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.views.runs import DatasetRuns, FlowRun, dataset_runs
 from dpflow.policy import PolicySet
-from dpflow.policy_types import did_you_mean
+from dpflow.policy.types import did_you_mean
 from dpflow.rounding import number_from_text, short_up
-from dpflow.workload import Fit, Workload, fits, length, merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

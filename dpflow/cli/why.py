@@ -167,7 +167,7 @@ def _refusal_json(refused: Refused) -> dict[str, Any]:
 
 def _print_spending(names: tuple[str, ...], spent: list[Spending], limit: int) -> None:
     from dpflow.cli.tables import cell, new_table
-    from dpflow.summary import amounts_text, percent_text
+    from dpflow.ledger.views.words import amounts_text, percent_text
 
     several = len({each.account for each in spent}) > 1
     first = ("account", *names) if several else names

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dpflow.accounting.costs import Cost
-from dpflow.accounting.mechanism_costs import relations_of
-from dpflow.accounting.theorem import Rule
+from dpflow.accounting.costs.base import Cost, relations_of
+from dpflow.accounting.rules.rule import Rule
 from dpflow.exceptions import UnsupportedCost
 from dpflow.forecast.loads import Load, empty_gate, load_of
+from dpflow.forecast.workload import Workload
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import rule_of
-from dpflow.policy_copy import TIMES
-from dpflow.policy_population import PREFIX
-from dpflow.workload import Workload
+from dpflow.policy.pinned import TIMES
+from dpflow.policy.population import PREFIX
 
 Pinned = Mapping[str, Any]
 

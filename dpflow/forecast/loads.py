@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.accounting.rules.rule import Filter, Odometer, Rule
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.forecast.workload import Step, Workload, count_admitted, times, trace
 from dpflow.ledger.decision.gates import Gate
 from dpflow.rounding import number_from_text
-from dpflow.workload import Step, Workload, count_admitted, times, trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from dpflow.accounting.theorem import Filter, Odometer
+from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast.cadence import Every, Schedule, schedule_of
@@ -29,9 +29,9 @@ from dpflow.ledger.views.runs import (
     dataset_runs,
     run_charges,
 )
-from dpflow.policy_copy import TIMES
+from dpflow.ledger.views.words import amounts_text, kind_title, percent_text
+from dpflow.policy.pinned import TIMES
 from dpflow.rounding import number_text
-from dpflow.summary import amounts_text, kind_title, percent_text
 
 #: So many completed runs are looked at for the dearest.
 LAST_RUNS = 5

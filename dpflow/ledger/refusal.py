@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import COUNTS, Filter, Odometer
+from dpflow.accounting.rules.rule import COUNTS, Filter, Odometer
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.records import Request
 from dpflow.rounding import (

@@ -12,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext, TaskRunContext
 
-from dpflow.asking import EnclosingFlow, Notice, Place
+from dpflow.guard.request import EnclosingFlow, Notice, Place
 from dpflow.prefect.artifacts import publish_progress
 from dpflow.prefect.assets import describe_assets
 from dpflow.prefect.delivery import send

@@ -13,7 +13,7 @@ from typing import Any
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
 
-from dpflow.asking import Notice
+from dpflow.guard.request import Notice
 
 WHAT_TO_DO = (
     'Name what is released once, as release_key="count/{week}"; or say fresh=True, '

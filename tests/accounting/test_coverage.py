@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpflow.accounting import FILTERS, ODOMETERS
-from dpflow.accounting.costs import _KINDS
+from dpflow.accounting.costs.base import _KINDS
 from dpflow.accounting.coverage import EXAMPLES, coverage, coverage_table, source_list
 
 

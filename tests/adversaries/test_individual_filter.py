@@ -24,10 +24,10 @@ import numpy as np
 import pytest
 
 from dpflow.accounting import make_filter
-from dpflow.accounting.conversions import gaussian_delta
-from dpflow.accounting.costs import PureDP
-from dpflow.accounting.individual import IndividualBound
-from dpflow.individual import PrivateTally
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.curves.conversions import gaussian_delta
+from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.people import PrivateTally
 
 ORDER = 8
 ROUNDING = 1 + 1e-10

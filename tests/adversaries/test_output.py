@@ -19,11 +19,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs import Cost, PureDP
-from dpflow.accounting.output import OutputFilter
-from dpflow.accounting.output_costs import OutputDP, ProposeTestRelease, SparseVector
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Outcome
+from dpflow.accounting.costs.base import Cost, Outcome
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+from dpflow.accounting.costs.sparse_vector import SparseVector
+from dpflow.accounting.rules.output import OutputFilter
+from dpflow.accounting.rules.tally import Tally
 from tests.sizes import scaled
 
 

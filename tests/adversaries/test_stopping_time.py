@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 
 from dpflow.accounting import Odometer, make_odometer
-from dpflow.accounting.costs import ApproxDP, Cost, PureDP
-from dpflow.accounting.notion_costs import ProbabilisticDP
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.time_uniform import LinearOdometer
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.notions import ApproxDP, ProbabilisticDP, PureDP
+from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.time_uniform import LinearOdometer
 from dpflow.exceptions import UnsupportedCost
 
 ROUNDING = 1e-10

@@ -24,7 +24,8 @@ from typer import testing
 from typer.testing import Result
 
 import dpflow
-from dpflow.accounting.costs import Cost, Gaussian
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.noise import Gaussian
 from dpflow.cli import app, main
 from dpflow.config import settings
 from dpflow.exceptions import BudgetRefused

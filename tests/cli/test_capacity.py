@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs import ApproxDP, Cost, Gaussian, PureDP
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow.accounting.rules.tally import Tally
 from dpflow.cli.capacity import is_priced, steps_that_fit
 from dpflow.cli.source import gates
 from dpflow.exceptions import UnsupportedCost

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 import dpflow
-from dpflow.accounting.costs import Gaussian
+from dpflow.accounting.costs.noise import Gaussian
 from dpflow.cli import app
 from tests.cli.support import (
     ANSI,

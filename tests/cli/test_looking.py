@@ -33,8 +33,8 @@ from dpflow.config import (
     settings,
 )
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.project import forget_projects, project_ledger
-from dpflow.serve import make_app
+from dpflow.guard.project import forget_projects, project_ledger
+from dpflow.show.live import make_app
 from tests.cli.support import run
 from tests.ledger.mounting import read_only_view
 from tests.ledger.support import Child, Gate, die

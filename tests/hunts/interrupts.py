@@ -22,7 +22,7 @@ from typing import Any
 
 import dpflow
 from dpflow import PureDP, guarded
-from dpflow.project import current_project
+from dpflow.guard.project import current_project
 
 PACKAGE = str(Path(dpflow.__file__).parent)
 #: How long each thing may take that is tried after an interrupt.

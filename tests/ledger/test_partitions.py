@@ -27,10 +27,10 @@ from dpflow.ledger.orders import Wish
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.views import accounts, history, terms
 from dpflow.policy import Policy, load_policies, parse_policy
-from dpflow.policy_changes import judge
-from dpflow.policy_copy import guarantee_in_words
+from dpflow.policy.changes import judge
+from dpflow.policy.pinned import guarantee_in_words
 from dpflow.rounding import number_from_text
-from dpflow.summary import term_guarantee, terms_in_words
+from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.journals import audit
 from tests.ledger.support import (
     BASIC,

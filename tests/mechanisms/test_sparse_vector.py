@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dpflow.accounting.output_costs import SparseVector
+from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.mechanisms.sparse_vector import (

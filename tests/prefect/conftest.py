@@ -28,9 +28,9 @@ from prefect.settings import (
 from prefect.testing.utilities import prefect_test_harness
 
 from dpflow.config import settings
+from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
 from dpflow.prefect import reach
-from dpflow.project import current_project, forget_projects
 
 # As the timeout above.
 reach.PATIENCE_SECONDS = 240.0

@@ -91,7 +91,7 @@ def test_an_empty_folder_gets_an_example_project(tmp_path):
     assert wrong.returncode == 2
     from rich.console import Console
 
-    from dpflow.demo import _enter_project
+    from dpflow.contrib.demo import _enter_project
 
     before, paths = Path.cwd(), list(sys.path)
     try:

@@ -25,6 +25,7 @@ from dpflow import (
 )
 from dpflow.cli import app
 from dpflow.exceptions import ConfigurationError
+from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import apply_policy
@@ -32,7 +33,6 @@ from dpflow.ledger.orders import Wish
 from dpflow.ledger.views import accounts, open_reservations
 from dpflow.prefect import flow as flow_module
 from dpflow.prefect import place
-from dpflow.project import current_project, forget_projects
 from tests.prefect.conftest import POLICY
 from tests.prefect.matrix.support import execute, run_again
 from tests.prefect.support import draws, kinds, spent

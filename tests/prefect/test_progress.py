@@ -6,8 +6,8 @@ import pytest
 from prefect.artifacts import Artifact
 
 from dpflow import EarlyStopping, PureDP, dp_flow, dp_task, iterations
+from dpflow.guard.project import current_project
 from dpflow.prefect import place
-from dpflow.project import current_project
 from tests.prefect.support import spent
 
 COST = EarlyStopping(PureDP(epsilon="0.1"), stops=(2, 4, 8))

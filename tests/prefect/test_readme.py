@@ -11,10 +11,10 @@ import pytest
 
 from dpflow import Gaussian
 from dpflow.accounting import make_filter
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.rules.tally import Tally
 from dpflow.cli import main
+from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.views import accounts
-from dpflow.project import current_project, forget_projects
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

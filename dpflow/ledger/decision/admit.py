@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from dpflow.accounting.costs import Cost
-from dpflow.accounting.mechanism_costs import relations_of
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.costs.base import Cost, relations_of
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,

@@ -14,16 +14,16 @@ from math import floor
 from operator import add, ge
 from typing import Any, NamedTuple, cast
 
-from dpflow.accounting.costs import Cost
-from dpflow.accounting.groups import group_cost
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import (
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.rules.groups import group_cost
+from dpflow.accounting.rules.rule import (
     Filter,
     Odometer,
     Rule,
     ThresholdFilter,
     solved_thresholds,
 )
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.memo import by_identity, by_parts

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.accounting.rules.rule import Filter, Odometer, Rule
+from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.end import gate_of
 from dpflow.ledger.decision.gates import Gate, remainder, split
 from dpflow.ledger.ledger import Ledger
