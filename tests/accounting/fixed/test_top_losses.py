@@ -278,7 +278,9 @@ def test_all_steps_may_lose_most_at_once(parts: Parts, delta: str) -> None:
 
 def test_a_capped_exponent_is_caught_on_mixed_steps() -> None:
     """The event notices the negative control where Laplace steps repeat."""
-    assert all(shortfall(p, Fraction(d), with_cap) > 20 for p, d in spread(MIXED[:3], 2))
+    assert all(
+        shortfall(p, Fraction(d), with_cap) > 20 for p, d in spread(MIXED[:3], 2)
+    )
 
 
 def random_plans(seed: int, number: int) -> Iterator[tuple[Parts, Fraction]]:
