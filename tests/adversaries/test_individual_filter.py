@@ -207,7 +207,7 @@ def test_no_adversary_exceeds_the_bound(seed):
 
 
 def test_the_bound_is_spent_to_the_last(record_property):
-    """Seven equal steps that fill the bound lose nearly all of it; more steps no more."""
+    """Seven equal steps that fill the bound lose nearly all of it; more no more."""
     bound = 0.05
     adversary = lone(theta_for(bound / 7))
     make = lambda: Shipped(bound, 1)
