@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -107,9 +108,14 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(source: str) -> Iterator[str]:
-    """Yield every module that a source imports, wherever it does so."""
-    for node in ast.walk(ast.parse(source)):
+@cache
+def imports(source: str) -> list[str]:
+    """Return every module that a source imports, wherever it does so."""
+    return list(_imports(ast.parse(source)))
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

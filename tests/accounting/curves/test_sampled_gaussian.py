@@ -25,7 +25,7 @@ from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.curves import sampled_gaussian
 from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.curves.sampled_gaussian import fractional_log_moment, planned
-from tests.sizes import scaled
+from tests.sizes import scaled, spread
 
 #: What the rule loses wherever it applies, relative to the truth.
 GAP = Fraction(1, 10**14)
@@ -157,7 +157,7 @@ def test_the_rule_is_tight(rate, noise, order):
     assert exact <= found <= exact * (1 + GAP)
 
 
-@pytest.mark.parametrize(("rate", "noise", "order"), NORMAL[:10])
+@pytest.mark.parametrize(("rate", "noise", "order"), spread(NORMAL[:10], 4))
 def test_the_truth_is_the_truth(rate, noise, order):
     """A third method, mpmath's tanh-sinh rule in 50 digits, finds the same numbers."""
     mp = mpmath.mp.clone()
@@ -199,14 +199,15 @@ def corner_truth(rate: Fraction, noise: Fraction, order: Fraction) -> Fraction:
     peak = (order * log_below(rate) + order * (order - 1) / (2 * noise**2)) / (
         order - 1
     )
+    if order < 100 * noise and noise >= Fraction(1, 20):
+        return max(peak, truth(rate, noise, order))
     whole = math.floor(order)
     below = Fraction(0)
     if whole > 1:
         # Divergences grow with the order; the 1e-30 is what the sum rounds up.
         below = sampled_gaussian._sampled_log_moment(whole, rate, noise) / (whole - 1)
         below *= 1 - Fraction(2, 10**30)
-    easy = order < 100 * noise and noise >= Fraction(1, 20)
-    return max(peak, below, truth(rate, noise, order) if easy else Fraction(0))
+    return max(peak, below)
 
 
 def log_below(rate: Fraction) -> Fraction:
