@@ -250,8 +250,10 @@ def prices_page(rows: list[Coverage]) -> str:
     """Write rows as a page: for each cost which rules price it, and by what source."""
     parts = [
         "# Where prices come from",
-        "What each cost is priced at, by rule. A rule that is not named refuses the cost "
-        "with `UnsupportedCost`. Names of files are those of the documentation.",
+        (
+            "What each cost is priced at, by rule. A rule that is not named refuses the cost "
+            "with `UnsupportedCost`. Names of files are those of the documentation."
+        ),
     ]
     for example in dict.fromkeys(row.example for row in rows):
         mine = [row for row in rows if row.example == example and row.priced]
