@@ -251,8 +251,8 @@ def prices_page(rows: list[Coverage]) -> str:
     parts = [
         "# Where prices come from",
         (
-            "What each cost is priced at, by rule. A rule that is not named refuses the cost "
-            "with `UnsupportedCost`. Names of files are those of the documentation."
+            "What each cost is priced at, by rule. A rule that is not named "
+            "refuses the cost with `UnsupportedCost`. Files are those of the documentation."
         ),
     ]
     for example in dict.fromkeys(row.example for row in rows):
