@@ -252,7 +252,7 @@ def prices_page(rows: list[Coverage]) -> str:
         "# Where prices come from",
         (
             "What each cost is priced at, by rule. A rule that is not named "
-            "refuses the cost with `UnsupportedCost`. Files are those of the documentation."
+            "refuses the cost with `UnsupportedCost`."
         ),
     ]
     for example in dict.fromkeys(row.example for row in rows):
