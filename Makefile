@@ -55,6 +55,7 @@ tests-prefect:
 
 docs: $(VENV)/dev.installed
 	@echo "== The documentation, in site/"
+	$(BIN)/python docs/_site/write.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # How much larger than at each push the hunts are, and all other searches;

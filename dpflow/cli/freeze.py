@@ -42,7 +42,7 @@ def _change(kind: str, dataset: str, because: str, *, as_json: bool) -> None:
         unknown_dataset,
     )
     from dpflow.ledger import office
-    from dpflow.ledger.refusal import frozen_text
+    from dpflow.ledger.decision.refusal import frozen_text
 
     if not because.strip():
         msg = "say why; the journal keeps it"

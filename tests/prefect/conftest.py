@@ -31,11 +31,11 @@ from prefect.testing import utilities
 from dpflow.config import settings
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
-from dpflow.prefect import reach
+from dpflow.prefect import time_limit
 from tests.prefect.database import copy_database
 
 # As the timeout above.
-reach.PATIENCE_SECONDS = 240.0
+time_limit.PATIENCE_SECONDS = 240.0
 
 POLICY = """
 dataset: shop

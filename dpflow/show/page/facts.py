@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from dpflow.forecast import Outlook, budget_line, flow_outlooks, outlooks
 from dpflow.ledger import Ledger, views
+from dpflow.ledger.decision.refusal import frozen_text
 from dpflow.ledger.records import (
     AccountView,
     AlertView,
@@ -18,7 +19,6 @@ from dpflow.ledger.records import (
     RefusalView,
     TermView,
 )
-from dpflow.ledger.refusal import frozen_text
 from dpflow.ledger.views.releases import Release, releases
 from dpflow.policy import Policy, PolicySet
 from dpflow.rounding import number_from_text, number_text, short_up
