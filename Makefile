@@ -24,7 +24,7 @@ test: $(VENV)/dev.installed lint types-and-tests
 
 quick: $(VENV)/dev.installed
 	@echo "== A minute of tests of every room: tests/quick.txt"
-	DPFLOW_CAMPAIGN=0.25 $(PYTEST) -n 2 -k "not postgres" $$(cat tests/quick.txt)
+	DPFLOW_CAMPAIGN=0.25 $(PYTEST) -n 2 --dist loadfile -k "not postgres and not sqlite" $$(cat tests/quick.txt)
 
 lint:
 	@echo "== Lint and format"
