@@ -412,7 +412,7 @@ def test_a_population_sees_a_person_in_every_week(
     policies = load_policies(folder)
     used = [policies["shop"]]
     both = {"policies": used, "populations": policies.populations_of(used)}
-    ledger.settle(granted(ledger, "0.3", partitions=("one", "two"), **both))
+    ledger.settle(granted(ledger, "0.3", partitions=("2026-W05", "2026-W06"), **both))
     totals = {v.dataset: v.spent["epsilon"] for v in accounts(ledger) if v.charged}
     assert totals["population/people"] == population
 
