@@ -77,17 +77,9 @@ def write(target: Path) -> None:
 def _commands() -> str:
     """Return the page of the command line, from what `--help` says."""
     command = typer.main.get_command(app)
-    _lengthen(command)
     context = typer.Context(command, info_name="dpflow")
     text = get_docs_for_click(obj=command, ctx=context, name="dpflow")
     return text.replace("# `dpflow`", "# Command line", 1)
-
-
-def _lengthen(command: Any) -> None:
-    """Let lists of commands show whole sentences."""
-    for each in getattr(command, "commands", {}).values():
-        each.short_help = (each.help or "").partition("\n\n")[0].replace("\n", " ")
-        _lengthen(each)
 
 
 def _python() -> str:
