@@ -13,7 +13,7 @@ from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.cli.capacity import FlowGates, flow_gates, is_priced, steps_that_fit
 from dpflow.cli.output import finite, short_path
-from dpflow.cli.source import Standing, gates, project_ledger, standings, view_of
+from dpflow.cli.source import Standing, project_ledger, standings, view_of
 from dpflow.cli.tables import GateRow, threshold_text
 from dpflow.exceptions import InvalidCost, LedgerMissing, PolicyError
 from dpflow.forecast.advice import (
@@ -28,7 +28,7 @@ from dpflow.forecast.workload import Workload, merged
 from dpflow.forecast.workload_file import step_from_text, workload_of_runs
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
-from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.decision.gates import Gate, announced_gates
 from dpflow.ledger.records import TermView, UnusualSteps
 from dpflow.ledger.views.runs import dataset_runs
 from dpflow.ledger.views.words import account_title
@@ -285,7 +285,7 @@ def judgement(
     steps = dict.fromkeys(step.cost for step in workload)
     kinds = tuple(steps) or tuple(cost for _, cost in _STEPS)
     return Judgement(
-        flows=tuple(flow_gates(gates(governing(policy, comparison)), kinds)),
+        flows=tuple(flow_gates(announced_gates(governing(policy, comparison)), kinds)),
         warnings=tuple(advice(policy, people=people, workload=workload, terms=terms)),
         workload=workload,
         origin=origin if workload else "",
@@ -324,7 +324,7 @@ def gate_rows(pinned: Mapping[str, Any]) -> list[GateRow]:
             threshold=threshold_text(view_of(gate, state="open")),
             steps={name: _count_text(gate, cost) for name, cost in _STEPS},
         )
-        for gate in gates(pinned)
+        for gate in announced_gates(pinned)
     ]
 
 
@@ -335,7 +335,7 @@ def gates_json(pinned: Mapping[str, Any]) -> list[dict[str, Any]]:
     `priced` says so.
     """
     found = []
-    for gate in gates(pinned):
+    for gate in announced_gates(pinned):
         view = view_of(gate, state="open")
         counts = [
             {

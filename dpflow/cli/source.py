@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.rules.rule import Filter, Odometer, Rule
+from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.cli.output import warn
 from dpflow.config import Settings, settings
 from dpflow.exceptions import (
@@ -23,19 +22,17 @@ from dpflow.exceptions import (
     PolicyError,
     UnknownDataset,
 )
-from dpflow.forecast.loads import empty_gate
 from dpflow.guard.project import project_ledger as open_project
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views
 from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.decision.gates import Gate, announced_gates
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.rows import Term
 from dpflow.ledger.views.terms import book_state, differences, is_replaceable
 from dpflow.policy import Policy, PolicySet, load_policies
-from dpflow.policy.population import PREFIX
 from dpflow.policy.types import did_you_mean
-from dpflow.rounding import number_from_text, number_text
+from dpflow.rounding import number_text
 from dpflow.show.overview import ENDED
 
 #: State of an account that the first step of its flow will open.
@@ -210,37 +207,6 @@ def unknown_dataset(dataset: str, known: set[str]) -> UnknownDataset:
     return UnknownDataset(message, dataset=dataset, known=sorted(known), hint=hint)
 
 
-def gates(pinned: Mapping[str, Any]) -> list[Gate]:
-    """Return the gates that a policy sets up, with empty tallies.
-
-    Args:
-        pinned: What `Policy.pinned` returned; its derived numbers are used.
-    """
-    dataset = str(pinned["dataset"])
-    found = [empty_gate(dataset, *_whole(pinned))]
-    if "whole" in pinned:
-        found.append(empty_gate(dataset, "dataset", "", make_filter(**pinned["whole"])))
-    for flow, share in pinned["flows"].items():
-        if share["filter"] is not None:
-            shared = make_filter(**share["filter"])
-            found.append(empty_gate(dataset, "flow", flow, shared))
-        if share["odometer"] is not None:
-            text = share["halt_at_epsilon"]
-            halt = None if text is None else number_from_text(text)
-            odometer = make_odometer(**share["odometer"])
-            found.append(empty_gate(dataset, "odometer", flow, odometer, halt))
-    return found
-
-
-def _whole(pinned: Mapping[str, Any]) -> tuple[str, str, Rule]:
-    """Return kind, name and rule of the gate that has the budget."""
-    rule = make_filter(**pinned["filter"])
-    if "partition" in pinned:
-        return "partition", f"each {pinned['partition']['by']}", rule
-    population = str(pinned["dataset"]).startswith(PREFIX)
-    return "population" if population else "dataset", "", rule
-
-
 def view_of(gate: Gate, *, state: str) -> AccountView:
     """Return how the account of a gate reads that was not charged."""
     rule, zero = gate.rule, gate.rule.zero()
@@ -280,7 +246,7 @@ def _announced(
 ) -> Iterator[AccountView]:
     """Yield the accounts that a policy announces and no step has opened yet."""
     known = {(view.kind, view.name) for view in opened}
-    for gate in gates(pinned):
+    for gate in announced_gates(pinned):
         if (gate.kind, gate.name) not in known:
             yield view_of(gate, state=NOT_OPENED)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpflow.cli.source import gates, project_ledger
+from dpflow.cli.source import project_ledger
 from dpflow.config import Settings
 from dpflow.contrib.preview.git import Version, versions
 from dpflow.contrib.preview.policies import PolicyDelta, compare_policies, read_policies
@@ -19,7 +19,7 @@ from dpflow.contrib.preview.steps import (
 )
 from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.ledger import Ledger
-from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.decision.gates import Gate, announced_gates
 from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.rows import Term
 from dpflow.ledger.views.accounts import current_gates
@@ -174,7 +174,7 @@ def _after(term: Term, policy: Policy, accounts: _Accounts) -> _Accounts | None:
     if verdict != "tighter":
         return None
     try:
-        tightened = gates(tightened_pins(term.facts["pinned"], policy))
+        tightened = announced_gates(tightened_pins(term.facts["pinned"], policy))
     except InvalidCost:
         return None
     found = dict(accounts)

@@ -8,10 +8,10 @@ from fractions import Fraction
 
 from dpflow.accounting.costs.base import Cost, relations_of
 from dpflow.cli.capacity import is_priced, steps_that_fit
-from dpflow.cli.source import gates, view_of
+from dpflow.cli.source import view_of
 from dpflow.contrib.preview.scan import FoundStep, Source
 from dpflow.exceptions import DpflowError
-from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.decision.gates import Gate, announced_gates
 from dpflow.ledger.views.words import account_title
 from dpflow.policy import Policy
 from dpflow.policy.population import PREFIX
@@ -241,13 +241,13 @@ def _gates(
     policy = policies.get(dataset)
     if policy is None:
         return
-    for gate in gates(policy.pinned()):
+    for gate in announced_gates(policy.pinned()):
         halts = gate.kind != "odometer" or gate.halt is not None
         if halts and (gate.kind not in ("flow", "odometer") or gate.name in flows):
             yield gate
     whole = policies.get(f"{PREFIX}{policy.population}")
     if policy.population is not None and whole is not None:
-        yield from gates(whole.pinned())
+        yield from announced_gates(whole.pinned())
 
 
 def _fit(gate: Gate, cost: Cost, dataset: str, budgets: Budgets) -> Fit:

@@ -31,6 +31,7 @@ from dpflow.ledger.model import State, rule_of
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import Account, Term
 from dpflow.policy import Policy
+from dpflow.policy.population import PREFIX
 from dpflow.rounding import float_down, float_up, number_from_text
 
 #: Kinds of gates that a flow adds, in the order in which they are asked.
@@ -229,7 +230,7 @@ def remainder(limit: Tally, used: Tally) -> Tally:
     return Tally(tuple(max(a - b, 0) for a, b in pairs))
 
 
-# What a term pins of its gates
+# What a policy asks for
 
 
 def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,31 +239,74 @@ def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
     By "dataset", "partition", "population", "odometer" for flows that are not named,
     and "flow/NAME" and "odometer/NAME" for those that are.
     """
-    found: dict[str, Any] = {
-        "dataset": _gate_text("filter", pinned.get("whole") or pinned["filter"]),
-        "partition": _gate_text("filter", pinned["filter"]),
-        "population": _gate_text("filter", pinned["filter"]),
-        "odometer": _gate_text("odometer", pinned["odometer"]),
+    places = [("dataset", ""), ("partition", ""), ("population", ""), ("odometer", "")]
+    places += [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
+    return {
+        f"{kind}/{name}" if name else kind: _gate_text(_asked_for(pinned, kind, name))
+        for kind, name in places
     }
-    for name, share in pinned["flows"].items():
-        found[f"flow/{name}"] = _gate_text("filter", share.get("filter"))
-        rule = share.get("odometer", pinned["odometer"])
+
+
+def announced_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | None:
+    """Return the gate that a first charge would meet, of no ledger yet.
+
+    Args:
+        pinned: What `Policy.pinned` returned, from the file or from the ledger.
+        kind: As of a gate.
+        name: Of the flow or partition.
+
+    Returns:
+        None if the policy asks for no such gate.
+    """
+    asked = _asked_for(pinned, kind, name)
+    if asked is None:
+        return None
+    rule = rule_of(canonical(asked[0]))
+    dataset, halt = str(pinned["dataset"]), _halt(asked[1])
+    return Gate("", dataset, kind, name, "", rule, halt, rule.zero())
+
+
+def announced_gates(pinned: Mapping[str, Any]) -> list[Gate]:
+    """Return the gates that a policy names, each as if nothing was charged to it."""
+    places = [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
+    if "whole" in pinned:
+        places.insert(0, ("dataset", ""))
+    if "partition" in pinned:
+        first = ("partition", f"each {pinned['partition']['by']}")
+    else:
+        population = str(pinned["dataset"]).startswith(PREFIX)
+        first = ("population" if population else "dataset", "")
+    found = (announced_gate(pinned, *place) for place in (first, *places))
+    return [gate for gate in found if gate is not None]
+
+
+def _asked_for(
+    pinned: Mapping[str, Any], kind: str, name: str
+) -> tuple[Mapping[str, Any], str | None] | None:
+    """Return the numbers of a gate's rule, and its halt; None if none is asked for."""
+    share = pinned["flows"].get(name, {}) if kind in OF_FLOW else {}
+    if kind == "odometer":
+        numbers = share.get("odometer", pinned["odometer"])
         halt = share.get("halt_at_epsilon")
-        found[f"odometer/{name}"] = _gate_text("odometer", rule, halt)
-    return found
+        return None if numbers is None else ({"role": "odometer", **numbers}, halt)
+    numbers = share.get("filter") if kind == "flow" else pinned["filter"]
+    if kind == "dataset":
+        # All partitions by time together have a cap of their own, if any.
+        numbers = pinned.get("whole") or numbers
+    return None if numbers is None else ({"role": "filter", **numbers}, None)
 
 
 def _gate_text(
-    role: str, rule: Mapping[str, Any] | None, halt: str | None = None
+    asked: tuple[Mapping[str, Any], str | None] | None,
 ) -> dict[str, Any] | None:
-    if rule is None:
+    if asked is None:
         return None
-    made = rule_of(canonical({"role": role, **rule}))
-    told: dict[str, Any] = {"role": role, **made.parameters()}
-    thresholds = solved_thresholds(made) if role == "filter" else None
+    made = rule_of(canonical(asked[0]))
+    told: dict[str, Any] = {"role": asked[0]["role"], **made.parameters()}
+    thresholds = solved_thresholds(made) if isinstance(made, Filter) else None
     if thresholds is not None:
         told["thresholds"] = thresholds
-    return {"rule": canonical(told), "halt": halt}
+    return {"rule": canonical(told), "halt": asked[1]}
 
 
 def gate_rule(term: Term, kind: str, name: str) -> tuple[Rule, Fraction | None] | None:
