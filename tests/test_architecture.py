@@ -37,6 +37,7 @@ ROOMS = [
     "bounding",
     "mechanisms",
     "forecast",
+    "starter",
     "show",
     "plots",
     "prefect",

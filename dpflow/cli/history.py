@@ -47,13 +47,9 @@ def history(
     """
     from dpflow.cli.decisions import decision_json, decisions
     from dpflow.cli.journal import journal, journal_json
-    from dpflow.cli.source import (
-        known_datasets,
-        ledger_facts,
-        policies_and_problem,
-        project_ledger,
-        unknown_dataset,
-    )
+    from dpflow.cli.source import ledger_facts, project_ledger
+    from dpflow.ledger.views.standing import known_datasets, unknown_dataset
+    from dpflow.policy.files import policies_and_problem
 
     if decided and all_accounts:
         msg = "each decision is told once; leave out --all-accounts or --decisions"

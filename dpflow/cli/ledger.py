@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpflow.cli import ledger_audit, ledger_operations
-from dpflow.cli.output import AsJson, plain, say, say_json, short_path
+from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:

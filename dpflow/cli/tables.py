@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dpflow.cli.output import plain
 from dpflow.forecast import Outlook
+from dpflow.forecast.check import GateCheck
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views.accounts import partition_of
 from dpflow.ledger.views.words import (
@@ -302,36 +303,28 @@ def _amounts(amounts: Mapping[str, str] | None, currency: str, *, up: bool) -> T
 # Gates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateRow:
-    """A gate of a policy and how many steps it admits.
-
-    Attributes:
-        constants: The rule's parameters, derived ones included.
-        threshold: What it compares with: a budget, or the reading that halts.
-        steps: Steps that fit, by the name of their cost; text if none is counted.
-    """
-
-    title: str
-    theorem: str
-    constants: Mapping[str, object]
-    threshold: str
-    steps: Mapping[str, str]
-
-
-def gates_table(rows: Sequence[GateRow]) -> Table:
-    """Show the gates of a policy."""
-    costs = list(rows[0].steps) if rows else []
+def gates_table(gates: Sequence[GateCheck]) -> Table:
+    """Show the gates of a policy, with the rules' parameters, derived ones included."""
+    costs = list(gates[0].counts) if gates else []
     columns = ("gate", "theorem", "constants", "threshold")
     table = new_table(*columns, *costs, numbers=costs)
-    for row in rows:
+    for gate in gates:
+        account = gate.account
         constants = ", ".join(
-            f"{name} {_constant(value)}" for name, value in row.constants.items()
+            f"{name} {_constant(value)}"
+            for name, value in account.parameters.items()
+            if name != "theorem"
         )
-        steps = [cell(row.steps[name]) for name in costs]
-        texts = (row.title, row.theorem, constants, row.threshold)
-        table.add_row(*map(cell, texts), *steps)
+        texts = (account_title(account), account.theorem, constants)
+        counts = [cell(_count(*gate.counts[name])) for name in costs]
+        table.add_row(*map(cell, texts), cell(_threshold(account)), *counts)
     return table
+
+
+def _count(priced: bool, steps: int | None) -> str:  # noqa: FBT001
+    if not priced:
+        return "no price"
+    return "no end" if steps is None else f"{steps}"
 
 
 def _constant(value: object) -> str:
@@ -345,7 +338,7 @@ def _constant(value: object) -> str:
     return short if number_from_text(short) == number else text
 
 
-def threshold_text(view: AccountView) -> str:
+def _threshold(view: AccountView) -> str:
     """Say what a gate compares with."""
     if view.reading is not None:
         halt = "never" if view.halt_at is None else f"at {float(view.halt_at):g}"

@@ -9,7 +9,8 @@ from dpflow.accounting.costs.base import Cost, relations_of
 from dpflow.exceptions import UnsupportedCost
 from dpflow.forecast.loads import Load, load_of
 from dpflow.forecast.workload import Workload
-from dpflow.ledger.decision.gates import Gate, announced_gate
+from dpflow.ledger.decision.announced import announced_gate
+from dpflow.ledger.decision.gates import Gate
 from dpflow.policy.pinned import TIMES
 from dpflow.policy.population import PREFIX
 

@@ -17,6 +17,7 @@ from dpflow.forecast.workload import epsilon_used
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AccountView, Halt, UnusualSteps
 from dpflow.ledger.views.accounts import partition_of
+from dpflow.ledger.views.standing import ENDED
 from dpflow.ledger.views.words import kind_title
 from dpflow.policy import Policy
 from dpflow.policy.population import PREFIX
@@ -25,7 +26,7 @@ from dpflow.rounding import number_from_text, number_text, short_up
 RUNNING, HALTED, FROZEN, PAUSED, OVERDRAWN = (
     *("running", "halted", "frozen", "paused", "overdrawn"),
 )
-NOT_STARTED, ENDED = "not started", "ended"
+NOT_STARTED = "not started"
 #: States in which no step runs that somebody waits for.
 STOPPED = (HALTED, FROZEN, PAUSED, OVERDRAWN)
 _WHOLE = "budget of dataset "

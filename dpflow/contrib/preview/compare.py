@@ -19,7 +19,8 @@ from dpflow.contrib.preview.steps import (
 )
 from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.ledger import Ledger
-from dpflow.ledger.decision.gates import Gate, announced_gates
+from dpflow.ledger.decision.announced import announced_gates
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.rows import Term
 from dpflow.ledger.views.accounts import current_gates

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dpflow.accounting.costs.base import Cost, relations_of
-from dpflow.cli.capacity import is_priced, steps_that_fit
-from dpflow.cli.source import view_of
 from dpflow.contrib.preview.scan import FoundStep, Source
 from dpflow.exceptions import DpflowError
-from dpflow.ledger.decision.gates import Gate, announced_gates
+from dpflow.forecast.capacity import is_priced, steps_that_fit
+from dpflow.ledger.decision.announced import announced_gates
+from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.views.accounts import account_view
 from dpflow.ledger.views.words import account_title
 from dpflow.policy import Policy
 from dpflow.policy.population import PREFIX
@@ -251,7 +252,7 @@ def _gates(
 
 
 def _fit(gate: Gate, cost: Cost, dataset: str, budgets: Budgets) -> Fit:
-    title = account_title(view_of(gate, state="open"))
+    title = account_title(account_view(gate))
     known = budgets.accounts.get(gate.dataset or dataset)
     now: int | str | None = None
     if known is not None and gate.kind != "partition":

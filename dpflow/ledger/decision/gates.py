@@ -7,12 +7,12 @@ partitions by time, see a person in each of them: the step costs them as a group
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import floor
 from operator import add, ge
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.groups import group_cost
@@ -21,17 +21,14 @@ from dpflow.accounting.rules.rule import (
     Odometer,
     Rule,
     ThresholdFilter,
-    solved_thresholds,
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
-from dpflow.ledger.entry import canonical
 from dpflow.ledger.memo import by_identity, by_parts
 from dpflow.ledger.model import State, rule_of
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import Account, Term
 from dpflow.policy import Policy
-from dpflow.policy.population import PREFIX
 from dpflow.rounding import float_down, float_up, number_from_text
 
 #: Kinds of gates that a flow adds, in the order in which they are asked.
@@ -230,83 +227,7 @@ def remainder(limit: Tally, used: Tally) -> Tally:
     return Tally(tuple(max(a - b, 0) for a, b in pairs))
 
 
-# What a policy asks for
-
-
-def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rule and halt of every gate of a copy, with solved thresholds.
-
-    By "dataset", "partition", "population", "odometer" for flows that are not named,
-    and "flow/NAME" and "odometer/NAME" for those that are.
-    """
-    places = [("dataset", ""), ("partition", ""), ("population", ""), ("odometer", "")]
-    places += [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
-    return {
-        f"{kind}/{name}" if name else kind: _gate_text(_asked_for(pinned, kind, name))
-        for kind, name in places
-    }
-
-
-def announced_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | None:
-    """Return the gate that a first charge would meet, of no ledger yet.
-
-    Args:
-        pinned: What `Policy.pinned` returned, from the file or from the ledger.
-        kind: As of a gate.
-        name: Of the flow or partition.
-
-    Returns:
-        None if the policy asks for no such gate.
-    """
-    asked = _asked_for(pinned, kind, name)
-    if asked is None:
-        return None
-    rule = rule_of(canonical(asked[0]))
-    dataset, halt = str(pinned["dataset"]), _halt(asked[1])
-    return Gate("", dataset, kind, name, "", rule, halt, rule.zero())
-
-
-def announced_gates(pinned: Mapping[str, Any]) -> list[Gate]:
-    """Return the gates that a policy names, each as if nothing was charged to it."""
-    places = [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
-    if "whole" in pinned:
-        places.insert(0, ("dataset", ""))
-    if "partition" in pinned:
-        first = ("partition", f"each {pinned['partition']['by']}")
-    else:
-        population = str(pinned["dataset"]).startswith(PREFIX)
-        first = ("population" if population else "dataset", "")
-    found = (announced_gate(pinned, *place) for place in (first, *places))
-    return [gate for gate in found if gate is not None]
-
-
-def _asked_for(
-    pinned: Mapping[str, Any], kind: str, name: str
-) -> tuple[Mapping[str, Any], str | None] | None:
-    """Return the numbers of a gate's rule, and its halt; None if none is asked for."""
-    share = pinned["flows"].get(name, {}) if kind in OF_FLOW else {}
-    if kind == "odometer":
-        numbers = share.get("odometer", pinned["odometer"])
-        halt = share.get("halt_at_epsilon")
-        return None if numbers is None else ({"role": "odometer", **numbers}, halt)
-    numbers = share.get("filter") if kind == "flow" else pinned["filter"]
-    if kind == "dataset":
-        # All partitions by time together have a cap of their own, if any.
-        numbers = pinned.get("whole") or numbers
-    return None if numbers is None else ({"role": "filter", **numbers}, None)
-
-
-def _gate_text(
-    asked: tuple[Mapping[str, Any], str | None] | None,
-) -> dict[str, Any] | None:
-    if asked is None:
-        return None
-    made = rule_of(canonical(asked[0]))
-    told: dict[str, Any] = {"role": asked[0]["role"], **made.parameters()}
-    thresholds = solved_thresholds(made) if isinstance(made, Filter) else None
-    if thresholds is not None:
-        told["thresholds"] = thresholds
-    return {"rule": canonical(told), "halt": asked[1]}
+# What a term asks for
 
 
 def gate_rule(term: Term, kind: str, name: str) -> tuple[Rule, Fraction | None] | None:

@@ -14,7 +14,6 @@ from html.parser import HTMLParser
 import pytest
 
 from dpflow import Gaussian, Laplace, PureDP, guarded, release
-from dpflow.cli.report import read_report
 from dpflow.config import settings
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, DPStepFailed
 from dpflow.guard.project import current_project
@@ -23,7 +22,7 @@ from dpflow.ledger.records import OpenReservation, TermView
 from dpflow.ledger.views import refusals
 from dpflow.show.overview import FlowOverview, State
 from dpflow.show.page import render as page
-from dpflow.show.page.facts import headline
+from dpflow.show.page.facts import headline, read_report
 from dpflow.show.page.render import Live, render, render_problem, security_policy
 from dpflow.show.page.stamp import verified
 from tests.projects import POLICY, TENTH, make_project, start_python

@@ -12,9 +12,10 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.rules.tally import Tally
-from dpflow.cli.capacity import is_priced, steps_that_fit
 from dpflow.exceptions import UnsupportedCost
-from dpflow.ledger.decision.gates import Gate, announced_gates
+from dpflow.forecast.capacity import is_priced, steps_that_fit
+from dpflow.ledger.decision.announced import announced_gates
+from dpflow.ledger.decision.gates import Gate
 from dpflow.policy import parse_policy
 from tests.cli.support import ADULT, CDNOW
 
