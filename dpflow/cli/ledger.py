@@ -115,10 +115,10 @@ def status(*, as_json: AsJson = False) -> None:
 
     Example: `dpflow ledger status`
     """
-    from dpflow.cli.journal import FORFEITED
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger import LOCK_NAME, views
     from dpflow.ledger.storage.base import SCHEMA_VERSION
+    from dpflow.ledger.views.words import FORFEITED
 
     with project_ledger() as (found, ledger):
         datasets = {view.dataset for view in views.accounts(ledger)}

@@ -179,9 +179,9 @@ def reservations(*, as_json: AsJson = False) -> None:
 
     Example: `dpflow ledger reservations`
     """
-    from dpflow.cli.journal import FORFEITED
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger import views
+    from dpflow.ledger.views.words import FORFEITED
 
     with project_ledger() as (_, ledger):
         found = views.open_reservations(ledger)

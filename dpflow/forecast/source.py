@@ -58,7 +58,7 @@ class Governed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ProjectSource:
     """A project's ledger and policies, as far as there are any.
 
     Attributes:
@@ -189,7 +189,7 @@ class Source:
 
 
 @contextmanager
-def project_source(tell: Tell = as_warning) -> Iterator[Source]:
+def project_source(tell: Tell = as_warning) -> Iterator[ProjectSource]:
     """Open what the current project has of ledger and policies, to read it.
 
     Args:
@@ -207,4 +207,6 @@ def project_source(tell: Tell = as_warning) -> Iterator[Source]:
             ledger = stack.enter_context(inspected(found, tell=tell))
         except LedgerMissing as error:
             missing = error
-        yield Source(ledger=ledger, missing=missing, policies=policies, problem=problem)
+        yield ProjectSource(
+            ledger=ledger, missing=missing, policies=policies, problem=problem
+        )

@@ -13,7 +13,7 @@ from dpflow.forecast.gates import Pinned, loads_of, refused_flow
 from dpflow.forecast.loads import Load, runs_left
 from dpflow.forecast.noise import FACTORS, half_width, scaled_workload
 from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook_of
-from dpflow.forecast.source import Governed, Source, project_source
+from dpflow.forecast.source import Governed, ProjectSource, project_source
 from dpflow.forecast.workload import Fit, Workload, fits, length, merged
 from dpflow.forecast.workload_file import step_from_text, workload_of_run
 from dpflow.guard.inspection import Tell, as_warning
@@ -160,7 +160,7 @@ class _Run:
 # Where it starts from
 
 
-def _starts_from(source: Source, found: Governed, *, fresh: bool) -> str:
+def _starts_from(source: ProjectSource, found: Governed, *, fresh: bool) -> str:
     if source.ledger is None:
         return "There is no ledger yet: a full budget."
     if fresh:
@@ -170,7 +170,9 @@ def _starts_from(source: Source, found: Governed, *, fresh: bool) -> str:
     return f"From what the ledger has charged in term {found.runs.term.number}."
 
 
-def _that_ran(source: Source, flow: str, dataset: str | None) -> list[str] | None:
+def _that_ran(
+    source: ProjectSource, flow: str, dataset: str | None
+) -> list[str] | None:
     """Return the datasets that a flow has charged; None if one was named."""
     ledger = source.needed()
     if dataset is not None:

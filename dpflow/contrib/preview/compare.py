@@ -11,8 +11,8 @@ from dpflow.contrib.preview.git import Version, versions
 from dpflow.contrib.preview.policies import PolicyDelta, compare_policies, read_policies
 from dpflow.contrib.preview.scan import Source, scan
 from dpflow.contrib.preview.steps import (
-    Budgets,
     StepDelta,
+    VersionBudgets,
     compare_steps,
     newly_own,
     newly_undrawn,
@@ -101,8 +101,8 @@ def preview(found: Settings, *, base: str | None, head: str | None) -> Preview:
     known, why = _accounts(old, new)
     steps = compare_steps(
         *sources,
-        Budgets(policies=old, accounts=known[0]),
-        Budgets(policies=new, accounts=known[1]),
+        VersionBudgets(policies=old, accounts=known[0]),
+        VersionBudgets(policies=new, accounts=known[1]),
     )
     return Preview(
         base=before.title,

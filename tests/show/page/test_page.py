@@ -20,7 +20,7 @@ from dpflow.guard.project import current_project
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import OpenReservation, TermView
 from dpflow.ledger.views import refusals
-from dpflow.show.overview import FlowOverview, State
+from dpflow.show.overview import FlowOverview, RunState
 from dpflow.show.page import render as page
 from dpflow.show.page.facts import headline, read_report
 from dpflow.show.page.render import Live, render, render_problem, security_policy
@@ -272,11 +272,11 @@ def test_hostile_names_are_text(shop):
         alerts=(replace(section.alerts[0], account=EVIL, threshold=EVIL),),
         overview=replace(
             section.overview,
-            state=State(word="halted", by=EVIL, since=EVIL),
+            state=RunState(word="halted", by=EVIL, since=EVIL),
             spent=(replace(section.overview.spent[0], where=EVIL),),
             flows=(
                 FlowOverview(
-                    flow=EVIL, state=State(word=EVIL), lost=None, outlook=None
+                    flow=EVIL, state=RunState(word=EVIL), lost=None, outlook=None
                 ),
             ),
         ),
