@@ -61,6 +61,7 @@ ROOMS = [
     "bounding",
     "mechanisms",
     "forecast",
+    "starter",
     "show",
     "plots",
     "prefect",
