@@ -9,12 +9,15 @@ from functools import lru_cache
 from workloads import Step, Workload, largest
 
 from dpflow.accounting import Filter, Rule, make_filter
-from dpflow.accounting.costs import Cost, Gaussian, Laplace, PureDP
-from dpflow.accounting.mechanism_costs import (
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.noise import (
     ExponentialMechanism,
+    Gaussian,
+    Laplace,
     PoissonSampledGaussian,
 )
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
 
 #: Counts up to this are run again step by step.

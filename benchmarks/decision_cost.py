@@ -20,8 +20,9 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting import Filter, Rule, make_filter, make_odometer
-from dpflow.accounting.costs import Gaussian, PureDP
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.rules.tally import Tally
 
 FEW, MANY = 10, 1_000_000
 RATIO_MOST, SCALAR_MOST, ORDERS_MOST = 1.2, 50.0, 200.0

@@ -54,11 +54,11 @@ LINE = b"x" * 300 + b"\n"
 #: Functions that are timed, by what they do: module, path in it. A phase that is set
 #: in is a part of the one above it.
 PHASES = {
-    "policy, price, release key": ("dpflow.execution", "ask"),
+    "policy, price, release key": ("dpflow.guard.charge", "ask"),
     "ledger: reserve": ("dpflow.ledger.ledger", "Ledger.reserve"),
     "  witness": ("dpflow.ledger.witness.check", "Watch.tell"),
     "ledger: settle": ("dpflow.ledger.ledger", "Ledger.settle"),
-    "notices": ("dpflow.asking", "Place.tell"),
+    "notices": ("dpflow.guard.request", "Place.tell"),
     "all of the guard": ("dpflow.prefect.task", "run"),
 }
 

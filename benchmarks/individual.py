@@ -27,8 +27,8 @@ from pathlib import Path
 import numpy as np
 
 from dpflow.accounting import make_filter
-from dpflow.accounting.individual import IndividualBound
-from dpflow.individual import PrivateTally, create_store
+from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.people import PrivateTally, create_store
 
 ALLOWED_RATIO = 3.0
 

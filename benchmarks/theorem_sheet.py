@@ -13,8 +13,10 @@ from counting import cost_of, scaled, total_of, tuned_order
 from workloads import WORKLOADS, Workload, largest
 
 from dpflow.accounting import Filter, make_filter, make_odometer
-from dpflow.accounting.costs import ZCDP, ApproxDP, Cost, Gaussian
-from dpflow.accounting.optimal import fixed_epsilon
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import ZCDP, ApproxDP
+from dpflow.accounting.fixed.optimal import fixed_epsilon
 from dpflow.exceptions import InvalidCost
 
 DELTA = Fraction(1, 10**6)

@@ -18,7 +18,7 @@ import time
 import uuid
 from pathlib import Path
 
-from dpflow.accounting.costs import Gaussian
+from dpflow.accounting.costs.noise import Gaussian
 from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.records import Request
 from dpflow.ledger.witness import file as witness

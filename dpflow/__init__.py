@@ -10,108 +10,107 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpflow.accounting.adapters import from_dp_event, from_opendp
-    from dpflow.accounting.composed_costs import Composed, Repeated
-    from dpflow.accounting.costs import (
-        ZCDP,
-        ApproxDP,
-        Cost,
-        Gaussian,
-        Laplace,
-        PureDP,
-    )
-    from dpflow.accounting.mechanism_costs import (
+    from dpflow.accounting.costs.adapters import from_dp_event, from_opendp
+    from dpflow.accounting.costs.base import Cost
+    from dpflow.accounting.costs.composed import Composed, Repeated
+    from dpflow.accounting.costs.early_stopping import EarlyStopping
+    from dpflow.accounting.costs.noise import (
         DiscreteGaussian,
         DiscreteLaplace,
         ExponentialMechanism,
+        Gaussian,
+        Laplace,
         PoissonSampledGaussian,
         RandomizedResponse,
     )
-    from dpflow.accounting.notion_costs import (
+    from dpflow.accounting.costs.notions import (
+        ZCDP,
+        ApproxDP,
         ApproxZCDP,
         GaussianDP,
         ProbabilisticDP,
+        PureDP,
         RenyiDP,
     )
-    from dpflow.accounting.outcomes import OutputDP, ProposeTestRelease
-    from dpflow.accounting.output_costs import EarlyStopping, SparseVector
-    from dpflow.bounding import Clip, Contributions, bound_contributions
-    from dpflow.drawing import (
-        gradient_descent,
-        interquartile_range,
-        output_perturbation,
-        recoverable_model,
-        sparse_vector,
-    )
+    from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+    from dpflow.accounting.costs.sparse_vector import SparseVector
+    from dpflow.bounding.contributions import Clip, Contributions, bound_contributions
     from dpflow.exceptions import (
         BudgetExhausted,
         BudgetRefused,
         DpflowError,
         DPStepFailed,
     )
-    from dpflow.execution import release
-    from dpflow.guard import guarded, spend
+    from dpflow.guard.charge import release
+    from dpflow.guard.iterations import iterations
+    from dpflow.guard.plain import guarded, spend
+    from dpflow.guard.run import RunCosts, preflight
     from dpflow.ledger.codec.declared import releasable
+    from dpflow.mechanisms.in_steps import (
+        gradient_descent,
+        interquartile_range,
+        output_perturbation,
+        recoverable_model,
+        sparse_vector,
+    )
     from dpflow.policy import Policy, load_policies, load_policy
     from dpflow.prefect.flow import dp_flow
     from dpflow.prefect.loader import private_task
     from dpflow.prefect.task import dp_task
-    from dpflow.runs import RunCosts, preflight
-    from dpflow.substeps import iterations
 
 __version__ = "0.1.0"
 
 _COSTS = "dpflow.accounting.costs"
 _ERRORS = "dpflow.exceptions"
 _PLACES = {
-    "DiscreteLaplace": "dpflow.accounting.mechanism_costs",
-    "DiscreteGaussian": "dpflow.accounting.mechanism_costs",
-    "RandomizedResponse": "dpflow.accounting.mechanism_costs",
-    "ExponentialMechanism": "dpflow.accounting.mechanism_costs",
-    "PoissonSampledGaussian": "dpflow.accounting.mechanism_costs",
-    "Composed": "dpflow.accounting.composed_costs",
-    "Repeated": "dpflow.accounting.composed_costs",
-    "ProbabilisticDP": "dpflow.accounting.notion_costs",
-    "RunCosts": "dpflow.runs",
-    "ApproxZCDP": "dpflow.accounting.notion_costs",
-    "RenyiDP": "dpflow.accounting.notion_costs",
-    "GaussianDP": "dpflow.accounting.notion_costs",
-    "EarlyStopping": "dpflow.accounting.output_costs",
-    "OutputDP": "dpflow.accounting.outcomes",
-    "ProposeTestRelease": "dpflow.accounting.outcomes",
-    "SparseVector": "dpflow.accounting.output_costs",
-    "from_dp_event": "dpflow.accounting.adapters",
-    "from_opendp": "dpflow.accounting.adapters",
-    "Clip": "dpflow.bounding",
-    "Contributions": "dpflow.bounding",
-    "bound_contributions": "dpflow.bounding",
-    "ApproxDP": _COSTS,
+    "DiscreteLaplace": f"{_COSTS}.noise",
+    "DiscreteGaussian": f"{_COSTS}.noise",
+    "RandomizedResponse": f"{_COSTS}.noise",
+    "ExponentialMechanism": f"{_COSTS}.noise",
+    "PoissonSampledGaussian": f"{_COSTS}.noise",
+    "Composed": f"{_COSTS}.composed",
+    "Repeated": f"{_COSTS}.composed",
+    "ProbabilisticDP": f"{_COSTS}.notions",
+    "RunCosts": "dpflow.guard.run",
+    "ApproxZCDP": f"{_COSTS}.notions",
+    "RenyiDP": f"{_COSTS}.notions",
+    "GaussianDP": f"{_COSTS}.notions",
+    "EarlyStopping": f"{_COSTS}.early_stopping",
+    "OutputDP": f"{_COSTS}.outcomes",
+    "ProposeTestRelease": f"{_COSTS}.outcomes",
+    "SparseVector": f"{_COSTS}.sparse_vector",
+    "from_dp_event": f"{_COSTS}.adapters",
+    "from_opendp": f"{_COSTS}.adapters",
+    "Clip": "dpflow.bounding.contributions",
+    "Contributions": "dpflow.bounding.contributions",
+    "bound_contributions": "dpflow.bounding.contributions",
+    "ApproxDP": f"{_COSTS}.notions",
     "BudgetExhausted": _ERRORS,
     "BudgetRefused": _ERRORS,
-    "Cost": _COSTS,
+    "Cost": f"{_COSTS}.base",
     "DPStepFailed": _ERRORS,
     "DpflowError": _ERRORS,
-    "Gaussian": _COSTS,
-    "Laplace": _COSTS,
+    "Gaussian": f"{_COSTS}.noise",
+    "Laplace": f"{_COSTS}.noise",
     "Policy": "dpflow.policy",
-    "PureDP": _COSTS,
-    "ZCDP": _COSTS,
+    "PureDP": f"{_COSTS}.notions",
+    "ZCDP": f"{_COSTS}.notions",
     "dp_flow": "dpflow.prefect.flow",
     "dp_task": "dpflow.prefect.task",
-    "gradient_descent": "dpflow.drawing",
-    "guarded": "dpflow.guard",
-    "interquartile_range": "dpflow.drawing",
-    "iterations": "dpflow.substeps",
+    "gradient_descent": "dpflow.mechanisms.in_steps",
+    "guarded": "dpflow.guard.plain",
+    "interquartile_range": "dpflow.mechanisms.in_steps",
+    "iterations": "dpflow.guard.iterations",
     "load_policies": "dpflow.policy",
     "load_policy": "dpflow.policy",
-    "output_perturbation": "dpflow.drawing",
-    "preflight": "dpflow.runs",
+    "output_perturbation": "dpflow.mechanisms.in_steps",
+    "preflight": "dpflow.guard.run",
     "private_task": "dpflow.prefect.loader",
-    "recoverable_model": "dpflow.drawing",
+    "recoverable_model": "dpflow.mechanisms.in_steps",
     "releasable": "dpflow.ledger.codec.declared",
-    "release": "dpflow.execution",
-    "sparse_vector": "dpflow.drawing",
-    "spend": "dpflow.guard",
+    "release": "dpflow.guard.charge",
+    "sparse_vector": "dpflow.mechanisms.in_steps",
+    "spend": "dpflow.guard.plain",
 }
 
 __all__ = [

@@ -28,10 +28,10 @@ import numpy as np
 from scipy import special  # type: ignore[import-untyped]
 
 from dpflow.accounting import make_filter
-from dpflow.accounting.individual import IndividualBound
-from dpflow.individual import PrivateTally
+from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.mechanisms.gradient_descent import Gradients, individual_sum
 from dpflow.mechanisms.rows import Clip, Factors, OuterRows
+from dpflow.people import PrivateTally
 from flows import adult, mnist
 
 EPSILONS = ("0.3", "0.5", "1.2")

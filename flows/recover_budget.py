@@ -45,13 +45,13 @@ from dpflow import (
     output_perturbation,
     recoverable_model,
 )
-from dpflow.mechanisms.noise import draw as add_noise
 from dpflow.mechanisms.output_perturbation import (
     Recipe,
     k_norm_noise,
     mean_error,
     minimum,
 )
+from dpflow.noise.draws import draw as add_noise
 from flows import adult, start
 
 REPORTS = Path("reports")

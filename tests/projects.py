@@ -17,10 +17,10 @@ import pytest
 
 from dpflow import Laplace, PureDP
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
+from dpflow.guard.project import current_project
 from dpflow.ledger import create_ledger, pin_ledger
 from dpflow.ledger.records import AccountView, Entry
 from dpflow.ledger.views import accounts, history
-from dpflow.project import current_project
 from tests.ledger.columns import TABLES, show_columns
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -29,12 +29,13 @@ from dpflow import (
 )
 from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError, PolicyError, UnknownDataset
+from dpflow.guard.project import current_project
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.storage.memory import forget_memory
 from dpflow.mechanisms.gradient_descent import poisson_sample
-from dpflow.mechanisms.noise import integer_laplace
-from dpflow.mechanisms.sources import (
+from dpflow.noise.draws import integer_laplace
+from dpflow.noise.sources import (
     TEST_ENVIRONMENT,
     TEST_NOISE,
     Seeds,
@@ -45,7 +46,6 @@ from dpflow.mechanisms.sources import (
     stream_for,
 )
 from dpflow.policy import parse_policy
-from dpflow.project import current_project
 from dpflow.testing import dpflow_ledger, ledger_for_tests  # noqa: F401 (a fixture)
 from tests.projects import (
     NOISY,
@@ -515,10 +515,11 @@ def test_the_plugin_is_registered_and_light():
 def run_pytest(folder):
     """Run pytest as a user would, with the plugin."""
     plugins = ("-p", "no:cacheprovider", "-p", "dpflow.testing")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("DPFLOW_")}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugins, str(folder)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**kept, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,

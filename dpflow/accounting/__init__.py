@@ -17,36 +17,33 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# Prices register with `curves` when their modules load.
-import dpflow.accounting.composed_costs
-import dpflow.accounting.mechanism_curves  # noqa: F401
-from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.accounting.rules.rule import Filter, Odometer, Rule
 from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.rounding import Number
 
 #: Names in policies, and where the theorem lives. Modules load when first used.
 FILTERS: dict[str, str] = {
-    "basic": "dpflow.accounting.basic:BasicFilter",
-    "concentrated": "dpflow.accounting.concentrated:ConcentratedFilter",
-    "gaussian": "dpflow.accounting.gaussian:GaussianFilter",
-    "individual": "dpflow.accounting.individual:IndividualFilter",
-    "output": "dpflow.accounting.output:OutputFilter",
-    "plan": "dpflow.accounting.plan:PlanFilter",
-    "portfolio": "dpflow.accounting.portfolio:PortfolioFilter",
-    "renyi": "dpflow.accounting.renyi_family:make_renyi_filter",
-    "rogers": "dpflow.accounting.rogers:RogersFilter",
-    "whitehouse": "dpflow.accounting.whitehouse:WhitehouseFilter",
+    "basic": "dpflow.accounting.rules.basic:BasicFilter",
+    "concentrated": "dpflow.accounting.rules.concentrated:ConcentratedFilter",
+    "gaussian": "dpflow.accounting.rules.gaussian:GaussianFilter",
+    "individual": "dpflow.accounting.rules.individual:IndividualFilter",
+    "output": "dpflow.accounting.rules.output:OutputFilter",
+    "plan": "dpflow.accounting.fixed.plan:PlanFilter",
+    "portfolio": "dpflow.accounting.rules.portfolio:PortfolioFilter",
+    "renyi": "dpflow.accounting.rules.renyi_family:make_renyi_filter",
+    "rogers": "dpflow.accounting.published.rogers:RogersFilter",
+    "whitehouse": "dpflow.accounting.published.whitehouse:WhitehouseFilter",
 }
 ODOMETERS: dict[str, str] = {
-    "basic": "dpflow.accounting.basic:BasicOdometer",
-    "best": "dpflow.accounting.portfolio:BestOdometer",
-    "individual": "dpflow.accounting.individual:IndividualOdometer",
-    "linear": "dpflow.accounting.time_uniform:LinearOdometer",
-    "mixture": "dpflow.accounting.time_uniform:MixtureOdometer",
-    "renyi": "dpflow.accounting.renyi_family:make_renyi_odometer",
-    "renyi-doubling": "dpflow.accounting.renyi_doubling:RenyiDoublingOdometer",
-    "rogers": "dpflow.accounting.rogers:RogersOdometer",
-    "stitched": "dpflow.accounting.time_uniform:StitchedOdometer",
+    "basic": "dpflow.accounting.rules.basic:BasicOdometer",
+    "best": "dpflow.accounting.rules.portfolio:BestOdometer",
+    "individual": "dpflow.accounting.rules.individual:IndividualOdometer",
+    "linear": "dpflow.accounting.rules.time_uniform:LinearOdometer",
+    "mixture": "dpflow.accounting.rules.time_uniform:MixtureOdometer",
+    "renyi": "dpflow.accounting.rules.renyi_family:make_renyi_odometer",
+    "renyi-doubling": "dpflow.accounting.rules.renyi_doubling:RenyiDoublingOdometer",
+    "rogers": "dpflow.accounting.published.rogers:RogersOdometer",
+    "stitched": "dpflow.accounting.published.stitched:StitchedOdometer",
 }
 
 __all__ = [

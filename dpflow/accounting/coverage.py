@@ -12,31 +12,38 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting import FILTERS, ODOMETERS, make_filter, make_odometer
-from dpflow.accounting.composed_costs import Composed, Repeated
-from dpflow.accounting.costs import ZCDP, ApproxDP, Cost, Gaussian, Laplace, PureDP
-from dpflow.accounting.curves import _renyi, approx_dp, approx_zcdp, gdp_mu_squared
-from dpflow.accounting.individual import IndividualBound
-from dpflow.accounting.mechanism_costs import (
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.accounting.costs.noise import (
     DiscreteGaussian,
     DiscreteLaplace,
     ExponentialMechanism,
+    Gaussian,
+    Laplace,
     PoissonSampledGaussian,
     RandomizedResponse,
 )
-from dpflow.accounting.notion_costs import (
+from dpflow.accounting.costs.notions import (
+    ZCDP,
+    ApproxDP,
     ApproxZCDP,
     GaussianDP,
     ProbabilisticDP,
+    PureDP,
     RenyiDP,
-    probabilistic_dp,
 )
-from dpflow.accounting.output_costs import (
-    EarlyStopping,
-    OutputDP,
-    ProposeTestRelease,
-    SparseVector,
+from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+from dpflow.accounting.costs.sparse_vector import SparseVector
+from dpflow.accounting.curves.notions import probabilistic_dp
+from dpflow.accounting.curves.prices import (
+    approx_dp,
+    approx_zcdp,
+    gdp_mu_squared,
+    renyi_divergence,
 )
-from dpflow.accounting.theorem import Rule
+from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.accounting.rules.rule import Rule
 from dpflow.exceptions import DpflowError, UnsupportedCost
 
 _ORDER = Fraction(8)
@@ -89,17 +96,17 @@ _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
     "basic": (approx_dp,),
     "concentrated": (approx_zcdp,),
     "gaussian": (gdp_mu_squared,),
-    "individual": (_renyi,),
+    "individual": (renyi_divergence,),
     "output": (approx_dp,),
-    "renyi": (_renyi,),
-    "renyi-doubling": (_renyi,),
+    "renyi": (renyi_divergence,),
+    "renyi-doubling": (renyi_divergence,),
     "rogers": (approx_dp,),
     "whitehouse": (approx_dp, approx_zcdp),
     "linear": (approx_zcdp,),
     "mixture": (approx_zcdp,),
     "stitched": (approx_zcdp,),
-    "portfolio": (gdp_mu_squared, _renyi, approx_zcdp, approx_dp),
-    "best": (_renyi, probabilistic_dp),
+    "portfolio": (gdp_mu_squared, renyi_divergence, approx_zcdp, approx_dp),
+    "best": (renyi_divergence, probabilistic_dp),
 }
 
 _DEFINITION = "By definition."
@@ -134,13 +141,16 @@ _SOURCES: dict[tuple[Callable[..., Any], str], str] = {
     (gdp_mu_squared, "GaussianDP"): _DEFINITION,
     (gdp_mu_squared, "PureDP"): _QUANTILE,
     (gdp_mu_squared, "Laplace"): _AS_PURE,
-    (_renyi, "Gaussian"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
-    (_renyi, "Laplace"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
-    (_renyi, "PureDP"): "Worst such step is randomized response: Mironov 2017.",
-    (_renyi, "ZCDP"): "order * rho, by definition.",
-    (_renyi, "GaussianDP"): _BLACKWELL,
-    (_renyi, "RenyiDP"): _ONE_ORDER,
-    (_renyi, "IndividualBound"): _ONE_ORDER,
+    (renyi_divergence, "Gaussian"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
+    (renyi_divergence, "Laplace"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
+    (
+        renyi_divergence,
+        "PureDP",
+    ): "Worst such step is randomized response: Mironov 2017.",
+    (renyi_divergence, "ZCDP"): "order * rho, by definition.",
+    (renyi_divergence, "GaussianDP"): _BLACKWELL,
+    (renyi_divergence, "RenyiDP"): _ONE_ORDER,
+    (renyi_divergence, "IndividualBound"): _ONE_ORDER,
 }
 
 
@@ -214,7 +224,7 @@ def source_of(kind: str, theorem: str, cost: Cost) -> str:
         notions = (probabilistic_dp,)
     for notion in notions:
         try:
-            notion(cost, _ORDER) if notion is _renyi else notion(cost)
+            notion(cost, _ORDER) if notion is renyi_divergence else notion(cost)
         except UnsupportedCost:
             continue
         return _source(notion, cost)
@@ -236,27 +246,32 @@ def _source(notion: Any, cost: Cost) -> str:
     return text.split("\n\n")[0].replace("\n    ", " ")
 
 
-def coverage_table(rows: list[Coverage]) -> str:
-    """Write rows as Markdown: a line for each cost, and which theorems price it."""
-    lines = ["| cost | filters that price it | odometers that cover it |"]
-    lines.append("| --- | --- | --- |")
+def prices_page(rows: list[Coverage]) -> str:
+    """Write rows as a page: for each cost which rules price it, and by what source."""
+    parts = [
+        "# Where prices come from",
+        (
+            "What each cost is priced at, by rule. A rule that is not named "
+            "refuses the cost with `UnsupportedCost`."
+        ),
+    ]
     for example in dict.fromkeys(row.example for row in rows):
         mine = [row for row in rows if row.example == example and row.priced]
+        parts += [f"## {mine[0].mechanism}", f"`{example}`", _prices(mine)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _prices(rows: list[Coverage]) -> str:
+    """Write the priced rows of a cost as a table, each source once."""
+    lines = ["| filters | odometers | source |", "| --- | --- | --- |"]
+    for reason in dict.fromkeys(row.reason for row in rows):
         cells = [
-            ", ".join(f"`{row.theorem}`" for row in mine if row.kind == kind) or "none"
+            ", ".join(
+                f"`{row.theorem}`"
+                for row in rows
+                if row.reason == reason and row.kind == kind
+            )
             for kind in ("filter", "odometer")
         ]
-        lines.append(f"| `{example}` | {cells[0]} | {cells[1]} |")
-    return "\n".join(lines) + "\n"
-
-
-def source_list(rows: list[Coverage]) -> str:
-    """Write where each price comes from, as Markdown, each source once."""
-    places: dict[str, list[str]] = {}
-    for row in rows:
-        if row.priced:
-            places.setdefault(row.reason, []).append(f"{row.mechanism}/{row.theorem}")
-    return "".join(
-        f"- {reason} ({', '.join(dict.fromkeys(names))})\n"
-        for reason, names in places.items()
-    )
+        lines.append(f"| {cells[0]} | {cells[1]} | {reason} |")
+    return "\n".join(lines)

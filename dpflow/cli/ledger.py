@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli import carve, ledger_audit, ledger_operations
-from dpflow.cli.output import AsJson, plain, say, say_json, short_path
+from dpflow.cli import ledger_audit, ledger_operations
+from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,8 +35,8 @@ def init(*, as_json: AsJson = False) -> None:
     Example: `dpflow ledger init`
     """
     from dpflow.config import settings
+    from dpflow.guard.project import make_project_ledger
     from dpflow.ledger import LOCK_NAME, is_postgres
-    from dpflow.project import make_project_ledger
 
     found = settings()
     lock = found.policies / LOCK_NAME
@@ -113,10 +115,10 @@ def status(*, as_json: AsJson = False) -> None:
 
     Example: `dpflow ledger status`
     """
-    from dpflow.cli.journal import FORFEITED
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger import LOCK_NAME, views
     from dpflow.ledger.storage.base import SCHEMA_VERSION
+    from dpflow.ledger.views.words import FORFEITED
 
     with project_ledger() as (found, ledger):
         datasets = {view.dataset for view in views.accounts(ledger)}
@@ -244,6 +246,7 @@ for _command in (
     ledger_operations.close_reservation,
     ledger_operations.amend,
     ledger_operations.import_prior,
-    carve.carve,
+    # By its name: no other room knows what stands beside the house.
+    import_module("dpflow.contrib.carving").carve,
 ):
     app.command()(_command)

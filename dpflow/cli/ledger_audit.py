@@ -181,9 +181,10 @@ def reconcile(
 
     Example: `dpflow ledger reconcile --because "the disk was replaced"`
     """
-    from dpflow.cli.source import ledger_facts, policies_and_problem, project_ledger
+    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.audit.reconcile import compare
     from dpflow.ledger.audit.reconcile import reconcile as repair
+    from dpflow.policy.files import policies_and_problem
 
     with project_ledger(quiet=True, writes=because is not None) as (found, ledger):
         if because is None:
@@ -324,7 +325,7 @@ def _head_json(line: Line, used: dict[str, dict[str, str]]) -> list[dict[str, An
 
 
 def _head_lines(found: list[Line], used: dict[str, dict[str, str]]) -> list[str]:
-    from dpflow.summary import amounts_text
+    from dpflow.ledger.views.words import amounts_text
 
     lines = [
         f"  {plain(account)}: used {amounts_text(used[account])} in {line.number} "

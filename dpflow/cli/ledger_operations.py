@@ -19,11 +19,12 @@ import typer
 
 from dpflow.cli.ledger_audit import Because
 from dpflow.cli.losses import comparison_json, say_comparison, say_lost_releases
-from dpflow.cli.output import AsJson, plain, say, say_json, short_path, warn
+from dpflow.cli.output import AsJson, plain, say, say_json, warn
+from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from dpflow.accounting.costs import Cost
+    from dpflow.accounting.costs.base import Cost
     from dpflow.ledger.orders import Posted
     from dpflow.ledger.records import OpenReservation
 
@@ -98,12 +99,12 @@ def restore(
 
     Example: `dpflow ledger restore /backup/ledger.db --because "the disk died"`
     """
-    from dpflow.cli.source import policies_and_problem
     from dpflow.config import settings
+    from dpflow.guard.project import project_conditions
     from dpflow.ledger import pinned_id, sqlite_path
     from dpflow.ledger.audit.backup import restore as put_back
     from dpflow.ledger.witness.places import witness_at
-    from dpflow.project import project_conditions
+    from dpflow.policy.files import policies_and_problem
 
     found = settings()
     place = sqlite_path(found.ledger_url)
@@ -178,9 +179,9 @@ def reservations(*, as_json: AsJson = False) -> None:
 
     Example: `dpflow ledger reservations`
     """
-    from dpflow.cli.journal import FORFEITED
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger import views
+    from dpflow.ledger.views.words import FORFEITED
 
     with project_ledger() as (_, ledger):
         found = views.open_reservations(ledger)
@@ -246,7 +247,7 @@ def amend(
 
     Example: `dpflow ledger amend ID --cost 'PureDP(epsilon=1)' --because TEXT`
     """
-    from dpflow.accounting.cost_text import cost_from_text
+    from dpflow.accounting.costs.text import cost_from_text
     from dpflow.cli.source import project_ledger
     from dpflow.ledger.office import amend as charge
 
@@ -278,7 +279,7 @@ def import_prior(
 
     Example: `dpflow ledger import-prior shop --cost COST --evidence FILE --because WHY`
     """
-    from dpflow.accounting.cost_text import cost_from_text
+    from dpflow.accounting.costs.text import cost_from_text
     from dpflow.cli.source import project_ledger
     from dpflow.ledger.office import import_prior as charge
     from dpflow.policy import load_policies
@@ -363,9 +364,9 @@ def _reservation_json(item: OpenReservation) -> dict[str, Any]:
 
 
 def _say_reservations(found: list[OpenReservation]) -> None:
-    from dpflow.accounting.costs import cost_from_description
+    from dpflow.accounting.costs.base import cost_from_description
     from dpflow.cli.tables import cell, new_table
-    from dpflow.summary import held_step
+    from dpflow.ledger.views.words import held_step
 
     table = new_table("reservation", "since", "step", "cost", "state")
     for item in found:
@@ -384,7 +385,7 @@ def _say_charges(
     charges: list[Posted], cost: Cost, facts: Mapping[str, Any], *, as_json: bool
 ) -> None:
     """Say what was charged by hand."""
-    from dpflow.summary import amounts_text
+    from dpflow.ledger.views.words import amounts_text
 
     if as_json:
         posted = [

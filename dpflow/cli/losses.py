@@ -180,7 +180,7 @@ def _line_text(line: Line) -> str:
 
 
 def _say_loss(loss: Loss, *, repaired: bool) -> None:
-    from dpflow.summary import amounts_text
+    from dpflow.ledger.views.words import amounts_text
 
     told = {line.number: line for line in sorted(loss.missing, key=_says_more)}
     lines, count = [told[number] for number in sorted(told)], len(told)

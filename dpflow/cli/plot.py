@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli.output import AsJson, plain, say, say_json, short_path
+from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -71,9 +72,10 @@ def burn_down(
 
     Example: `dpflow plot burndown sales --out burndown.png`
     """
-    from dpflow.cli.source import policies_and_problem, project_ledger
+    from dpflow.cli.source import project_ledger
     from dpflow.forecast import budget_line, outlooks
-    from dpflow.plots.burndown import BurnDown, draw_burn_down
+    from dpflow.policy.files import policies_and_problem
+    from dpflow.show.figures.burndown import BurnDown, draw_burn_down
 
     with project_ledger() as (found, ledger):
         policies, _ = policies_and_problem(found.policies)
@@ -94,7 +96,7 @@ def composition(dataset: DatasetName, *, out: Out, as_json: AsJson = False) -> N
     Example: `dpflow plot composition sales --out composition.png`
     """
     from dpflow.cli.source import project_ledger
-    from dpflow.plots.by_flow import Composition, draw_composition
+    from dpflow.show.figures.by_flow import Composition, draw_composition
 
     with project_ledger() as (found, ledger):
         data = Composition.read(ledger, dataset)
@@ -123,7 +125,7 @@ def theorems(
 
     Example: `dpflow plot theorems --out theorems.png`
     """
-    from dpflow.plots.odometers import compare_odometers
+    from dpflow.show.figures.odometers import compare_odometers
 
     figure = compare_odometers(
         steps=steps, epsilon=epsilon, delta=delta, halt_at_epsilon=halt_at_epsilon
@@ -152,8 +154,8 @@ def noise(
     Example: `dpflow plot noise --cost 'Gaussian(sensitivity=1, sigma=40)' --runs 52
     --out noise.png`
     """
-    from dpflow.accounting.cost_text import cost_from_text
-    from dpflow.plots.noise import epsilon_against_noise
+    from dpflow.accounting.costs.text import cost_from_text
+    from dpflow.show.figures.noise import epsilon_against_noise
 
     figure = epsilon_against_noise(
         cost_from_text(cost), runs=runs, delta=delta, theorems=theorem or None
@@ -163,11 +165,8 @@ def noise(
 
 def _nothing(ledger: Ledger, folder: Path, dataset: str) -> ConfigurationError:
     """Make the error for a dataset without a charge; a misspelt one has its own."""
-    from dpflow.cli.source import (
-        known_datasets,
-        policies_and_problem,
-        unknown_dataset,
-    )
+    from dpflow.ledger.views.standing import known_datasets, unknown_dataset
+    from dpflow.policy.files import policies_and_problem
 
     policies, _ = policies_and_problem(folder)
     known = known_datasets(ledger, policies)
@@ -181,7 +180,7 @@ def _nothing(ledger: Ledger, folder: Path, dataset: str) -> ConfigurationError:
 
 
 def _write(figure: Figure, out: Path, *, as_json: bool) -> None:
-    from dpflow.plots.style import alt_text, picture
+    from dpflow.show.figures.style import alt_text, picture
 
     kind = out.suffix.lower().removeprefix(".")
     data = picture(figure, kind, dpi=150)

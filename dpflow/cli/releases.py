@@ -16,7 +16,7 @@ from dpflow.cli.status import DatasetArgument
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from dpflow.accounting.costs import Cost
+    from dpflow.accounting.costs.base import Cost
     from dpflow.ledger.views.releases import Release
 
 app = typer.Typer(
@@ -107,7 +107,7 @@ def _data(found: Release) -> dict[str, Any]:
 
 def _cost(found: Release) -> Cost | None:
     """Return its cost; None if a later dpflow wrote one that this one does not know."""
-    from dpflow.accounting.costs import cost_from_description
+    from dpflow.accounting.costs.base import cost_from_description
     from dpflow.exceptions import InvalidCost
 
     try:

@@ -38,7 +38,8 @@ def resume(
 
     Example: `dpflow resume weekly-report/mondays`
     """
-    from dpflow.cli.source import policies_and_problem, project_ledger
+    from dpflow.cli.source import project_ledger
+    from dpflow.policy.files import policies_and_problem
     from dpflow.prefect.schedules import resume_deployment
 
     flow, _, name = deployment.partition("/")
@@ -81,7 +82,7 @@ def _asked_again(
     ledger: Ledger, policies: PolicySet, refusal: RefusalView
 ) -> DpflowError | None:
     """Return the error that the step would meet now, if it would."""
-    from dpflow.accounting.costs import cost_from_description
+    from dpflow.accounting.costs.base import cost_from_description
     from dpflow.ledger.records import Request
 
     body = refusal.body

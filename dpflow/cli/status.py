@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, finite, plain, say, say_json, short_path, warn
+from dpflow.cli.output import AsJson, finite, plain, say, say_json, warn
+from dpflow.config import short_path
 
 if TYPE_CHECKING:
-    from dpflow.cli.source import Standing
     from dpflow.config import Settings
     from dpflow.forecast import Outlook
     from dpflow.ledger import Ledger
     from dpflow.ledger.records import AccountView, TermView
-    from dpflow.overview import Overview
+    from dpflow.ledger.views.standing import Standing
     from dpflow.policy import PolicySet
+    from dpflow.show.overview import Overview
 
 #: A divided dataset has some accounts for each of its parts.
 _MOST_ACCOUNTS = 24
@@ -45,13 +46,10 @@ def status(
 
     Example: `dpflow status sales`
     """
-    from dpflow.cli.source import (
-        ledger_facts,
-        policies_and_problem,
-        project_ledger,
-        standings,
-    )
+    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.forecast import flow_outlooks, outlooks
+    from dpflow.ledger.views.standing import standings
+    from dpflow.policy.files import policies_and_problem
 
     with project_ledger() as (found, ledger):
         policies, problem = policies_and_problem(found.policies)
@@ -87,7 +85,7 @@ def _known(
     ledger: Ledger, policies: PolicySet, standing: Standing, ahead: list[Outlook]
 ) -> _Known:
     from dpflow.ledger import views
-    from dpflow.overview import overview, pauses
+    from dpflow.show.overview import overview, pauses
 
     own = _own(standing, ahead)
     name = standing.dataset
@@ -121,7 +119,7 @@ def _changes(policies: Any, shown: list[Standing]) -> list[str]:
 
 
 def _known_json(known: _Known) -> dict[str, Any]:
-    from dpflow.summary import sum_of_shares, term_guarantee
+    from dpflow.show.guarantees import sum_of_shares, term_guarantee
 
     standing, terms, found = known.standing, known.terms, known.overview
     pinned = standing.pinned
@@ -252,13 +250,9 @@ def _print_overview(known: _Known) -> None:
     from rich.text import Text
 
     from dpflow.cli.tables import STATE_STYLES, flows_table
-    from dpflow.ledger.refusal import frozen_text
-    from dpflow.summary import (
-        percent_text,
-        shares_in_words,
-        terms_in_words,
-        unusual_text,
-    )
+    from dpflow.ledger.decision.refusal import frozen_text
+    from dpflow.ledger.views.words import percent_text
+    from dpflow.show.guarantees import shares_in_words, terms_in_words, unusual_text
 
     standing, found, terms = known.standing, known.overview, known.terms
     title = (plain(standing.dataset), "bold cyan")
@@ -289,7 +283,8 @@ def _print_overview(known: _Known) -> None:
 
 def _print_details(known: _Known) -> None:
     from dpflow.cli.tables import accounts_table, odometers_table
-    from dpflow.summary import telling, term_guarantee
+    from dpflow.ledger.views.words import telling
+    from dpflow.show.guarantees import term_guarantee
 
     standing = known.standing
     if standing.pinned is not None:
@@ -309,7 +304,7 @@ def _print_details(known: _Known) -> None:
 
 def _print_meaning(known: list[_Known], *, details: bool) -> None:
     """Say once what the numbers above mean, and what is guaranteed."""
-    from dpflow.summary import term_guarantee
+    from dpflow.show.guarantees import term_guarantee
 
     spent = [each for one in known for each in one.overview.spent]
     if any(each.used for each in spent):

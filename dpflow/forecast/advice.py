@@ -6,23 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dpflow.accounting.mechanism_costs import relations_of
-from dpflow.accounting.plan import PlanFilter
+from dpflow.accounting.costs.base import relations_of
+from dpflow.accounting.fixed.plan import PlanFilter
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.gates import loads_of
 from dpflow.forecast.loads import runs_left
+from dpflow.forecast.workload import Fit, Step, Workload, fits, length
 from dpflow.ledger.decision.lifetime import Budgets
 from dpflow.ledger.records import TermView
 from dpflow.policy import Budget, Policy
-from dpflow.policy_copy import budget_text, declared_budget, readable_text
+from dpflow.policy.pinned import budget_text, declared_budget, readable_text
 from dpflow.rounding import short_up
-from dpflow.workload import (
-    Fit,
-    Step,
-    Workload,
-    fits,
-    length,
-)
 
 #: An epsilon above it promises little.
 WEAK_EPSILON = 10

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fractions import Fraction
 
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Filter, Odometer, Rule
+from dpflow.accounting.rules.rule import Filter, Odometer
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.forecast.workload import Step, Workload, count_admitted, times, trace
 from dpflow.ledger.decision.gates import Gate
-from dpflow.rounding import number_from_text
-from dpflow.workload import Step, Workload, count_admitted, times, trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,19 +108,3 @@ def _posted(gate: Gate, step: Step, reserved: Tally) -> Tally:
         return rule.price_realised(cost, outcome)
     except (InvalidCost, UnsupportedCost):
         return reserved
-
-
-def empty_gate(
-    dataset: str, kind: str, name: str, rule: Rule, halt: Fraction | str | None = None
-) -> Gate:
-    """Return a gate to which nothing was charged, of no ledger."""
-    return Gate(
-        id="",
-        dataset=dataset,
-        kind=kind,
-        name=name,
-        partition="",
-        rule=rule,
-        halt=number_from_text(halt) if isinstance(halt, str) else halt,
-        used=rule.zero(),
-    )

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from dpflow.accounting.composed_costs import Composed
-from dpflow.accounting.costs import Cost, Gaussian, Laplace, cost_from_description
-from dpflow.accounting.mechanism_costs import DiscreteGaussian, DiscreteLaplace
+from dpflow.accounting.costs.base import Cost, cost_from_description
+from dpflow.accounting.costs.composed import Composed
+from dpflow.accounting.costs.noise import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+)
 from dpflow.exceptions import InvalidCost
+from dpflow.forecast.workload import Step, Workload
 from dpflow.rounding import bound_above, number_from_text, number_text, to_real
-from dpflow.workload import Step, Workload
 
 #: The factors of the noise that a forecast compares.
 FACTORS = tuple(map(Fraction, ("0.5", "0.75", "1", "1.5", "2", "3", "4")))

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from dpflow.accounting.theorem import Filter, Odometer
+from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast.cadence import Every, Schedule, schedule_of
 from dpflow.forecast.deployment import deployed_schedule
 from dpflow.forecast.gates import refused_flow
-from dpflow.forecast.loads import Load, empty_gate, runs_left
+from dpflow.forecast.loads import Load, runs_left
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.views.runs import (
@@ -29,9 +29,9 @@ from dpflow.ledger.views.runs import (
     dataset_runs,
     run_charges,
 )
-from dpflow.policy_copy import TIMES
+from dpflow.ledger.views.words import amounts_text, kind_title, percent_text
+from dpflow.policy.pinned import TIMES
 from dpflow.rounding import number_text
-from dpflow.summary import amounts_text, kind_title, percent_text
 
 #: So many completed runs are looked at for the dearest.
 LAST_RUNS = 5
@@ -325,7 +325,10 @@ def _load(gate: Gate, charge: RunCharge, *, renewed: bool) -> Load:
 
 
 def _empty(gate: Gate) -> Gate:
-    return empty_gate(gate.dataset, gate.kind, gate.name, gate.rule, gate.halt)
+    """Return a gate as if nothing was charged to it, of no account."""
+    return gate._replace(
+        id="", partition="", used=gate.rule.zero(), row=None, state="open", size=1
+    )
 
 
 def budget_load(loads: Iterable[Load]) -> Load | None:

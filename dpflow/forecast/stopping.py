@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dpflow.accounting import FILTERS, Filter, make_filter
-from dpflow.accounting.costs import Cost, PureDP
-from dpflow.accounting.output import OutputFilter
-from dpflow.accounting.output_costs import ACCOUNTANTS, EarlyStopping
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import share_used
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.early_stopping import ACCOUNTANTS, EarlyStopping
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.rules.output import OutputFilter
+from dpflow.accounting.rules.rule import share_used
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
-from dpflow.workload import Step, count_admitted, priced, times
+from dpflow.forecast.workload import Step, count_admitted, priced, times
 
 #: Not adaptive, or not a matter of sums; the others are asked.
 _LEFT_OUT = ("individual", "plan", "output")

@@ -11,14 +11,13 @@ from typing import Any
 
 import yaml
 
-from dpflow.accounting.cost_text import cost_from_text
-from dpflow.accounting.costs import Cost
-from dpflow.accounting.theorem import Outcome, Settling
+from dpflow.accounting.costs.base import Cost, Outcome, Settling
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import ConfigurationError, InvalidCost
+from dpflow.forecast.workload import Step, Workload, merged
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.views.runs import FlowRun, RunStep
 from dpflow.rounding import exact_delta, exact_epsilon
-from dpflow.workload import Step, Workload, merged
 
 _MOST_BYTES, _MOST_STEPS, _MOST_TIMES = 2**20, 10_000, 10**9
 _SHAPE = (

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from traceback import clear_frames
 from typing import Any
 
-from dpflow.accounting.theorem import Outcome
+from dpflow.accounting.costs.base import Outcome
 from dpflow.config import ledger_key
 from dpflow.exceptions import (
     ConfigurationError,

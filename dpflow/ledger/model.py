@@ -15,7 +15,8 @@ from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.theorem import Outcome, Rule, lower_thresholds
+from dpflow.accounting.costs.base import Outcome
+from dpflow.accounting.rules.rule import Rule, lower_thresholds
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import next_entry
 from dpflow.ledger.records import Request

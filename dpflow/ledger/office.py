@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dpflow.accounting.costs import ApproxDP, Cost
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.notions import ApproxDP
 from dpflow.exceptions import ConfigurationError, ReleaseError
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.decision import applying

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from dpflow.accounting.costs import Cost
+from dpflow.accounting.costs.base import Cost
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.grants import Grant
 from dpflow.ledger.model import Command, Keys, Reserve
 from dpflow.ledger.records import Request, TermView
 from dpflow.ledger.rows import Sums, Term
 from dpflow.policy import Policy
-from dpflow.policy_changes import Change, Verdict
+from dpflow.policy.changes import Change, Verdict
 
 # Commands
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpflow.accounting.costs import Cost
+from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.memo import by_identity

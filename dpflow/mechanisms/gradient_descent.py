@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpflow.accounting.costs import Cost, Gaussian
-from dpflow.accounting.individual import IndividualBound
-from dpflow.accounting.mechanism_costs import PoissonSampledGaussian
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
+from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import ReleaseError
-from dpflow.individual.costs import gaussian_costs, sampled_gaussian_costs
-from dpflow.individual.state import PrivateMask, PrivateTally
-from dpflow.mechanisms.noise import draw
 from dpflow.mechanisms.rows import Clip, Floats, OuterRows
-from dpflow.mechanisms.sources import random_bytes
+from dpflow.noise.draws import draw
+from dpflow.noise.sources import random_bytes
+from dpflow.people.costs import gaussian_costs, sampled_gaussian_costs
+from dpflow.people.state import PrivateMask, PrivateTally
 from dpflow.rounding import Number, exact
 
 _WORD = 2**64

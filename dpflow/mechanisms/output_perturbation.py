@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special  # type: ignore[import-untyped]
 
-from dpflow.accounting.costs import Gaussian, Laplace
-from dpflow.accounting.outcomes import OutputDP
+from dpflow.accounting.costs.noise import Gaussian, Laplace
+from dpflow.accounting.costs.outcomes import OutputDP
 from dpflow.exceptions import ReleaseError
-from dpflow.individual.costs import clip_rows
 from dpflow.mechanisms.drawn import Drawn
-from dpflow.mechanisms.noise import draw
+from dpflow.noise.draws import draw
+from dpflow.people.costs import clip_rows
 from dpflow.rounding import Number, exact
 
 Floats = NDArray[np.float64]

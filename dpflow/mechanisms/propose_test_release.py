@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpflow.accounting.costs import Laplace
-from dpflow.accounting.outcomes import ProposeTestRelease
+from dpflow.accounting.costs.noise import Laplace
+from dpflow.accounting.costs.outcomes import ProposeTestRelease
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms.drawn import Drawn
-from dpflow.mechanisms.noise import draw
+from dpflow.noise.draws import draw
 from dpflow.rounding import bound_above, float_up, to_real
 
 Floats = NDArray[np.float64]

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpflow.exceptions import ReleaseError
-from dpflow.individual.costs import clip_rows, squared_norms
-from dpflow.individual.state import PrivateMask
+from dpflow.people.costs import clip_rows, squared_norms
+from dpflow.people.state import PrivateMask
 from dpflow.rounding import SCALE_HIGH, SCALE_LOW, Number, exact
 
 Floats = NDArray[np.float64]

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from fractions import Fraction
 from typing import SupportsFloat
 
-from dpflow.accounting.output_costs import SparseVector
+from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms.drawn import Drawn
-from dpflow.mechanisms.noise import integer_laplace, plain_number
+from dpflow.noise.draws import integer_laplace, plain_number
 
 #: Steps of the grid per sensitivity.
 GRID = 2**20

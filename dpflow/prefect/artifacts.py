@@ -11,16 +11,17 @@ from typing import Any
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 from prefect.context import FlowRunContext
 
-from dpflow.asking import Notice
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.forecast import outlooks
+from dpflow.guard.project import Project
+from dpflow.guard.request import Notice
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts, alerts, terms
 from dpflow.ledger.views.alerts import alert_text
 from dpflow.ledger.views.terms import newest_term
-from dpflow.prefect.reach import ask_briefly, tell_progress
-from dpflow.project import Project
-from dpflow.summary import account_lines, in_markdown, telling, term_guarantee
+from dpflow.ledger.views.words import account_lines, in_markdown, telling
+from dpflow.prefect.time_limit import ask_briefly, tell_progress
+from dpflow.show.guarantees import term_guarantee
 
 logger = logging.getLogger("dpflow")
 

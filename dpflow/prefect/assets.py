@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect.context import AssetContext
 
-from dpflow.asking import Notice
+from dpflow.guard.request import Notice
 
 
 def describe_assets(notice: Notice) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 
 from prefect.events.worker import EventsWorker, should_emit_events
 
-from dpflow.asking import Notice
+from dpflow.guard.request import Notice
 from dpflow.prefect.events import announce
 
 logger = logging.getLogger("dpflow")

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from prefect.events import emit_event
 
-from dpflow.asking import Notice
+from dpflow.guard.request import Notice
 from dpflow.ledger.records import Request
 
 

@@ -13,8 +13,8 @@ from prefect.tasks import TaskOptions
 from typing_extensions import Unpack
 
 from dpflow.exceptions import ConfigurationError
+from dpflow.guard.redaction import shown_by_loader
 from dpflow.prefect.privacy import checked_call, checked_map
-from dpflow.redaction import shown_by_loader
 
 P = ParamSpec("P")
 R = TypeVar("R")

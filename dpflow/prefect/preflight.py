@@ -11,8 +11,8 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import Pause
 
 from dpflow.exceptions import ConfigurationError
-from dpflow.prefect.place import current_place
-from dpflow.runs import Costs, RunCosts, begin, begin_like_last, seal_run
+from dpflow.guard.run import Costs, RunCosts, begin, begin_like_last, seal_run
+from dpflow.prefect.run_context import current_place
 
 #: What `dp_flow(preflight=...)` takes: the costs of all steps by dataset, a function of
 #: the flow's parameters that returns them, or those of the last completed run.

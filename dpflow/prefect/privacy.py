@@ -37,9 +37,9 @@ from prefect.utilities.annotations import BaseAnnotation
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from dpflow.exceptions import ConfigurationError
-from dpflow.keys import template_fields
-from dpflow.step import HIDDEN, Step, check_template
-from dpflow.waiting import check_outside, step_around
+from dpflow.guard.release_keys import template_fields
+from dpflow.guard.reserving import check_outside, step_around
+from dpflow.guard.step import HIDDEN, Step, check_template
 
 R = TypeVar("R")
 

@@ -14,8 +14,8 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.states import Cancelled
 from prefect.transactions import get_transaction
 
-from dpflow.asking import Notice
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
+from dpflow.guard.request import Notice
 
 REFUSAL_STATES = frozenset({BudgetRefused.__name__, BudgetExhausted.__name__})
 

@@ -20,11 +20,21 @@ from prefect.context import TaskRunContext
 from prefect.tasks import MaterializingTask, TaskOptions
 from typing_extensions import Unpack
 
-from dpflow.bodies import charging, with_parentheses
 from dpflow.exceptions import BudgetRefused, ConfigurationError
-from dpflow.execution import arun, run
+from dpflow.guard.charge import arun, run
+from dpflow.guard.functions import charging, with_parentheses
+from dpflow.guard.reserving import check_outside
+from dpflow.guard.step import (
+    CellLike,
+    CostLike,
+    NoiseLike,
+    PartitionsLike,
+    Step,
+    checked_flag,
+    checked_text,
+    define_step,
+)
 from dpflow.prefect.futures import note_future
-from dpflow.prefect.place import called_by_engine, current_place, listen_for_task
 from dpflow.prefect.privacy import (
     check_flow_parameters,
     check_inside,
@@ -35,18 +45,8 @@ from dpflow.prefect.privacy import (
     nothing_stored,
     refuse_background,
 )
+from dpflow.prefect.run_context import called_by_engine, current_place, listen_for_task
 from dpflow.prefect.states import Told, refusal_in, refused_state, value_of
-from dpflow.step import (
-    CellLike,
-    CostLike,
-    NoiseLike,
-    PartitionsLike,
-    Step,
-    checked_flag,
-    checked_text,
-    define_step,
-)
-from dpflow.waiting import check_outside
 
 P = ParamSpec("P")
 R = TypeVar("R")

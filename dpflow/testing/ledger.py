@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from dpflow.accounting.costs import Cost, cost_from_description
+from dpflow.accounting.costs.base import Cost, cost_from_description
 from dpflow.config import (
     ENVIRONMENT_VARIABLE,
     KEY_VARIABLE,
@@ -23,6 +23,7 @@ from dpflow.config import (
     settings,
 )
 from dpflow.exceptions import ConfigurationError
+from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import Ledger, create_ledger, pin_ledger
 from dpflow.ledger import ledger as shell
 from dpflow.ledger import views as ledger_views
@@ -36,14 +37,8 @@ from dpflow.ledger.opening import FENCE_VARIABLE
 from dpflow.ledger.orders import Wish
 from dpflow.ledger.records import Entry
 from dpflow.ledger.views.releases import values_kept
-from dpflow.mechanisms.sources import (
-    TEST_ENVIRONMENT,
-    Seeds,
-    replace_noise,
-    restore_noise,
-)
+from dpflow.noise.sources import TEST_ENVIRONMENT, Seeds, replace_noise, restore_noise
 from dpflow.policy import Policy, load_policies, parse_policy
-from dpflow.project import current_project, forget_projects
 from dpflow.testing.refusals import Orders
 
 _ALL = 1_000_000

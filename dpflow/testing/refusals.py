@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dpflow.accounting.costs import Cost
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.decision.gates import Gate, charges_of
 from dpflow.ledger.model import Command, Decision, Reserve, State

@@ -17,11 +17,11 @@ from fractions import Fraction
 import mpmath
 
 from dpflow.accounting import Filter
-from dpflow.accounting.costs import ApproxDP, PureDP
-from dpflow.accounting.portfolio import PortfolioFilter
-from dpflow.accounting.renyi import RenyiFilter
-from dpflow.accounting.renyi_mixture import RenyiMixtureFilter
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow.accounting.rules.portfolio import PortfolioFilter
+from dpflow.accounting.rules.renyi import RenyiFilter
+from dpflow.accounting.rules.renyi_mixture import RenyiMixtureFilter
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
 

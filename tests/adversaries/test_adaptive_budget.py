@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from dpflow.accounting import Filter, make_filter
-from dpflow.accounting.costs import ApproxDP
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.whitehouse import WhitehouseFilter
+from dpflow.accounting.costs.notions import ApproxDP
+from dpflow.accounting.published.whitehouse import WhitehouseFilter
+from dpflow.accounting.rules.tally import Tally
 
 #: How many units of loss each mechanism of the adversary moves by.
 SIZES = (1, 2, 1)

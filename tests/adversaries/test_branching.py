@@ -13,9 +13,10 @@ from fractions import Fraction
 import pytest
 
 from dpflow.accounting import Filter, make_filter
-from dpflow.accounting.conversions import gaussian_budget, renyi_epsilon_allowed
-from dpflow.accounting.costs import Gaussian, PureDP
-from dpflow.accounting.curves import approx_zcdp, renyi
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.curves.conversions import gaussian_budget, renyi_epsilon_allowed
+from dpflow.accounting.curves.prices import approx_zcdp, renyi
 from tests.adversaries.branching_trees import (
     MP,
     Admits,

@@ -13,7 +13,7 @@ from fractions import Fraction
 import pytest
 
 from dpflow.accounting import make_filter
-from dpflow.accounting.costs import ApproxDP
+from dpflow.accounting.costs.notions import ApproxDP
 from tests.adversaries.branching_trees import (
     MP,
     Admits,

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.costs import PureDP
-from dpflow.accounting.output_costs import OutputDP
-from dpflow.accounting.renyi import RenyiFilter
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Odometer
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.costs.outcomes import OutputDP
+from dpflow.accounting.rules.renyi import RenyiFilter
+from dpflow.accounting.rules.rule import Odometer
+from dpflow.accounting.rules.tally import Tally
 
 Charge = Callable[[RenyiFilter, OutputDP, str], Tally]
 Atom = tuple[float, Fraction, str]  # P of an output, its loss and its cell

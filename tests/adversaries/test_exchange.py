@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from dpflow.accounting.costs import ApproxDP
-from dpflow.accounting.optimal import fixed_delta
-from dpflow.accounting.plan import PlanFilter
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.costs.notions import ApproxDP
+from dpflow.accounting.fixed.optimal import fixed_delta
+from dpflow.accounting.fixed.plan import PlanFilter
+from dpflow.accounting.rules.tally import Tally
 
 Counts = tuple[int, ...]
 Price = Callable[[ApproxDP, Counts], Counts]

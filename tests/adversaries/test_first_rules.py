@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 from dpflow import ApproxDP, Gaussian, PureDP
 from dpflow.accounting import Filter, make_filter, make_odometer
-from dpflow.accounting.costs import Cost
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS, from_units
 from tests.sizes import scaled

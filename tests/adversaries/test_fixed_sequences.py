@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs import ApproxDP, PureDP
-from dpflow.accounting.early_stopping import best_epsilons, lemma_11, theorem_15
-from dpflow.accounting.optimal import fixed_delta, fixed_epsilon
-from dpflow.accounting.plan import PlanFilter
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow.accounting.fixed.optimal import fixed_delta, fixed_epsilon
+from dpflow.accounting.fixed.plan import PlanFilter
+from dpflow.accounting.fixed.stops import best_epsilons, lemma_11, theorem_15
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from tests.sizes import scaled
 

@@ -15,8 +15,8 @@ from functools import cache
 import numpy as np
 
 from dpflow.accounting import make_odometer
-from dpflow.accounting.individual import IndividualBound, windows_divergence
-from dpflow.individual import PrivateTally
+from dpflow.accounting.rules.individual import IndividualBound, windows_divergence
+from dpflow.people import PrivateTally
 
 ROUNDING = 1 + 1e-10
 UNIT, DELTA = 0.2, 0.05

@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from dpflow.accounting.individual import IndividualBound
-from dpflow.individual import PrivateTally, gaussian_costs, sampled_gaussian_costs
+from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.people import PrivateTally, gaussian_costs, sampled_gaussian_costs
 
 ORDER = 8
 ROUNDING = 1 + 1e-7

@@ -19,11 +19,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs import Cost, PureDP
-from dpflow.accounting.output import OutputFilter
-from dpflow.accounting.output_costs import OutputDP, ProposeTestRelease, SparseVector
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Outcome
+from dpflow.accounting.costs.base import Cost, Outcome
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+from dpflow.accounting.costs.sparse_vector import SparseVector
+from dpflow.accounting.rules.output import OutputFilter
+from dpflow.accounting.rules.tally import Tally
 from tests.sizes import scaled
 
 
@@ -249,7 +250,7 @@ def test_sparse_vector_reaches_lemma_8(
     )
     for found in range(positives + 1):
         bound = float(dict(cost.output_dp().cells)[str(found)])
-        losses = [sparse_vector_loss(cost, found, 10**k) for k in range(7)]
+        losses = [sparse_vector_loss(cost, found, 10**k) for k in (0, 3, 6)]
         assert max(losses) <= bound * (1 + 1e-9)
         assert max(losses) >= bound * (1 - 1e-3)
 

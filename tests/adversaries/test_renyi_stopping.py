@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from dpflow.accounting import Odometer, make_odometer
-from dpflow.accounting.costs import PureDP
-from dpflow.accounting.curves import renyi
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.curves.prices import renyi
+from dpflow.accounting.rules.tally import Tally
 
 ORDERS = ["1.5", 2, 3, 4, 6, 8, 16, 32]
 ROUNDING = 1e-10

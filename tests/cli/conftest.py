@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.project import forget_projects
+from dpflow.guard.project import forget_projects
 from tests.cli.support import ADULT, CDNOW, Shop, run
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.exceptions import ConfigurationError
-from dpflow.project import forget_projects
+from dpflow.guard.project import forget_projects
 from tests.cli.support import Shop, run, run_fine, run_json
 
 SALES = """\

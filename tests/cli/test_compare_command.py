@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dpflow.accounting.costs import Gaussian, PureDP
-from dpflow.accounting.output_costs import EarlyStopping
+from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import PureDP
 from tests.cli.support import Shop, run, run_fine, run_json, run_terminal
 from tests.cli.support import without_colour as plain
 

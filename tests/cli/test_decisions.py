@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpflow.accounting.costs import PureDP
+from dpflow.accounting.costs.notions import PureDP
 from tests.cli.support import ADULT, CDNOW, STEP, Shop, run, run_fine, run_json
 
 TERM_TWO = CDNOW.replace("filter:", "lifetime: {epsilon: 6, delta: 2e-6}\nfilter:")

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from dpflow.demo import run_demo
+from dpflow.contrib.demo import run_demo
 from tests.cli.support import Shop, run, run_process
 
 #: The command, as if some libraries were not installed.

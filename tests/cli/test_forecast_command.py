@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dpflow.accounting import make_filter
-from dpflow.accounting.cost_text import cost_from_text
-from dpflow.accounting.costs import Gaussian
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import BudgetRefused
-from dpflow.workload import Step, rounds_admitted
+from dpflow.forecast.workload import Step, rounds_admitted
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
 from tests.cli.support import without_colour as plain
 

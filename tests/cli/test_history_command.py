@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from dpflow import guarded
-from dpflow.accounting.costs import Gaussian, PureDP
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.guard.project import forget_projects
 from dpflow.ledger.provenance import system_user
-from dpflow.project import forget_projects
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
 
 MISTYPED = Gaussian(sensitivity=100, noise_multiplier="0.1")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dpflow.guard.project import forget_projects
 from dpflow.ledger import roles_script
 from dpflow.ledger.storage.base import SCHEMA_VERSION
-from dpflow.project import forget_projects
 from tests.cli.support import Shop, run, run_fine, run_json
 
 # ledger init

@@ -14,8 +14,8 @@ import pytest
 from dpflow import Gaussian, guarded
 from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
 from dpflow.exceptions import LedgerRolledBack
+from dpflow.guard.project import forget_projects
 from dpflow.ledger.entry import Columns, canonical, entry_hash
-from dpflow.project import forget_projects
 from tests.cli.support import (
     Shop,
     run,

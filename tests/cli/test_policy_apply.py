@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from dpflow.accounting.costs import PureDP
+from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import PolicyChanged
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
 

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from dpflow.accounting import make_filter
-from dpflow.accounting.cost_text import cost_from_text
-from dpflow.accounting.costs import PureDP
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.costs.text import cost_from_text
+from dpflow.forecast.workload import times
 from dpflow.policy import policy_schema
-from dpflow.workload import times
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dpflow import BudgetExhausted, Gaussian
-from dpflow.cli.preview_scan import scan
-from dpflow.project import forget_projects
+from dpflow.contrib.preview.scan import scan
+from dpflow.guard.project import forget_projects
 from tests.cli.support import run, run_fine, run_json
 from tests.projects import rows
 
@@ -641,7 +641,7 @@ def test_a_project_without_a_commit_has_nothing_to_compare_with(tmp_path, monkey
 
 def test_git_that_is_missing_is_told(project, monkeypatch):
     """By name, for its own error would say less."""
-    monkeypatch.setattr("dpflow.cli.preview_git.shutil.which", lambda _: None)
+    monkeypatch.setattr("dpflow.contrib.preview.git.shutil.which", lambda _: None)
     result = run("preview")
     assert result.exit_code == 1
     assert "git, which is not installed" in result.stderr

@@ -12,7 +12,7 @@ import pytest
 
 from dpflow import Composed, Gaussian, Laplace, PureDP, Repeated, guarded, release
 from dpflow.forecast.noise import noise_of
-from dpflow.project import forget_projects
+from dpflow.guard.project import forget_projects
 from dpflow.rounding import float_up
 from tests.cli.support import (
     run,

@@ -6,8 +6,9 @@ import json
 import sqlite3
 from contextlib import closing
 
-from dpflow.accounting.costs import ApproxDP, Gaussian
-from dpflow.project import forget_projects
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import ApproxDP
+from dpflow.guard.project import forget_projects
 from tests.cli.support import Shop, run, run_fine, run_json
 
 

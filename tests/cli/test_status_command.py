@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dpflow.accounting.costs import _KINDS, ApproxDP, Gaussian, PureDP
+from dpflow.accounting.costs.base import _KINDS
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.exceptions import BudgetExhausted
 from tests.cli.support import (
     CDNOW,

@@ -10,8 +10,8 @@ import pytest
 from dpflow import Gaussian, PureDP, guarded
 from dpflow.cli.why import _when
 from dpflow.exceptions import BudgetRefused
+from dpflow.guard.project import current_project
 from dpflow.ledger.views.spending import Spending
-from dpflow.project import current_project
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json
 from tests.ledger.support import granted
 from tests.projects import make_project

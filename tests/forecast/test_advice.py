@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dpflow.accounting.costs import Gaussian, PureDP
-from dpflow.accounting.mechanism_costs import PoissonSampledGaussian
+from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
+from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import PolicyError
 from dpflow.forecast.advice import advice, declared_workload, suggestion
+from dpflow.forecast.workload import Step, rounds_admitted
 from dpflow.policy import parse_policy
-from dpflow.workload import Step, rounds_admitted
 
 GOOD = """\
 dataset: d

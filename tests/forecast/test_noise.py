@@ -8,15 +8,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpflow.accounting.composed_costs import Composed, Repeated
-from dpflow.accounting.costs import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
-from dpflow.accounting.mechanism_costs import (
+from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.accounting.costs.noise import (
     DiscreteGaussian,
     DiscreteLaplace,
+    Gaussian,
+    Laplace,
     PoissonSampledGaussian,
 )
-from dpflow.accounting.notion_costs import GaussianDP
-from dpflow.accounting.output_costs import EarlyStopping, OutputDP
+from dpflow.accounting.costs.notions import ZCDP, ApproxDP, GaussianDP, PureDP
+from dpflow.accounting.costs.outcomes import OutputDP
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.noise import noise_of, scaled
 

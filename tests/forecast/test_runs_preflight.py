@@ -18,7 +18,7 @@ from dpflow.ledger.records import Granted
 from dpflow.ledger.views import accounts, alerts, usage
 from dpflow.ledger.views.runs import dataset_runs, run_charges
 from dpflow.ledger.views.spending import spending
-from dpflow.plots.burndown import BurnDown
+from dpflow.show.figures.burndown import BurnDown
 from tests.ledger.preflights import whole
 from tests.ledger.support import make_policy, request
 

@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from dpflow.accounting import make_filter
-from dpflow.accounting.costs import PureDP
-from dpflow.accounting.output_costs import EarlyStopping
+from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.stopping import leftovers, small_step
 

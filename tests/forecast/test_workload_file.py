@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dpflow.accounting.costs import PureDP
-from dpflow.accounting.output_costs import EarlyStopping
+from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import InvalidCost
+from dpflow.forecast.workload import Step
 from dpflow.forecast.workload_file import read_workload, step_from_text, workload_of
 from dpflow.ledger.views.runs import RunStep
-from dpflow.workload import Step
 
 STOPPING = EarlyStopping(PureDP(epsilon="0.01"), stops=(5, 10))
 CELLS = "OutputDP({'1': 0.1, 'b': 0.5})"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Request
 from tests.ledger.support import make_policy

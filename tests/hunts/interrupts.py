@@ -22,7 +22,7 @@ from typing import Any
 
 import dpflow
 from dpflow import PureDP, guarded
-from dpflow.project import current_project
+from dpflow.guard.project import current_project
 
 PACKAGE = str(Path(dpflow.__file__).parent)
 #: How long each thing may take that is tried after an interrupt.
@@ -67,14 +67,14 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def deadline(seconds: float = SECONDS) -> Iterator[None]:
+def deadline() -> Iterator[None]:
     """Stop a block of the main thread that takes too long."""
 
     def stop(*_: object) -> None:
         raise Stopped
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
         yield
     finally:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dpflow import PureDP
-from dpflow.accounting import costs
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.costs import base as costs
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.ledger.ledger import Ledger
 from tests.hunts.bad_inputs import Fuzz

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from dpflow.guard.late_settlements import Unsettled
+from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts
 from dpflow.locks import FileLock, Line
-from dpflow.project import current_project, forget_projects
-from dpflow.unsettled import Unsettled
+from tests.hunts import interrupts
 from tests.hunts.interrupts import (
     Steps,
     by_line,
@@ -54,7 +55,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give a project in memory that is open, and impatient."""
-    monkeypatch.setattr("dpflow.unsettled._PAUSE_SECONDS", (0.02, 0.5))
+    monkeypatch.setattr("dpflow.guard.late_settlements._PAUSE_SECONDS", (0.02, 0.5))
     folder = memory_folder()
     make_project(folder, monkeypatch, POLICY)
     patient()
@@ -143,6 +144,10 @@ def test_a_lock_that_an_interrupt_keeps_is_found(
     shop: Path, monkeypatch: pytest.MonkeyPatch, place: type, name: str, who: str
 ):
     """The hunt above can fail, for each of those that come afterwards."""
+    # What is lost here is waited for in vain, so not for long.
+    monkeypatch.setattr(interrupts, "PATIENCE", 0.5)
+    monkeypatch.setattr(interrupts, "SECONDS", 2.0)
+    interrupts.patient()
     steps = Steps(shop, keyed=True)
     steps.run("first")
     count = lines_of(lambda: steps.run("counted"))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision import end
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import Request

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
-from dpflow.accounting.costs import Cost
+from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import DpflowError
 from dpflow.ledger import journal
 from dpflow.ledger.approval import Approval
@@ -40,7 +40,7 @@ from dpflow.ledger.storage.memory import Memory
 from dpflow.ledger.storage.postgres import PostgresStorage
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.texts import key_of_text
-from dpflow.policy_population import Population
+from dpflow.policy.population import Population
 from tests.ledger.support import make_policy
 from tests.postgres import server
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpflow import PureDP
-from dpflow.accounting.composed_costs import Composed
-from dpflow.accounting.costs import Cost
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.composed import Composed
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Granted, Request
 from dpflow.policy import Policy

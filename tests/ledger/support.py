@@ -21,7 +21,7 @@ import psycopg
 import pytest
 
 from dpflow import PureDP
-from dpflow.accounting.costs import Cost
+from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger

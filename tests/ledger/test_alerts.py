@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dpflow import Gaussian, guarded
 from dpflow.accounting import FILTERS, make_filter
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import ThresholdFilter
+from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.approval import Approval

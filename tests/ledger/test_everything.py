@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dpflow import Gaussian
-from dpflow.accounting.costs import ApproxDP
+from dpflow.accounting.costs.notions import ApproxDP
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
 from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.ledger import Ledger, create_ledger, open_ledger, pin_ledger

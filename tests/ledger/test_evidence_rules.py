@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dpflow.accounting.costs import ApproxDP
+from dpflow.accounting.costs.notions import ApproxDP
 from dpflow.ledger import create_ledger
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.bundle import README, verifier_files, write_evidence

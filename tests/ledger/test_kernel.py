@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from dpflow import ApproxDP, Gaussian, Laplace, PureDP
-from dpflow.accounting.costs import Cost
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Odometer
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.rules.rule import Odometer
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,

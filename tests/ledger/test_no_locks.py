@@ -15,11 +15,11 @@ import pytest
 
 from dpflow import PureDP, guarded
 from dpflow.exceptions import LedgerUnavailable
+from dpflow.guard.project import current_project
 from dpflow.ledger import open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import Granted
 from dpflow.ledger.storage.owners import Owners
-from dpflow.project import current_project
 from tests.ledger.support import (
     Child,
     FaultySqlite,

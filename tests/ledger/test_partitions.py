@@ -27,10 +27,10 @@ from dpflow.ledger.orders import Wish
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.views import accounts, history, terms
 from dpflow.policy import Policy, load_policies, parse_policy
-from dpflow.policy_changes import judge
-from dpflow.policy_copy import guarantee_in_words
+from dpflow.policy.changes import judge
+from dpflow.policy.pinned import guarantee_in_words
 from dpflow.rounding import number_from_text
-from dpflow.summary import term_guarantee, terms_in_words
+from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.journals import audit
 from tests.ledger.support import (
     BASIC,
@@ -395,6 +395,26 @@ def test_a_join_sees_a_person_in_both_datasets(ledger: Ledger, folder: Path) -> 
     on(ledger, folder, "shop", "web")
     totals = {v.dataset: v.spent["epsilon"] for v in accounts(ledger)}
     assert totals == {"shop": "0.3", "web": "0.3", "population/people": "0.6"}
+
+
+@pytest.mark.parametrize(
+    ("by", "unit", "population"),
+    [("week", "customer-week", "0.6"), ("region", "customer", "0.3")],
+    ids=["time", "people"],
+)
+def test_a_population_sees_a_person_in_every_week(
+    ledger: Ledger, folder: Path, by: str, unit: str, population: str
+) -> None:
+    """Two weeks of one person are a group of two; of two regions a person is in one."""
+    shop = folder / "shop.yaml"
+    text = shop.read_text().replace("unit: customer", f"unit: {unit}")
+    shop.write_text(f"{text}partition: {{by: {by}}}\n")
+    policies = load_policies(folder)
+    used = [policies["shop"]]
+    both = {"policies": used, "populations": policies.populations_of(used)}
+    ledger.settle(granted(ledger, "0.3", partitions=("2026-W05", "2026-W06"), **both))
+    totals = {v.dataset: v.spent["epsilon"] for v in accounts(ledger) if v.charged}
+    assert totals["population/people"] == population
 
 
 def test_a_frozen_population_answers_no_replay(ledger: Ledger, folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from dpflow import Gaussian, PureDP
 from dpflow.accounting import make_filter
-from dpflow.accounting.individual import IndividualBound
+from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,

@@ -13,8 +13,8 @@ from dpflow import (
     RandomizedResponse,
     SparseVector,
 )
-from dpflow.accounting.composed_costs import Repeated
-from dpflow.accounting.individual import IndividualBound
+from dpflow.accounting.costs.composed import Repeated
+from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import PolicyError, UnsupportedCost
 from dpflow.ledger.records import Request
 from dpflow.policy import parse_policy

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from dpflow.accounting.basic import BasicFilter
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.rules.basic import BasicFilter
+from dpflow.accounting.rules.tally import Tally
 from tests.ledger.support import UNIT, Place, audit, granted, make_ledger, sums
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.accounting.costs import ApproxDP
+from dpflow.accounting.costs.notions import ApproxDP
 from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,

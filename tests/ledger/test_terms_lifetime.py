@@ -23,7 +23,7 @@ from dpflow.ledger.model import Keys, Pen
 from dpflow.ledger.office import amend, apply_policy, freeze, propose, thaw
 from dpflow.ledger.orders import Freeze, Wish
 from dpflow.policy import Policy
-from dpflow.summary import term_guarantee, terms_in_words
+from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.journals import UNIT, audit, body, entries, terms_of
 from tests.ledger.support import Place, granted, make_ledger, make_policy
 

@@ -17,7 +17,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy, freeze
 from dpflow.ledger.orders import Applied, Wish
 from dpflow.policy import Policy
-from dpflow.policy_fields import Budget
+from dpflow.policy.fields import Budget
 from tests.ledger.journals import audit, body, sums, terms_of
 from tests.ledger.support import Place, granted, make_ledger, make_policy
 

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from dpflow import Gaussian
-from dpflow.accounting import FILTERS, Filter, conversions, gaussian, make_filter
-from dpflow.accounting.theorem import ThresholdFilter, solved_thresholds
+from dpflow.accounting import FILTERS, Filter, make_filter
+from dpflow.accounting.curves import conversions
+from dpflow.accounting.rules import gaussian
+from dpflow.accounting.rules.rule import ThresholdFilter, solved_thresholds
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger.decision.gates import gates_text
+from dpflow.ledger.decision.announced import gates_text
 from dpflow.ledger.model import rule_of
 from tests.ledger.support import Place, granted, make_ledger, make_policy, request
 

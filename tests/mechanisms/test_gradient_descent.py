@@ -22,9 +22,8 @@ from dpflow import (
     guarded,
 )
 from dpflow.accounting import make_filter
-from dpflow.accounting.individual import IndividualBound
+from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import InvalidCost, ReleaseError, UnsupportedCost
-from dpflow.individual import PrivateMask, PrivateTally, sampled_gaussian_costs
 from dpflow.mechanisms import gradient_descent as mechanism
 from dpflow.mechanisms.gradient_descent import (
     individual_descent,
@@ -33,6 +32,7 @@ from dpflow.mechanisms.gradient_descent import (
     poisson_sample,
 )
 from dpflow.mechanisms.rows import Clip, Factors
+from dpflow.people import PrivateMask, PrivateTally, sampled_gaussian_costs
 from tests.projects import POLICY, account, make_project
 from tests.sizes import scaled
 

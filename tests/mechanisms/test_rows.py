@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpflow.exceptions import ReleaseError
-from dpflow.individual.state import PrivateMask
 from dpflow.mechanisms import rows as module
 from dpflow.mechanisms.rows import MOST_PEOPLE, Clip, Factors
+from dpflow.people.state import PrivateMask
 from tests.sizes import scaled
 
 wild = st.floats(allow_nan=True, allow_infinity=True)

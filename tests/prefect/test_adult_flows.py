@@ -9,9 +9,9 @@ import pytest
 
 from dpflow import Laplace
 from dpflow.accounting import make_filter
-from dpflow.accounting.output_costs import EarlyStopping
+from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts
-from dpflow.project import current_project
 from dpflow.rounding import number_from_text
 from flows import adult, individual_training, recover_budget, train_until_good
 from tests import adult_people

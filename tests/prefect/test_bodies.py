@@ -156,7 +156,7 @@ def test_a_body_that_asks_for_its_own_release_does_not_wait_for_itself(
     project, monkeypatch, how
 ):
     """It is told at once, and the step that asked is charged as any that fails."""
-    monkeypatch.setattr("dpflow.waiting._CLAIM_SECONDS", 20)
+    monkeypatch.setattr("dpflow.guard.reserving._CLAIM_SECONDS", 20)
 
     @dp_flow(name="report")
     def report():
@@ -169,7 +169,7 @@ def test_a_body_that_asks_for_its_own_release_does_not_wait_for_itself(
 
 async def test_an_async_body_does_not_wait_for_itself_either(project, monkeypatch):
     """As one that is not async; beside each other both wait, and one replays."""
-    monkeypatch.setattr("dpflow.waiting._CLAIM_SECONDS", 20)
+    monkeypatch.setattr("dpflow.guard.reserving._CLAIM_SECONDS", 20)
 
     @dp_flow(name="report")
     async def report():
@@ -223,7 +223,7 @@ def test_a_step_that_is_stopped_while_it_settles_can_be_asked_again(
     project, monkeypatch
 ):
     """Its charge stays, in full, and its key does not stay with a body that ended."""
-    monkeypatch.setattr("dpflow.waiting._CLAIM_SECONDS", 20)
+    monkeypatch.setattr("dpflow.guard.reserving._CLAIM_SECONDS", 20)
     ATTEMPTS.clear()
     SLOW.set()
 
@@ -240,7 +240,7 @@ def test_a_step_that_is_stopped_before_its_body_can_be_asked_again(
     project, monkeypatch
 ):
     """By Ctrl-C, say: the ledger has answered, and nobody runs the body."""
-    monkeypatch.setattr("dpflow.waiting._CLAIM_SECONDS", 20)
+    monkeypatch.setattr("dpflow.guard.reserving._CLAIM_SECONDS", 20)
     reserve = type(project.ledger).reserve
     presses = [KeyboardInterrupt]
 

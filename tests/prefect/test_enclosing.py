@@ -15,9 +15,9 @@ from prefect.task_runners import ProcessPoolTaskRunner
 
 from dpflow import Gaussian, PureDP, dp_flow, guarded, preflight, spend
 from dpflow.exceptions import BudgetExhausted, ConfigurationError
+from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts
 from dpflow.ledger.views import history as journal_of
-from dpflow.project import current_project
 from tests.prefect.support import draws, kinds
 from tests.projects import ROOT, rows
 

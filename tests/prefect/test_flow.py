@@ -15,12 +15,12 @@ from prefect.utilities.visualization import TaskVizTracker
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import outlooks
+from dpflow.guard.project import current_project
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.orders import Wish
 from dpflow.ledger.views import accounts
 from dpflow.prefect import artifacts
-from dpflow.project import current_project
 from tests.prefect.conftest import POLICY
 from tests.prefect.support import charges
 
@@ -151,8 +151,8 @@ budget: {epsilon: 1}
 filter: basic
 flows: {parent: {epsilon: 0.5}}
 """)
+    from dpflow.guard.project import current_project
     from dpflow.ledger.views import accounts
-    from dpflow.project import current_project
 
     @flow(name="unnamed-child")
     def child():

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from dpflow.cli import main
+from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.views import accounts
-from dpflow.project import current_project, forget_projects
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from prefect.task_runners import ProcessPoolTaskRunner
 from dpflow import PureDP, dp_flow, dp_task, guarded, private_task, spend
 from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.prefect.delivery import flush
+from tests.guard.test_inner_steps import raised, texts
 from tests.projects import caught, ledger_bytes
-from tests.test_inner_steps import raised, texts
 
 TENTH = PureDP(epsilon="0.1")
 CANARY = "canary-" + "2718281828"

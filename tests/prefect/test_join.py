@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import task
 
 from dpflow import PureDP, dp_flow, dp_task
-from dpflow.project import current_project
+from dpflow.guard.project import current_project
 from tests.prefect.conftest import POLICY
 from tests.prefect.support import charges, kinds, spent
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpflow.accounting import make_odometer
+from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts, history
-from dpflow.project import current_project
 from flows import adaptive_noise, adult, individual_table, mnist
 from flows.adaptive_noise import (
     ADAPTIVE,

@@ -11,10 +11,10 @@ import pytest
 
 from dpflow import Gaussian
 from dpflow.accounting import make_filter
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.rules.tally import Tally
 from dpflow.cli import main
+from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.views import accounts
-from dpflow.project import current_project, forget_projects
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -91,21 +91,6 @@ def test_the_table_of_filters_is_true(theorem):
     ]
     numbers = [int(text) for text in row.split("|")[3].split("/")]
     assert numbers == [admitted(theorem, 1), admitted(theorem, 5)]
-
-
-def test_the_guard_without_prefect_runs(folder, monkeypatch, capsys):
-    """The second example charges two steps."""
-    policy = "dataset: orders\nunit: order\nrelation: add-or-remove\n"
-    policy += "budget: {epsilon: 1}\nfilter: basic\n"
-    (folder / "policies" / "orders.yaml").write_text(policy, "utf-8")
-    assert dpflow(monkeypatch, "ledger", "init") == 0
-    (folder / "plain.py").write_text(blocks("python")[1], "utf-8")
-    capsys.readouterr()
-    runpy.run_path("plain.py")
-    numbers = [int(line) for line in capsys.readouterr().out.split()]
-    assert len(numbers) == 2
-    (dataset,) = accounts(current_project().ledger, "orders")
-    assert dict(dataset.spent) == {"epsilon": "0.2", "delta": "0"}
 
 
 def test_the_two_commands_are_the_first_thing_shown():

@@ -24,7 +24,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from typer.testing import CliRunner
 
 from dpflow.cli import app
-from dpflow.project import current_project
+from dpflow.guard.project import current_project
 from tests.prefect.support import charges
 
 NAME = "report/every-second"

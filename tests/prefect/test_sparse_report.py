@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
+from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts, history
-from dpflow.project import current_project
 from dpflow.rounding import number_from_text
 from flows import data, sparse_report
 

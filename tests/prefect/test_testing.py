@@ -8,7 +8,7 @@ from prefect.testing.utilities import prefect_test_harness
 
 from dpflow import BudgetExhausted, Gaussian, dp_flow, dp_task, release
 from dpflow.exceptions import ConfigurationError
-from dpflow.mechanisms.sources import TEST_NOISE
+from dpflow.noise.sources import TEST_NOISE
 from dpflow.prefect.blocks import DpflowLedger
 from dpflow.testing import dpflow_ledger  # noqa: F401 (a fixture)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dpflow.config import settings
+from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
 from dpflow.ledger.views import history
-from dpflow.project import current_project, forget_projects
 from flows import data, weekly_report
 
 ROOT = Path(__file__).resolve().parents[2]

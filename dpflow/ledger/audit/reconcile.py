@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import orders
 from dpflow.ledger.audit.lost import (

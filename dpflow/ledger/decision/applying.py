@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dpflow.accounting.theorem import Filter
-from dpflow.accounting.tightening import admits_less
+from dpflow.accounting.rules.rule import Filter
+from dpflow.accounting.rules.tightening import admits_less
 from dpflow.exceptions import (
     ConfigurationError,
     InvalidCost,
@@ -37,7 +37,7 @@ from dpflow.ledger.orders import Applied, Apply, Proposal, Wish
 from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Account, Term, flow_mark
 from dpflow.policy import Policy
-from dpflow.policy_changes import judge, overall, tightened_pins
+from dpflow.policy.changes import judge, overall, tightened_pins
 
 
 def term_views(

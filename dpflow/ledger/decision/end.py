@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from operator import add
 
-from dpflow.accounting.costs import Cost, cost_from_description
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Odometer, Outcome
+from dpflow.accounting.costs.base import Cost, Outcome, cost_from_description
+from dpflow.accounting.rules.rule import Odometer
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     InvalidCost,
     LedgerCorrupt,

@@ -9,8 +9,8 @@ from fractions import Fraction
 from dpflow.exceptions import PolicyNotApplied
 from dpflow.ledger.records import TermView
 from dpflow.policy import Policy
-from dpflow.policy_copy import budget_text, declared_budget
-from dpflow.policy_fields import Budget
+from dpflow.policy.fields import Budget
+from dpflow.policy.pinned import budget_text, declared_budget
 from dpflow.rounding import number_from_text, number_text
 
 _NAMES = ("epsilon", "delta")

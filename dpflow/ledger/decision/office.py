@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,

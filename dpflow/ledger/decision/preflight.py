@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ReservationConflict, UnsupportedCost
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.model import Decision, Pen, State

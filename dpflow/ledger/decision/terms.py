@@ -12,15 +12,15 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.decision.gates import gates_text
+from dpflow.ledger.decision.announced import gates_text
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.memo import by_identity
 from dpflow.ledger.model import Pen, State
 from dpflow.ledger.records import digest
 from dpflow.ledger.rows import Book, Term
 from dpflow.policy import Policy
-from dpflow.policy_copy import difference_lines
-from dpflow.policy_population import PREFIX
+from dpflow.policy.pinned import difference_lines
+from dpflow.policy.population import PREFIX
 
 FIRST = "first decision"
 UNCHARGED = "nothing was charged before"

@@ -7,8 +7,8 @@ from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple
 
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Rule
+from dpflow.accounting.rules.rule import Rule
+from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.end import gate_of
 from dpflow.ledger.decision.gates import split
 from dpflow.ledger.entry import Entry as Journaled
@@ -18,7 +18,7 @@ from dpflow.ledger.records import Entry
 from dpflow.ledger.rows import Amounts
 from dpflow.ledger.storage.questions import Reading
 from dpflow.ledger.views.said import told
-from dpflow.policy_population import PREFIX
+from dpflow.policy.population import PREFIX
 
 #: Entries that a person decided on: no charge and no refusal of a step.
 _DECIDED = (

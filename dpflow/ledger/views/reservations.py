@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.end import gate_of
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from dpflow.accounting.costs import Cost, cost_from_description
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Outcome
+from dpflow.accounting.costs.base import Cost, Outcome, cost_from_description
+from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
@@ -20,7 +19,7 @@ from dpflow.ledger.storage.questions import Reading
 from dpflow.ledger.views.accounts import current_gates
 from dpflow.ledger.views.said import drawn_from, openings
 from dpflow.ledger.views.unusual import RECENT
-from dpflow.policy_population import PREFIX
+from dpflow.policy.population import PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

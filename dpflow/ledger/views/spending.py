@@ -8,8 +8,8 @@ from datetime import datetime
 from operator import sub
 from typing import Any, NamedTuple
 
-from dpflow.accounting.tally import Tally
-from dpflow.accounting.theorem import Filter
+from dpflow.accounting.rules.rule import Filter
+from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate, split
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS

@@ -9,7 +9,7 @@ from dpflow.ledger.model import Keys, State
 from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Term
 from dpflow.policy import Policy
-from dpflow.policy_copy import difference_lines
+from dpflow.policy.pinned import difference_lines
 
 
 def terms(ledger: Ledger, dataset: str) -> list[TermView]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from dpflow.accounting.tally import Tally
+from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger

@@ -81,7 +81,7 @@ def _postgres_log(url: str, ledger_url: str | None) -> Log:
 def _prefect_log() -> Log:
     try:
         # By name: Prefect is imported for this only.
-        log: Log = import_module("dpflow.prefect.witness").PrefectLog()
+        log: Log = import_module("dpflow.contrib.prefect_witness").PrefectLog()
     except ImportError as error:
         msg = f"a witness in Prefect needs Prefect: pip install prefect ({error})"
         raise ConfigurationError(msg) from error

@@ -290,8 +290,8 @@ def test_two_executions_of_one_run_are_both_ended_by_a_refusal(project):
 
 
 def _newest_term():
+    from dpflow.guard.project import current_project
     from dpflow.ledger.views import history
-    from dpflow.project import current_project
 
     found = history(current_project().ledger, "shop")
     return [entry for entry in found if entry.account == "shop#2"]

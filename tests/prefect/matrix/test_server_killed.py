@@ -11,8 +11,8 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from dpflow import PureDP, guarded
+from dpflow.guard.project import current_project
 from dpflow.prefect import artifacts, reach
-from dpflow.project import current_project
 from tests.prefect.matrix.laboratory import Laboratory
 from tests.prefect.matrix.support import books, marks, settled, wait_until
 

@@ -1,0 +1,194 @@
+"""What a step does: frozen, exact descriptions of mechanisms.
+
+A cost is public information, known before any data is read. It describes the
+mechanism; what that costs is the business of each theorem (`curves`). Classes here are
+never removed and never change their meaning, for journals refer to them by name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from fractions import Fraction
+from functools import wraps
+from importlib import import_module
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import (
+    exact,
+    number_from_text,
+    number_text,
+)
+
+#: The neighbouring relations of policies.
+RELATIONS = ("add-or-remove", "replace-one")
+
+#: What a step reports when it is settled: the name or number of the cell that its
+#: output fell into, or the number of sub-steps that ran.
+Outcome = str | int
+
+_KINDS: dict[str, type[Cost]] = {}
+
+#: Modules with more costs; they load when a description names an unknown mechanism.
+_MORE_KINDS = (
+    "dpflow.accounting.costs.composed",
+    "dpflow.accounting.costs.early_stopping",
+    "dpflow.accounting.costs.noise",
+    "dpflow.accounting.costs.notions",
+    "dpflow.accounting.costs.outcomes",
+    "dpflow.accounting.costs.sparse_vector",
+    "dpflow.accounting.rules.individual",
+)
+
+_Noisier = Callable[[Any, Any], "Cost"]
+
+
+def _never_quieter(own: _Noisier) -> _Noisier:
+    """Make a cost's `noisier` refuse a factor that would take noise away."""
+
+    @wraps(own)
+    def noisier(cost: Cost, factor: Any) -> Cost:
+        number = exact(factor, name="factor")
+        if number < 1:
+            msg = (
+                f"a step is made noisier by a factor of at least 1, got "
+                f"{number_text(number)}. For less noise, declare another cost."
+            )
+            raise InvalidCost(msg, name="factor", value=number_text(number), low=1)
+        return own(cost, number)
+
+    return noisier
+
+
+class Cost(ABC):
+    """Base of all costs; use one of its subclasses.
+
+    Subclasses are frozen dataclasses with keyword-only constructors; their numbers
+    are exact fractions.
+    """
+
+    def __init_subclass__(cls) -> None:
+        """Register the class under its name, which journals refer to.
+
+        Raises:
+            TypeError: If the name is one of dpflow's own: old journals mean that one.
+        """
+        known = _KINDS.get(cls.__name__)
+        owner = "" if known is None else known.__module__
+        if owner.startswith("dpflow.") and owner != cls.__module__:
+            msg = f"dpflow has a cost named {cls.__name__!r} already; choose another"
+            raise TypeError(msg)
+        _KINDS[cls.__name__] = cls
+        if "noisier" in vars(cls):
+            setattr(cls, "noisier", _never_quieter(vars(cls)["noisier"]))  # noqa: B010
+
+    @property
+    def mechanism(self) -> str:
+        """Name of the mechanism, as journals record it."""
+        return type(self).__name__
+
+    def describe(self) -> dict[str, Any]:
+        """Return the cost as JSON-able data; `cost_from_description` reads it."""
+        numbers = {
+            field.name: number_text(getattr(self, field.name))
+            for field in fields(self)  # type: ignore[arg-type]
+        }
+        return {"mechanism": self.mechanism, **numbers}
+
+    @classmethod
+    def from_description(cls, numbers: Mapping[str, Any]) -> Cost:
+        """Build the cost from what `describe` wrote, without `mechanism`."""
+        return cls(**{name: number_from_text(text) for name, text in numbers.items()})
+
+    @abstractmethod
+    def noisier(self, factor: Fraction) -> Cost:
+        """Return the same step with its noise made `factor` times larger.
+
+        Raises:
+            InvalidCost: If the factor is below 1, or the noise would be larger than a
+                cost may say.
+        """
+
+    def _set(self, **values: Fraction) -> None:
+        for name, value in values.items():
+            # A product of two numbers may be longer than what `from_description` reads.
+            object.__setattr__(self, name, exact(value, name=name))
+
+    def __repr__(self) -> str:
+        """Write the cost as it would be constructed."""
+        numbers = {k: v for k, v in self.describe().items() if k != "mechanism"}
+        return f"{self.mechanism}({', '.join(f'{k}={v}' for k, v in numbers.items())})"
+
+
+def cost_kind(name: str) -> type[Cost]:
+    """Return the class of a mechanism.
+
+    Raises:
+        InvalidCost: If there is none of this name.
+    """
+    if name not in _KINDS:
+        for module in _MORE_KINDS:
+            import_module(module)
+    if name not in _KINDS:
+        msg = f"unknown mechanism {name!r}; known: {', '.join(sorted(_KINDS))}"
+        raise InvalidCost(msg, name="mechanism", value=name)
+    return _KINDS[name]
+
+
+def cost_from_description(description: Mapping[str, Any]) -> Cost:
+    """Rebuild a cost from `Cost.describe`.
+
+    Raises:
+        InvalidCost: If the mechanism is unknown or a number is missing or extra.
+    """
+    name = description.get("mechanism")
+    kind = cost_kind(str(name))
+    numbers = {key: value for key, value in description.items() if key != "mechanism"}
+    try:
+        return kind.from_description(numbers)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        msg = f"cannot read the cost {dict(description)!r}: {error}"
+        raise InvalidCost(msg, name="mechanism", value=name) from error
+
+
+def whole_number(value: object, *, name: str, low: int, high: int) -> int:
+    """Read a whole number.
+
+    Raises:
+        InvalidCost: If it is none, or outside the limits.
+    """
+    number = exact(value, name=name, low=Fraction(low), high=Fraction(high))
+    if number.denominator != 1:
+        msg = f"{name} must be a whole number, got {number_text(number)}"
+        raise InvalidCost(msg, name=name, value=number_text(number))
+    return int(number)
+
+
+def relations_of(cost: Cost) -> tuple[str, ...]:
+    """Return the neighbouring relations under which a cost may be declared.
+
+    Most costs say what holds for the dataset's own relation, whichever it is.
+    """
+    own: Any = getattr(cost, "relations", RELATIONS)
+    return tuple(relation for relation in RELATIONS if relation in own)
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """A cost that may turn out cheaper than its worst case.
+
+    Attributes:
+        settlement: "steps" if it stops after fewer sub-steps, "outcome" if its output
+            falls into a cheaper cell. A rule refunds only what it lists itself.
+    """
+
+    settlement: ClassVar[str]
+
+    def realised(self, outcome: Outcome) -> Cost:
+        """Return the cost of what happened.
+
+        Raises:
+            InvalidCost: If the cost knows no such outcome.
+        """

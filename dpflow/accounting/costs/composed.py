@@ -1,0 +1,147 @@
+"""Steps made of other steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting.costs.base import (
+    RELATIONS,
+    Cost,
+    cost_from_description,
+    relations_of,
+    whole_number,
+)
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import Number, number_text
+
+#: More of one step would be a typing error.
+MOST_TIMES = 10**12
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Composed(Cost):
+    """Several mechanisms run in one step, each on the same data.
+
+    Each may use the outputs of those before it, but their costs are fixed before the
+    step starts. What depends on outputs belongs into steps of its own.
+
+    Args:
+        *costs: What the step does, at least one cost.
+
+    Raises:
+        InvalidCost: If there is none, or something else than a cost.
+
+    Examples:
+        >>> from dpflow import Gaussian, Laplace
+        >>> Composed(Gaussian(sensitivity=1, sigma=20), Laplace(sensitivity=1, scale=9))
+        Composed(Gaussian(sensitivity=1, sigma=20), Laplace(sensitivity=1, scale=9))
+    """
+
+    costs: tuple[Cost, ...]
+
+    def __init__(self, *costs: Cost) -> None:
+        if not costs:
+            msg = "Composed takes at least one cost, got none"
+            raise InvalidCost(msg, name="costs", value=None)
+        for cost in costs:
+            _checked_cost(cost, "Composed")
+        object.__setattr__(self, "costs", tuple(costs))
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The neighbouring relations that all parts allow."""
+        allowed = [set(relations_of(cost)) for cost in self.costs]
+        return tuple(r for r in RELATIONS if all(r in part for part in allowed))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the cost as JSON-able data, its parts nested."""
+        parts = [cost.describe() for cost in self.costs]
+        return {"mechanism": self.mechanism, "costs": parts}
+
+    @classmethod
+    def from_description(cls, numbers: Mapping[str, Any]) -> Composed:
+        """Build the cost from what `describe` wrote, without `mechanism`."""
+        _checked_keys(numbers, {"costs"}, cls.__name__)
+        return cls(*(cost_from_description(part) for part in numbers["costs"]))
+
+    def noisier(self, factor: Fraction) -> Composed:
+        """Return the step with every part's noise made `factor` times larger."""
+        return Composed(*(cost.noisier(factor) for cost in self.costs))
+
+    def __repr__(self) -> str:
+        """Write the cost as it would be constructed."""
+        return f"Composed({', '.join(map(repr, self.costs))})"
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Repeated(Cost):
+    """The same mechanism run several times in one step.
+
+    Args:
+        cost: What runs.
+        times: How often, fixed before the step starts.
+
+    Raises:
+        InvalidCost: If `cost` is none, or `times` is no positive whole number.
+
+    Examples:
+        >>> from dpflow import PureDP
+        >>> Repeated(PureDP(epsilon="0.1"), 50)
+        Repeated(PureDP(epsilon=0.1), 50)
+    """
+
+    cost: Cost
+    times: int
+
+    def __init__(self, cost: Cost, times: Number) -> None:
+        _checked_cost(cost, "Repeated")
+        count = whole_number(times, name="times", low=1, high=MOST_TIMES)
+        object.__setattr__(self, "cost", cost)
+        object.__setattr__(self, "times", count)
+
+    @property
+    def substeps(self) -> tuple[Cost, int]:
+        """The step and how often it runs: theorems price it as that many steps."""
+        return self.cost, self.times
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The neighbouring relations that the repeated cost allows."""
+        return relations_of(self.cost)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the cost as JSON-able data, the repeated one nested."""
+        return {
+            "mechanism": self.mechanism,
+            "cost": self.cost.describe(),
+            "times": number_text(Fraction(self.times)),
+        }
+
+    @classmethod
+    def from_description(cls, numbers: Mapping[str, Any]) -> Repeated:
+        """Build the cost from what `describe` wrote, without `mechanism`."""
+        _checked_keys(numbers, {"cost", "times"}, cls.__name__)
+        return cls(cost_from_description(numbers["cost"]), numbers["times"])
+
+    def noisier(self, factor: Fraction) -> Repeated:
+        """Return the step with the noise of every run made `factor` times larger."""
+        return Repeated(self.cost.noisier(factor), self.times)
+
+    def __repr__(self) -> str:
+        """Write the cost as it would be constructed."""
+        return f"Repeated({self.cost!r}, {self.times})"
+
+
+def _checked_cost(cost: object, name: str) -> None:
+    if not isinstance(cost, Cost):
+        msg = f"{name} is made of costs, got {cost!r} ({type(cost).__name__})"
+        raise InvalidCost(msg, name="cost", value=repr(cost))
+
+
+def _checked_keys(numbers: Mapping[str, Any], known: set[str], name: str) -> None:
+    if set(numbers) != known:
+        msg = f"{name} is described by {sorted(known)}, got {sorted(numbers)}"
+        raise InvalidCost(msg, name="mechanism", value=name)

@@ -1,0 +1,226 @@
+"""Iterative steps that may end early, as the sub-steps that ran or as cells."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from dpflow.accounting.costs.base import (
+    Cost,
+    Outcome,
+    cost_from_description,
+    relations_of,
+    whole_number,
+)
+from dpflow.accounting.costs.outcomes import (
+    MOST_CELLS,
+    OutputDP,
+    read_number,
+)
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import (
+    Number,
+    exact_delta,
+    number_text,
+)
+
+#: How `EarlyStopping` composes its sub-steps under the filter `output`.
+ACCOUNTANTS = ("basic", "kov", "pld", "renyi", "gaussian", "optimal")
+
+
+_MOST_SUBSTEPS = 10**6
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class EarlyStopping(Cost):
+    """An iterative step that may end early: after some number of equal sub-steps.
+
+    Every fully adaptive theorem prices it as its sub-steps, reserves all of them and
+    settles those that ran, wherever it stopped. The filter `output` can do better with
+    an accountant: then the stop is a cell with an epsilon of its own, and `delta` is
+    spent whatever the stop.
+
+    Source: Hartmann et al. 2022, Sec 5; docs/derivations/output.md#early-stopping and
+    docs/derivations/output.md#optimal-delta-of-stops. The outcome is the number of
+    sub-steps that ran; between two stops it counts as the later one.
+
+    Assumes: each sub-step is as declared, given the outputs before it; nothing outside
+    of the sub-steps reads private data; whether to stop depends on released outputs.
+
+    Args:
+        step: What one sub-step does.
+        stops: Numbers of sub-steps after which it may end, rising. The last is the
+            largest number that can run.
+        accountant: For the filter `output`: "basic" (default), or one of "kov",
+            "pld", "renyi", "gaussian" through Lemma 11, or "optimal", which spends
+            delta exactly by Theorem 15 for (epsilon, delta)-DP sub-steps.
+        delta: For accountants other than basic: one number, split equally over the
+            stops, or one number per stop.
+
+    Raises:
+        InvalidCost: If stops do not rise, or delta is missing or out of range.
+
+    Examples:
+        >>> from dpflow.accounting.costs.base import Gaussian
+        >>> EarlyStopping(Gaussian(sensitivity=1, sigma=40), stops=(25, 50, 100))
+        EarlyStopping(Gaussian(sensitivity=1, sigma=40), stops=(25, 50, 100))
+    """
+
+    settlement: ClassVar[str] = "steps"
+
+    step: Cost
+    stops: tuple[int, ...]
+    accountant: str
+    deltas: tuple[Fraction, ...]
+
+    def __init__(
+        self,
+        step: Cost,
+        *,
+        stops: Sequence[int],
+        accountant: str = "basic",
+        delta: Number | Sequence[Number] | None = None,
+    ) -> None:
+        if not isinstance(step, Cost) or isinstance(step, EarlyStopping):
+            msg = f"EarlyStopping needs the cost of one sub-step, got {step!r}"
+            raise InvalidCost(msg, name="step", value=repr(step))
+        if accountant not in ACCOUNTANTS:
+            known = ", ".join(ACCOUNTANTS)
+            msg = f"accountant must be one of {known}, got {accountant!r}"
+            raise InvalidCost(msg, name="accountant", value=str(accountant))
+        checked = _checked_stops(stops)
+        object.__setattr__(self, "step", step)
+        object.__setattr__(self, "stops", checked)
+        object.__setattr__(self, "accountant", accountant)
+        object.__setattr__(self, "deltas", _shares(delta, accountant, len(checked)))
+
+    @property
+    def substeps(self) -> tuple[Cost, int]:
+        """What one sub-step does, and how many there are at most."""
+        return self.step, self.stops[-1]
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The neighbouring relations that the sub-step allows."""
+        return relations_of(self.step)
+
+    @property
+    def delta(self) -> Fraction:
+        """The delta that the accountant spends; zero for basic."""
+        return sum(self.deltas, Fraction(0))
+
+    def realised(self, outcome: Outcome) -> EarlyStopping:
+        """Return the cost of the sub-steps that ran.
+
+        Raises:
+            InvalidCost: If no sub-step was counted or more than there are. A body that
+                counted none may have forgotten to count: settle it in full.
+        """
+        ran = self._count(outcome)
+        return EarlyStopping(self.step, stops=(ran,))
+
+    def _count(self, outcome: Outcome) -> int:
+        name = "the number of sub-steps that ran"
+        return whole_number(outcome, name=name, low=1, high=self.stops[-1])
+
+    def epsilons(self) -> tuple[Fraction, ...]:
+        """Return the epsilon of each stop by the accountant, rounded up.
+
+        Raises:
+            UnsupportedCost: If the accountant has no price for the sub-step.
+            InvalidCost: If a stop's delta does not cover its sub-steps.
+        """
+        # What composes them is below this room; it needs numpy, which loads slowly.
+        from dpflow.accounting.fixed.stops import stop_epsilons  # noqa: PLC0415
+
+        return stop_epsilons(self)
+
+    def output_dp(self) -> OutputDP:
+        """Return the guarantee cell by cell; a cell is named by its stop."""
+        from dpflow.accounting.fixed.stops import stop_delta  # noqa: PLC0415
+
+        cells, delta = zip(self.stops, self.epsilons(), strict=True), stop_delta(self)
+        return OutputDP({str(stop): eps for stop, eps in cells}, delta=delta)
+
+    def cell(self, outcome: Outcome) -> str:
+        """Return the cell of a number of sub-steps: the stop at or after it."""
+        ran = self._count(outcome)
+        return str(self.stops[bisect.bisect_left(self.stops, ran)])
+
+    def describe(self) -> dict[str, Any]:
+        """Return the cost as JSON-able data."""
+        return {
+            "mechanism": "EarlyStopping",
+            "step": self.step.describe(),
+            "stops": list(self.stops),
+            "accountant": self.accountant,
+            "delta": [number_text(delta) for delta in self.deltas],
+        }
+
+    @classmethod
+    def from_description(cls, numbers: Mapping[str, Any]) -> EarlyStopping:
+        """Build the cost from what `describe` wrote, without `mechanism`."""
+        rest = dict(numbers)
+        step = cost_from_description(rest.pop("step"))
+        delta = rest.pop("delta", None)
+        shares = (
+            [read_number(share) for share in delta]
+            if isinstance(delta, list | tuple)
+            else read_number(delta)
+        )
+        return cls(step, delta=shares or None, **rest)
+
+    def noisier(self, factor: Fraction) -> EarlyStopping:
+        """Return the step with noisier sub-steps."""
+        return EarlyStopping(
+            self.step.noisier(factor),
+            stops=self.stops,
+            accountant=self.accountant,
+            delta=self.deltas or None,
+        )
+
+    def __repr__(self) -> str:
+        """Write the cost as it would be constructed."""
+        more = ""
+        if self.accountant != "basic":
+            deltas = ", ".join(number_text(delta) for delta in self.deltas)
+            more = f", accountant={self.accountant!r}, delta=({deltas})"
+        return f"EarlyStopping({self.step!r}, stops={self.stops}{more})"
+
+
+def _checked_stops(stops: object) -> tuple[int, ...]:
+    if isinstance(stops, str | bytes) or not isinstance(stops, Sequence):
+        msg = f"stops must be a list of whole numbers, got {stops!r}"
+        raise InvalidCost(msg, name="stops", value=str(stops))
+    numbers = tuple(
+        whole_number(stop, name="a stop", low=1, high=_MOST_SUBSTEPS) for stop in stops
+    )
+    rising = all(a < b for a, b in itertools.pairwise(numbers))
+    if not 1 <= len(numbers) <= MOST_CELLS or not rising:
+        msg = f"stops must be 1 or more rising numbers, got {str(stops)[:60]}"
+        raise InvalidCost(msg, name="stops", value=str(stops)[:60])
+    return numbers
+
+
+def _shares(delta: object, accountant: str, stops: int) -> tuple[Fraction, ...]:
+    """Return the delta of each stop."""
+    if (delta is None) != (accountant == "basic"):
+        needs = "takes no" if accountant == "basic" else "needs a"
+        msg = f"the accountant {accountant} {needs} delta"
+        raise InvalidCost(msg, name="delta", value=str(delta))
+    if delta is None:
+        return ()
+    if isinstance(delta, Sequence) and not isinstance(delta, str | bytes):
+        shares = tuple(exact_delta(share, zero=False) for share in delta)
+    else:
+        share = exact_delta(delta, zero=False) / stops
+        shares = (exact_delta(share, name="delta of a stop", zero=False),) * stops
+    if len(shares) != stops:
+        msg = f"{stops} stops need as many deltas, got {len(shares)}"
+        raise InvalidCost(msg, name="delta", value=len(shares))
+    exact_delta(sum(shares, Fraction(0)), name="sum of the deltas")
+    return shares

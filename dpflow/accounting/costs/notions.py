@@ -1,0 +1,197 @@
+"""Steps described by the guarantee that their author proved, notion by notion.
+
+Use these for a mechanism that dpflow does not know. Each is worth what its notion
+implies and nothing more: a pair without a sound price is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.rounding import (
+    RHO_HIGH,
+    RHO_LOW,
+    Number,
+    exact,
+    exact_delta,
+    exact_epsilon,
+)
+
+_ORDER_LOW, _ORDER_HIGH = Fraction(10001, 10000), Fraction(10**6)
+
+
+_MU_LOW, _MU_HIGH = Fraction(1, 10**12), Fraction(10**6)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class PureDP(Cost):
+    """Any (epsilon, 0)-differentially private step.
+
+    Args:
+        epsilon: Its guarantee, for the dataset's neighbouring relation.
+
+    Raises:
+        InvalidCost: If epsilon is not a positive finite number of sane size.
+    """
+
+    epsilon: Fraction
+
+    def __init__(self, *, epsilon: Number) -> None:
+        self._set(epsilon=exact_epsilon(epsilon))
+
+    def noisier(self, factor: Fraction) -> PureDP:
+        """Return the step with epsilon divided by `factor`."""
+        return PureDP(epsilon=self.epsilon / factor)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class ApproxDP(Cost):
+    """Any (epsilon, delta)-differentially private step.
+
+    Args:
+        epsilon: Its epsilon.
+        delta: Its delta; zero makes it a `PureDP` step.
+
+    Raises:
+        InvalidCost: If a number is out of range.
+    """
+
+    epsilon: Fraction
+    delta: Fraction
+
+    def __init__(self, *, epsilon: Number, delta: Number) -> None:
+        self._set(epsilon=exact_epsilon(epsilon), delta=exact_delta(delta))
+
+    def noisier(self, factor: Fraction) -> ApproxDP:
+        """Return the step with epsilon divided by `factor` at the same delta."""
+        return ApproxDP(epsilon=self.epsilon / factor, delta=self.delta)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class ZCDP(Cost):
+    """Any rho-zero-concentrated differentially private step.
+
+    Args:
+        rho: Its guarantee: the Renyi divergence of each order a is at most a * rho.
+
+    Raises:
+        InvalidCost: If rho is out of range.
+    """
+
+    rho: Fraction
+
+    def __init__(self, *, rho: Number) -> None:
+        self._set(rho=exact(rho, name="rho", low=RHO_LOW, high=RHO_HIGH))
+
+    def noisier(self, factor: Fraction) -> ZCDP:
+        """Return the step with rho divided by the square of `factor`."""
+        return ZCDP(rho=self.rho / factor**2)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class ProbabilisticDP(Cost):
+    """Any step whose privacy loss exceeds epsilon with probability at most delta.
+
+    This is stronger than `ApproxDP` of the same numbers, and odometers need it: they
+    speak about the loss itself. It must hold for both orders of every two neighbouring
+    datasets. For a Gaussian with mu = sensitivity / sigma the delta of a chosen epsilon
+    is Phi(mu/2 - epsilon/mu), larger than its delta as `ApproxDP`.
+
+    Args:
+        epsilon: What the loss stays below.
+        delta: Probability with which it does not; zero makes it a `PureDP` step.
+
+    Raises:
+        InvalidCost: If a number is out of range.
+    """
+
+    epsilon: Fraction
+    delta: Fraction
+
+    def __init__(self, *, epsilon: Number, delta: Number) -> None:
+        self._set(epsilon=exact_epsilon(epsilon), delta=exact_delta(delta))
+
+    def noisier(self, factor: Fraction) -> ProbabilisticDP:
+        """Return the step with epsilon divided by `factor` at the same delta."""
+        return ProbabilisticDP(epsilon=self.epsilon / factor, delta=self.delta)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class ApproxZCDP(Cost):
+    """Any delta-approximately rho-zero-concentrated differentially private step.
+
+    Args:
+        rho: Its rho, once mass `delta` is removed from each side.
+        delta: Its delta; zero makes it a `ZCDP` step.
+
+    Raises:
+        InvalidCost: If a number is out of range.
+    """
+
+    rho: Fraction
+    delta: Fraction
+
+    def __init__(self, *, rho: Number, delta: Number) -> None:
+        self._set(
+            rho=exact(rho, name="rho", low=RHO_LOW, high=RHO_HIGH),
+            delta=exact_delta(delta),
+        )
+
+    def noisier(self, factor: Fraction) -> ApproxZCDP:
+        """Return the step with rho divided by `factor` squared, at the same delta."""
+        return ApproxZCDP(rho=self.rho / factor**2, delta=self.delta)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class RenyiDP(Cost):
+    """Any step with a bound on its Renyi divergence of one order.
+
+    The bound holds for lower orders too, since the divergence grows with the order.
+    It says nothing about higher orders.
+
+    Args:
+        order: The order, in [1.0001, 1e6].
+        epsilon: The bound on the divergence of that order, both ways round.
+
+    Raises:
+        InvalidCost: If a number is out of range.
+    """
+
+    order: Fraction
+    epsilon: Fraction
+
+    def __init__(self, *, order: Number, epsilon: Number) -> None:
+        self._set(
+            order=exact(order, name="order", low=_ORDER_LOW, high=_ORDER_HIGH),
+            epsilon=exact(epsilon, name="epsilon", low=RHO_LOW, high=RHO_HIGH),
+        )
+
+    def noisier(self, factor: Fraction) -> RenyiDP:
+        """Return the step with the bound divided by the square of `factor`."""
+        return RenyiDP(order=self.order, epsilon=self.epsilon / factor**2)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class GaussianDP(Cost):
+    """Any mu-Gaussian differentially private step.
+
+    Its trade-off function is nowhere below that of N(0, 1) against N(mu, 1). The mu
+    that the central limit theorem gives for sampled Gaussians is no such mu.
+
+    Args:
+        mu: Its guarantee.
+
+    Raises:
+        InvalidCost: If mu is not a positive finite number of sane size.
+    """
+
+    mu: Fraction
+
+    def __init__(self, *, mu: Number) -> None:
+        self._set(mu=exact(mu, name="mu", low=_MU_LOW, high=_MU_HIGH))
+
+    def noisier(self, factor: Fraction) -> GaussianDP:
+        """Return the step with mu divided by `factor`."""
+        return GaussianDP(mu=self.mu / factor)

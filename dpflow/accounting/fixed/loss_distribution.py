@@ -1,0 +1,333 @@
+"""Composition of a fixed sequence of any mechanisms, through their loss distributions.
+
+For mechanisms whose losses are neither few nor Gaussian: Laplace, sampled and discrete
+noise, exponential mechanisms. Everything that `optimal` composes exactly is collapsed
+first; see `loss_grid` for how the rest is rounded outward. Curves of sampled and
+discrete noise are those of Google's dp-accounting, an optional dependency: the
+extra `pld`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache, singledispatch
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from scipy.special import log_ndtr, ndtr  # type: ignore[import-untyped]
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.noise import (
+    ExponentialMechanism,
+    Laplace,
+    PoissonSampledGaussian,
+)
+from dpflow.accounting.curves.prices import refuse
+from dpflow.accounting.fixed.bounded_range import LARGEST_RANGE, range_curves
+from dpflow.accounting.fixed.loss_grid import (
+    RAISE,
+    UNIT,
+    Array,
+    Composition,
+    Curve,
+    curve_masses,
+    response_masses,
+)
+from dpflow.accounting.fixed.optimal import (
+    FixedSequence,
+    Parts,
+    falling_root,
+    without_substeps,
+)
+from dpflow.exceptions import ConfigurationError, InvalidCost, how_to_install
+from dpflow.rounding import float_down, float_up, short_up
+
+_RELATIVE, _ACCURACY = 1e-5, 3e-6  # of epsilon or of log delta, lost to the grid
+_FEWEST_CELLS, _MOST_POINTS, _MOST_CELLS = 512, 2.0**17, 2.0**20
+_REFINEMENTS = 5
+_ROOT_AGREES = 1e-7
+_SMALLEST_DELTA = 1e-32
+_LARGEST_LOSS = 600.0
+
+
+@singledispatch
+def curves(cost: Cost) -> tuple[Curve, ...]:
+    """Return the hockey-stick curves of a step, one per direction if they differ.
+
+    Raises:
+        UnsupportedCost: For a mechanism whose curve is not known.
+        ConfigurationError: If the curve needs dp-accounting and it is not installed.
+    """
+    hint = "Use the accountant renyi, or kov if it is (epsilon, delta)-DP."
+    raise refuse(cost, "a privacy loss distribution", hint)
+
+
+def has_curve(cost: Cost) -> bool:
+    """Say whether a step has a curve of its own."""
+    return curves.dispatch(type(cost)) is not curves.dispatch(Cost)
+
+
+def needs_grid(cost: Cost) -> bool:
+    """Say whether `optimal` composes a step loosely or not at all, and this exactly."""
+    return has_curve(cost) or has_range(cost)
+
+
+def has_range(cost: Cost) -> bool:
+    """Say whether `bounded_range` composes a step."""
+    return isinstance(cost, ExponentialMechanism) and cost.epsilon <= LARGEST_RANGE
+
+
+@curves.register
+def _(cost: Laplace) -> tuple[Curve, ...]:
+    """Return the curve of one number moved by the whole sensitivity.
+
+    No vector of the same L1 sensitivity is worse: for shifts a >= b of two numbers and
+    epsilon >= 0, condition on the second loss, which is b with probability 1/2,
+    b - 2s with density e^-s / 2 and -b otherwise. With 1 minus the delta of the first
+    number written as min(1, e^((x - a) / 2)) and c = e^((epsilon - a - b) / 2), the
+    product's is at least c (1 + s / 2), s = min(b, -log c): above c, that of a + b.
+    """
+    bound = float_up(cost.sensitivity / cost.scale)
+
+    def curve(loss: Array) -> Array:
+        inside = np.clip((loss - bound) / 2, -bound, 0.0)
+        outside = -np.expm1(np.minimum(loss, 0.0))
+        value = np.where(loss < -bound, outside, -np.expm1(inside))
+        above = np.where(loss < -bound, 1.0, 1 - np.exp(inside) / 2)
+        return np.where(loss < bound, value + RAISE * above, 0.0)
+
+    return (curve,)
+
+
+@curves.register
+def _(cost: PoissonSampledGaussian) -> tuple[Curve, ...]:
+    loss = _dp_accounting()
+    deviation = float_down(cost.noise_multiplier)
+    rate = min(float_up(cost.sampling_rate), 1.0)
+    return tuple(
+        _their_curve(
+            loss.GaussianPrivacyLoss(
+                deviation, sampling_prob=rate, adjacency_type=adjacency
+            )
+        )
+        for adjacency in (loss.AdjacencyType.REMOVE, loss.AdjacencyType.ADD)
+    )
+
+
+def _dp_accounting() -> Any:
+    try:
+        return import_module("dp_accounting.pld.privacy_loss_mechanism")
+    except ImportError as error:
+        msg = (
+            "composing sampled Gaussians optimally needs dp-accounting; "
+            f"{how_to_install('pld')}. Or use the accountant renyi."
+        )
+        raise ConfigurationError(msg) from error
+
+
+def _their_curve(mechanism: Any) -> Curve:
+    def curve(loss: Array) -> Array:
+        value = np.asarray(mechanism.get_delta_for_epsilon(loss))
+        # The chord to the point before is steeper: e^loss times the other mass above.
+        chord = (value[:-1] - value[1:]) / -np.expm1(loss[:-1] - loss[1:])
+        above = np.ones_like(value)
+        above[1:] = np.minimum(value[1:] + chord, 1.0)
+        return value + RAISE * above
+
+    return curve
+
+
+def _gaussian_curve(mu_squared: Fraction) -> Curve:
+    mu = math.sqrt(float_up(mu_squared)) * (1 + 4 * UNIT)
+
+    def curve(loss: Array) -> Array:
+        above = ndtr(mu / 2 - loss / mu)
+        below = np.exp(loss + log_ndtr(-mu / 2 - loss / mu))
+        return np.asarray(np.maximum(above - below, 0.0) + RAISE * above)
+
+    return curve
+
+
+@lru_cache(maxsize=1024)
+def grid_epsilon(parts: Parts, delta: Fraction, *, close: bool = False) -> Fraction:
+    """Return an epsilon of a fixed sequence at delta, rounded up.
+
+    Source: composition of dominating pairs, Zhu, Dong, Wang 2022 (arXiv 2106.08567)
+    Thm 10; hockey-stick curves joined by chords, `loss_grid`. Exponential mechanisms:
+    `bounded_range`.
+
+    Assumes: the costs are fixed in advance; mechanisms and order may adapt. Sampled
+    steps: the neighbouring relation is add-or-remove.
+
+    Rounding: up. The grid loses about 1e-5 of epsilon or 3e-6 of log delta; many
+    exponential mechanisms lose up to 5e-4 of epsilon, with `close` a fraction of that.
+
+    Checked by: tests/accounting/fixed/test_loss_distribution.py.
+
+    Args:
+        parts: The costs and how often each runs.
+        delta: The delta.
+        close: Whether a finer grid for exponential mechanisms is worth several seconds.
+
+    Raises:
+        UnsupportedCost: If a step has neither a curve nor (epsilon, delta).
+        ConfigurationError: If dp-accounting is needed and not installed.
+        InvalidCost: If delta is too small or the grid too fine.
+    """
+    target = float_down(delta)
+    results = []
+    for direction in range(_directions(parts)):
+        composition, lost = _prepared(parts, target, direction, close=close)
+        room = (target - lost) / (1 - lost) * (1 - 1e-12)
+        if room <= composition.infinite or target < _SMALLEST_DELTA:
+            floor = lost + composition.infinite + _SMALLEST_DELTA
+            msg = (
+                f"delta {short_up(delta)} does not cover the steps: they lose "
+                f"{short_up(Fraction(floor))} whatever epsilon is. Give more delta or "
+                "use fewer steps."
+            )
+            raise InvalidCost(msg, name="delta", value=delta)
+        results.append(_inverse(composition, room))
+    return Fraction(max(results))
+
+
+def _inverse(composition: Composition, room: float) -> float:
+    def excess(epsilon: float) -> float:
+        return math.log(max(composition.delta(epsilon), 1e-300)) - math.log(room)
+
+    high = max(_rough(composition, room), composition.step)
+    low = next((x for x in (0.9 * high, high / 2, 0.0) if excess(x) > 0), None)
+    if low is None:
+        return 0.0
+    return float(falling_root(excess, low, high, _ROOT_AGREES))
+
+
+def grid_delta(parts: Parts, epsilon: Fraction) -> Fraction:
+    """Return a delta of a fixed sequence at epsilon, rounded up.
+
+    As `grid_epsilon`; never below 1e-41.
+    """
+    results = []
+    for direction in range(_directions(parts)):
+        composition, lost = _prepared(parts, _SMALLEST_DELTA, direction, float(epsilon))
+        inner = composition.delta(float_down(epsilon))
+        results.append((lost + (1 - lost) * inner) * (1 + 1e-12))
+    return min(Fraction(max(results)), Fraction(1))
+
+
+def _directions(parts: Parts) -> int:
+    return max(
+        [len(curves(cost)) for cost, _ in without_substeps(parts) if has_curve(cost)],
+        default=1,
+    )
+
+
+def _prepared(
+    parts: Parts,
+    target: float,
+    direction: int,
+    epsilon: float | None = None,
+    *,
+    close: bool = False,
+) -> tuple[Composition, float]:
+    """Choose a grid; return the composition on it and the mass of the deltas."""
+    steps = without_substeps(parts)
+    sequence = FixedSequence.of(tuple((c, n) for c, n in steps if not needs_grid(c)))
+    named = [
+        (curves(cost)[direction % len(curves(cost))], count)
+        for cost, count in steps
+        if has_curve(cost)
+    ]
+    if sequence.mu_squared:
+        named.append((_gaussian_curve(sequence.mu_squared), 1))
+    ranges = [
+        (c.epsilon, n)
+        for c, n in steps
+        if isinstance(c, ExponentialMechanism) and has_range(c)
+    ]
+    responses = sequence.responses
+    runs = sum(count for _, count in [*named, *ranges]) + len(responses)
+    tiny = target * 1e-9 / max(runs, 1)
+    for eta, count in ranges:
+        floor = 10.0 ** math.floor(math.log10(tiny))
+        named += range_curves(eta, count, floor, close=close)
+    runs = sum(count for _, count in named) + len(responses)
+    reaches = [_reach(curve, tiny, runs) for curve, _ in named]
+    sizes = [min(reach) for reach in reaches] or [float(e) for e, _ in responses]
+    spans = [high for _, high in reaches] + [float(e) * n for e, n in responses]
+    step = _power(max(min(sizes) / _FEWEST_CELLS, max(spans) / _MOST_POINTS))
+    # The tilt says how fine a grid has to be, and a fine grid what the tilt is.
+    for _ in range(_REFINEMENTS):
+        composition = _on_grid(named, reaches, responses, step, tiny)
+        finer = _needed_step(composition, target, runs, epsilon)
+        finer = max(finer, _power(max(spans) / _MOST_CELLS))
+        if finer >= step:
+            break
+        step = finer
+    lost = -math.expm1(sum(n * math.log1p(-float_up(d)) for d, n in sequence.lost))
+    return composition, lost * (1 + 1e-9)
+
+
+def _needed_step(
+    composition: Composition, target: float, runs: int, epsilon: float | None
+) -> float:
+    """Return a grid step that loses little.
+
+    Of log delta a run loses (1 + tilt)^2 step^2 / 8, of the largest loss one step.
+    """
+    at = _rough(composition, target) if epsilon is None else epsilon
+    if at >= composition.top:
+        largest = composition.top
+        return _power(max(largest * _RELATIVE / runs, largest / _MOST_POINTS))
+    tilt = composition.best_tilt(at)
+    lost = max(_ACCURACY, _RELATIVE * at * tilt)
+    needed = math.sqrt(8 * lost / runs) / (1 + tilt)
+    spread = max(at, composition.spread(at))
+    return _power(max(needed, spread / _MOST_POINTS))
+
+
+def _power(step: float) -> float:
+    return float(2.0 ** math.floor(math.log2(step)))
+
+
+def _reach(curve: Curve, tiny: float, runs: int) -> tuple[float, float]:
+    """Return losses below and above which a step has next to no mass."""
+    high = low = 2.0**-40
+    while high < _LARGEST_LOSS and curve(np.array([high * 0.75, high]))[-1] > tiny:
+        high *= 2
+    small = _ACCURACY * 0.1 / runs + 4 * RAISE
+    while low < _LARGEST_LOSS:
+        if curve(np.array([-low * 1.25, -low]))[-1] + math.expm1(-low) <= small:
+            break
+        low *= 2
+    return low, high
+
+
+def _rough(composition: Composition, target: float) -> float:
+    """Return roughly the epsilon at delta, by Chernoff's bound."""
+    low, high = 0.0, composition.top
+    for _ in range(12):
+        middle = (low + high) / 2
+        above = composition.least_exponent(middle) > math.log(target)
+        low, high = (middle, high) if above else (low, middle)
+    return high
+
+
+def _on_grid(
+    named: Sequence[tuple[Curve, int]],
+    reaches: Sequence[tuple[float, float]],
+    responses: Sequence[tuple[Fraction, int]],
+    step: float,
+    tiny: float,
+) -> Composition:
+    groups = [
+        curve_masses(
+            curve, step, -math.ceil(low / step), math.ceil(high / step) + 1, count
+        )
+        for (curve, count), (low, high) in zip(named, reaches, strict=True)
+    ]
+    groups += [response_masses(eps, count, step, tiny) for eps, count in responses]
+    return Composition(groups, step)

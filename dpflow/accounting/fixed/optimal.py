@@ -1,0 +1,420 @@
+"""Optimal composition of a sequence of steps that is fixed in advance, exactly.
+
+Every (epsilon, delta)-DP step is a randomized response after post-processing, and
+Gaussians add up to one Gaussian. So a fixed sequence of both has finitely many losses
+of randomized responses, each smeared by one Gaussian: no grid, no truncation.
+
+Never use these functions on parameters that were chosen adaptively
+(docs/derivations/fixed.md#natural-filter). They are for sequences fixed in advance, and
+for stopping those early through `early_stopping`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from mpmath.ctx_mp import MPContext
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.composed import Composed
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import GaussianDP
+from dpflow.accounting.curves.conversions import NEGLIGIBLE_DELTA, is_far
+from dpflow.accounting.curves.prices import approx_dp
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import (
+    bound_above,
+    bound_below,
+    evaluate,
+    short_up,
+    to_fraction,
+    to_real,
+)
+
+#: Costs and how often each runs; their order does not matter.
+Parts = tuple[tuple[Cost, int], ...]
+
+#: Losses that are told apart, and how many of them a Gaussian may smear.
+MOST_LOSSES, MOST_SMEARED = 20_000, 2_000
+
+_ROOT_DIGITS, _ROOT_STEPS = 25, 200
+_ROOT_AGREES = 10.0**-13
+_WIDEN = Fraction(1, 10**13)
+_NEGLIGIBLE = 40.0  # in logs: 4e-18 of delta
+
+
+@dataclass(frozen=True)
+class FixedSequence:
+    """The normal form of a sequence of Gaussians and (epsilon, delta)-DP steps.
+
+    Args:
+        mu_squared: Sum of the squared mus of the Gaussians.
+        responses: Pairs (epsilon, count) of randomized responses.
+        lost: Pairs (delta, count) of the deltas of the steps.
+    """
+
+    mu_squared: Fraction
+    responses: tuple[tuple[Fraction, int], ...]
+    lost: tuple[tuple[Fraction, int], ...]
+
+    @classmethod
+    def of(cls, parts: Parts) -> FixedSequence:
+        """Bring costs into the normal form.
+
+        Raises:
+            UnsupportedCost: If a step is neither a Gaussian nor (epsilon, delta)-DP.
+        """
+        mu_squared = Fraction(0)
+        responses: Counter[Fraction] = Counter()
+        lost: Counter[Fraction] = Counter()
+        for cost, count in without_substeps(parts):
+            if isinstance(cost, Gaussian):
+                mu_squared += count * (cost.sensitivity / cost.sigma) ** 2
+                continue
+            if isinstance(cost, GaussianDP):
+                mu_squared += count * cost.mu**2
+                continue
+            epsilon, delta = approx_dp(cost)
+            responses[epsilon] += count
+            lost[delta] += count
+        del responses[Fraction(0)], lost[Fraction(0)]
+        return cls(mu_squared, _pairs(responses), _pairs(lost))
+
+    @property
+    def losses(self) -> int:
+        """How many combinations of outcomes the responses have."""
+        return math.prod(count + 1 for _, count in self.responses)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the exact functions below take this sequence."""
+        return self.losses <= (MOST_SMEARED if self.mu_squared else MOST_LOSSES)
+
+
+def _pairs(counts: Counter[Fraction]) -> tuple[tuple[Fraction, int], ...]:
+    return tuple(sorted((number, n) for number, n in counts.items() if n))
+
+
+def without_substeps(parts: Parts) -> Parts:
+    """Write iterated and composed costs as their steps, and equal costs once."""
+    counts: Counter[Cost] = Counter()
+    for cost, count in parts:
+        for step, times in _steps(cost):
+            counts[step] += count * times
+    return tuple((cost, n) for cost, n in counts.items() if n)
+
+
+def _steps(cost: Cost) -> Parts:
+    if isinstance(cost, Composed):
+        return tuple(pair for part in cost.costs for pair in _steps(part))
+    iterated = getattr(cost, "substeps", None)
+    if iterated is None:
+        return ((cost, 1),)
+    return tuple((step, n * iterated[1]) for step, n in _steps(iterated[0]))
+
+
+def fixed_delta(parts: Parts, epsilon: Fraction) -> Fraction:
+    """Return the delta at epsilon of a fixed sequence, rounded up.
+
+    Source: Kairouz, Oh, Viswanath 2015 (arXiv 1311.0776v4) Thm 3.3 and its
+    heterogeneous form, Murtagh, Vadhan 2016 (arXiv 1507.03113v3) Thm 1.5; with
+    Gaussians, the hockey-stick divergence of the product, conditioned on the responses
+    (docs/derivations/fixed.md#fixed-sequences).
+
+    Assumes: the costs are fixed in advance; mechanisms and order may adapt.
+    Attained by randomized responses and Gaussians.
+
+    Rounding: up by a relative 1e-30; never below `conversions.NEGLIGIBLE_DELTA` where
+    Gaussians are alone or with pure steps.
+
+    Checked by: tests/accounting/fixed/test_optimal.py.
+
+    Raises:
+        UnsupportedCost: If a step is neither a Gaussian nor (epsilon, delta)-DP.
+        InvalidCost: If the steps have too many different epsilons.
+    """
+    return _delta(_checked(FixedSequence.of(parts)), epsilon, -math.inf)
+
+
+def least_delta(parts: Parts, epsilon: Fraction) -> Fraction:
+    """Return what the worst steps of a fixed sequence attain at epsilon, rounded down.
+
+    Source, assumes, raises: as `fixed_delta`, which is attained.
+
+    Rounding: down by a relative 1e-30.
+
+    Checked by: tests/accounting/fixed/test_exchange.py.
+    """
+    sequence = _checked(FixedSequence.of(parts))
+
+    def value(mp: Any) -> Any:
+        lost, eps = _lost(mp, sequence.lost), to_real(mp, epsilon)
+        return lost + (1 - lost) * _divergence(mp, sequence, eps)
+
+    return max(bound_below(value), Fraction(0))
+
+
+def _delta(sequence: FixedSequence, epsilon: Fraction, floor: float) -> Fraction:
+    highest = sum((loss * count for loss, count in sequence.responses), Fraction(0))
+    gaussian = sequence.mu_squared and not sequence.lost
+    # With all responses at their highest, so far out that no digit matters.
+    if gaussian and is_far(epsilon - highest, sequence.mu_squared):
+        return NEGLIGIBLE_DELTA
+
+    def value(mp: Any) -> Any:
+        lost, eps = _lost(mp, sequence.lost), to_real(mp, epsilon)
+        return lost + (1 - lost) * _divergence(mp, sequence, eps, floor)
+
+    return min(bound_above(value), Fraction(1))
+
+
+@lru_cache(maxsize=4096)
+def fixed_epsilon(parts: Parts, delta: Fraction) -> Fraction:
+    """Return the smallest epsilon of a fixed sequence at delta, rounded up.
+
+    Source, assumes: as `fixed_delta`. Between KOV's lattice points the exact curve is
+    inverted: it is the maximum over j of the lines A_j - e^epsilon B_j, where A_j and
+    B_j are the masses of the j largest losses.
+
+    Rounding: up; within a relative 1e-12 of the exact inverse.
+
+    Checked by: tests/accounting/fixed/test_optimal.py.
+
+    Raises:
+        UnsupportedCost: If a step is neither a Gaussian nor (epsilon, delta)-DP.
+        InvalidCost: If delta is at most the deltas of the steps, or the steps have too
+            many different epsilons.
+    """
+    sequence = _checked(FixedSequence.of(parts))
+
+    def spare(mp: Any) -> Any:
+        lost = _lost(mp, sequence.lost)
+        return (to_real(mp, delta) - lost) / (1 - lost)
+
+    if evaluate(spare) <= 0:
+        msg = (
+            f"the steps alone lose a delta of {short_up(sum_lost(sequence))}; delta "
+            f"{short_up(delta)} does not cover it. Give more delta or use fewer steps."
+        )
+        raise InvalidCost(msg, name="delta", value=delta, low=sum_lost(sequence))
+    if sequence.mu_squared == 0:
+        return bound_above(lambda mp: _inverse(mp, sequence, spare(mp)))
+    return _root(sequence, delta, spare)
+
+
+def sum_lost(sequence: FixedSequence) -> Fraction:
+    """Return the sum of the deltas of the steps."""
+    return sum((delta * count for delta, count in sequence.lost), Fraction(0))
+
+
+def _checked(sequence: FixedSequence) -> FixedSequence:
+    if not sequence.is_small:
+        msg = (
+            f"{sequence.losses} combinations of outcomes are too many to compose "
+            "exactly; use equal epsilons for most steps, or the accountant pld."
+        )
+        raise InvalidCost(msg, name="steps", value=sequence.losses, high=MOST_LOSSES)
+    return sequence
+
+
+def _lost(mp: Any, lost: tuple[tuple[Fraction, int], ...]) -> Any:
+    """Return 1 - prod (1 - delta)**count without cancellation."""
+    return -mp.expm1(sum((n * mp.log1p(-to_real(mp, d)) for d, n in lost), mp.mpf(0)))
+
+
+@lru_cache(maxsize=64)
+def _ordered(
+    responses: tuple[tuple[Fraction, int], ...],
+) -> tuple[tuple[Fraction, tuple[int, ...]], ...]:
+    """Return all losses, largest first, and how many tops each group lost for it."""
+    ranges = [range(count + 1) for _, count in responses]
+    losses = (
+        (
+            sum(
+                ((count - 2 * low) * epsilon)
+                for (epsilon, count), low in zip(responses, lows, strict=True)
+            )
+            + Fraction(0),
+            lows,
+        )
+        for lows in itertools.product(*ranges)
+    )
+    return tuple(sorted(losses, key=lambda pair: pair[0], reverse=True))
+
+
+def _binomials(mp: Any, epsilon: Fraction, count: int) -> list[Any]:
+    """Return the probabilities of 0, 1, ... bottoms among some responses."""
+    ratio = mp.exp(-to_real(mp, epsilon))
+    term = mp.exp(-count * mp.log1p(ratio))
+    terms = [term]
+    for low in range(count):
+        term = term * ratio * (count - low) / (low + 1)
+        terms.append(term)
+    return terms
+
+
+def _masses(mp: Any, sequence: FixedSequence) -> Callable[[tuple[int, ...]], Any]:
+    tables = [_binomials(mp, epsilon, count) for epsilon, count in sequence.responses]
+
+    def mass(lows: tuple[int, ...]) -> Any:
+        product = mp.mpf(1)
+        for table, low in zip(tables, lows, strict=True):
+            product = product * table[low]
+        return product
+
+    return mass
+
+
+@lru_cache(maxsize=64)
+def _log_masses(
+    responses: tuple[tuple[Fraction, int], ...],
+) -> tuple[float, ...]:
+    """Return the log probabilities of `_ordered`, to a few digits."""
+
+    def one(epsilon: Fraction, count: int, low: int) -> float:
+        eps, ways = float(epsilon), math.lgamma(count + 1)
+        ways -= math.lgamma(low + 1) + math.lgamma(count - low + 1)
+        return ways - low * eps - count * math.log1p(math.exp(-eps))
+
+    return tuple(
+        sum(one(*group, low) for group, low in zip(responses, lows, strict=True))
+        for _, lows in _ordered(responses)
+    )
+
+
+def _divergence(
+    mp: Any, sequence: FixedSequence, epsilon: Any, floor: float = -math.inf
+) -> Any:
+    """Return the hockey-stick divergence at epsilon, without the lost mass.
+
+    A Gaussian's delta is at most 1, and that is what losses of a log probability below
+    the floor are given.
+    """
+    mass, total = _masses(mp, sequence), mp.mpf(0)
+    mu = mp.sqrt(to_real(mp, sequence.mu_squared))
+    likely = _log_masses(sequence.responses)
+    for (loss, lows), size in zip(_ordered(sequence.responses), likely, strict=True):
+        rest = epsilon - to_real(mp, loss)
+        if mu and size < floor:
+            total += mass(lows)
+        elif mu:
+            total += mass(lows) * _smeared(mp, rest, mu)
+        elif rest < 0:
+            total += mass(lows) * -mp.expm1(rest)
+        else:
+            break
+    return total
+
+
+def _smeared(mp: Any, epsilon: Any, mu: Any) -> Any:
+    """Return the delta of a Gaussian at an epsilon of any sign."""
+    root_two = mp.sqrt(2)
+    upper = mp.erfc((epsilon / mu - mu / 2) / root_two) / 2
+    lower = mp.erfc((epsilon / mu + mu / 2) / root_two) / 2
+    return upper - mp.exp(epsilon) * lower
+
+
+def _inverse(mp: Any, sequence: FixedSequence, spare: Any) -> Any:
+    """Return the largest log((A_j - spare) / B_j), or zero."""
+    mass = _masses(mp, sequence)
+    upper, lower, best = mp.mpf(0), mp.mpf(0), mp.mpf(1)
+    for loss, lows in _ordered(sequence.responses):
+        if loss <= 0:
+            break
+        probability = mass(lows)
+        upper += probability
+        lower += probability * mp.exp(-to_real(mp, loss))
+        if upper > spare:
+            best = max(best, (upper - spare) / lower)
+    return mp.log(best)
+
+
+def _root(
+    sequence: FixedSequence, delta: Fraction, spare: Callable[[Any], Any]
+) -> Fraction:
+    mp = MPContext()
+    mp.dps = _ROOT_DIGITS
+    target = mp.log(spare(mp))
+    floor = float(target) - _NEGLIGIBLE - math.log(sequence.losses)
+    nothing = mp.exp(floor)
+
+    def excess(epsilon: Any) -> Any:
+        # Far out all digits may cancel, and what is left be below zero.
+        value = _divergence(mp, sequence, epsilon, floor)
+        return mp.log(max(value, nothing)) - target
+
+    if excess(mp.mpf(0)) <= 0 and _delta(sequence, Fraction(0), floor) <= delta:
+        return Fraction(0)
+    root = to_fraction(falling_root(excess, mp.mpf(0), mp.mpf(1)))
+    widen = _WIDEN
+    while _delta(sequence, root, floor) > delta:
+        root += root * widen
+        widen *= 2
+    return root
+
+
+def falling_root(
+    excess: Callable[[Any], Any], low: Any, high: Any, agrees: float = _ROOT_AGREES
+) -> Any:
+    """Find the root of a falling function by the Illinois rule.
+
+    Args:
+        excess: The function; positive at `low`.
+        low: Left end of the bracket.
+        high: First guess of the right end; doubled until the function is negative.
+        agrees: Relative width at which the bracket is narrow enough.
+
+    Returns:
+        A point to the right of the root, very near to it.
+    """
+    left, right = excess(low), excess(high)
+    while right > 0:
+        low, left = high, right
+        high = high * 2
+        right = excess(high)
+    side = 0
+    for _ in range(_ROOT_STEPS):
+        if high - low <= agrees * high or right == 0:
+            break
+        middle = (low * right - high * left) / (right - left)
+        if not low < middle < high:
+            middle = (low + high) / 2
+        value = excess(middle)
+        if value > 0:
+            low, left = middle, value
+            right = right / 2 if side == 1 else right
+            side = 1
+        else:
+            high, right = middle, value
+            left = left / 2 if side == -1 else left
+            side = -1
+    return high
+
+
+def shortest_improvable(epsilon: Fraction, delta: Fraction) -> int:
+    """Return the least number of steps for which optimal composition beats the sum.
+
+    Source: Hartmann et al., Table 1: the first lattice point of Kairouz, Oh, Viswanath
+    2015 Thm 3.3 below k * epsilon needs (1 - e^(-2 epsilon)) (1 + e^-epsilon)^-k
+    <= delta (docs/derivations/fixed.md#shortest-improvable).
+
+    Assumes: (epsilon, 0)-DP steps. Off the lattice tiny gains exist for every k.
+
+    Rounding: up to a whole number.
+
+    Checked by: tests/accounting/fixed/test_optimal.py.
+    """
+
+    def steps(mp: Any) -> Any:
+        eps = to_real(mp, epsilon)
+        drop = mp.log(-mp.expm1(-2 * eps)) - mp.log(to_real(mp, delta))
+        return drop / mp.log1p(mp.exp(-eps))
+
+    return max(2, math.ceil(evaluate(steps)))

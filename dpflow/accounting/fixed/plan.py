@@ -1,0 +1,373 @@
+"""A plan: steps fixed in the policy, composed optimally as a whole."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from dpflow.accounting.costs.base import Cost, cost_from_description, whole_number
+from dpflow.accounting.costs.outcomes import read_number
+from dpflow.accounting.fixed.exchange import exchanged
+from dpflow.accounting.fixed.optimal import Parts
+from dpflow.accounting.fixed.stops import ACCOUNTANTS, lemma_11
+from dpflow.accounting.rules.concentrated import one_of
+from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import (
+    Number,
+    exact,
+    exact_delta,
+    exact_epsilon,
+    float_up,
+    number_text,
+    short_down,
+    short_up,
+)
+
+ORDERS = ("free", "planned")
+
+_MOST_STEPS, _MOST_KINDS, _MOST_STOPS = 10**6, 1000, 1000
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a plan.
+
+    Args:
+        cost: What the step does.
+        times: How often it runs in a row.
+        spares: How many executions of it may crash and be run again.
+    """
+
+    cost: Cost
+    times: int = 1
+    spares: int = 0
+
+
+class PlanFilter(ThresholdFilter):
+    """Admit each planned step as often as the plan has it.
+
+    The tally counts executions, one component per distinct cost. That is all that
+    optimal composition needs to know, for neither order nor stopping matters: let D(c)
+    be a dominating pair of cost c and M the multiset of planned executions. Whatever
+    step an adaptive analyst takes first, the rest is a strategy on the same smaller
+    multiset whatever its output was, dominated by the product of the remaining pairs
+    (induction), so the whole is dominated by the product of all pairs (composition of
+    dominating pairs); a step never taken is dominated by any pair. Exponential
+    mechanisms have a pair for all of one range together, which bounds what adaptive
+    choices gain (`bounded_range`). Contrast docs/derivations/fixed.md#natural-filter,
+    where outputs choose which costs run.
+
+    So charges add up in any order; concurrent reservations, voids and forfeits are
+    just counts. An execution that crashed stays counted, and running the step again
+    needs a spare, which the composition includes.
+
+    `stops` divide the transcripts into cells by the smallest prefix of the plan that
+    contains what ran; by Lemma 11 each has an epsilon of its own (`spent`), with delta
+    split over the stops in advance. They admit nothing more or less.
+
+    With `exchange`, a step that is not planned, or is planned no more, takes out
+    executions that together are no better protected than it is: it could be simulated
+    by running them (docs/derivations/fixed.md#exchange). Small Gaussians in the plan
+    are its change: a step of a Gaussian's mu takes as many as have its mu together.
+
+    Source: Zhu, Dong, Wang 2022 (arXiv 2106.08567) Thm 10; Dong, Durfee, Rogers 2020
+    (arXiv 1909.13830); Hartmann et al. 2022, Lemma 11
+    (docs/derivations/fixed.md#plan-rule).
+
+    Assumes: steps, stops and spares are fixed in advance; each execution is as
+    declared, given the outputs before it.
+
+    Rounding: the composition up; counts are exact.
+
+    Checked by: tests/accounting/fixed/test_plan.py, tests/adversaries/test_output.py.
+
+    Args:
+        epsilon: Budget, positive.
+        delta: Budget, in [0, 1).
+        steps: The plan: costs, their descriptions, or mappings with `cost`, `times`
+            (default 1) and `spares` (default 0).
+        stops: Numbers of steps after which the plan may end early for less epsilon.
+            Its full length is always one.
+        deltas: The part of delta for each stop; default: equal parts.
+        accountant: How the plan is composed: "pld" (default, optimal; exact for
+            Gaussians and (epsilon, delta)-DP steps), "kov", "gaussian", "renyi" or
+            "basic".
+        order: "free" (default), or "planned": refuse a step that is not next. The
+            latter is for people, not for privacy.
+        exchange: Whether other steps may run in place of planned ones (default no).
+
+    Raises:
+        InvalidCost: If the plan does not fit the budget, or an option is wrong.
+        UnsupportedCost: If the accountant has no price for a step.
+        ConfigurationError: If the accountant needs dp-accounting and it is missing.
+    """
+
+    theorem = "plan"
+    settlements: ClassVar[frozenset[str]] = frozenset({"full"})
+    prices_substeps: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        epsilon: Number,
+        delta: Number = 0,
+        steps: Sequence[Cost | Mapping[str, Any]],
+        stops: Sequence[int] | None = None,
+        deltas: Sequence[Number] | None = None,
+        accountant: str = "pld",
+        order: str = "free",
+        exchange: bool = False,
+    ) -> None:
+        self.epsilon: Fraction = exact_epsilon(epsilon)
+        self.delta: Fraction = exact_delta(delta)
+        self.accountant = one_of("accountant", accountant, ACCOUNTANTS)
+        self.order = one_of("order", order, ORDERS)
+        self.exchange = _exchange(exchange, order)
+        self.entries = _entries(steps)
+        self.length = sum(entry.times for entry in self.entries)
+        if self.length > _MOST_STEPS:
+            msg = f"a plan has at most {_MOST_STEPS} steps, got {self.length}"
+            raise InvalidCost(msg, name="steps", value=self.length, high=_MOST_STEPS)
+        self.kinds = tuple(dict.fromkeys(entry.cost for entry in self.entries))
+        self.components = tuple(repr(cost) for cost in self.kinds)
+        self._index = {cost: i for i, cost in enumerate(self.kinds)}
+        self.stops = _stops(stops, self.length)
+        self.deltas = _deltas(deltas, self.delta, len(self.stops))
+        self._limits = [Tally(self._limit_at(stop)) for stop in self.stops]
+        self.thresholds = self._limits[-1].amounts
+        self.epsilons = lemma_11(
+            [self._parts(limit) for limit in self._limits],
+            self.deltas,
+            accountant,
+            limit=self.epsilon,
+        )
+        self._check_budget()
+        self._places = self._positions() if order == "planned" else []
+
+    def _limit_at(self, stop: int) -> tuple[int, ...]:
+        """Count what may run before a stop: its steps, and spares of their costs."""
+        counts = [0] * len(self.kinds)
+        for entry, start in self._starts():
+            counts[self._index[entry.cost]] += max(min(entry.times, stop - start), 0)
+        for entry, start in self._starts():
+            if start < stop:
+                counts[self._index[entry.cost]] += entry.spares
+        return tuple(counts)
+
+    def _starts(self) -> list[tuple[Entry, int]]:
+        ends = itertools.accumulate(entry.times for entry in self.entries)
+        return [
+            (entry, end - entry.times)
+            for entry, end in zip(self.entries, ends, strict=True)
+        ]
+
+    def _parts(self, limit: Tally) -> Parts:
+        pairs = zip(self.kinds, limit.amounts, strict=True)
+        return tuple((cost, count) for cost, count in pairs if count)
+
+    def _check_budget(self) -> None:
+        for stop, epsilon, delta in zip(
+            self.stops, self.epsilons, self.deltas, strict=True
+        ):
+            if epsilon > self.epsilon:
+                share = "" if len(self.stops) == 1 else " (its part of delta)"
+                msg = (
+                    f"the plan needs epsilon {short_up(epsilon)} at delta "
+                    f"{short_up(delta)}{share} for its first {stop} steps and their "
+                    f"spares; the budget has {short_down(self.epsilon)}. Use fewer or "
+                    "noisier steps, fewer spares, or another split of delta."
+                )
+                raise InvalidCost(msg, name="steps", value=stop, high=self.epsilon)
+
+    def _positions(self) -> list[list[int]]:
+        """Return the places of each kind in the plan."""
+        places: list[list[int]] = [[] for _ in self.kinds]
+        for entry, start in self._starts():
+            places[self._index[entry.cost]] += range(start, start + entry.times)
+        return places
+
+    def price(self, cost: Cost, used: Tally | None = None) -> Tally:
+        """Return one execution of the step, or what it is exchanged for.
+
+        What is left decides which executions are taken, never whether they are enough.
+
+        Raises:
+            UnsupportedCost: If the plan does not have the step, nor what dominates it.
+        """
+        if not self.exchange:
+            return self.step_price(cost)
+        taken = exchanged(
+            cost, self.kinds, self.thresholds, (used or self.zero()).amounts
+        )
+        return self.step_price(cost) if taken is None else Tally(taken)
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return one execution of the step.
+
+        Raises:
+            UnsupportedCost: If the plan does not have the step.
+        """
+        index = self._index.get(cost)
+        if index is None:
+            shown = ", ".join(self.components[:_SHOWN])
+            more = ", ..." if len(self.kinds) > _SHOWN else ""
+            next_ = (
+                "Nothing in it is known to be worth this step; a plan with small "
+                "Gaussians has change for most."
+                if self.exchange
+                else "A plan is fixed before its first charge; another step needs "
+                "another budget, or a plan with exchange: true."
+            )
+            msg = f"{cost!r} is not in the plan, which has {shown}{more}. {next_}"
+            raise UnsupportedCost(msg, theorem=self.theorem, mechanism=cost.mechanism)
+        return Tally(tuple(int(i == index) for i in range(len(self.kinds))))
+
+    def admits(self, tally: Tally) -> bool:
+        """Say whether the plan, with its spares, has all executions counted."""
+        return super().admits(tally) and (
+            self.order == "free" or self._is_in_order(tally)
+        )
+
+    def _is_in_order(self, tally: Tally) -> bool:
+        """Say whether some prefix of the plan, with spares, is what was counted."""
+        least, most = 0, self.length
+        for places, ran, limit in zip(
+            self._places, tally.amounts, self.thresholds, strict=True
+        ):
+            needed = ran - (limit - len(places))  # without the spares
+            if needed > 0:
+                least = max(least, places[needed - 1] + 1)
+            if ran < len(places):
+                most = min(most, places[ran])
+        return least <= most
+
+    def used_fraction(self, tally: Tally) -> float:
+        """Return the share of the planned executions that were made, rounded up."""
+        whole = float_up(Fraction(sum(tally.amounts), sum(self.thresholds)))
+        return whole if super().admits(tally) else max(super().used_fraction(tally), 1)
+
+    def spent(self, tally: Tally) -> Fraction:
+        """Return the epsilon of the transcript if the plan ends here.
+
+        It is the epsilon of the cell that the counts fall into, at the whole delta, in
+        the sense of output differential privacy: what a closed plan counts as in an
+        account that composes by Hartmann et al., Thm 7.
+
+        Raises:
+            ValueError: If the counts exceed the plan.
+        """
+        if not any(tally.amounts):
+            return Fraction(0)
+        for limit, epsilon in zip(self._limits, self.epsilons, strict=True):
+            if tally.fits_within(limit):
+                return epsilon
+        msg = f"{tally.amounts} exceed the plan's {self.thresholds}"
+        raise ValueError(msg)
+
+    def named(self, tally: Tally) -> dict[str, str]:
+        """Return the counts by step, as text."""
+        return dict(zip(self.components, (str(n) for n in tally.amounts), strict=True))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the plan, with its stops and their parts of delta."""
+        return {
+            "theorem": self.theorem,
+            "epsilon": number_text(self.epsilon),
+            "delta": number_text(self.delta),
+            "steps": [
+                {"cost": e.cost.describe(), "times": e.times, "spares": e.spares}
+                for e in self.entries
+            ],
+            "stops": list(self.stops),
+            "deltas": [number_text(delta) for delta in self.deltas],
+            "accountant": self.accountant,
+            "order": self.order,
+            "exchange": self.exchange,
+        }
+
+
+def _entries(steps: object) -> tuple[Entry, ...]:
+    if isinstance(steps, str | bytes | Mapping) or not isinstance(steps, Sequence):
+        msg = f"steps must be a list of costs, got {type(steps).__name__}"
+        raise InvalidCost(msg, name="steps", value=str(steps)[:60])
+    if not 1 <= len(steps) <= _MOST_KINDS:
+        msg = f"a plan has 1 to {_MOST_KINDS} lines of steps, got {len(steps)}"
+        raise InvalidCost(msg, name="steps", value=len(steps), high=_MOST_KINDS)
+    return tuple(_entry(step) for step in steps)
+
+
+def _entry(step: object) -> Entry:
+    if isinstance(step, Cost):
+        return Entry(step)
+    if not isinstance(step, Mapping):
+        msg = f"a step of a plan is a cost or a mapping, got {step!r}"
+        raise InvalidCost(msg, name="steps", value=str(step)[:60])
+    if "cost" not in step or "mechanism" in step:
+        return Entry(cost_from_description(_as_text(step)))
+    unknown = set(step) - {"cost", "times", "spares"}
+    if unknown:
+        msg = f"a step of a plan takes cost, times and spares, not {sorted(unknown)}"
+        raise InvalidCost(msg, name="steps", value=str(sorted(unknown)))
+    cost = step["cost"]
+    return Entry(
+        cost if isinstance(cost, Cost) else cost_from_description(_as_text(cost)),
+        whole_number(step.get("times", 1), name="times", low=1, high=_MOST_STEPS),
+        whole_number(step.get("spares", 0), name="spares", low=0, high=_MOST_STEPS),
+    )
+
+
+def _as_text(value: Any) -> Any:
+    """Write the numbers of a description that YAML has read as text."""
+    if isinstance(value, Mapping):
+        return {name: _as_text(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_text(part) for part in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    return number_text(exact(value, name="a number of the plan"))
+
+
+def _exchange(exchange: object, order: str) -> bool:
+    if not isinstance(exchange, bool) or (exchange and order == "planned"):
+        msg = (
+            "exchange is true or false, and goes with order: free; got "
+            f"{exchange!r} with order: {order}"
+        )
+        raise InvalidCost(msg, name="exchange", value=str(exchange))
+    return exchange
+
+
+def _stops(stops: object, length: int) -> tuple[int, ...]:
+    if stops is None:
+        return (length,)
+    if isinstance(stops, str | bytes) or not isinstance(stops, Sequence):
+        msg = f"stops must be a list of whole numbers, got {stops!r}"
+        raise InvalidCost(msg, name="stops", value=str(stops)[:60])
+    numbers = [whole_number(n, name="a stop", low=1, high=length) for n in stops]
+    if len(numbers) > _MOST_STOPS or sorted(set(numbers)) != numbers:
+        msg = f"stops must be at most {_MOST_STOPS} rising numbers, got {numbers[:8]}"
+        raise InvalidCost(msg, name="stops", value=str(numbers[:8]))
+    return tuple(sorted({*numbers, length}))
+
+
+def _deltas(deltas: object, delta: Fraction, stops: int) -> tuple[Fraction, ...]:
+    if deltas is None:
+        return (exact_delta(delta / stops, name="delta of a stop"),) * stops
+    if isinstance(deltas, str | bytes) or not isinstance(deltas, Sequence):
+        msg = f"deltas must be a list of numbers, got {deltas!r}"
+        raise InvalidCost(msg, name="deltas", value=str(deltas)[:60])
+    shares = tuple(exact_delta(read_number(share), name="deltas") for share in deltas)
+    total = sum(shares, Fraction(0))
+    if len(shares) != stops or total > delta:
+        msg = (
+            f"{stops} stops (the plan's end is one) need as many deltas with a sum of "
+            f"at most {short_down(delta)}, got {len(shares)} with {short_up(total)}"
+        )
+        raise InvalidCost(msg, name="deltas", value=len(shares), high=delta)
+    return shares

@@ -1,0 +1,397 @@
+"""Stopping a fixed sequence early: Lemma 11 and Theorem 15 of Hartmann et al.
+
+The steps M_1, M_2, ... and the stops k_1 < ... < k_t at which the sequence may end are
+fixed in advance; whether it ends there may depend on everything released so far. The
+output's length is then a cell of an ODP partition, and each cell has an epsilon of its
+own. Because the parameters are fixed, every composition theorem is legal here, optimal
+ones included.
+
+`composed_epsilon` is the composition theorem (an "accountant"), `lemma_11` splits delta
+over the stops, `theorem_15` is the exact delta of given epsilons, and `best_epsilons`
+spends exactly delta on it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import ApproxDP
+from dpflow.accounting.curves.prices import approx_dp, renyi
+from dpflow.accounting.fixed.optimal import (
+    FixedSequence,
+    Parts,
+    fixed_epsilon,
+    without_substeps,
+)
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import bound_above, float_up, short_up, to_real
+
+Array = NDArray[np.float64]
+
+#: How the sub-steps up to a stop are composed.
+ACCOUNTANTS = ("basic", "kov", "pld", "renyi", "gaussian")
+
+#: Nodes of Theorem 15's tree after equal losses are merged.
+MOST_NODES = 300_000
+
+_UNIT = 2.0**-53
+_ORDERS = tuple(1 + Fraction(2) ** k for k in range(-6, 12)) + tuple(
+    1 + 3 * Fraction(2) ** k for k in range(-6, 11)
+)
+_BISECTIONS, _FINEST = 30, Fraction(1, 10**4)
+_NEAR = Fraction(1, 1000)  # more than the grid of exponential mechanisms loses
+
+
+def composed_epsilon(
+    parts: Parts, delta: Fraction, accountant: str, *, limit: Fraction | None = None
+) -> Fraction:
+    """Return an epsilon of a fixed sequence at delta, by one composition theorem.
+
+    Source: basic: Dwork, Lei 2009. kov: `optimal.fixed_epsilon`, every step taken as
+    (epsilon, delta)-DP. gaussian: the same function for Gaussians, which is exact. pld:
+    exact where `optimal` is, else `loss_distribution.grid_epsilon`, and no more than
+    basic. renyi: the best of some orders with the conversion of Canonne, Kamath,
+    Steinke 2020 Prop. 12, legal for a fixed sequence because every order's bound holds.
+
+    Assumes: the costs are fixed in advance; mechanisms and order may adapt.
+
+    Rounding: up.
+
+    Checked by: tests/accounting/fixed/test_stops.py.
+
+    Args:
+        parts: The costs and how often each runs.
+        delta: The delta.
+        accountant: One of `ACCOUNTANTS`.
+        limit: An epsilon that matters. A result of pld just above it is looked at
+            again on a finer grid, which may take several seconds.
+
+    Raises:
+        UnsupportedCost: If the accountant has no price for a step.
+        ConfigurationError: If dp-accounting is needed and not installed.
+        InvalidCost: If delta does not cover the steps.
+    """
+    if not parts:
+        return Fraction(0)
+    # Without a delta nothing improves on the sum.
+    compose = _ACCOUNTANTS[accountant] if delta else _basic
+    parts = without_substeps(parts)
+    found = compose(parts, delta)
+    if compose is _pld and limit and limit < found <= limit * (1 + _NEAR):
+        return min(found, _pld_closely(parts, delta, found))
+    return found
+
+
+def _basic(parts: Parts, delta: Fraction) -> Fraction:
+    pairs = [(approx_dp(cost), count) for cost, count in parts]
+    lost = sum(((pair[1] * count) for pair, count in pairs), Fraction(0))
+    if lost > delta:
+        msg = (
+            f"the deltas of the steps sum to {short_up(lost)}, above "
+            f"{short_up(delta)}; give more delta or use fewer steps."
+        )
+        raise InvalidCost(msg, name="delta", value=delta, low=lost)
+    return sum(((pair[0] * count) for pair, count in pairs), Fraction(0))
+
+
+def _kov(parts: Parts, delta: Fraction) -> Fraction:
+    for cost, _ in parts:
+        approx_dp(cost)  # refuses a Gaussian, which has no epsilon of its own
+    return fixed_epsilon(parts, delta)
+
+
+def _gaussian(parts: Parts, delta: Fraction) -> Fraction:
+    for cost, _ in parts:
+        if not isinstance(cost, Gaussian):
+            msg = f"{cost!r} is no Gaussian; use the accountant kov, pld or renyi."
+            raise UnsupportedCost(
+                msg, theorem="accountant gaussian", mechanism=cost.mechanism
+            )
+    return fixed_epsilon(parts, delta)
+
+
+def _pld(parts: Parts, delta: Fraction) -> Fraction:
+    # Needs scipy, which takes long to import.
+    from dpflow.accounting.fixed.loss_distribution import grid_epsilon, needs_grid  # noqa: PLC0415
+
+    plain = tuple((cost, n) for cost, n in parts if not needs_grid(cost))
+    if len(plain) == len(parts) and FixedSequence.of(parts).is_small:
+        return fixed_epsilon(parts, delta)
+    found = grid_epsilon(parts, delta)
+    try:
+        # What a grid adds must not refuse a few pure steps whose sum is the budget.
+        return min(found, _basic(parts, delta))
+    except (UnsupportedCost, InvalidCost):
+        return found
+
+
+def _pld_closely(parts: Parts, delta: Fraction, found: Fraction) -> Fraction:
+    """Return what a finer grid finds, where there is one."""
+    from dpflow.accounting.fixed.loss_distribution import grid_epsilon, has_range  # noqa: PLC0415
+
+    if any(has_range(cost) for cost, _ in parts):
+        return grid_epsilon(parts, delta, close=True)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _renyi(parts: Parts, delta: Fraction) -> Fraction:
+    def epsilon(order: Fraction) -> Fraction:
+        loss = sum((renyi(cost, order) * count for cost, count in parts), Fraction(0))
+
+        def value(mp: Any) -> Any:
+            alpha = to_real(mp, order)
+            rest = mp.log(to_real(mp, delta)) + mp.log(alpha)
+            return to_real(mp, loss) + mp.log1p(-1 / alpha) - rest / (alpha - 1)
+
+        return bound_above(value)
+
+    return max(min(epsilon(order) for order in _ORDERS), Fraction(0))
+
+
+_ACCOUNTANTS: dict[str, Callable[[Parts, Fraction], Fraction]] = {
+    "basic": _basic,
+    "kov": _kov,
+    "pld": _pld,
+    "renyi": _renyi,
+    "gaussian": _gaussian,
+}
+
+
+def lemma_11(
+    prefixes: Sequence[Parts],
+    deltas: Sequence[Fraction],
+    accountant: str,
+    *,
+    limit: Fraction | None = None,
+) -> tuple[Fraction, ...]:
+    """Return the epsilon of each stop; the delta of the whole is the sum of `deltas`.
+
+    Source: Hartmann, Bindschaedler, Bentkamp, West 2022, Lemma 11: outputs that end at
+    stop i are (E_i, delta_i)-subset DP because the steps up to there are, and subset
+    guarantees over a partition add up (Lemma 6). Proof:
+    docs/derivations/output.md#early-stopping.
+
+    Assumes: steps and stops are fixed in advance; whether to stop is a function of
+    released outputs. An end between two stops counts as the later one.
+
+    Rounding: up.
+
+    Checked by: tests/accounting/fixed/test_stops.py, tests/adversaries.
+
+    Args:
+        prefixes: The steps up to each stop.
+        deltas: The part of delta for each stop, fixed in advance.
+        accountant: One of `ACCOUNTANTS`.
+        limit: As for `composed_epsilon`.
+
+    Raises:
+        UnsupportedCost: If the accountant has no price for a step.
+        InvalidCost: If a stop's delta does not cover its steps.
+    """
+    return tuple(
+        composed_epsilon(parts, delta, accountant, limit=limit)
+        for parts, delta in zip(prefixes, deltas, strict=True)
+    )
+
+
+def theorem_15(
+    steps: Sequence[tuple[Fraction, Fraction]],
+    stops: Sequence[int],
+    epsilons: Sequence[Fraction],
+) -> Fraction:
+    """Return the smallest delta for given epsilons of the stops, rounded up.
+
+    Source: Hartmann et al., Theorem 15, by the recursion of
+    docs/derivations/output.md#optimal-delta-of-stops: in the tree of randomized
+    responses, a node of probability P under one dataset and Q
+    under the other contributes max(P - e^E Q if it is a stop, what its children
+    contribute). Divided by P, a node is known by its depth and its loss log(P / Q), so
+    the tree has few nodes where epsilons repeat: O(k^2) if all are equal.
+
+    Assumes: steps[j] is the (epsilon, delta)-DP of step j, for any mechanism, chosen
+    adaptively; steps, stops and epsilons are fixed in advance. Attained by randomized
+    response.
+
+    Rounding: up, by at most 1e-11 relative for 10,000 steps: rooms below a loss are
+    exact, and everything after them is products and sums of non-negative terms.
+
+    Checked by: tests/accounting/fixed/test_stops.py, tests/adversaries.
+
+    Raises:
+        InvalidCost: If the tree has more than `MOST_NODES` different nodes.
+    """
+    last = _checked_stops(stops, epsilons, len(steps))
+    steps = steps[:last]
+    if len({epsilon for epsilon, _ in steps}) == 1:
+        value = _equal_steps(steps, dict(zip(stops, epsilons, strict=True)))
+    else:
+        value = _any_steps(steps, dict(zip(stops, epsilons, strict=True)))
+    raised = Fraction(value) * (1 + Fraction(8 * last + 64, 2**53))
+    return min(raised + Fraction(1, 10**300), Fraction(1))
+
+
+def _checked_stops(
+    stops: Sequence[int], epsilons: Sequence[Fraction], steps: int
+) -> int:
+    rising = all(a < b for a, b in itertools.pairwise(stops))
+    if not stops or stops[0] < 1 or not rising or stops[-1] > steps:
+        msg = f"stops must rise within 1..{steps}, got {list(stops)}"
+        raise InvalidCost(msg, name="stops", value=list(stops))
+    if len(stops) != len(epsilons):
+        msg = f"{len(stops)} stops need as many epsilons, got {len(epsilons)}"
+        raise InvalidCost(msg, name="epsilons", value=len(epsilons))
+    return stops[-1]
+
+
+def _odds(epsilon: Fraction) -> tuple[float, float]:
+    """Return the probabilities of top and bottom, rounded up."""
+    top = bound_above(lambda mp: 1 / (1 + mp.exp(-to_real(mp, epsilon))))
+    bottom = bound_above(lambda mp: 1 / (1 + mp.exp(to_real(mp, epsilon))))
+    return float_up(top), float_up(bottom)
+
+
+def _equal_steps(
+    steps: Sequence[tuple[Fraction, Fraction]], at: dict[int, Fraction]
+) -> float:
+    """Return the recursion's value where nodes are (depth, number of tops)."""
+    epsilon, (top, bottom) = steps[0][0], _odds(steps[0][0])
+    value: Array = np.zeros(0)
+    for depth in range(len(steps), -1, -1):
+        if depth < len(steps):
+            revealed = float_up(steps[depth][1])
+            hidden = float_up(1 - steps[depth][1])
+            # Children with one top more, and with one bottom more.
+            value = revealed + hidden * (top * value[1:] + bottom * value[:-1])
+        if depth in at:
+            tops = range(-depth, depth + 1, 2)
+            stopped = _payoffs(n * epsilon - at[depth] for n in tops)
+            value = np.maximum(value, stopped) if value.size else stopped
+    return float(value[0])
+
+
+def _payoffs(rooms: Iterable[Fraction]) -> Array:
+    """Return 1 - e^-room where positive, rounded up."""
+    sizes = np.array([float_up(room) if room > 0 else 0.0 for room in rooms])
+    return np.asarray(np.minimum(-np.expm1(-sizes) * (1 + 16 * _UNIT), 1.0))
+
+
+def _any_steps(
+    steps: Sequence[tuple[Fraction, Fraction]], at: dict[int, Fraction]
+) -> float:
+    """Return the recursion's value where nodes are (depth, loss)."""
+    whole = math.lcm(*(epsilon.denominator for epsilon, _ in steps))
+    sizes = [int(epsilon * whole) for epsilon, _ in steps]
+    levels: list[list[int]] = [[0]]
+    for size in sizes:
+        grown = {loss + s for loss in levels[-1] for s in (size, -size)}
+        levels.append(sorted(grown))
+        if sum(map(len, levels)) > MOST_NODES:
+            msg = (
+                f"the steps have too many different losses for Theorem 15 (more than "
+                f"{MOST_NODES}); use equal epsilons, or Lemma 11 with kov or pld."
+            )
+            raise InvalidCost(msg, name="steps", value=len(steps), high=MOST_NODES)
+    value: dict[int, float] = {}
+    for depth in range(len(steps), -1, -1):
+        level = levels[depth]
+        if depth < len(steps):
+            revealed = float_up(steps[depth][1])
+            hidden = float_up(1 - steps[depth][1])
+            (top, bottom), size = _odds(steps[depth][0]), sizes[depth]
+            value = {
+                loss: revealed
+                + hidden * (top * value[loss + size] + bottom * value[loss - size])
+                for loss in level
+            }
+        if depth in at:
+            stopped = _payoffs(Fraction(loss, whole) - at[depth] for loss in level)
+            value = {
+                loss: max(value.get(loss, 0.0), float(payoff))
+                for loss, payoff in zip(level, stopped, strict=True)
+            }
+    return value[0]
+
+
+@lru_cache(maxsize=1024)
+def best_epsilons(
+    steps: tuple[tuple[Fraction, Fraction], ...],
+    stops: tuple[int, ...],
+    deltas: tuple[Fraction, ...],
+) -> tuple[Fraction, ...]:
+    """Return epsilons of the stops whose Theorem 15 delta is at most the sum of deltas.
+
+    Lemma 11 with KOV spends less than the sum of its deltas, for it counts sequences
+    twice that cannot both occur. So all deltas are multiplied by the largest factor for
+    which Theorem 15 still certifies the sum.
+
+    Source: Hartmann et al., Theorem 15, solved for E along the family E_i = KOV(k_i,
+    factor * delta_i).
+
+    Assumes: as `theorem_15`.
+
+    Rounding: up; the certificate is `theorem_15`, rounded up. Never above Lemma 11.
+
+    Checked by: tests/accounting/fixed/test_stops.py.
+    """
+    budget = sum(deltas, Fraction(0))
+
+    def at(factor: Fraction) -> tuple[Fraction, ...]:
+        return tuple(
+            fixed_epsilon(_prefix(steps, stop), delta * factor)
+            for stop, delta in zip(stops, deltas, strict=True)
+        )
+
+    low, high = Fraction(1), min(budget, Fraction(999, 1000)) / max(deltas)
+    best = at(low)
+    if len(stops) == 1 or high <= low:
+        return best
+    for _ in range(_BISECTIONS):
+        # No finer: the factor moves epsilon by its logarithm only.
+        if high - low <= low * _FINEST:
+            break
+        middle = Fraction(float((low + high) / 2))
+        found = at(middle)
+        if theorem_15(steps, stops, found) <= budget:
+            low, best = middle, found
+        else:
+            high = middle
+    return best
+
+
+def _prefix(steps: Sequence[tuple[Fraction, Fraction]], stop: int) -> Parts:
+    counts: Counter[Cost] = Counter(
+        ApproxDP(epsilon=epsilon, delta=delta) for epsilon, delta in steps[:stop]
+    )
+    return tuple(counts.items())
+
+
+@lru_cache(maxsize=1024)
+def stop_epsilons(cost: EarlyStopping) -> tuple[Fraction, ...]:
+    """Return the epsilon of each stop by the accountant of a cost, rounded up."""
+    if cost.accountant == "optimal":
+        steps = (approx_dp(cost.step),) * cost.stops[-1]
+        return best_epsilons(steps, cost.stops, cost.deltas)
+    if cost.accountant == "basic":
+        return tuple(stop * approx_dp(cost.step)[0] for stop in cost.stops)
+    prefixes = [((cost.step, stop),) for stop in cost.stops]
+    return lemma_11(prefixes, cost.deltas, cost.accountant)
+
+
+def stop_delta(cost: EarlyStopping) -> Fraction:
+    """Return the delta that is spent whatever the stop."""
+    if cost.accountant == "basic":
+        return cost.stops[-1] * approx_dp(cost.step)[1]
+    return cost.delta

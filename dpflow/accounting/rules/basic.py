@@ -1,0 +1,109 @@
+"""Basic composition: epsilons add up, deltas add up."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.curves.notions import probabilistic_dp
+from dpflow.accounting.curves.prices import approx_dp
+from dpflow.accounting.rules.rule import Odometer, ThresholdFilter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.rounding import (
+    Number,
+    exact_delta,
+    exact_epsilon,
+    float_up,
+    from_units,
+    number_text,
+    units_down,
+    units_up,
+)
+
+
+class BasicFilter(ThresholdFilter):
+    """Admit while the epsilons sum to at most epsilon and the deltas to at most delta.
+
+    Source: Rogers, Roth, Ullman, Vadhan 2016 (arXiv 1605.08294v1) Thm 3.6, with
+    delta_g in place of a misprint: docs/derivations/composition.md#basic-filter.
+
+    Assumes: each step is (epsilon_i, delta_i)-DP given the outputs before it; costs
+    may be chosen adaptively.
+
+    Rounding: thresholds down to units of 1e-36, prices up; decimals are exact.
+
+    Checked by: tests/accounting/rules/test_basic.py.
+
+    Args:
+        epsilon: Budget, positive.
+        delta: Budget, in [0, 1).
+    """
+
+    theorem = "basic"
+    components = ("epsilon", "delta")
+
+    def __init__(self, *, epsilon: Number, delta: Number = 0) -> None:
+        self.epsilon: Fraction = exact_epsilon(epsilon)
+        self.delta: Fraction = exact_delta(delta)
+        self.thresholds = (units_down(self.epsilon), units_down(self.delta))
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return (epsilon, delta) of the step."""
+        epsilon, delta = approx_dp(cost)
+        return Tally((units_up(epsilon), units_up(delta)))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the filter was made from."""
+        return {
+            "theorem": self.theorem,
+            "epsilon": number_text(self.epsilon),
+            "delta": number_text(self.delta),
+        }
+
+
+class BasicOdometer(Odometer):
+    """Read the sum of the epsilons; undefined once the deltas exceed delta.
+
+    Source: Rogers, Roth, Ullman, Vadhan 2016 (arXiv 1605.08294v1) Thm 3.6, at
+    delta_g = 0: without deltas the bound holds on every path. Proof:
+    docs/derivations/composition.md#basic-odometer.
+
+    Assumes: the loss of each step exceeds epsilon_i with probability at most delta_i,
+    given the outputs before it. That is probabilistic DP; (epsilon, delta)-DP is not
+    enough. One-sided; two-sided where no step has a delta.
+
+    Rounding: prices and readings up; decimals are exact.
+
+    Checked by: tests/accounting/rules/test_time_uniform.py, tests/adversaries.
+
+    Args:
+        delta: Probability with which the bound may fail, in [0, 1): all of it is for
+            the deltas of steps. Zero for steps without.
+        halt_at_epsilon: Accepted as by all odometers; there is nothing to tune.
+    """
+
+    theorem = "basic"
+    components = ("epsilon", "delta", "uncovered")
+
+    def __init__(self, *, delta: Number, halt_at_epsilon: Number | None = None) -> None:
+        if halt_at_epsilon is not None:
+            exact_epsilon(halt_at_epsilon, name="halt_at_epsilon")
+        self.delta: Fraction = exact_delta(delta)
+        self._room = units_down(self.delta)
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return (epsilon, delta) of the step."""
+        epsilon, delta = probabilistic_dp(cost)
+        return Tally((units_up(epsilon), units_up(delta), 0))
+
+    def read(self, tally: Tally) -> float:
+        """Return the bound on the loss so far."""
+        epsilon, spent, uncovered = tally.amounts
+        if uncovered or spent > self._room:
+            return float("inf")
+        return float_up(from_units(epsilon))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the number that the odometer was made from."""
+        return {"theorem": self.theorem, "delta": number_text(self.delta)}

@@ -1,0 +1,106 @@
+"""Concentrated differential privacy: rhos add up, with a tight conversion."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.curves.conversions import concentrated_budget
+from dpflow.accounting.curves.prices import approx_zcdp
+from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import (
+    Number,
+    exact_delta,
+    exact_epsilon,
+    number_text,
+    units_down,
+    units_up,
+)
+
+CONVERSIONS = ("tight", "classic")
+
+
+class ConcentratedFilter(ThresholdFilter):
+    """Admit while the rhos fit the rho that (epsilon, delta_loss) allows.
+
+    Source: Whitehouse, Ramdas, Rogers, Wu 2023 (arXiv 2203.05481v3) Thm 1, for
+    approximate zCDP; conversions as in `conversions.concentrated_budget`. Proof:
+    docs/derivations/composition.md#concentrated-filter.
+
+    Assumes: each step is delta_i-approximately rho_i-zCDP given the outputs before
+    it; the split of delta is fixed in advance.
+
+    Rounding: thresholds down to units of 1e-36, prices up.
+
+    Checked by: tests/accounting/rules/test_concentrated.py.
+
+    Args:
+        epsilon: Budget, positive.
+        delta: Budget, in (0, 1).
+        delta_loss: The part of delta for the conversion; the rest is for the deltas
+            of steps. Default: all of it.
+        conversion: "tight" (default) or "classic".
+    """
+
+    theorem = "concentrated"
+    components = ("rho", "delta")
+
+    def __init__(
+        self,
+        *,
+        epsilon: Number,
+        delta: Number,
+        delta_loss: Number | None = None,
+        conversion: str = "tight",
+    ) -> None:
+        self.epsilon: Fraction = exact_epsilon(epsilon)
+        self.delta: Fraction = exact_delta(delta, zero=False)
+        loss = self.delta if delta_loss is None else delta_loss
+        self.delta_loss: Fraction = exact_delta(loss, name="delta_loss", zero=False)
+        if self.delta_loss > self.delta:
+            msg = (
+                f"delta_loss {number_text(self.delta_loss)} exceeds the budget's "
+                f"delta {number_text(self.delta)}; give at most that."
+            )
+            raise InvalidCost(msg, name="delta_loss", high=self.delta)
+        self.conversion = one_of("conversion", conversion, CONVERSIONS)
+        rho = concentrated_budget(
+            self.epsilon, self.delta_loss, tight=conversion == "tight"
+        )
+        self.thresholds = (units_down(rho), units_down(self.delta - self.delta_loss))
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return (rho, delta) of the step."""
+        rho, delta = approx_zcdp(cost)
+        if delta and self.delta_loss == self.delta:
+            msg = (
+                f"{cost!r} has a delta of its own, but this filter keeps none for its "
+                "steps: set delta_loss below the budget's delta."
+            )
+            raise UnsupportedCost(msg, theorem=self.theorem, mechanism=cost.mechanism)
+        return Tally((units_up(rho), units_up(delta)))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the filter was made from, derived ones included."""
+        return {
+            "theorem": self.theorem,
+            "epsilon": number_text(self.epsilon),
+            "delta": number_text(self.delta),
+            "delta_loss": number_text(self.delta_loss),
+            "conversion": self.conversion,
+        }
+
+
+def one_of(name: str, value: object, choices: tuple[str, ...]) -> str:
+    """Check an option that takes one of a few words.
+
+    Raises:
+        InvalidCost: If the value is none of them.
+    """
+    if not isinstance(value, str) or value not in choices:
+        msg = f"{name} must be one of {', '.join(choices)}, got {value!r}"
+        raise InvalidCost(msg, name=name, value=value)
+    return value

@@ -1,0 +1,60 @@
+"""Gaussian differential privacy: squared mus add up, exactly for Gaussians."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.curves.conversions import gaussian_budget
+from dpflow.accounting.curves.prices import gdp_mu_squared
+from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.rounding import (
+    Number,
+    exact_delta,
+    exact_epsilon,
+    number_text,
+    units_down,
+    units_up,
+)
+
+
+class GaussianFilter(ThresholdFilter):
+    """Admit while the squared mus fit the mu**2 that (epsilon, delta) allows.
+
+    Source: Smith, Thakurta 2022 (arXiv 2210.17520); proof:
+    docs/derivations/composition.md#gaussian-filter. No loss against composition of a
+    fixed sequence of Gaussians.
+
+    Assumes: each step is mu_i-GDP given the outputs before it. Not for subsampled
+    Gaussians (the CLT value is optimistic) and not for steps with a delta.
+
+    Rounding: the threshold down to units of 1e-36, prices up.
+
+    Checked by: tests/accounting/rules/test_gaussian.py.
+
+    Args:
+        epsilon: Budget, positive.
+        delta: Budget, in (0, 1).
+    """
+
+    theorem = "gaussian"
+    components = ("mu_squared",)
+
+    def __init__(self, *, epsilon: Number, delta: Number) -> None:
+        self.epsilon: Fraction = exact_epsilon(epsilon)
+        self.delta: Fraction = exact_delta(delta, zero=False)
+        self.thresholds = (units_down(gaussian_budget(self.epsilon, self.delta)),)
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return mu**2 of the step."""
+        return Tally((units_up(gdp_mu_squared(cost)),))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the filter was made from."""
+        return {
+            "theorem": self.theorem,
+            "epsilon": number_text(self.epsilon),
+            "delta": number_text(self.delta),
+        }

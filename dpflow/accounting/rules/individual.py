@@ -1,0 +1,371 @@
+"""Individual accounting: every person has a running sum and a budget of their own.
+
+What the ledger sees is public: the bound (order, B) that no person may exceed, reserved
+in full, once. The sums per person are private data and live in `dpflow.people`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.curves.conversions import gaussian_budget, renyi_epsilon_allowed
+from dpflow.accounting.curves.prices import (
+    approx_zcdp,
+    gdp_mu_squared,
+    refuse,
+    renyi,
+    renyi_divergence,
+)
+from dpflow.accounting.rules.concentrated import one_of
+from dpflow.accounting.rules.renyi import (
+    best_order,
+    exact_order,
+    idle_reading,
+    tuned_order,
+)
+from dpflow.accounting.rules.rule import Odometer, ThresholdFilter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import (
+    RHO_HIGH,
+    RHO_LOW,
+    Number,
+    exact,
+    exact_delta,
+    exact_epsilon,
+    float_up,
+    from_units,
+    number_from_text,
+    number_text,
+    units_down,
+    units_up,
+)
+
+MEASURES = ("renyi", "gaussian")
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class IndividualBound(Cost):
+    """Any number of steps in which no person's own costs sum to more than a bound.
+
+    This is what a ledger reserves before the first of these steps: in full and once,
+    for who has how much left is private. The steps themselves then ask the people's
+    tallies (`dpflow.people`), not the ledger.
+
+    Args:
+        measure: "renyi" (divergences of one order add up) or "gaussian" (squared mus).
+        bound: What no person may exceed, in that measure; positive.
+        order: The order, above 1; for the Renyi measure only.
+
+    Raises:
+        InvalidCost: If a number is out of range or the order is missing or too much.
+    """
+
+    #: A replaced person is two people here: one removed, another added.
+    relations: ClassVar[tuple[str, ...]] = ("add-or-remove",)
+
+    measure: str
+    bound: Fraction
+    order: Fraction | None
+
+    def __init__(
+        self, *, measure: str, bound: Number, order: Number | None = None
+    ) -> None:
+        values = {
+            "measure": one_of("measure", measure, MEASURES),
+            "bound": exact(bound, name="bound", low=RHO_LOW, high=RHO_HIGH),
+            "order": _order_of(measure, order),
+        }
+        if measure == "renyi" and order is None:
+            msg = "a bound in the renyi measure needs order="
+            raise InvalidCost(msg, name="order", value=None)
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the bound as JSON-able data."""
+        order = {} if self.order is None else {"order": number_text(self.order)}
+        return {
+            "mechanism": self.mechanism,
+            "measure": self.measure,
+            **order,
+            "bound": number_text(self.bound),
+        }
+
+    @classmethod
+    def from_description(cls, numbers: Mapping[str, Any]) -> IndividualBound:
+        """Build the bound from what `describe` wrote, without `mechanism`."""
+        values = dict(numbers)
+        measure = values.pop("measure")
+        return cls(
+            measure=measure,
+            **{name: number_from_text(text) for name, text in values.items()},
+        )
+
+    def noisier(self, factor: Fraction) -> IndividualBound:
+        """Return the bound under which steps need `factor` times the noise."""
+        return IndividualBound(
+            measure=self.measure, order=self.order, bound=self.bound / factor**2
+        )
+
+
+def _order_of(measure: str, order: Number | None) -> Fraction | None:
+    if order is None:
+        return None
+    if measure != "renyi":
+        msg = f"the {measure} measure has no order, got order={order!r}; leave it out"
+        raise InvalidCost(msg, name="order", value=repr(order))
+    return exact_order(order)
+
+
+# Renyi divergence grows with the order, so a bound at one order covers those below;
+# mu-GDP says everything at every order (Dong, Roth, Su 2022, Cor. B.6).
+@renyi_divergence.register
+def _(cost: IndividualBound, order: Fraction) -> Fraction:
+    if cost.order is None:
+        return order * cost.bound / 2
+    if order > cost.order:
+        hint = f"It bounds orders up to {number_text(cost.order)} only."
+        raise refuse(cost, f"Renyi DP of order {float(order):g}", hint)
+    return cost.bound
+
+
+@gdp_mu_squared.register
+def _(cost: IndividualBound) -> Fraction:
+    if cost.order is not None:
+        raise refuse(cost, "Gaussian DP", "Open it with measure: gaussian.")
+    return cost.bound
+
+
+@approx_zcdp.register
+def _(cost: IndividualBound) -> tuple[Fraction, Fraction]:
+    if cost.order is not None:
+        raise refuse(cost, "zCDP", "Open it with measure: gaussian.")
+    return cost.bound / 2, Fraction(0)
+
+
+class IndividualFilter(ThresholdFilter):
+    """Admit while no person can exceed B, where (order, B) or mu**2 = B is public.
+
+    The first step opens the people's tallies with `opening()`, whose price is B: the
+    ledger reserves it in full. Afterwards each step charges each person their own cost
+    and leaves out whoever it does not fit (`dpflow.people.PrivateTally`); none of
+    that changes the public tally, and nothing of it is ever given back. A step that is
+    charged here directly costs everybody its worst case.
+
+    Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Thm 2.1, Alg. 1 and Thm 2.2;
+    gaussian: Koskela, Tobaben, Honkela 2022 (arXiv 2209.15596). Proof:
+    docs/derivations/individual.md#individual-filter. With direct steps mixed in, every
+    person's costs still sum to at most B on every path, which is all that Thm 2.1 asks.
+
+    Assumes: neighbours add or remove one person's record (or null it), not replace it;
+    a person's cost depends on their own record and on outputs released before, on
+    nothing else; whoever is left out is left out before the step runs; who that is,
+    and how many, is never released.
+
+    Rounding: the threshold down to units of 1e-36, prices up.
+
+    Checked by: tests/accounting/rules/test_individual.py,
+    tests/adversaries/test_individual_filter.py.
+
+    Args:
+        epsilon: Budget, positive.
+        delta: Budget, in (0, 1).
+        measure: "renyi" (default) or "gaussian".
+        order: The one order, above 1. Default: the order at which (epsilon, delta)
+            allows most Gaussian steps.
+    """
+
+    theorem = "individual"
+    # A replaced person is two people here: one removed, another added.
+    relations = ("add-or-remove",)
+    settlements = frozenset({"full"})
+
+    def __init__(
+        self,
+        *,
+        epsilon: Number,
+        delta: Number,
+        measure: str = "renyi",
+        order: Number | None = None,
+    ) -> None:
+        self.epsilon: Fraction = exact_epsilon(epsilon)
+        self.delta: Fraction = exact_delta(delta, zero=False)
+        self.measure = one_of("measure", measure, MEASURES)
+        self.order = _order_of(self.measure, order)
+        if self.measure == "gaussian":
+            self.components = ("mu_squared",)
+            allowed = gaussian_budget(self.epsilon, self.delta)
+        else:
+            self.components = ("renyi",)
+            if self.order is None:
+                self.order = best_order(self.epsilon, self.delta)
+            allowed = renyi_epsilon_allowed(self.epsilon, self.delta, self.order)
+        if allowed < RHO_LOW:
+            msg = (
+                f"epsilon {number_text(self.epsilon)} with delta "
+                f"{number_text(self.delta)} allows nothing in the renyi measure"
+                f"{'' if order is None else f' at order {order}'}; leave the order "
+                "out, use measure: gaussian, or raise epsilon."
+            )
+            raise InvalidCost(msg, name="order", value=str(order))
+        self.thresholds = (units_down(allowed),)
+
+    @property
+    def bound(self) -> Fraction:
+        """The B that the budget allows."""
+        return from_units(self.thresholds[0])
+
+    def opening(self, bound: Number | None = None) -> IndividualBound:
+        """Return what to reserve before the first individual step.
+
+        Args:
+            bound: What no person may exceed. Default: all of the budget.
+        """
+        return IndividualBound(
+            measure=self.measure,
+            order=self.order,
+            bound=self.bound if bound is None else bound,
+        )
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return the worst case of the step over all people."""
+        return Tally((_amount(cost, self.order),))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the filter was made from, derived or given."""
+        order = {} if self.order is None else {"order": number_text(self.order)}
+        return {
+            "theorem": self.theorem,
+            "epsilon": number_text(self.epsilon),
+            "delta": number_text(self.delta),
+            "measure": self.measure,
+            **order,
+        }
+
+
+def _amount(cost: Cost, order: Fraction | None) -> int:
+    worst = gdp_mu_squared(cost) if order is None else renyi(cost, order)
+    return units_up(worst)
+
+
+class IndividualOdometer(Odometer):
+    """Read R + log(1 / delta) / (order - 1), for everybody or for one person.
+
+    With the public tally, R is the worst case over people. With one person's private
+    sum (`PrivateTally.own_reading`), it bounds that person's own loss and may be told
+    to them and to nobody else.
+
+    Source: docs/derivations/individual.md#individual-odometer, Ville's inequality for
+    the supermartingale exp((order - 1)(L - R)) of one person's add-or-remove pair,
+    where R sums that person's costs. In the gaussian measure R = order * sum of mu**2
+    / 2.
+
+    Assumes: a person's cost depends on their own record and on outputs released
+    before; the order is fixed in advance. One-sided: halve delta for |L|. The bound
+    holds at every stopping time for each person by themself, not for all people at
+    once.
+
+    Rounding: prices and readings up.
+
+    Checked by: tests/accounting/rules/test_individual.py,
+    tests/adversaries/test_individual_odometer.py.
+
+    Args:
+        delta: Probability with which the bound may fail, in (0, 1).
+        measure: "renyi" (default) or "gaussian": what the people's tallies sum.
+        order: The order, above 1. Default: tuned for `halt_at_epsilon`.
+        halt_at_epsilon: Reading to tune for; only used to derive the order.
+        rule: "ville", the only one that may read out at a time chosen from outputs.
+    """
+
+    theorem = "individual"
+    # A replaced person is two people here: one removed, another added.
+    relations = ("add-or-remove",)
+    settlements = frozenset({"full"})
+
+    def __init__(
+        self,
+        *,
+        delta: Number,
+        measure: str = "renyi",
+        order: Number | None = None,
+        halt_at_epsilon: Number | None = None,
+        rule: str = "ville",
+    ) -> None:
+        if rule != "ville":
+            msg = (
+                f"the individual odometer has no rule {rule!r}. The windows of Feldman "
+                "and Zrnic (Alg. 2) bound the divergence of truncations fixed in "
+                "advance, not the loss when somebody looks at a time chosen from the "
+                "outputs, so no policy can have them. Use rule: ville."
+            )
+            raise InvalidCost(msg, name="rule", value=rule)
+        self.delta: Fraction = exact_delta(delta, zero=False)
+        self.measure = one_of("measure", measure, MEASURES)
+        if order is None:
+            order = tuned_order(self.delta, halt_at_epsilon)
+        self.order: Fraction = exact_order(order)
+        first = "renyi" if self.measure == "renyi" else "mu_squared"
+        self.components = (first, "uncovered")
+        self._idle = idle_reading(self.delta, self.order)
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return the worst case of the step over all people."""
+        order = self.order if self.measure == "renyi" else None
+        return Tally((_amount(cost, order), 0))
+
+    def read(self, tally: Tally) -> float:
+        """Return the bound on the loss of whoever has this tally."""
+        amount, uncovered = tally.amounts
+        if uncovered:
+            return float("inf")
+        spent = from_units(amount)
+        if self.measure == "gaussian":
+            spent = spent * self.order / 2
+        return float_up(spent + self._idle)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the odometer was made from, derived or given."""
+        return {
+            "theorem": self.theorem,
+            "delta": number_text(self.delta),
+            "measure": self.measure,
+            "order": number_text(self.order),
+        }
+
+
+def windows_divergence(costs: Iterable[Number], *, window: Number) -> Fraction:
+    """Return k * window of Feldman and Zrnic's odometer, for comparison only.
+
+    Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Alg. 2. A new window starts with the
+    step that would overfill the one before.
+
+    Assumes: the number of windows was fixed in advance; a number chosen from the
+    outputs is not covered (docs/derivations/individual.md#windows), so no policy can
+    name this rule.
+
+    Rounding: none, exact.
+
+    Checked by: tests/accounting/rules/test_individual.py,
+    tests/adversaries/test_individual_odometer.py.
+
+    Args:
+        costs: One person's costs, each at most the window.
+        window: The size of a window, positive.
+
+    Raises:
+        InvalidCost: If a cost is larger than the window.
+    """
+    size = exact(window, name="window", low=RHO_LOW, high=RHO_HIGH)
+    windows, used = 1, Fraction(0)
+    for cost in costs:
+        amount = exact(cost, name="cost", low=Fraction(0), high=size)
+        used += amount
+        if used > size:
+            windows, used = windows + 1, amount
+    return windows * size

@@ -1,0 +1,86 @@
+"""Composition of output differential privacy: realised epsilons add up."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, ClassVar, TypeGuard
+
+from dpflow.accounting.costs.base import Cost, Outcome
+from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.accounting.curves.prices import approx_dp
+from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.rounding import (
+    Number,
+    exact_delta,
+    exact_epsilon,
+    number_text,
+    units_down,
+    units_up,
+)
+
+
+class OutputFilter(ThresholdFilter):
+    """Admit while realised epsilons and the new worst case fit epsilon, deltas delta.
+
+    Source: Hartmann, Bindschaedler, Bentkamp, West 2022, Thm 7 (verified in Lean by its
+    authors) and Def 19; docs/derivations/output.md#composition-by-cells.
+
+    Assumes: each step is (cells, epsilon by cell, delta)-ODP given the outputs before
+    it; mechanisms and parameters may be chosen adaptively. The worst cell is reserved
+    before the step runs; when it settles, epsilon falls to that of the cell of its own
+    output, and delta stays. `basic` is the special case of one cell.
+
+    An `EarlyStopping` with an accountant is priced by its stops: the largest epsilon
+    of a stop is reserved, that of the stop reached is settled, and its whole delta is
+    spent. With the accountant basic it is priced as its sub-steps, delta included.
+
+    Rounding: thresholds down to units of 1e-36, prices up; decimals are exact.
+
+    Checked by: tests/accounting/rules/test_output.py, tests/adversaries/test_output.py.
+
+    Args:
+        epsilon: Budget, positive.
+        delta: Budget, in [0, 1).
+    """
+
+    theorem = "output"
+    components = ("epsilon", "delta")
+    settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps", "outcome"})
+    prices_substeps: ClassVar[bool] = False
+
+    def __init__(self, *, epsilon: Number, delta: Number = 0) -> None:
+        self.epsilon: Fraction = exact_epsilon(epsilon)
+        self.delta: Fraction = exact_delta(delta)
+        self.thresholds = (units_down(self.epsilon), units_down(self.delta))
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return the largest epsilon of any cell, and delta."""
+        if _stops_are_cells(cost):
+            return self.price(cost.output_dp())
+        substeps = getattr(cost, "substeps", None)
+        if substeps is not None:
+            step, times = substeps
+            return Tally(tuple(times * amount for amount in self.price(step).amounts))
+        epsilon, delta = approx_dp(cost)
+        return Tally((units_up(epsilon), units_up(delta)))
+
+    def price_realised(
+        self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
+    ) -> Tally:
+        """Return the epsilon of the outcome's cell, and delta in full."""
+        if outcome is not None and _stops_are_cells(cost):
+            return super().price_realised(cost.output_dp(), cost.cell(outcome), used)
+        return super().price_realised(cost, outcome, used)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the filter was made from."""
+        return {
+            "theorem": self.theorem,
+            "epsilon": number_text(self.epsilon),
+            "delta": number_text(self.delta),
+        }
+
+
+def _stops_are_cells(cost: Cost) -> TypeGuard[EarlyStopping]:
+    return isinstance(cost, EarlyStopping) and cost.accountant != "basic"

@@ -1,0 +1,400 @@
+"""Several theorems side by side: the filter `portfolio` and the odometer `best`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from itertools import accumulate, pairwise
+from typing import Any, TypeVar
+
+import dpflow.accounting as theorems
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.rules.renyi import (
+    ORDER_HIGH,
+    ORDER_LOW,
+    best_order,
+    readable_order,
+)
+from dpflow.accounting.rules.renyi_mixture import RenyiMixtureFilter
+from dpflow.accounting.rules.rule import Filter, Odometer, Rule, ThresholdFilter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import (
+    Number,
+    exact_delta,
+    exact_epsilon,
+    number_text,
+    short_up,
+)
+
+#: Filters and odometers that are no members: their tallies are not a step's price, or
+#: they are made of members themselves.
+_NO_MEMBERS = ("best", "individual", "plan", "portfolio")
+_MOST_MEMBERS = 16
+
+#: How the default members share delta. Chosen so that each workload of
+#: benchmarks/admitted.py gets 0.92 of what its best single filter admits, one whose
+#: order was tuned to the workload included, or one step fewer.
+GAUSSIAN_SHARE, RENYI_SHARE, CONCENTRATED_SHARE = (
+    Fraction(503, 1000),
+    Fraction(492, 1000),
+    Fraction(5, 1000),
+)
+#: Part of the concentrated member's share for its conversion; the rest is for deltas of
+#: steps, which no other member takes.
+CONCENTRATED_LOSS = Fraction(1, 5)
+#: Default orders of the renyi member, as multiples of 1 + RENYI_RAISE / max(epsilon, 1)
+#: times (the best order for Gaussians - 1), and their weights. Raised because at high
+#: orders, which small budgets have, pure steps and exponential mechanisms cost less
+#: than in proportion. The lower one is for sampled Gaussians, whose price explodes at
+#: an order that their noise decides; so small a weight costs other steps little.
+RENYI_RAISE = Fraction(1, 5)
+RENYI_FACTORS = (Fraction(1), Fraction(6, 10))
+RENYI_WEIGHTS = (Fraction(99, 100), Fraction(1, 100))
+
+#: How the default members of `best` share delta: tuned, mixture, basic.
+TUNED_SHARE, MIXTURE_SHARE = Fraction(7, 10), Fraction(28, 100)
+_BEST_ORDERS = ("1.5", "2", "3", "4", "6", "8", "12", "16", "24", "32", "64", "128")
+
+Member = str | Mapping[str, Any]
+_Rule = TypeVar("_Rule", bound=Rule)
+
+
+class PortfolioFilter(Filter):
+    """Admit while at least one member admits all steps so far and the new one.
+
+    Source: docs/derivations/portfolio.md#union-rule.
+    Split the transcripts by a member that admits them
+    entirely. On its part the interaction is the one that this member alone would have
+    allowed, whose probabilities exceed e**epsilon times the neighbour's by at most
+    its own delta. The parts add up to the sum of the members' deltas. Refunded
+    sub-steps never ran: what did run is at most the settled tally at all times.
+
+    Assumes: what every member assumes of the steps that it covers. Members, options
+    and the split of delta are fixed in advance. A member must see every step: one that
+    it has no price for is counted, and switches it off for good.
+
+    Rounding: the members' own.
+
+    Checked by: tests/accounting/rules/test_portfolio.py, tests/adversaries.
+
+    Args:
+        epsilon: Budget, positive.
+        delta: Budget, in (0, 1).
+        members: Filters as names or mappings: `theorem`, their part `delta` (default
+            0) and their options. Default: `gaussian` with 0.503 of delta, `renyi` with
+            0.492, `concentrated` with 0.005 (four fifths of it for deltas of steps),
+            and `basic` with none, which is free for steps without a delta.
+
+    Raises:
+        InvalidCost: If a member cannot be made, or the parts exceed delta.
+    """
+
+    theorem = "portfolio"
+
+    def __init__(
+        self,
+        *,
+        epsilon: Number,
+        delta: Number,
+        members: Sequence[Member] | None = None,
+    ) -> None:
+        self.epsilon: Fraction = exact_epsilon(epsilon)
+        self.delta: Fraction = exact_delta(delta)
+        if members is None:
+            self.members = default_members(self.epsilon, self.delta)
+        else:
+            options = [_options(member, Fraction(0)) for member in members]
+            _check_split([exact_delta(o["delta"]) for o in options], self.delta)
+            self.members = tuple(
+                theorems.make_filter(epsilon=self.epsilon, **o) for o in options
+            )
+        self.components, self._cuts = _layout(self.members)
+        # A threshold costs least to look at.
+        self._by_speed = sorted(
+            range(len(self.members)),
+            key=lambda i: not isinstance(self.members[i], ThresholdFilter),
+        )
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return the step's price of every member, or one uncovered step for it."""
+        amounts, reasons = _prices(self.members, lambda m: _own_price(m, cost))
+        if len(reasons) == len(self.members):
+            raise _uncovered(cost, self.theorem, reasons)
+        return Tally(amounts)
+
+    def admits(self, tally: Tally) -> bool:
+        """Say whether a member that covers all steps admits the tally."""
+        return any(
+            self._uncovered_by(i, tally) == 0
+            and self.members[i].admits(self._part(i, tally))
+            for i in self._by_speed
+        )
+
+    def used_fraction(self, tally: Tally) -> float:
+        """Return the smallest share used of any member that covers all steps."""
+        shares = (member.used_fraction(own) for member, own in self.covering(tally))
+        return min(shares, default=float("inf"))
+
+    def covering(self, tally: Tally) -> list[tuple[Filter, Tally]]:
+        """Return the members that cover all steps, each with its own tally."""
+        return [
+            (member, self._part(i, tally))
+            for i, member in enumerate(self.members)
+            if self._uncovered_by(i, tally) == 0
+        ]
+
+    def _part(self, index: int, tally: Tally) -> Tally:
+        start, end = self._cuts[index]
+        return Tally(tally.amounts[start : end - 1])
+
+    def _uncovered_by(self, index: int, tally: Tally) -> int:
+        return tally.amounts[self._cuts[index][1] - 1]
+
+    def named(self, tally: Tally) -> dict[str, str]:
+        """Return the members' tallies as exact decimal text."""
+        text: dict[str, str] = {}
+        for i, member in enumerate(self.members):
+            start, end = self._cuts[i]
+            own = [*member.named(self._part(i, tally)).values()]
+            own.append(str(self._uncovered_by(i, tally)))
+            text.update(zip(self.components[start:end], own, strict=True))
+        return text
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the filter was made from, derived ones included."""
+        members = [
+            {k: v for k, v in member.parameters().items() if k != "epsilon"}
+            for member in self.members
+        ]
+        return {
+            "theorem": self.theorem,
+            "epsilon": number_text(self.epsilon),
+            "delta": number_text(self.delta),
+            "members": members,
+        }
+
+
+class BestOdometer(Odometer):
+    """Read the smallest of the members' readings.
+
+    Source: Union bound over the members: the loss exceeds some member's reading at
+    some time with probability at most the sum of their deltas.
+
+    Assumes: what every member assumes of the steps that it covers. Members, options
+    and the split of delta are fixed in advance. A member that has no price for a step
+    reads infinity from then on; the others go on.
+
+    Rounding: the members' own.
+
+    Checked by: tests/accounting/rules/test_portfolio.py, tests/adversaries.
+
+    Args:
+        delta: Probability with which the bound may fail, in (0, 1).
+        members: Odometers as names or mappings: `theorem`, their part `delta`
+            (default 0) and their options. Default: `renyi` tuned for
+            `halt_at_epsilon` with 0.7 of delta, the mixture of `renyi` over twelve
+            orders with 0.28, and `basic` with the rest.
+        halt_at_epsilon: Reading for which members' constants that are not given are
+            tuned.
+
+    Raises:
+        InvalidCost: If a member cannot be made, or the parts exceed delta.
+    """
+
+    theorem = "best"
+
+    def __init__(
+        self,
+        *,
+        delta: Number,
+        members: Sequence[Member] | None = None,
+        halt_at_epsilon: Number | None = None,
+    ) -> None:
+        self.delta: Fraction = exact_delta(delta, zero=False)
+        if members is None:
+            members = _default_odometers(self.delta)
+        options = [_options(member, Fraction(0)) for member in members]
+        _check_split([exact_delta(o["delta"]) for o in options], self.delta)
+        self.members = tuple(
+            theorems.make_odometer(halt_at_epsilon=halt_at_epsilon, **o)
+            for o in options
+        )
+        names, self._cuts = _layout(self.members)
+        self.components = (*names, "uncovered")
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return the step's price of every member, or one uncovered step for it."""
+        amounts, reasons = _prices(self.members, lambda m: m.price(cost))
+        if len(reasons) == len(self.members):
+            raise _uncovered(cost, self.theorem, reasons)
+        return Tally((*amounts, 0))
+
+    def read(self, tally: Tally) -> float:
+        """Return the bound on the loss so far."""
+        if tally.amounts[-1]:
+            return float("inf")
+        return min(
+            member.read(Tally(tally.amounts[start:end]))
+            for member, (start, end) in zip(self.members, self._cuts, strict=True)
+        )
+
+    def named(self, tally: Tally) -> dict[str, str]:
+        """Return the members' tallies as exact decimal text."""
+        own: list[str] = []
+        for member, (start, end) in zip(self.members, self._cuts, strict=True):
+            own += member.named(Tally(tally.amounts[start:end])).values()
+        own.append(str(tally.amounts[-1]))
+        return dict(zip(self.components, own, strict=True))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the odometer was made from."""
+        return {
+            "theorem": self.theorem,
+            "delta": number_text(self.delta),
+            "members": [member.parameters() for member in self.members],
+        }
+
+
+def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
+    """Return the filters that `portfolio` uses unless told otherwise.
+
+    Without a delta there is only `basic`. Where no order up to a million allows
+    anything (an epsilon near 1e-6), `renyi` is left out.
+    """
+    basic = theorems.make_filter("basic", epsilon=epsilon, delta=0)
+    if delta == 0:
+        return (basic,)
+    gaussian = theorems.make_filter(
+        "gaussian", epsilon=epsilon, delta=GAUSSIAN_SHARE * delta
+    )
+    share = CONCENTRATED_SHARE * delta
+    concentrated = theorems.make_filter(
+        "concentrated",
+        epsilon=epsilon,
+        delta=share,
+        delta_loss=CONCENTRATED_LOSS * share,
+    )
+    try:
+        renyi = _default_renyi(epsilon, RENYI_SHARE * delta)
+    except InvalidCost:
+        return (gaussian, concentrated, basic)
+    return (gaussian, renyi, concentrated, basic)
+
+
+def _default_renyi(epsilon: Fraction, delta: Fraction) -> Filter:
+    best = best_order(epsilon, delta * RENYI_WEIGHTS[0]) - 1
+    best *= 1 + RENYI_RAISE / max(epsilon, Fraction(1))
+    weights: dict[Fraction, Fraction] = {}
+    for factor, weight in zip(RENYI_FACTORS, RENYI_WEIGHTS, strict=True):
+        order = readable_order(factor * best)
+        order = min(max(order, ORDER_LOW), ORDER_HIGH)
+        weights[order] = weights.get(order, Fraction(0)) + weight
+    return RenyiMixtureFilter(
+        epsilon=epsilon,
+        delta=delta,
+        orders=list(weights),
+        weights=list(weights.values()),
+    )
+
+
+def _default_odometers(delta: Fraction) -> list[Member]:
+    rest = delta * (1 - TUNED_SHARE - MIXTURE_SHARE)
+    return [
+        {"theorem": "renyi", "delta": TUNED_SHARE * delta},
+        {
+            "theorem": "renyi",
+            "delta": MIXTURE_SHARE * delta,
+            "orders": list(_BEST_ORDERS),
+        },
+        {"theorem": "basic", "delta": rest},
+    ]
+
+
+def _options(member: object, delta: Fraction) -> dict[str, Any]:
+    """Return a member's options, with its theorem and its part of delta."""
+    options: dict[str, Any] = {"delta": delta}
+    if isinstance(member, str):
+        options["theorem"] = member
+    elif isinstance(member, Mapping) and "theorem" in member:
+        options.update(member)
+    else:
+        msg = f"a member is a theorem's name or a mapping with one, got {member!r}"
+        raise InvalidCost(msg, name="members", value=repr(member))
+    if options["theorem"] in _NO_MEMBERS:
+        msg = f"{options['theorem']!r} cannot be a member of a portfolio"
+        raise InvalidCost(msg, name="members", value=options["theorem"])
+    forbidden = {"epsilon", "halt_at_epsilon"} & set(options)
+    if forbidden:
+        msg = f"a member has no {forbidden.pop()} of its own; all share one"
+        raise InvalidCost(msg, name="members", value=options["theorem"])
+    return options
+
+
+def _check_split(parts: Sequence[Fraction], delta: Fraction) -> None:
+    if not 0 < len(parts) <= _MOST_MEMBERS:
+        msg = f"members must be 1 to {_MOST_MEMBERS} theorems, got {len(parts)}"
+        raise InvalidCost(msg, name="members", value=len(parts))
+    if sum(parts) > delta:
+        msg = (
+            f"the members' deltas sum to {short_up(sum(parts, Fraction(0)))}, more "
+            f"than the {number_text(delta)} there is: each needs a part of its own."
+        )
+        raise InvalidCost(msg, name="members", value=None, high=delta)
+
+
+def _layout(
+    members: Sequence[Rule],
+) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
+    """Return the names of all components, and where each member's start and end."""
+    names: list[list[str]] = []
+    for i, member in enumerate(members):
+        twins = [m for m in members[:i] if m.theorem == member.theorem]
+        label = f"{member.theorem}#{len(twins) + 1}" if twins else member.theorem
+        own = [*member.components]
+        if not isinstance(member, Odometer):
+            own.append("uncovered")
+        names.append([f"{label}/{name}" for name in own])
+    ends = accumulate((len(own) for own in names), initial=0)
+    flat = tuple(name for own in names for name in own)
+    return flat, list(pairwise(ends))
+
+
+def _own_price(member: Filter, cost: Cost) -> Tally:
+    """Return a filter's price followed by its count of uncovered steps, zero."""
+    price = member.price(cost)
+    limit = member.limit
+    if limit is not None:
+        for name, amount, high in zip(
+            member.components, price.amounts, limit.amounts, strict=True
+        ):
+            # Not a matter of how much is left: this member holds none of it, ever.
+            if amount and not high:
+                msg = f"this {member.theorem} member holds no {name}."
+                raise UnsupportedCost(msg, theorem=member.theorem)
+    return Tally((*price.amounts, 0))
+
+
+def _prices(
+    members: Sequence[_Rule], price: Callable[[_Rule], Tally]
+) -> tuple[tuple[int, ...], list[str]]:
+    """Return all members' amounts, and why some have no price."""
+    amounts: list[int] = []
+    reasons: list[str] = []
+    for member in members:
+        try:
+            amounts += price(member).amounts
+        except UnsupportedCost as error:
+            reasons.append(f"{member.theorem}: {error.message}")
+            own = len(member.components) - isinstance(member, Odometer)
+            amounts += (*(0,) * own, 1)
+    return tuple(amounts), reasons
+
+
+def _uncovered(cost: Cost, theorem: str, reasons: list[str]) -> UnsupportedCost:
+    return UnsupportedCost(
+        f"no member of the {theorem} has a sound price for {cost!r}. "
+        + " ".join(reasons),
+        theorem=theorem,
+        mechanism=cost.mechanism,
+    )

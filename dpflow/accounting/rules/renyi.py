@@ -1,0 +1,277 @@
+"""Renyi differential privacy: the divergences of one order add up.
+
+Several orders at once are in `renyi_mixture`; `renyi_family`
+chooses by the options given.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from dpflow.accounting.costs.base import Cost, Outcome, Settling
+from dpflow.accounting.costs.outcomes import OutcomeCost
+from dpflow.accounting.curves.cells import cell_renyi
+from dpflow.accounting.curves.conversions import (
+    _allowed,
+    maximiser,
+    renyi_epsilon_allowed,
+)
+from dpflow.accounting.curves.prices import renyi
+from dpflow.accounting.rules.concentrated import CONVERSIONS, one_of
+from dpflow.accounting.rules.rule import Odometer, Rule, ThresholdFilter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import (
+    UNITS,
+    Number,
+    bound_above,
+    evaluate,
+    exact,
+    exact_delta,
+    exact_epsilon,
+    number_text,
+    ratio_up,
+    to_real,
+    units_down,
+    units_up,
+)
+
+ORDER_LOW, ORDER_HIGH = Fraction(10001, 10000), Fraction(10**6)
+_ORDER_DIGITS = 3
+_WHOLE_FROM = 4
+
+
+class SettlesCells(Rule):
+    """What the rules with Renyi divergences share: they settle by cells.
+
+    Source: docs/derivations/renyi.md#cells, at each order by itself.
+
+    Attributes:
+        settlements: All of them.
+    """
+
+    settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps", "outcome"})
+
+    @abstractmethod
+    def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
+        """Return the tally of a step with a divergence at each order."""
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return the step's divergence at each order."""
+        return self.tally_at(lambda order: renyi(cost, order))
+
+    def outcome_price(
+        self, cost: Settling, outcome: Outcome, used: Tally | None
+    ) -> Tally:
+        """Return the divergence of the cell, or of the sub-steps that ran."""
+        if isinstance(cost, OutcomeCost):
+            return self.tally_at(lambda order: cell_renyi(cost, outcome, order))
+        return super().outcome_price(cost, outcome, used)
+
+
+class RenyiFilter(SettlesCells, ThresholdFilter):
+    """Admit while the divergences of one order fit what (epsilon, delta) allows.
+
+    Source: Feldman, Zrnic 2021 (arXiv 2008.11193v4) Thm 3.1 and Lecuyer 2021 (arXiv
+    2103.01379v2) Thm 1: no loss against a sequence fixed in advance. Conversions:
+    `conversions.renyi_epsilon_allowed`; they apply to the whole transcript. The rule
+    "some order still has room" over several orders is no filter
+    (docs/derivations/renyi.md#some-order); give `orders` for the valid way to use
+    several.
+
+    A mechanism with cells, and without a delta, reserves its worst one and settles the
+    one that its output fell into (docs/derivations/renyi.md#cells).
+
+    Assumes: each step has a finite Renyi divergence of the order given the outputs
+    before it (no delta of its own); the order is fixed in advance.
+
+    Rounding: the threshold down to units of 1e-36, prices up.
+
+    Checked by: tests/accounting/rules/test_renyi_filter.py, tests/adversaries.
+
+    Args:
+        epsilon: Budget, positive.
+        delta: Budget, in (0, 1).
+        order: The order, above 1. Default: the one that admits most concentrated
+            steps, as a whole number from 4 on, where sampled Gaussians are priced
+            exactly.
+        conversion: "tight" (default) or "classic".
+
+    Raises:
+        InvalidCost: If a number is out of range, or the order allows nothing.
+    """
+
+    theorem = "renyi"
+    components = ("renyi",)
+
+    def __init__(
+        self,
+        *,
+        epsilon: Number,
+        delta: Number,
+        order: Number | None = None,
+        conversion: str = "tight",
+    ) -> None:
+        self.epsilon: Fraction = exact_epsilon(epsilon)
+        self.delta: Fraction = exact_delta(delta, zero=False)
+        self.conversion = one_of("conversion", conversion, CONVERSIONS)
+        if order is None:
+            order = best_order(self.epsilon, self.delta, conversion=self.conversion)
+        self.order: Fraction = exact_order(order)
+        tight = self.conversion == "tight"
+        allowed = renyi_epsilon_allowed(
+            self.epsilon, self.delta, self.order, tight=tight
+        )
+        if allowed <= 0:
+            msg = (
+                f"order {number_text(self.order)} allows nothing at epsilon "
+                f"{number_text(self.epsilon)} and delta {number_text(self.delta)}: "
+                "choose a larger order, or leave it out."
+            )
+            raise InvalidCost(msg, name="order", value=number_text(self.order))
+        self.thresholds = (units_down(allowed),)
+
+    def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
+        """Return the divergence at the order."""
+        return Tally((units_up(divergence(self.order)),))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the filter was made from, derived ones included."""
+        return {
+            "theorem": self.theorem,
+            "epsilon": number_text(self.epsilon),
+            "delta": number_text(self.delta),
+            "order": number_text(self.order),
+            "conversion": self.conversion,
+        }
+
+
+class RenyiOdometer(SettlesCells, Odometer):
+    """Read R(order) + log(1 / delta) / (order - 1), valid at every stopping time.
+
+    Source: docs/derivations/renyi.md#ville-odometer: exp((order - 1)(L - R)) is a
+    supermartingale; Ville's inequality bounds it over all times at once.
+
+    Assumes: each step has a finite Renyi divergence of the order, given the outputs
+    before it (no delta of its own); the order is fixed in advance. One-sided.
+
+    Rounding: prices and readings up.
+
+    Checked by: tests/accounting/rules/test_renyi.py, tests/adversaries.
+
+    Args:
+        delta: Probability with which the bound may fail, in (0, 1).
+        order: The order, above 1. Default: the one whose reading leaves most room
+            below `halt_at_epsilon`, for concentrated steps.
+        halt_at_epsilon: Reading to tune for; only used to derive the order.
+    """
+
+    theorem = "renyi"
+    components = ("renyi", "uncovered")
+
+    def __init__(
+        self,
+        *,
+        delta: Number,
+        order: Number | None = None,
+        halt_at_epsilon: Number | None = None,
+    ) -> None:
+        self.delta: Fraction = exact_delta(delta, zero=False)
+        if halt_at_epsilon is not None:
+            halt_at_epsilon = exact_epsilon(halt_at_epsilon, name="halt_at_epsilon")
+        if order is None:
+            order = tuned_order(self.delta, halt_at_epsilon)
+        self.order: Fraction = exact_order(order)
+        self._idle = idle_reading(self.delta, self.order)
+
+    def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
+        """Return the divergence at the order."""
+        return Tally((units_up(divergence(self.order)), 0))
+
+    def read(self, tally: Tally) -> float:
+        """Return the bound on the loss so far."""
+        divergence, uncovered = tally.amounts
+        if uncovered:
+            return float("inf")
+        idle = self._idle
+        # The sum of both, in whole numbers: this is asked at each step.
+        over = divergence * idle.denominator + idle.numerator * UNITS
+        return ratio_up(over, UNITS * idle.denominator)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return delta and the order, derived or given."""
+        return {
+            "theorem": self.theorem,
+            "delta": number_text(self.delta),
+            "order": number_text(self.order),
+        }
+
+
+def exact_order(value: object) -> Fraction:
+    """Read an order: from 1.0001 to a million."""
+    return exact(value, name="order", low=ORDER_LOW, high=ORDER_HIGH)
+
+
+def idle_reading(delta: Fraction, order: Fraction) -> Fraction:
+    """Return log(1 / delta) / (order - 1), rounded up."""
+    return bound_above(lambda mp: -mp.log(to_real(mp, delta)) / to_real(mp, order - 1))
+
+
+def readable_order(excess: Fraction) -> Fraction:
+    """Return an order near 1 + excess that people can read: whole from 4 on.
+
+    Any order is sound, so this rounds to nearest. Below 4, three digits of the excess
+    are kept, for there a whole number would admit noticeably less.
+    """
+    order = 1 + excess
+    if order >= _WHOLE_FROM:
+        near = Fraction(round(order))
+        long = Fraction(f"{float(order):.{_ORDER_DIGITS}g}")
+        readable = near if order < 10**_ORDER_DIGITS else long
+    else:
+        readable = 1 + Fraction(f"{float(excess):.{_ORDER_DIGITS}g}")
+    return min(max(readable, ORDER_LOW), ORDER_HIGH)
+
+
+@lru_cache(maxsize=256)
+def best_order(
+    epsilon: Fraction, delta: Fraction, *, conversion: str = "tight"
+) -> Fraction:
+    """Return a readable order that admits most concentrated steps.
+
+    See docs/derivations/notions.md#budget-of-a-target.
+    """
+
+    def per_rho(mp: Any, log_excess: Any) -> Any:
+        alpha = 1 + mp.exp(log_excess)
+        tight = conversion == "tight"
+        return _allowed(mp, epsilon, delta, alpha, tight=tight) / alpha
+
+    return readable_order(maximiser(per_rho))
+
+
+def tuned_order(delta: Fraction, epsilon: Number | None) -> Fraction:
+    """Return the order that admits most rho-zCDP below a reading of epsilon.
+
+    With t = order - 1 and l = log(1/delta), rho = (epsilon - l/t) / (1 + t) is largest
+    at t = (l + sqrt(l**2 + epsilon l)) / epsilon. Any order is sound; this one is
+    rounded to a number that people can read.
+
+    Raises:
+        InvalidCost: If there is no epsilon to tune for.
+    """
+    if epsilon is None:
+        msg = "the renyi odometer needs order=, or halt_at_epsilon= to derive one"
+        raise InvalidCost(msg, name="order", value=None)
+    target = exact_epsilon(epsilon, name="halt_at_epsilon")
+
+    def excess(mp: Any) -> Any:
+        log, eps = -mp.log(to_real(mp, delta)), to_real(mp, target)
+        return (log + mp.sqrt(log * (log + eps))) / eps
+
+    readable = Fraction(f"{float(1 + evaluate(excess)):.{_ORDER_DIGITS}g}")
+    return min(max(readable, ORDER_LOW), ORDER_HIGH)

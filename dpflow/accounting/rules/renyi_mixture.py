@@ -1,0 +1,359 @@
+"""Renyi differential privacy with several orders at once.
+
+One order must be fixed in advance because the best one depends on the path. What can
+be fixed instead are weights: for each order a, exp((a - 1)(L - R(a))) is a
+supermartingale of mean at most 1, where L is the loss and R(a) the sum of the steps'
+divergences. So is their weighted mean N, and one inequality about N covers all orders.
+
+Filter, conversion "tight": if (1 - exp(epsilon - L))_+ <= delta N for every L, its
+mean, which is the delta at epsilon, is at most delta
+(docs/derivations/renyi.md#mixture-rule).
+
+Filter, conversion "classic": if N >= 1/delta wherever L >= epsilon, which it is as
+soon as it is at L = epsilon, Markov's inequality bounds the probability of L > epsilon
+by delta. That is stronger than (epsilon, delta)-DP and admits less. With a single
+order the two are the tight and the classic conversion of that order.
+
+Odometer: Ville's inequality bounds by delta the probability that N, or N of any single
+order at its share w(a) delta, ever reaches 1/delta
+(docs/derivations/renyi.md#ville-odometer).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting.rules.concentrated import CONVERSIONS, one_of
+from dpflow.accounting.rules.exponential_sums import ExponentialSum, log_of_inverse
+from dpflow.accounting.rules.renyi import SettlesCells, exact_order, idle_reading
+from dpflow.accounting.rules.rule import Filter, Odometer
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import (
+    UNITS,
+    Number,
+    exact,
+    exact_delta,
+    exact_epsilon,
+    float_up,
+    from_units,
+    number_from_text,
+    number_text,
+    units_down,
+    units_up,
+)
+
+RULES = ("mixture", "grid")
+MOST_ORDERS = 256
+
+#: Digits of a share used, and the powers of two searched, in powers of two.
+_SHARE_STEPS, _SHARE_POWERS = 20, 10
+
+
+class RenyiMixtureFilter(SettlesCells, Filter):
+    """Admit while a weighted mean over several orders certifies (epsilon, delta).
+
+    Source: docs/derivations/renyi.md#mixture-rule. It replaces the invalid "some order
+    still has room" of Lecuyer 2021 (arXiv 2103.01379v2) Cor. 1.
+
+    Assumes: each step has finite Renyi divergences of all the orders given the
+    outputs before it; orders and weights are fixed in advance.
+
+    Rounding: prices up; the decision is in floats that are guarded outward by more
+    than their error (`exponentials`). Exact to a relative 1e-11 of delta.
+
+    Checked by: tests/accounting/rules/test_renyi_mixture.py, tests/adversaries.
+
+    Args:
+        epsilon: Budget, positive.
+        delta: Budget, in (0, 1).
+        orders: The orders, each above 1, no two equal.
+        weights: A positive weight for each order, summing to at most 1. Default:
+            equal ones.
+        conversion: "tight" (default) or "classic".
+
+    Raises:
+        InvalidCost: If a number is out of range, or the orders allow nothing.
+    """
+
+    theorem = "renyi"
+
+    def __init__(
+        self,
+        *,
+        epsilon: Number,
+        delta: Number,
+        orders: list[Number],
+        weights: list[Number] | None = None,
+        conversion: str = "tight",
+    ) -> None:
+        self.epsilon: Fraction = exact_epsilon(epsilon)
+        self.delta: Fraction = exact_delta(delta, zero=False)
+        self.conversion = one_of("conversion", conversion, CONVERSIONS)
+        self.orders, self.weights = exact_orders(orders, weights)
+        self.components = order_names(self.orders)
+        self._sum = ExponentialSum(self.orders, self.weights)
+        self._limit = log_of_inverse(self.delta)
+        self._epsilon_units = units_down(self.epsilon)
+        if not self.admits(self.zero()):
+            msg = (
+                f"orders {order_list(self.orders)} allow nothing at epsilon "
+                f"{number_text(self.epsilon)} and delta {number_text(self.delta)}: "
+                "add a larger order."
+            )
+            raise InvalidCost(msg, name="orders", value=order_list(self.orders))
+
+    def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
+        """Return the divergence at each order."""
+        return Tally(tuple(units_up(divergence(order)) for order in self.orders))
+
+    def admits(self, tally: Tally) -> bool:
+        """Say whether the orders together certify the tally."""
+        terms = self._sum.at([self._epsilon_units - a for a in tally.amounts])
+        if terms.log_below() >= self._limit:
+            return True
+        return self.conversion == "tight" and terms.dominates(self._limit)
+
+    def used_fraction(self, tally: Tally) -> float:
+        """Return the smallest f such that the tally divided by f is admitted."""
+        return scaled_share(self, tally)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the filter was made from, derived ones included."""
+        return {
+            "theorem": self.theorem,
+            "epsilon": number_text(self.epsilon),
+            "delta": number_text(self.delta),
+            "orders": [number_text(order) for order in self.orders],
+            "weights": [number_text(weight) for weight in self.weights],
+            "conversion": self.conversion,
+        }
+
+
+class _SeveralOrders(SettlesCells, Odometer):
+    """What the odometers with several orders share.
+
+    Args:
+        delta: Probability with which the bound may fail, in (0, 1).
+        orders: The orders, each above 1, no two equal.
+        weights: A positive weight for each order, summing to at most 1. Default:
+            equal ones.
+        rule: "mixture" (default, never above the other) or "grid".
+        halt_at_epsilon: Accepted as by all odometers; orders that are given need no
+            tuning.
+    """
+
+    theorem = "renyi"
+    rule: str
+
+    def __init__(
+        self,
+        *,
+        delta: Number,
+        orders: list[Number],
+        weights: list[Number] | None = None,
+        halt_at_epsilon: Number | None = None,
+    ) -> None:
+        if halt_at_epsilon is not None:
+            exact_epsilon(halt_at_epsilon, name="halt_at_epsilon")
+        self.delta: Fraction = exact_delta(delta, zero=False)
+        self.orders, self.weights = exact_orders(orders, weights)
+        self.components = (*order_names(self.orders), "uncovered")
+        self._idle = tuple(
+            units_up(idle_reading(weight * self.delta, order))
+            for order, weight in zip(self.orders, self.weights, strict=True)
+        )
+
+    def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
+        """Return the divergence at each order."""
+        return Tally((*(units_up(divergence(order)) for order in self.orders), 0))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the odometer was made from."""
+        return {
+            "theorem": self.theorem,
+            "delta": number_text(self.delta),
+            "orders": [number_text(order) for order in self.orders],
+            "weights": [number_text(weight) for weight in self.weights],
+            "rule": self.rule,
+        }
+
+    def _grid(self, amounts: tuple[int, ...]) -> int:
+        """Return the smallest reading of a single order at its share of delta."""
+        return min(a + b for a, b in zip(amounts, self._idle, strict=True))
+
+
+class RenyiGridOdometer(_SeveralOrders):
+    """Read the smallest R(a) + log(1 / (w(a) delta)) / (a - 1) over the orders.
+
+    Source: docs/derivations/renyi.md#ville-odometer: Ville's inequality for each order,
+    at its share of delta.
+
+    Assumes: each step has finite Renyi divergences of all the orders given the
+    outputs before it; orders and weights are fixed in advance. One-sided.
+
+    Rounding: prices and readings up.
+
+    Checked by: tests/accounting/rules/test_renyi_mixture.py, tests/adversaries.
+    """
+
+    rule = "grid"
+
+    def read(self, tally: Tally) -> float:
+        """Return the bound on the loss so far."""
+        *amounts, uncovered = tally.amounts
+        if uncovered:
+            return float("inf")
+        return float_up(from_units(self._grid(tuple(amounts))))
+
+
+class RenyiMixtureOdometer(_SeveralOrders):
+    """Read the U at which the weighted mean over the orders reaches 1 / delta.
+
+    Source: docs/derivations/renyi.md#ville-odometer: Ville's inequality for the
+    weighted mean. U solves sum over a of w(a) exp((a - 1)(U - R(a))) = 1 / delta, which
+    is never above the reading of the grid.
+
+    Assumes: as `RenyiGridOdometer`.
+
+    Rounding: prices and readings up; the root is approached from above in floats that
+    are guarded outward by more than their error (`exponentials`).
+
+    Checked by: tests/accounting/rules/test_renyi_mixture.py, tests/adversaries.
+    """
+
+    rule = "mixture"
+
+    def __init__(
+        self,
+        *,
+        delta: Number,
+        orders: list[Number],
+        weights: list[Number] | None = None,
+        halt_at_epsilon: Number | None = None,
+    ) -> None:
+        super().__init__(
+            delta=delta,
+            orders=orders,
+            weights=weights,
+            halt_at_epsilon=halt_at_epsilon,
+        )
+        self._sum = ExponentialSum(self.orders, self.weights)
+        self._limit = log_of_inverse(self.delta)
+
+    def read(self, tally: Tally) -> float:
+        """Return the bound on the loss so far."""
+        *amounts, uncovered = tally.amounts
+        if uncovered:
+            return float("inf")
+        above = self._grid(tuple(amounts))
+        terms = self._sum.at([above - amount for amount in amounts])
+        return float_up(from_units(above) - Fraction(terms.room_below(self._limit)))
+
+
+def exact_orders(
+    orders: object, weights: object = None
+) -> tuple[tuple[Fraction, ...], tuple[Fraction, ...]]:
+    """Read orders and weights, sorted by order.
+
+    Raises:
+        InvalidCost: If they are no lists of numbers, not as many, or out of range.
+    """
+    each = [exact_order(order) for order in _listed("orders", orders)]
+    if len(set(each)) != len(each):
+        msg = f"orders must differ, got {order_list(tuple(each))}"
+        raise InvalidCost(msg, name="orders", value=order_list(tuple(each)))
+    if weights is None:
+        shares = [Fraction(1, len(each))] * len(each)
+    else:
+        shares = [_weight(weight) for weight in _listed("weights", weights)]
+    if len(shares) != len(each) or sum(shares) > 1:
+        msg = (
+            f"weights must be one for each of the {len(each)} orders and sum to at "
+            f"most 1; got {len(shares)} that sum to {float(sum(shares)):g}"
+        )
+        raise InvalidCost(msg, name="weights", value=None, high=1)
+    pairs = sorted(zip(each, shares, strict=True))
+    return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+
+
+def _listed(name: str, values: object) -> list[object]:
+    if not isinstance(values, list | tuple) or not 0 < len(values) <= MOST_ORDERS:
+        msg = f"{name} must be a list of 1 to {MOST_ORDERS} numbers, got {values!r}"
+        raise InvalidCost(msg, name=name, value=repr(values))
+    return list(values)
+
+
+def _weight(value: object) -> Fraction:
+    """Read a weight: a number, or the text p/q that `number_text` writes."""
+    if isinstance(value, str) and "/" in value:
+        try:
+            value = number_from_text(value)
+        except (ValueError, ZeroDivisionError) as error:
+            msg = f"a weight must be a number, got {value!r}"
+            raise InvalidCost(msg, name="weights", value=value) from error
+    return exact(value, name="weight", low=Fraction(1, UNITS), high=Fraction(1))
+
+
+def order_names(orders: tuple[Fraction, ...]) -> tuple[str, ...]:
+    """Return the names of a tally's components, one per order."""
+    return tuple(f"renyi({number_text(order)})" for order in orders)
+
+
+def order_list(orders: tuple[Fraction, ...]) -> str:
+    """Write orders for a message."""
+    return ", ".join(number_text(order) for order in orders)
+
+
+def scaled_share(rule: Filter, tally: Tally) -> float:
+    """Return, up, the smallest f such that the rule admits the tally divided by f.
+
+    For a rule with thresholds that is the largest share used of any. Found by search,
+    to six digits.
+    """
+    if not any(tally.amounts):
+        return 0.0
+
+    def fits(share: Fraction) -> bool:
+        return rule.admits(_divided(tally, share))
+
+    low, high = _doubling(fits)
+    if high is None:
+        return math.inf
+    for _ in range(_SHARE_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return float_up(high)
+
+
+def _doubling(
+    fits: Callable[[Fraction], bool],
+) -> tuple[Fraction, Fraction | None]:
+    """Return f and 2 f such that 2 f fits and f does not; None if nothing fits."""
+    fits_at_one = fits(Fraction(1))
+    reach = 0
+    for power in range(_SHARE_POWERS):
+        step = 2**power
+        ahead = reach - step if fits_at_one else reach + step
+        if fits(_power_of_two(ahead)) != fits_at_one:
+            break
+        reach = ahead
+    else:
+        return Fraction(0), (_power_of_two(reach) if fits_at_one else None)
+    low, high = min(reach, ahead), max(reach, ahead)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(_power_of_two(middle)) else (middle, high)
+    return _power_of_two(low), _power_of_two(high)
+
+
+def _power_of_two(exponent: int) -> Fraction:
+    return Fraction(2) ** exponent
+
+
+def _divided(tally: Tally, share: Fraction) -> Tally:
+    top, bottom = share.numerator, share.denominator
+    return Tally(tuple(-((-amount * bottom) // top) for amount in tally.amounts))

@@ -1,0 +1,285 @@
+"""The shape that every theorem has: pure functions of an additive tally.
+
+A theorem never replays history. `price` turns a cost into the tally that it adds,
+`admits` compares a tally with a threshold solved once (a filter), `read` turns a tally
+into a running bound (an odometer).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from dpflow.accounting.costs.base import Cost, Outcome, Settling
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import UnsupportedCost
+from dpflow.rounding import float_up, from_units, number_text
+
+#: Components that count steps; all others are in units of 1e-36.
+COUNTS = frozenset({"uncovered"})
+
+
+class Rule(ABC):
+    """What filters and odometers share.
+
+    Attributes:
+        theorem: Name in policies.
+        components: Names of the tally's components, in order.
+        settlements: Which settlements the theorem allows, of "full", "steps" and
+            "outcome" (docs/derivations/ledger.md#settlement).
+        relations: The neighbouring relations under which the theorem holds.
+        prices_substeps: Whether a cost with `substeps` (a step and how often it runs
+            at most) is priced as that many steps, which is right for every fully
+            adaptive theorem. False: the rule's own `price` sees such costs.
+    """
+
+    theorem: ClassVar[str]
+    components: tuple[str, ...]
+    settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps"})
+    relations: ClassVar[tuple[str, ...]] = ("add-or-remove", "replace-one")
+    prices_substeps: ClassVar[bool] = True
+
+    def zero(self) -> Tally:
+        """Return the tally before any charge."""
+        return Tally((0,) * len(self.components))
+
+    @abstractmethod
+    def step_price(self, cost: Cost) -> Tally:
+        """Return what one step adds to the tally, rounded up, as `price` does.
+
+        Raises:
+            UnsupportedCost: If the theorem has no sound price for the cost.
+        """
+
+    def price(self, cost: Cost, used: Tally | None = None) -> Tally:
+        """Return what a step adds to the tally, rounded up.
+
+        Args:
+            cost: Of the step; one of n sub-steps costs n steps.
+            used: What is settled and held when it asks; None for an empty account.
+                Most theorems ignore it. One that does not overrides this: a price at
+                some use must be sound at every smaller one, for amounts come back.
+
+        Raises:
+            UnsupportedCost: If the theorem has no sound price for the cost.
+        """
+        substeps = getattr(cost, "substeps", None)
+        if substeps is None or not self.prices_substeps:
+            return self.step_price(cost)
+        step, times = substeps
+        return Tally(tuple(times * n for n in self.price(step, used).amounts))
+
+    def price_realised(
+        self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
+    ) -> Tally:
+        """Return what a settled step adds to the tally, given what it reported.
+
+        The full price, unless the cost settles by sub-steps or by outcome and the
+        theorem allows that settlement. Never more than `price(cost)`, in any
+        component: a ledger settles reservations downwards only.
+
+        Args:
+            cost: The cost that was reserved.
+            outcome: The number of sub-steps that ran, or the cell of the mechanism's
+                own output; None settles in full. It must be a function of released
+                outputs.
+            used: What was settled and held when it was reserved, as for `price`.
+
+        Raises:
+            UnsupportedCost: If the theorem has no sound price for the cost.
+            InvalidCost: If the cost knows no such outcome; then settle in full.
+        """
+        full = self.price(cost, used)
+        if (
+            outcome is None
+            or not isinstance(cost, Settling)
+            or cost.settlement not in self.settlements
+        ):
+            return full
+        realised = self.outcome_price(cost, outcome, used)
+        # Mixing components of two prices would be no price of either.
+        return realised if realised.fits_within(full) else full
+
+    def outcome_price(
+        self, cost: Settling, outcome: Outcome, used: Tally | None
+    ) -> Tally:
+        """Return the price of what a step reported; its cost is one that settles.
+
+        Raises:
+            UnsupportedCost: If the theorem has no sound price for the cost.
+            InvalidCost: If the cost knows no such outcome.
+        """
+        return self.price(cost.realised(outcome), used)
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Any]:
+        """Return JSON-able data from which an equal rule can be made.
+
+        Every number that a default derived is in it: this is what a ledger pins.
+        """
+
+    def named(self, tally: Tally) -> dict[str, str]:
+        """Return the tally in the theorem's own currency, as exact decimal text."""
+        return {
+            name: str(amount) if name in COUNTS else number_text(from_units(amount))
+            for name, amount in zip(self.components, tally.amounts, strict=True)
+        }
+
+    def __eq__(self, other: object) -> bool:
+        """Two rules are equal if they were made from equal numbers."""
+        return (
+            isinstance(other, Rule)
+            and type(self) is type(other)
+            and (self.parameters() == other.parameters())
+        )
+
+    def __hash__(self) -> int:
+        """Hash by the numbers the rule was made from."""
+        return hash((self.theorem, repr(sorted(self.parameters().items()))))
+
+    def __repr__(self) -> str:
+        """Write the rule as it would be constructed."""
+        options = ", ".join(f"{k}={v!r}" for k, v in self.parameters().items())
+        return f"{type(self).__name__}({options})"
+
+
+class Filter(Rule):
+    """A rule fixed in advance that admits or refuses steps against a fixed budget.
+
+    If every admitted step was reserved at no less than its true cost, the whole
+    transcript is (epsilon, delta)-differentially private, however the analyst adapts.
+
+    Attributes:
+        epsilon: The guarantee's epsilon, exact.
+        delta: The guarantee's delta, exact.
+    """
+
+    epsilon: Fraction
+    delta: Fraction
+
+    @abstractmethod
+    def admits(self, tally: Tally) -> bool:
+        """Say whether the tally, the new step included, is within the budget."""
+
+    @abstractmethod
+    def used_fraction(self, tally: Tally) -> float:
+        """Return the share of the threshold that the tally uses, rounded up."""
+
+    @property
+    def limit(self) -> Tally | None:
+        """Threshold of each component, or None if no box bounds the tally."""
+        return None
+
+
+class ThresholdFilter(Filter):
+    """A filter whose budget is one threshold per component.
+
+    Amounts and thresholds are whole numbers of the unit 1e-36 (`rounding.UNITS`; a plan
+    counts executions). A cost is rounded up to the unit and a threshold down, so a sum
+    that equals the budget is admitted if its costs are multiples of the unit: every
+    decimal of at most 36 places is. Ten times 0.1 fit a budget of 1; three times 1/3
+    exceed it by two units.
+
+    Args:
+        thresholds: Exact limits of the components in units, rounded down.
+    """
+
+    thresholds: tuple[int, ...]
+
+    def admits(self, tally: Tally) -> bool:
+        """Say whether every component is at most its threshold.
+
+        Equality, in whole units, admits.
+        """
+        return tally.within(self.thresholds)
+
+    @property
+    def limit(self) -> Tally:
+        """The threshold of each component."""
+        return Tally(self.thresholds)
+
+    def used_fraction(self, tally: Tally) -> float:
+        """Return the largest share used of any component, rounded up."""
+        return max(
+            share_used(amount, threshold)
+            for amount, threshold in zip(tally.amounts, self.thresholds, strict=True)
+        )
+
+
+def solved_thresholds(rule: Rule) -> list[Any] | None:
+    """Return the thresholds that were solved for a rule, or for its members."""
+    if isinstance(rule, ThresholdFilter):
+        return list(rule.thresholds)
+    members = getattr(rule, "members", None)
+    return None if members is None else [solved_thresholds(rule) for rule in members]
+
+
+def lower_thresholds(rule: Rule, pinned: list[Any]) -> None:
+    """Lower a new rule's thresholds to pinned ones; none is ever raised.
+
+    Args:
+        rule: Made from pinned parameters, perhaps by another solver.
+        pinned: What `solved_thresholds` returned when the parameters were pinned.
+
+    Raises:
+        ValueError: If they are thresholds of another rule.
+    """
+    if isinstance(rule, ThresholdFilter):
+        pairs = zip(rule.thresholds, pinned, strict=True)
+        rule.thresholds = tuple(min(solved, int(kept)) for solved, kept in pairs)
+        return
+    for member, own in zip(getattr(rule, "members", ()), pinned, strict=True):
+        if own is not None:
+            lower_thresholds(member, own)
+
+
+def share_used(amount: int, threshold: int) -> float:
+    """Return amount / threshold, rounded up; zero of nothing is zero."""
+    if amount == 0:
+        return 0.0
+    return float_up(Fraction(amount, threshold)) if threshold else float("inf")
+
+
+class Odometer(Rule):
+    """A rule that reads out a running upper bound on the loss of the steps it counts.
+
+    That is the sum of their losses, each given everything that was released before, by
+    counted steps or others; not the loss of their outputs taken alone
+    (docs/derivations/time-uniform.md#odometer-of-one-flow). The bound holds at every
+    stopping time, with probability at least 1 - delta. The last component of the tally
+    counts the steps that the theorem does not cover: one of them makes the reading
+    undefined for ever.
+
+    Attributes:
+        delta: Probability with which the bound may fail, exact.
+    """
+
+    delta: Fraction
+
+    @abstractmethod
+    def read(self, tally: Tally) -> float:
+        """Return the bound on the loss, rounded up; inf where undefined."""
+
+    def charge(self, cost: Cost, used: Tally | None = None) -> Tally:
+        """Return what a step adds: its price, or one uncovered step."""
+        try:
+            return self.price(cost, used)
+        except UnsupportedCost:
+            return self._uncovered()
+
+    def charge_realised(
+        self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
+    ) -> Tally:
+        """Return what a settled step adds: its realised price, or one uncovered step.
+
+        Raises:
+            InvalidCost: If the cost knows no such outcome; then settle in full.
+        """
+        try:
+            return self.price_realised(cost, outcome, used)
+        except UnsupportedCost:
+            return self._uncovered()
+
+    def _uncovered(self) -> Tally:
+        return Tally((*self.zero().amounts[:-1], 1))

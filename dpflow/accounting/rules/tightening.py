@@ -1,0 +1,108 @@
+"""Making a filter smaller without touching the tally that it has kept.
+
+A budget may be lowered under a tally only if every tally that the new rule admits is
+one that the old rule admits, too: then the old guarantee goes on to hold, whoever
+decided it and whatever they had seen. So orders, weights, splits and every other
+number that prices a step stay as they were fixed in advance, and only thresholds fall
+(docs/derivations/ledger.md#fixed-in-advance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting import make_filter
+from dpflow.accounting.rules.portfolio import PortfolioFilter
+from dpflow.accounting.rules.renyi_mixture import RenyiMixtureFilter
+from dpflow.accounting.rules.rule import Filter, ThresholdFilter
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import Number, number_from_text, number_text
+
+#: Parameters that move thresholds only; all others also price steps.
+_BUDGET = ("epsilon", "delta", "delta_loss", "deltas")
+
+
+def tightened_filter(
+    fixed: Mapping[str, Any], *, epsilon: Number, delta: Number
+) -> Filter:
+    """Make a filter with a smaller budget that can go on with another one's tally.
+
+    Args:
+        fixed: Parameters of the filter that kept the tally so far.
+        epsilon: The new budget, at most the old.
+        delta: The new budget, at most the old. Parts of delta shrink with it where
+            they would not fit otherwise.
+
+    Raises:
+        InvalidCost: If there is no such filter; then only a new tally helps.
+    """
+    before = make_filter(**fixed)
+    reason = f"the {before.theorem} filter cannot be shown to admit less"
+    for options in _candidates(fixed, before, epsilon, delta):
+        try:
+            after = make_filter(**options)
+        except InvalidCost as error:
+            reason = error.message.rstrip(".")
+        else:
+            if admits_less(after, before):
+                return after
+    msg = (
+        f"the {before.theorem} filter with the constants that were pinned for "
+        f"(epsilon {number_text(before.epsilon)}, delta {number_text(before.delta)}) "
+        f"cannot be lowered to (epsilon {epsilon}, delta {delta}) in place: {reason}."
+    )
+    raise InvalidCost(msg, name="epsilon", value=str(epsilon))
+
+
+def admits_less(after: Filter, before: Filter) -> bool:
+    """Say whether each tally that `after` admits is certainly one `before` admits.
+
+    Thresholds: compared. The mixture over orders falls with epsilon and with delta at
+    fixed orders and weights (docs/derivations/renyi.md#mixture-rule). A portfolio
+    admits what some member admits, so it admits less if each member does. Nothing is
+    claimed for others.
+    """
+    if type(after) is not type(before) or after.components != before.components:
+        return False
+    if isinstance(after, PortfolioFilter) and isinstance(before, PortfolioFilter):
+        pairs = zip(after.members, before.members, strict=True)
+        return all(admits_less(new, old) for new, old in pairs)
+    if _pricing(after) != _pricing(before):
+        return False
+    if isinstance(after, ThresholdFilter) and isinstance(before, ThresholdFilter):
+        return after.limit.fits_within(before.limit)
+    smaller = after.epsilon <= before.epsilon and after.delta <= before.delta
+    return smaller and isinstance(after, RenyiMixtureFilter)
+
+
+def _pricing(rule: Filter) -> dict[str, Any]:
+    return {k: v for k, v in rule.parameters().items() if k not in _BUDGET}
+
+
+def _candidates(
+    fixed: Mapping[str, Any], before: Filter, epsilon: Number, delta: Number
+) -> Iterator[dict[str, Any]]:
+    """Yield the parameters with parts of delta as they are, then in proportion."""
+    budget = {"epsilon": epsilon, "delta": delta}
+    yield {**fixed, **budget}
+    if before.delta:
+        factor = number_from_text(str(delta)) / before.delta
+        yield {**_scaled(fixed, factor), **budget}
+
+
+def _scaled(options: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
+    found = dict(options)
+    for name, value in options.items():
+        if name in ("delta", "delta_loss"):
+            found[name] = _product(value, factor)
+        elif name == "deltas":
+            found[name] = [_product(part, factor) for part in value]
+        elif name == "members":
+            found[name] = [_scaled(member, factor) for member in value]
+    return found
+
+
+def _product(text: str, factor: Fraction) -> str:
+    return number_text(number_from_text(text) * factor)

@@ -1,0 +1,328 @@
+"""Odometers from time-uniform concentration: linear, mixture and stitched.
+
+All three bound the loss L by a drift plus a boundary w(V) that a martingale of
+variance process V crosses at any time with probability at most delta_loss. They differ
+in the boundary alone (docs/derivations/time-uniform.md).
+
+A step with a delta adds it to the drift: without the term the published odometers fail
+with probability one for a step that is certain to lose epsilon and whose delta is
+1 - exp(-epsilon) (docs/derivations/time-uniform.md#deltas-of-steps).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.notions import ProbabilisticDP
+from dpflow.accounting.curves.conversions import concentrated_budget
+from dpflow.accounting.curves.notions import loss_unbounded, probabilistic_dp
+from dpflow.accounting.curves.prices import approx_zcdp
+from dpflow.accounting.rules.concentrated import one_of
+from dpflow.accounting.rules.rule import Odometer
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import (
+    RHO_HIGH,
+    RHO_LOW,
+    UNITS,
+    Number,
+    bound_above,
+    exact,
+    exact_delta,
+    exact_epsilon,
+    float_up,
+    from_units,
+    number_text,
+    to_real,
+    units_down,
+    units_up,
+)
+
+FORMS = ("concentrated", "pure")
+
+
+SIDES = ("one", "two")
+
+
+#: Above the relative error of some twenty float operations without cancellation (each
+#: at most 2**-51 in any libm in use), by a factor of a hundred.
+_GUARD = 1e-12
+
+
+def widened(value: float) -> float:
+    """Move a float evaluation up by more than its error, a relative 1e-12."""
+    return value * (1 + _GUARD)
+
+
+class TimeUniformOdometer(Odometer):
+    """What the three share: prices, drift, and the deltas of steps.
+
+    In the form "concentrated" the tally holds R, the sum of the rhos: the drift is R
+    and V is 2 R. That covers concentrated steps (Gaussians) and is tighter for pure
+    ones. In the form "pure" it holds V, the sum of epsilon**2, and the drift is V/2.
+
+    Args:
+        delta: Probability with which the bound may fail, in (0, 1).
+        delta_loss: The part of delta for the loss; the rest is for steps with a delta.
+        form: "concentrated" or "pure".
+    """
+
+    def __init__(self, delta: Number, delta_loss: Number | None, form: str) -> None:
+        self.delta: Fraction = exact_delta(delta, zero=False)
+        self.delta_loss = loss_share(self.delta, delta_loss)
+        self.form = one_of("form", form, FORMS)
+        self._concentrated = self.form == "concentrated"
+        first = "rho" if self._concentrated else "epsilon_squared"
+        self.components = (first, "delta", "uncovered")
+        self._room = units_down(self.delta - self.delta_loss)
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return (rho, delta, 0) of the step, or (epsilon**2, delta, 0)."""
+        amount, delta = self._amount(cost)
+        if delta and not self._room:
+            raise no_share(cost, self.theorem)
+        return Tally((units_up(amount), units_up(delta), 0))
+
+    def _amount(self, cost: Cost) -> tuple[Fraction, Fraction]:
+        if not self._concentrated:
+            epsilon, delta = probabilistic_dp(cost)
+            return epsilon**2, delta
+        rho, delta = approx_zcdp(cost)
+        if delta and not isinstance(cost, ProbabilisticDP):
+            raise loss_unbounded(cost, self.theorem)
+        return rho, delta
+
+    def read(self, tally: Tally) -> float:
+        """Return the bound on the loss so far."""
+        amount, spent, uncovered = tally.amounts
+        if uncovered or spent > self._room:
+            return float("inf")
+        if self._concentrated:
+            drift, variance = amount, 2 * amount
+        else:
+            drift, variance = (amount + 1) // 2, amount
+        return float_up(from_units(drift + spent + self._width(variance)))
+
+    @abstractmethod
+    def _width(self, variance: int) -> int:
+        """Return the boundary at a variance, both in units, rounded up."""
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the odometer was made from, derived ones included."""
+        return {
+            "theorem": self.theorem,
+            "delta": number_text(self.delta),
+            "delta_loss": number_text(self.delta_loss),
+            "form": self.form,
+        }
+
+
+class LinearOdometer(TimeUniformOdometer):
+    """Read drift + (t V + 2 log(1 / delta_loss) / t) / 2, where t tunes it at a target.
+
+    Source: Whitehouse, Ramdas, Rogers, Wu 2023 (arXiv 2203.05481v3) Thm 3 (i); t is
+    sqrt(2 log(1 / delta_loss) / target). At V = target it reads what the `whitehouse`
+    filter allows: docs/derivations/time-uniform.md#linear-odometer.
+
+    Assumes: each step is (epsilon_i, 0)-DP, (epsilon_i, delta_i)-probabilistic DP, or
+    in the form "concentrated" rho_i-zCDP, given the outputs before it; the constants
+    are fixed in advance. One-sided.
+
+    Rounding: prices and readings up, in units of 1e-36.
+
+    Checked by: tests/accounting/rules/test_time_uniform.py, tests/adversaries.
+
+    Args:
+        delta: Probability with which the bound may fail, in (0, 1).
+        target: V (or 2 R) at which the reading is smallest. Default: the one at which
+            it reads `halt_at_epsilon`.
+        delta_loss: The part of delta for the loss; the rest is for steps with a delta.
+            Default: all of it.
+        form: "concentrated" (default) or "pure".
+        halt_at_epsilon: Reading to tune for.
+    """
+
+    theorem = "linear"
+
+    def __init__(
+        self,
+        *,
+        delta: Number,
+        target: Number | None = None,
+        delta_loss: Number | None = None,
+        form: str = "concentrated",
+        halt_at_epsilon: Number | None = None,
+    ) -> None:
+        super().__init__(delta, delta_loss, form)
+        if target is None:
+            epsilon = target_epsilon(self.theorem, "target", halt_at_epsilon)
+            target = readable(
+                2 * concentrated_budget(epsilon, self.delta_loss, tight=False)
+            )
+        self.target: Fraction = exact(target, name="target", low=RHO_LOW, high=RHO_HIGH)
+        self._slope = units_up(bound_above(self._half_slope))
+        self._idle = units_up(bound_above(self._intercept))
+
+    def _half_slope(self, mp: Any) -> Any:
+        log = -mp.log(to_real(mp, self.delta_loss))
+        return mp.sqrt(log / (2 * to_real(mp, self.target)))
+
+    def _intercept(self, mp: Any) -> Any:
+        log = -mp.log(to_real(mp, self.delta_loss))
+        return mp.sqrt(log * to_real(mp, self.target) / 2)
+
+    def _width(self, variance: int) -> int:
+        return -(-self._slope * variance // UNITS) + self._idle
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the odometer was made from, derived ones included."""
+        return {**super().parameters(), "target": number_text(self.target)}
+
+
+class MixtureOdometer(TimeUniformOdometer):
+    """Read drift + sqrt(2 (V + rho) log(1 + sqrt((V + rho) / rho) / (2 delta_loss))).
+
+    Source: Whitehouse, Ramdas, Rogers, Wu 2023 (arXiv 2203.05481v3) Thm 3 (ii), with
+    the drift that the poster lost: docs/derivations/time-uniform.md#mixture-odometer.
+    The boundary is the normal mixture of Howard, Ramdas, McAuliffe, Sekhon 2021 (arXiv
+    1810.08240), one-sided. Two-sided, on |L|: log(sqrt((V + rho) / rho) / delta_loss)
+    in the form "pure", where the loss is centred at its mean. A concentrated step has
+    no such centre, so there each side gets half of delta_loss, which is 1 + inside the
+    logarithm: docs/derivations/time-uniform.md#two-sided-mixture.
+
+    Assumes: as `linear`; two-sided, no step has a delta.
+
+    Rounding: prices up; the boundary in floats, widened by a relative 1e-12.
+
+    Checked by: tests/accounting/rules/test_time_uniform.py, tests/adversaries.
+
+    Args:
+        delta: Probability with which the bound may fail, in (0, 1).
+        rho: Constant of the mixture. Default: close to the best for a reading of
+            `halt_at_epsilon`.
+        sides: "one" (default): L is bounded; "two": |L| is.
+        delta_loss: The part of delta for the loss; the rest is for steps with a delta.
+            Default: all of it.
+        form: "concentrated" (default) or "pure".
+        halt_at_epsilon: Reading to tune for.
+    """
+
+    theorem = "mixture"
+
+    def __init__(
+        self,
+        *,
+        delta: Number,
+        rho: Number | None = None,
+        sides: str = "one",
+        delta_loss: Number | None = None,
+        form: str = "concentrated",
+        halt_at_epsilon: Number | None = None,
+    ) -> None:
+        super().__init__(delta, delta_loss, form)
+        self.sides = one_of("sides", sides, SIDES)
+        tail = self.delta_loss if sides == "two" else 2 * self.delta_loss
+        if rho is None:
+            epsilon = target_epsilon(self.theorem, "rho", halt_at_epsilon)
+            rho = _tuned_rho(epsilon, float(tail))
+        self.rho: Fraction = exact(rho, name="rho", low=RHO_LOW, high=RHO_HIGH)
+        self._rho = float(self.rho)
+        self._centred = sides == "two" and not self._concentrated
+        self._log = float_up(
+            bound_above(lambda mp: -mp.log(to_real(mp, self.delta_loss)))
+        )
+        self._scale = float_up(1 / tail)
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return (rho, delta, 0) of the step, or (epsilon**2, delta, 0)."""
+        tally = super().step_price(cost)
+        if self.sides == "two" and tally.amounts[1]:
+            msg = f"{cost!r} has a delta; the mixture of two sides has no room for it."
+            raise UnsupportedCost(msg, theorem=self.theorem, mechanism=cost.mechanism)
+        return tally
+
+    def _width(self, variance: int) -> int:
+        spread = variance / UNITS
+        ratio = spread / self._rho
+        if self._centred:
+            log = math.log1p(ratio) / 2 + self._log
+        else:
+            log = math.log1p(self._scale * math.sqrt(1 + ratio))
+        width = widened(math.sqrt(2 * (spread + self._rho) * log))
+        return units_up(Fraction(width))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the odometer was made from, derived ones included."""
+        rho = number_text(self.rho)
+        return {**super().parameters(), "rho": rho, "sides": self.sides}
+
+
+def target_epsilon(
+    theorem: str, option: str, halt_at_epsilon: Number | None
+) -> Fraction:
+    """Return the reading that a constant is tuned for.
+
+    Raises:
+        InvalidCost: If there is none, so that the constant must be given.
+    """
+    if halt_at_epsilon is None:
+        msg = f"the {theorem} odometer needs {option}=, or halt_at_epsilon= to tune it"
+        raise InvalidCost(msg, name=option, value=None)
+    return exact_epsilon(halt_at_epsilon, name="halt_at_epsilon")
+
+
+def readable(value: Fraction | float) -> Fraction:
+    """Round a tuned constant to six digits: any is sound, this one can be read."""
+    return min(max(Fraction(f"{float(value):.6g}"), RHO_LOW), RHO_HIGH)
+
+
+def tuned_variance(epsilon: Fraction, width: float) -> Fraction:
+    """Return V such that V/2 + width * sqrt(V) is about epsilon."""
+    target = float(epsilon)
+    return readable((2 * target / (width + math.sqrt(width**2 + 2 * target))) ** 2)
+
+
+def _tuned_rho(epsilon: Fraction, tail: float) -> Fraction:
+    """Return a rho near the best at the V where the reading is epsilon.
+
+    Source: docs/derivations/time-uniform.md#mixture-odometer: rho = V / (2 l +
+    log(1 + 2 l)), l = log(1 / tail), where tail is 2 delta_loss, or delta_loss for two
+    sides.
+    """
+    log = max(-math.log(tail), 0.5)
+    share = 1 / (2 * log + math.log1p(2 * log))
+    inner = math.log1p(math.sqrt((1 + share) / share) / tail)
+    variance = tuned_variance(epsilon, math.sqrt(2 * (1 + share) * inner))
+    return readable(variance * share)
+
+
+def loss_share(delta: Fraction, delta_loss: Number | None) -> Fraction:
+    """Return the part of delta that pays for the loss; default: all of it.
+
+    Raises:
+        InvalidCost: If it is no delta, zero, or more than there is.
+    """
+    if delta_loss is None:
+        return delta
+    loss = exact_delta(delta_loss, name="delta_loss", zero=False)
+    if loss > delta:
+        msg = (
+            f"delta_loss {number_text(loss)} exceeds delta {number_text(delta)}; "
+            "give at most that."
+        )
+        raise InvalidCost(msg, name="delta_loss", value=number_text(loss), high=delta)
+    return loss
+
+
+def no_share(cost: Cost, theorem: str) -> UnsupportedCost:
+    """Make the error for a step with a delta where no delta was kept for steps."""
+    return UnsupportedCost(
+        f"{cost!r} has a delta of its own, but this {theorem} keeps none for its "
+        "steps: set delta_loss below delta.",
+        theorem=theorem,
+        mechanism=cost.mechanism,
+    )

@@ -1,0 +1,414 @@
+"""Bounding what one person contributes to a table, and the sensitivity that follows.
+
+The privacy unit may have any number of rows with any numbers in them. Keeping a few
+rows of each person and clipping the numbers bounds by how much one person moves counts
+and sums. The bound holds only if nobody's rows are chosen by looking at others' rows:
+each person's rows are ranked among themselves alone.
+
+What is said here of the sensitivity needs no data: make `Contributions` first, declare
+the cost from it, and bound the frame inside the step.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal, TypeVar
+
+from dpflow.exceptions import ConfigurationError, ContributionsError, ReleaseError
+from dpflow.guard.charge import Execution, current_execution, inherited_execution
+from dpflow.rounding import Number, exact, number_text
+
+Frame = TypeVar("Frame")
+Relation = Literal["add-or-remove", "replace-one"]
+Norm = Literal["l1", "l2"]
+
+#: Clipped numbers are at most so many steps of the grid: sums over 2**32 rows of them
+#: still fit int64, so that adding them up rounds nothing.
+LARGEST = 2**31
+_LARGEST_ROWS = 10**9
+#: Square roots are rounded up to multiples of this.
+_ROOT = 10**12
+#: The key by which rows are chosen where nothing else is said. Public: that a hash does
+#: not follow time is what it is for, and the sensitivity holds for every key.
+SEED = "dpflow"
+_EXAMPLE = '{"amount": Clip(0, 200)}'
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """How one column is clipped.
+
+    Args:
+        low: Smaller numbers become this one.
+        high: Larger numbers become this one.
+        grid: Numbers are rounded to multiples of it, and the bounded column counts
+            them as integers: with 0.01, dollars become cents. Sums of integers are
+            exact; sums of floats round, and their sensitivity is larger than it looks.
+
+    Raises:
+        InvalidCost: If a number cannot be used.
+        ConfigurationError: If the bounds are no multiples of the grid, are the wrong
+            way around, or are too many steps of it apart.
+    """
+
+    low: Number
+    high: Number
+    grid: Number = 1
+
+    def __post_init__(self) -> None:
+        """Check that the bounds lie on the grid."""
+        step = self.step
+        for name, bound in (("low", self.low), ("high", self.high)):
+            number = exact(bound, name=name)
+            if (number / step).denominator != 1 or abs(number / step) > LARGEST:
+                msg = (
+                    f"{name}={number_text(number)} must be a multiple of "
+                    f"grid={number_text(step)}, and at most {LARGEST} of them"
+                )
+                raise ConfigurationError(msg)
+        if self.steps[0] > self.steps[1]:
+            msg = f"low={self.low} is above high={self.high}: swap them"
+            raise ConfigurationError(msg)
+
+    @property
+    def step(self) -> Fraction:
+        """The grid's step, exact."""
+        return exact(self.grid, name="grid", low=Fraction(1, 10**15))
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """The bounds in steps of the grid."""
+        return (
+            int(exact(self.low, name="low") / self.step),
+            int(exact(self.high, name="high") / self.step),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contributions:
+    """What one person contributes at most, known before any data is read.
+
+    Attributes:
+        unit: Columns that together name the privacy unit.
+        max_rows: Rows that are kept of each person.
+        relation: The neighbouring relation of the policy.
+        clip: How columns are clipped that are to be summed; counts need none.
+        by: Columns that name a row's group.
+        max_rows_per_group: Rows that are kept of a person in one group.
+        order_by: A person's first rows by these columns are kept.
+        seed: Without `order_by`, a person's rows are chosen by a hash with this key,
+            the same ones at every run. None keeps the first in the frame's order: where
+            that is time, early rows are counted more often than late ones.
+
+    Raises:
+        ConfigurationError: If these cannot bound anything.
+    """
+
+    unit: tuple[str, ...]
+    max_rows: int
+    relation: Relation
+    clip: Mapping[str, Clip] = field(default_factory=dict)
+    by: tuple[str, ...] = ()
+    max_rows_per_group: int | None = None
+    order_by: tuple[str, ...] = ()
+    seed: str | None = SEED
+    #: Whether it was made outside of a step's body, so that its names are public.
+    _declared: bool = field(default=True, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what would bound nothing."""
+        object.__setattr__(self, "_declared", inherited_execution() is None)
+        for each in ("unit", "by", "order_by"):
+            names = getattr(self, each)
+            if not isinstance(names, tuple):
+                msg = (
+                    f'{each} must be a tuple of columns, such as ("customer",), got '
+                    f"{names!r:.60}"
+                )
+                raise ConfigurationError(msg)
+        _check_rows("max_rows", self.max_rows)
+        if self.relation not in ("add-or-remove", "replace-one"):
+            msg = (
+                "relation must be add-or-remove or replace-one, as the policy says, "
+                f"got {self.relation!r:.60}"
+            )
+            raise ConfigurationError(msg)
+        if (self.max_rows_per_group is None) == bool(self.by):
+            msg = "give by= and max_rows_per_group= together, or neither"
+            raise ConfigurationError(msg)
+        if self.max_rows_per_group is not None:
+            _check_rows("max_rows_per_group", self.max_rows_per_group)
+        _check_choice(self.order_by, self.seed)
+        both = {*self.clip} & {*self.unit, *self.by, *self.order_by}
+        if not self.unit or both:
+            what = (
+                f"the columns {sorted(both)} are clipped" if both else "unit= is empty"
+            )
+            msg = f"{what}; unit, groups and order need columns of their own"
+            raise ConfigurationError(msg)
+        for name, clip in self.clip.items():
+            if not isinstance(clip, Clip):
+                msg = f"clip[{name!r}] must be a Clip, such as {_EXAMPLE}, got {clip!r}"
+                raise ConfigurationError(msg)
+
+    def count(self, *, by: Sequence[str] = (), norm: Norm = "l1") -> Fraction:
+        """Return by how much one person changes a count of rows.
+
+        Args:
+            by: Columns that the counts are grouped by; the vector over all groups, of
+                which a row is in one, is meant. Its groups must be public.
+            norm: For a Laplace "l1", for a Gaussian "l2". L1 is never the smaller one.
+        """
+        return self._norm([(0, 1)], by, norm)
+
+    def sum(self, *columns: str, by: Sequence[str] = (), norm: Norm = "l1") -> Fraction:
+        """Return by how much one person changes sums of clipped columns.
+
+        Args:
+            *columns: Which are summed; several are one vector.
+            by: As for `count`.
+            norm: As for `count`.
+
+        Returns:
+            The sensitivity in steps of the columns' grids.
+
+        Raises:
+            ConfigurationError: If a column is not clipped, so that nothing bounds it.
+        """
+        for name in columns:
+            if name not in self.clip or columns.count(name) > 1:
+                msg = (
+                    f"column {name!r} is not clipped, or named twice: say clip=, such "
+                    f"as {_EXAMPLE}"
+                )
+                raise ConfigurationError(msg)
+        if not columns:
+            msg = "name the columns that are summed"
+            raise ConfigurationError(msg)
+        return self._norm([self.clip[name].steps for name in columns], by, norm)
+
+    def bound(self, frame: Frame) -> Frame:
+        """Return the rows that are kept of each person, with clipped columns.
+
+        Rows without a person are dropped. In clipped columns whatever is no number
+        (NaN, None) counts as zero before it is clipped, infinities as the bounds; they
+        never raise, for an error would tell of them. Two frames are neighbours if they
+        agree, in order, on the rows of all other people.
+
+        Args:
+            frame: A pandas or polars DataFrame; it is not changed.
+
+        Returns:
+            A frame of the same kind, its rows in the same order; clipped columns hold
+            integers.
+
+        Raises:
+            ContributionsError: If it is no such frame, or lacks a column, or if the
+                running step's policies say another relation. Inside a body its text
+                has the names that were declared outside, or that the calling code
+                spells out; others may be made of data.
+        """
+        _relation(self.relation)
+        try:
+            return self._bounded(frame)
+        except ContributionsError as error:
+            told = error.message if self._declared or self._is_spelled_out() else None
+        msg = told or (
+            "the frame lacks a column that is to be bounded, or it has another type. "
+            "Its name is withheld: it was computed inside the body. Make Contributions "
+            "before the step, and the name is told"
+        )
+        raise ContributionsError(msg)
+
+    def _bounded(self, frame: Frame) -> Frame:
+        # It imports numpy, which a declaration does not need.
+        from dpflow.bounding.frames import bounded  # noqa: PLC0415
+
+        return bounded(
+            frame,
+            unit=self.unit,
+            max_rows=self.max_rows,
+            clip={
+                name: (float(clip.step), *clip.steps)
+                for name, clip in self.clip.items()
+            },
+            by=self.by,
+            max_rows_per_group=self.max_rows_per_group,
+            order_by=self.order_by,
+            seed=self.seed,
+        )
+
+    def _is_spelled_out(self) -> bool:
+        """Say whether all names are constants of the code that asks, and so public."""
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_globals is globals():
+            frame = frame.f_back
+        written = set() if frame is None else set(_texts(frame.f_code.co_consts))
+        return {*self.unit, *self.by, *self.order_by, *self.clip} <= written
+
+    def _norm(
+        self, ranges: Collection[tuple[int, int]], by: Sequence[str], norm: Norm
+    ) -> Fraction:
+        """Return the sensitivity of sums of numbers in these ranges.
+
+        A person's sum over m rows with numbers in [a, b] lies between m min(a, 0) and
+        m max(b, 0), for a person may have fewer rows. Over groups, the norm of what one
+        person adds is largest where groups are filled one after the other, for both
+        norms are convex; who is replaced may have been in other groups altogether.
+        """
+        by = _names(by)
+        if norm not in ("l1", "l2"):
+            msg = f"norm must be l1 or l2, got {norm!r:.60}"
+            raise ConfigurationError(msg)
+        largest = [max(abs(low), abs(high)) for low, high in ranges]
+        replaced = self.relation == "replace-one"
+        if not by:
+            widths = [max(high, 0) - min(low, 0) for low, high in ranges]
+            sizes = [self.max_rows * each for each in (widths if replaced else largest)]
+            if norm == "l1":
+                return Fraction(sum(sizes))
+            return _root_up(sum(size**2 for size in sizes))
+        if norm == "l1":
+            return Fraction(self.max_rows * sum(largest) * (2 if replaced else 1))
+        squares = self._squared_rows(by) * sum(size**2 for size in largest)
+        if not replaced:
+            return _root_up(squares)
+        # Numbers of one sign cannot reinforce each other within a group.
+        signed = any(low < 0 < high for low, high in ranges)
+        return _root_up(squares * (4 if signed else 2))
+
+    def _squared_rows(self, by: Sequence[str]) -> int:
+        """Return the largest sum of squares of a person's rows over groups."""
+        limit = self.max_rows
+        # In finer groups a person has no more rows than in those that were bounded.
+        if self.max_rows_per_group is not None and {*self.by} <= {*by}:
+            limit = min(limit, self.max_rows_per_group)
+        whole, rest = divmod(self.max_rows, limit)
+        return whole * limit**2 + rest**2
+
+
+def bound_contributions(
+    frame: Frame,
+    *,
+    unit: str | Sequence[str],
+    max_rows: int,
+    clip: Mapping[str, Clip] | None = None,
+    relation: Relation | None = None,
+    by: str | Sequence[str] = (),
+    max_rows_per_group: int | None = None,
+    order_by: str | Sequence[str] = (),
+    seed: str | None = SEED,
+) -> tuple[Frame, Contributions]:
+    """Bound what each person contributes to a frame, and say what that bounds.
+
+    Args:
+        frame: A pandas or polars DataFrame.
+        unit: Column that names the privacy unit, or several that do together.
+        max_rows: Rows that are kept of each person.
+        clip: How columns are clipped that are to be summed.
+        relation: The policy's neighbouring relation. Default: the running step's.
+        by: Columns that name a row's group.
+        max_rows_per_group: Rows that are kept of a person in one group.
+        order_by: Keep a person's first rows by these columns.
+        seed: Without `order_by`, choose a person's rows by a hash with this key; None
+            keeps the first in the frame's order.
+
+    Returns:
+        The bounded frame, and its `Contributions`, which tell sensitivities.
+
+    Raises:
+        ConfigurationError: If the bounds cannot be used, the frame lacks a column, or
+            the running step's policies say another relation.
+
+    Example:
+        >>> frame, limits = bound_contributions(
+        ...     orders, unit="customer", max_rows=5, clip={"amount": Clip(0, 200)},
+        ...     relation="add-or-remove")
+        >>> limits.sum("amount")
+        Fraction(1000, 1)
+    """
+    limits = Contributions(
+        unit=_names(unit),
+        max_rows=max_rows,
+        relation=_relation(relation),
+        clip=dict(clip or {}),
+        by=_names(by),
+        max_rows_per_group=max_rows_per_group,
+        order_by=_names(order_by),
+        seed=seed,
+    )
+    return limits.bound(frame), limits
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _relation(given: Relation | None) -> Relation:
+    """Return the relation, which the policies of a running step have to agree with."""
+    said = _running_relations()
+    if given is None and not said:
+        msg = "say relation=, as the policy does: there is no running step to ask"
+        raise ContributionsError(msg)
+    if not said:
+        # A thread of a body has not been called by it, but its rows are of its data.
+        inherited = inherited_execution()
+        said = set() if inherited is None else _relations(inherited)
+    # Where people may be replaced and added, being replaced changes more.
+    needed: Any = "replace-one" if "replace-one" in said else "add-or-remove"
+    if given in ("add-or-remove", "replace-one") and said and given != needed:
+        msg = f"relation={given!r}, but the policies of the running step say {needed}"
+        raise ContributionsError(msg)
+    chosen: Relation = given or needed
+    return chosen
+
+
+def _running_relations() -> set[str]:
+    """Return the relations of the policies of the running step, if one runs."""
+    try:
+        return _relations(current_execution("bound_contributions()"))
+    except ReleaseError:
+        return set()
+
+
+def _relations(execution: Execution) -> set[str]:
+    return {policy.relation for policy in execution.request.policies}
+
+
+def _texts(constants: Iterable[object]) -> Iterator[str]:
+    """Yield the texts among constants, those in tuples included."""
+    for each in constants:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, tuple):
+            yield from _texts(each)
+
+
+def _check_rows(name: str, rows: object) -> None:
+    if isinstance(rows, bool) or not isinstance(rows, int):
+        msg = f"{name} must be a whole number, got {rows!r:.60}"
+        raise ConfigurationError(msg)
+    if not 1 <= rows <= _LARGEST_ROWS:
+        msg = f"{name} must lie in [1, {_LARGEST_ROWS}], got {rows}"
+        raise ConfigurationError(msg)
+
+
+def _check_choice(order_by: Sequence[str], seed: object) -> None:
+    if not isinstance(seed, str | None):
+        msg = f'seed must be text, such as "2026", or None, got {seed!r:.60}'
+        raise ConfigurationError(msg)
+    if order_by and seed not in (None, SEED):
+        msg = "give order_by= or seed=, not both: each chooses a person's rows"
+        raise ConfigurationError(msg)
+
+
+def _root_up(square: int) -> Fraction:
+    """Return a number whose square is at least this one; the root if it is whole."""
+    root = math.isqrt(square)
+    if root * root == square:
+        return Fraction(root)
+    return Fraction(math.isqrt(square * _ROOT**2) + 1, _ROOT)

@@ -1,0 +1,497 @@
+"""One execution of a DP step: reserve, run, classify, settle.
+
+This is the engine behind `dp_task`, `guarded` and `spend`; it knows no Prefect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, NoReturn
+
+from dpflow.accounting.costs.base import Cost, Settling
+from dpflow.accounting.costs.outcomes import OutcomeCost
+from dpflow.exceptions import (
+    BudgetRefused,
+    ContributionsError,
+    DpflowError,
+    ReleaseError,
+)
+from dpflow.guard.call_frames import suspends
+from dpflow.guard.functions import check_output
+from dpflow.guard.late_settlements import Settlement
+from dpflow.guard.project import Project
+from dpflow.guard.redaction import shown
+from dpflow.guard.request import Place, ask
+from dpflow.guard.reserving import (
+    Home,
+    areserve,
+    home,
+    inherited,
+    owed,
+    reserve,
+    running,
+)
+from dpflow.guard.step import CellLike, Step
+from dpflow.ledger.codec import decode, encode
+from dpflow.ledger.records import Granted, Replayed, Request
+from dpflow.ledger.records import digest as text_digest
+from dpflow.ledger.views.releases import check_value
+from dpflow.noise import draws as mechanism
+from dpflow.noise.sources import OWN, SELF_DECLARED, OneDraw, drawing, stream_for
+
+logger = logging.getLogger("dpflow")
+
+
+@dataclass(slots=True, kw_only=True)
+class Execution:
+    """A granted execution of a step's body.
+
+    Attributes:
+        cost: The worst case that is reserved.
+        redact: Whether the text of the body's errors is withheld.
+        error: What the outside may see of the error that ended the body, if one did.
+        error_type: Name of that error's type.
+        ended: Whether the body has ended.
+        reported: The sub-steps that ran, or the cell of the output; None: all of it.
+        place: Where the step runs.
+        home: The thread and the task that run the body.
+    """
+
+    project: Project
+    request: Request
+    redact: bool
+    error: BaseException | None = None
+    error_type: str = ""
+    ended: bool = False
+    reported: int | str | None = None
+    place: Place = field(default_factory=Place)
+    home: Home | None = None
+    _draw: OneDraw = field(default_factory=OneDraw, repr=False)
+    _process: int = field(default_factory=os.getpid, repr=False)
+
+    @property
+    def cost(self) -> Cost:
+        """The worst case that is reserved."""
+        return self.request.cost
+
+    @property
+    def noise(self) -> str:
+        """Who drew the noise, for the journal."""
+        return self._draw.by
+
+    def release(self, value: Any) -> Any:
+        """Draw the declared noise and return the noisy value.
+
+        Args:
+            value: A number, list, numpy array or pandas series of numbers.
+
+        Returns:
+            The noisy value, of the same shape and kind.
+
+        Raises:
+            ReleaseError: If the cost names no mechanism, the value cannot carry its
+                noise, or the step released already: its charge pays for one draw.
+        """
+        with self._draw.lock, self.drawing():
+            self.check_may_draw("release()")
+            self._check_undrawn("release()")
+            noisy = mechanism.draw(self.cost, value)
+            self._draw.take()
+        return noisy
+
+    def claim_draw(self, asked_by: str) -> None:
+        """Take the one draw that the cost pays for, for the mechanism `asked_by`.
+
+        Raises:
+            ReleaseError: If the step has ended, has drawn its noise already, or
+                declared that its body draws it.
+        """
+        with self._draw.lock:
+            self.check_may_draw(asked_by)
+            self._check_undrawn(asked_by)
+            self._draw.take()
+
+    def claim_loop(self, asked_by: str, *, noise: str) -> None:
+        """Take the one loop that the cost pays for; its sub-steps draw, or the body.
+
+        Raises:
+            ReleaseError: If the step has ended, or has run its loop already.
+        """
+        with self._draw.lock:
+            self._check_undrawn(asked_by)
+            self._draw.take(noise)
+
+    def drawing(self) -> contextlib.AbstractContextManager[None]:
+        """Draw this step's noise within a block: by OpenDP, or as its test says."""
+        return drawing(self._draw.stream)
+
+    def check_may_draw(self, asked_by: str) -> None:
+        """Refuse a draw in a step whose author said that its body draws.
+
+        Raises:
+            ReleaseError: If so.
+        """
+        if self.noise == OWN:
+            msg = (
+                f"{asked_by} draws the noise of step {self.request.step!r}, which says "
+                'noise="own": that its body draws it. Take one of the two away.'
+            )
+            raise ReleaseError(msg)
+
+    def check_process(self, asked_by: str) -> None:
+        """Refuse what a forked child's copy of this would do a second time.
+
+        Raises:
+            ReleaseError: In another process than the one that reserved.
+        """
+        if self._process != os.getpid():
+            msg = (
+                f"{asked_by} was called in a process that the body of step "
+                f"{self.request.step!r} forked, and its charge pays once. Send the "
+                "numbers back, and release them in the body."
+            )
+            raise ReleaseError(msg)
+
+    def _check_undrawn(self, asked_by: str) -> None:
+        self.check_process(asked_by)
+        step = self.request.step
+        if self.ended:
+            msg = (
+                f"{asked_by} was called after step {step!r} had ended and its charge "
+                "was posted. Call it inside the body or block."
+            )
+            raise ReleaseError(msg)
+        if self._draw.taken:
+            msg = (
+                f"step {step!r} drew noise twice (now by {asked_by}), but its cost "
+                "covers one draw. Release one vector, or make two steps of it."
+            )
+            raise ReleaseError(msg)
+
+    def report(self, outcome: int | str) -> None:
+        """Say how the step came out, so that only this is charged.
+
+        Args:
+            outcome: The number of sub-steps that ran, or the cell of the mechanism's
+                own output, before any post-processing.
+
+        Raises:
+            ReleaseError: If the step has ended, reported before, or declared a cost
+                that is the same whatever comes out.
+            InvalidCost: If its cost knows no such outcome.
+        """
+        self.check_process("report()")
+        step = self.request.step
+        if self.ended or self.reported is not None:
+            when = "had ended" if self.ended else "had reported its outcome"
+            msg = f"report() was called after step {step!r} {when}"
+            raise ReleaseError(msg)
+        if not isinstance(self.cost, Settling):
+            msg = (
+                f"step {step!r} declared {self.cost!r}, which costs the same whatever "
+                "comes out; declare EarlyStopping, SparseVector or OutputDP"
+            )
+            raise ReleaseError(msg)
+        self.cost.realised(outcome)
+        self.reported = outcome
+
+    def _report_cell(self, cell: CellLike, value: Any) -> str | None:
+        """Report the cell of what the body returned, or say why there is none.
+
+        Without one, or if the body reported another one, the charge is in full.
+        """
+        reported, self.reported = self.reported, None
+        try:
+            outcome = cell(value)
+            known = isinstance(self.cost, OutcomeCost) and self.cost.cell(outcome)
+        # Its text may quote the output, which need not be released yet.
+        except Exception as error:  # noqa: BLE001
+            why = f"gave no cell of its cost ({type(error).__name__})"
+        else:
+            if known and reported in (None, outcome):
+                self.reported = outcome
+                return None
+            why = "contradicts its cost or what its body reported"
+        return f"its cell function {why}; it is charged in full"
+
+    @contextmanager
+    def charged(self, frame: FrameType | None) -> Iterator[None]:
+        """Run the body in this block; what ends it is kept in `error`, not raised.
+
+        Raised here it would carry the original, private text along as its context.
+        Call `settle` after the block, or `fail` if there is an error.
+
+        Args:
+            frame: Whose calls may draw this step's noise by `release`.
+        """
+        self.home = home()
+        token = None
+        try:
+            if not suspends(frame):
+                token = inherited.set((*inherited.get(), self))
+            try:
+                running.hold(frame, self)
+                yield
+            finally:
+                running.drop(frame, self)
+            self._check_drawn()
+        # Timeouts, cancellation and termination are no Exceptions.
+        except BaseException as error:  # noqa: BLE001 (an error is an output too)
+            self.error_type = type(error).__name__
+            self.error = self._shown(error)
+        finally:
+            self.ended = True
+            if token is not None:
+                with suppress(ValueError):
+                    inherited.reset(token)
+
+    def _check_drawn(self) -> None:
+        """Refuse the output of a body without the noise that its cost declares."""
+        if self.noise != SELF_DECLARED or not mechanism.has_sampler(self.cost):
+            return
+        msg = (
+            f"step {self.request.step!r} ended without release(), so the noise of its "
+            f"{type(self.cost).__name__} was not drawn. Its value is withheld and not "
+            'kept. Return release(value), or say noise="own" where the step is '
+            "declared if its body draws that very noise by itself."
+        )
+        raise ReleaseError(msg)
+
+    def fail(self) -> NoReturn:
+        """Charge a body that raised in full and raise what the outside may see."""
+        self._post("failed", None, {"error_type": self.error_type})
+        error = self.error or RuntimeError("the body ended without value and error")
+        behind = error.__context__
+        try:
+            raise error
+        finally:
+            # In `spend`, Python has just put the original there.
+            if self.redact:
+                error.__context__ = behind
+
+    def settle(self, value: Any, cell: CellLike | None = None) -> None:
+        """Post the charge, by the cell that a function of the value names, if any.
+
+        A value that cannot be stored is told and not replayed; a ledger that does not
+        answer is told, and the charge stays held in full.
+        """
+        text: str | None = None
+        refused: ReleaseError | None = None
+        if self.request.release_key is not None:
+            try:
+                text = encode(value)
+            except ReleaseError as error:
+                refused = error
+        no_cell = None if cell is None else self._report_cell(cell, value)
+        self._post("completed", text, {"noise": self.noise})
+        if no_cell is not None:
+            self._warn(no_cell)
+        if refused is not None:
+            self._warn(f"its release cannot be replayed: {refused.message}")
+
+    def _shown(self, error: BaseException) -> BaseException:
+        """Return what the outside may see of an error of the body."""
+        if self.redact:
+            datasets = ", ".join(policy.dataset for policy in self.request.policies)
+            error = shown(error, step=self.request.step, dataset=datasets)
+        if not isinstance(error, ReleaseError | ContributionsError):
+            return error
+        if _IN_FULL not in error.message:
+            error.message = f"{error.message.rstrip('.')}. The step {_IN_FULL}."
+            error.args = (error.message,)
+        return error
+
+    def _post(self, outcome: str, text: str | None, body: Mapping[str, Any]) -> None:
+        self.check_process("the settlement")
+        project, reservation = self.project, self.request.reservation
+        # An error is an output of its own: it may have come from any sub-step.
+        reported = self.reported if outcome == "completed" else None
+        try:
+            project.ledger.settle(
+                reservation, outcome=outcome, value=text, body=body, reported=reported
+            )
+        except BaseException as error:
+            # Nobody else can: who asks for its key would wait for this process to end.
+            late = Settlement(outcome=outcome, body=body, reported=reported)
+            project.unsettled.add(reservation, late)
+            if not isinstance(error, DpflowError):
+                raise
+            self._warn(f"it stays charged in full and unsettled: {error.message}")
+        else:
+            project.unsettled.ended(reservation)
+            digest = None if text is None else text_digest(text)
+            self.place.tell("settled", self.request, outcome=outcome, digest=digest)
+
+    def _warn(self, text: str) -> None:
+        message = f"DP step {self.request.step!r}: {text}"
+        logger.warning(message)
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+_IN_FULL = "was charged in full"
+
+
+def current_execution(asked_by: str) -> Execution:
+    """Return the innermost execution whose body or block has made this call.
+
+    Args:
+        asked_by: What needs it, for the message.
+
+    Raises:
+        ReleaseError: Outside the body of a DP step.
+    """
+    execution = running.nearest()
+    if isinstance(execution, Execution):
+        return execution
+    msg = (
+        f"{asked_by} was called outside the body of a DP step, so nothing pays for "
+        "it. Call it in a function under @dp_task or @guarded, in the same thread and "
+        "task, or inside spend(...). What a block hands on to threads, tasks or the "
+        "caller of a generator is `charge.release`, of `with spend(...) as charge`."
+    )
+    raise ReleaseError(msg)
+
+
+def inherited_execution() -> Execution | None:
+    """Return the execution that this context comes from, to check; not to draw."""
+    execution = running.nearest() or next(reversed(inherited.get()), None)
+    return execution if isinstance(execution, Execution) else None
+
+
+def release(value: Any) -> Any:
+    """Draw the noise that the running step declared; see `Execution.release`.
+
+    Args:
+        value: A number, list, numpy array or pandas series of numbers.
+
+    Returns:
+        The noisy value, of the same shape and kind.
+
+    Raises:
+        ReleaseError: Outside the body of a DP step, and as `Execution.release` says.
+
+    Examples:
+        >>> @guarded(dataset="cdnow", cost=Gaussian(sensitivity=1, sigma=20))
+        ... def customers(week):
+        ...     return release(count(week))
+    """
+    return current_execution("release()").release(value)
+
+
+def admit(
+    project: Project, request: Request, place: Place, *, own: bool
+) -> Execution | Replayed:
+    """Reserve a step's worst case, or find its release.
+
+    Args:
+        project: Where.
+        request: What is asked of the ledger.
+        place: Where the step runs.
+        own: Whether its body draws the declared noise by itself.
+
+    Raises:
+        BudgetRefused: If a gate does not admit the step.
+        DpflowError: If the request cannot be decided; the step may not run.
+    """
+    try:
+        answer = reserve(project, request, own=own)
+    except BudgetRefused as refusal:
+        place.tell_refusal(refusal, request)
+        raise
+    return _admitted(project, request, answer, place, own=own)
+
+
+async def aadmit(
+    project: Project, request: Request, place: Place, *, own: bool
+) -> Execution | Replayed:
+    """Reserve as `admit` does, without blocking the event loop."""
+    try:
+        answer = await areserve(project, request, own=own)
+    except BudgetRefused as refusal:
+        place.tell_refusal(refusal, request)
+        raise
+    return _admitted(project, request, answer, place, own=own)
+
+
+def _admitted(
+    project: Project,
+    request: Request,
+    answer: Granted | Replayed,
+    place: Place,
+    *,
+    own: bool,
+) -> Execution | Replayed:
+    """Turn the ledger's positive answer into an execution or a replay."""
+    if isinstance(answer, Replayed):
+        check_value(answer.value, answer.digest, request.key_text or request.step)
+        logger.info("DP step %r is replayed from its release", request.step)
+        place.tell("replayed", request, digest=answer.digest)
+        return answer
+    redact = any(policy.errors == "redact" for policy in request.policies)
+    place.tell_granted(request, answer)
+    ledger, key = project.ledger, request.key_text
+    stream = stream_for(ledger.id, ledger.environment, request.step, key)
+    draw = OneDraw(own=own, stream=stream)
+    return Execution(
+        project=project, request=request, redact=redact, place=place, _draw=draw
+    )
+
+
+def run(
+    step: Step,
+    body: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    place: Place,
+) -> Any:
+    """Run a step's body under the guard, or replay its release."""
+    project, request = ask(step, step.bind(args, kwargs), place)
+    with owed(project, request):
+        admitted = admit(project, request, place, own=step.noise == OWN)
+        if isinstance(admitted, Replayed):
+            return decode(admitted.value)
+        value: Any = None
+        with admitted.charged(inspect.currentframe()):
+            value = body(*args, **kwargs)
+            check_output(step.name, value)
+        if admitted.error is not None:
+            # A traceback shows what a frame holds.
+            value = None
+            admitted.fail()
+        admitted.settle(value, step.cell)
+        return value
+
+
+async def arun(
+    step: Step,
+    body: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    place: Place,
+) -> Any:
+    """Run an async step's body under the guard; as `run`.
+
+    Waiting for the ledger's answer does not block the event loop. The settlement
+    does, shortly: nothing can cancel it.
+    """
+    project, request = ask(step, step.bind(args, kwargs), place)
+    admitted = await aadmit(project, request, place, own=step.noise == OWN)
+    if isinstance(admitted, Replayed):
+        return decode(admitted.value)
+    value: Any = None
+    with admitted.charged(inspect.currentframe()):
+        value = await body(*args, **kwargs)
+        check_output(step.name, value)
+    if admitted.error is not None:
+        value = None
+        admitted.fail()
+    admitted.settle(value, step.cell)
+    return value

@@ -1,0 +1,246 @@
+"""Iterative steps that may stop early, and are charged for the sub-steps that ran.
+
+The loop counts its own sub-steps: noise of a sub-step is drawn through the sub-step
+itself, which is over as soon as the next one is asked for. A body that leaves the loop
+by an error, or that never enters it, is charged in full.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.composed import Composed
+from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.exceptions import ReleaseError
+from dpflow.guard.charge import Execution, current_execution
+from dpflow.noise.draws import draw
+
+_TOLD_SECONDS = 1.0
+
+
+class SubStep:
+    """One sub-step of an iterative step.
+
+    Attributes:
+        number: Which one it is, from 1.
+        stops: Numbers of sub-steps after which the step may end.
+        parts: What one sub-step does: the costs that were composed, or the one.
+    """
+
+    def __init__(self, number: int, cost: EarlyStopping, execution: Execution) -> None:
+        self.number = number
+        self.stops = cost.stops
+        self._execution = execution
+        self.parts = _parts(cost.step)
+        self._unpaid = list(self.parts)
+        self._claiming = threading.Lock()
+        self._over = False
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether the step may end after this sub-step.
+
+        Leaving the loop elsewhere is allowed, and counts as the next such number
+        where the account knows stops only.
+        """
+        return self.number in self.stops
+
+    @property
+    def last(self) -> bool:
+        """Whether no sub-step comes after this one."""
+        return self.number == self.stops[-1]
+
+    def release(self, value: Any, *, cost: Cost | None = None) -> Any:
+        """Draw the declared noise of this sub-step and return the noisy value.
+
+        Args:
+            value: A number, list, numpy array or pandas series of numbers.
+            cost: Which part of the declared sub-step pays for it, if it has several.
+
+        Returns:
+            The noisy value, of the same shape and kind.
+
+        Raises:
+            ReleaseError: If the sub-step is over, or nothing in it pays for this.
+        """
+        paid = self.claim("release()", cost)
+        with self._execution.drawing():
+            return draw(paid, value)
+
+    def test(self, value: float, *, at_least: float, cost: Cost) -> bool:
+        """Test a private number against a threshold, with noise that is paid for.
+
+        Whether to stop may depend on what was released, and on tests like this one;
+        on nothing else that private data has touched.
+
+        Args:
+            value: The private number.
+            at_least: The public threshold.
+            cost: The part of the declared sub-step that pays for the test.
+
+        Returns:
+            Whether the noisy number reaches the threshold.
+
+        Raises:
+            ReleaseError: If the sub-step is over, or nothing in it pays for this.
+        """
+        noisy: float = self.release(float(value), cost=cost)
+        return noisy >= at_least
+
+    def claim(self, what: str, cost: Cost | None = None) -> Cost:
+        """Take a part of the sub-step, for a mechanism that draws its own noise.
+
+        Args:
+            what: What takes it, for the message.
+            cost: Which part, if the sub-step has several.
+
+        Returns:
+            The part, which pays for this and nothing else.
+
+        Raises:
+            ReleaseError: If the sub-step is over, or nothing in it pays for this.
+        """
+        self._execution.check_process(what)
+        self._execution.check_may_draw(what)
+        name = f"sub-step {self.number} of step {self._execution.request.step!r}"
+        if self._over or self._execution.ended:
+            msg = f"{what} was called after {name} was over; call it inside the loop"
+            raise ReleaseError(msg)
+        if cost is None and len(self.parts) == 1:
+            cost = self.parts[0]
+        # Threads of the body may race for the part.
+        with self._claiming:
+            if cost is not None and cost in self._unpaid:
+                self._unpaid.remove(cost)
+                return cost
+            left = ", ".join(map(repr, self._unpaid)) or "nothing"
+        # The body may have computed its numbers.
+        kind = (
+            "a part that it does not name"
+            if cost is None
+            else f"another {type(cost).__name__}"
+        )
+        msg = (
+            f"{what} in {name} draws {kind}, but of the declared sub-step {left} "
+            "is left. Declare every draw, as in EarlyStopping(Composed(Gaussian("
+            "...), Laplace(...)), ...), and say cost= which one this is."
+        )
+        raise ReleaseError(msg)
+
+    def _end(self) -> None:
+        self._over = True
+
+
+def iterations() -> Iterator[SubStep]:
+    """Run the sub-steps of the running step, which declared `EarlyStopping`.
+
+    The loop ends by itself after the last stop. Leave it earlier with `break`; only
+    the sub-steps that started are charged, if the dataset's theorem allows that. A
+    progress bar shows in terminals.
+
+    Yields:
+        Each sub-step, which draws its noise and says whether the step may end here.
+
+    Raises:
+        ReleaseError: Outside such a step, or at a second loop in it.
+
+    Examples:
+        >>> @guarded(dataset="adult", cost=EarlyStopping(
+        ...     Gaussian(sensitivity=1, sigma=40), stops=(25, 50, 100)))
+        ... def fit(path):
+        ...     for step in iterations():
+        ...         model.update(step.release(gradient(model)))
+        ...         if step.may_stop and good_enough(model):
+        ...             break
+        ...     return model
+    """
+    execution = current_execution("iterations()")
+    cost = execution.cost
+    name = execution.request.step
+    if not isinstance(cost, EarlyStopping):
+        msg = (
+            f"iterations() needs cost=EarlyStopping(...); step {name!r} declared "
+            f"{cost!r}"
+        )
+        raise ReleaseError(msg)
+    # One loop is paid for, also where threads of the body race for it.
+    execution.claim_loop("iterations()", noise=_NOISE)
+    return _counted(execution, cost)
+
+
+#: What the journal says of the noise of such a step.
+_NOISE = "by sub-step"
+
+
+def _counted(execution: Execution, cost: EarlyStopping) -> Iterator[SubStep]:
+    """Yield the sub-steps, and report how many started when the loop is left."""
+    last = cost.stops[-1]
+    with _progress(execution, last) as advance:
+        for number in range(1, last + 1):
+            if execution.ended:
+                msg = f"step {execution.request.step!r} has ended, and its loop with it"
+                raise ReleaseError(msg)
+            step = SubStep(number, cost, execution)
+            # Told before the sub-step starts: a body that goes on without asking for
+            # the next one cannot have run more than this.
+            execution.reported = number
+            try:
+                yield step
+            finally:
+                step._end()  # noqa: SLF001
+            advance(number)
+
+
+@contextmanager
+def _progress(execution: Execution, last: int) -> Iterator[Any]:
+    """Show how far the loop is, in terminals and to whoever listens.
+
+    Listeners hear of it once a second, and where the loop was left, if the step still
+    runs then: a loop that is kept and thrown away later has nothing more to tell.
+    """
+    began, said = time.monotonic(), 0
+
+    def tell(number: int) -> None:
+        nonlocal began, said
+        began, said = time.monotonic(), number
+        execution.place.tell("progress", execution.request, done=number, most=last)
+
+    with _bar(execution.request.step, last) as show:
+
+        def advance(number: int) -> None:
+            show(number)
+            if number == last or time.monotonic() - began > _TOLD_SECONDS:
+                tell(number)
+
+        try:
+            yield advance
+        finally:
+            ran = execution.reported
+            if isinstance(ran, int) and ran > said and not execution.ended:
+                tell(ran)
+
+
+def _bar(name: str, last: int) -> AbstractContextManager[Any]:
+    if not sys.stderr.isatty():
+        return nullcontext(lambda _: None)
+    return _rich_bar(name, last)
+
+
+@contextmanager
+def _rich_bar(name: str, last: int) -> Iterator[Any]:
+    from rich.console import Console  # noqa: PLC0415 (only in terminals)
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(name, total=last)
+        yield lambda number: progress.update(task, completed=number)
+
+
+def _parts(cost: Cost) -> tuple[Cost, ...]:
+    return cost.costs if isinstance(cost, Composed) else (cost,)

@@ -1,0 +1,191 @@
+"""The guard for plain Python: `guarded` functions and `spend` blocks.
+
+Both reserve the worst case before the body runs and settle after it, on the same
+engine as Prefect tasks under `dp_task`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ParamSpec, TypeVar, cast
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.exceptions import ConfigurationError
+from dpflow.guard.call_frames import entering_frame
+from dpflow.guard.charge import Execution, admit, arun, run
+from dpflow.guard.functions import charging, with_parentheses
+from dpflow.guard.request import ask, checked_flow, current_place
+from dpflow.guard.reserving import check_outside, step_around
+from dpflow.guard.step import (
+    CellLike,
+    CostLike,
+    NoiseLike,
+    PartitionsLike,
+    checked_text,
+    define_step,
+)
+from dpflow.ledger.records import Replayed
+from dpflow.noise.sources import OWN
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@with_parentheses
+def guarded(
+    *,
+    dataset: str | tuple[str, ...],
+    cost: CostLike,
+    flow: str | None = None,
+    private: tuple[str, ...] = (),
+    release_key: str | None = None,
+    partitions: PartitionsLike | None = None,
+    fresh: bool = False,
+    version: str | None = None,
+    cell: CellLike | None = None,
+    noise: NoiseLike = "release",
+    name: str | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Guard a function that reads private data, without Prefect or in a flow of its.
+
+    Args:
+        dataset: Name of the dataset it reads, or several.
+        cost: Its worst case, or a function of its public arguments.
+        flow: Name of the flow whose share and odometer are charged, outside of
+            Prefect. Within a Prefect flow it is that one, as for a `dp_task`.
+        private: Names of parameters that hold private data.
+        release_key: Template over public parameters under which the output is kept;
+            a second call with the same key replays it at no cost.
+        partitions: Names of the partitions that it reads, as templates such as
+            "{week}", or a function of its public arguments that returns names.
+        fresh: Draw anew, at a charge of its own, even where a release could be
+            replayed; the new one takes its place.
+        version: Version of the data; default: the policy's.
+        cell: For costs with cells, such as `OutputDP`: a function of what the body
+            returns that names the cell. The body must return its mechanism's own
+            output, before any post-processing. Without an answer from it (it raises,
+            or names no cell of the cost) the step is charged in full.
+        noise: "own" if the body draws the noise that its cost declares by itself;
+            `release` must not be called then. Default: a body that declares a
+            mechanism which `release` draws, and ends without it, fails.
+        name: Name of the step in the journal; default: the function's.
+
+    Returns:
+        A decorator that keeps signature, type hints and sync or async nature.
+
+    Raises:
+        ConfigurationError: If something declared cannot work.
+
+    Examples:
+        >>> @guarded(dataset="cdnow", cost=Gaussian(sensitivity=1, sigma=20))
+        ... def customers(week):
+        ...     return release(count(week))
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        check_outside("@guarded")
+        step = define_step(
+            function,
+            dataset=dataset,
+            cost=cost,
+            private=private,
+            release_key=release_key,
+            partitions=partitions,
+            fresh=fresh,
+            version=version,
+            cell=cell,
+            noise=noise,
+            name=name,
+        )
+        named = checked_flow(flow)
+
+        @functools.wraps(function)
+        async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return await arun(step, function, args, kwargs, current_place(named))
+
+        @functools.wraps(function)
+        def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return run(step, function, args, kwargs, current_place(named))
+
+        chosen = guard_async if inspect.iscoroutinefunction(function) else guard
+        return cast("Callable[P, R]", charging(chosen))
+
+    return decorate
+
+
+@contextmanager
+def spend(
+    *,
+    dataset: str | tuple[str, ...],
+    cost: Cost,
+    step: str,
+    flow: str | None = None,
+    partitions: PartitionsLike | None = None,
+    noise: NoiseLike = "release",
+) -> Iterator[Execution]:
+    """Guard a block of code that reads private data.
+
+    Args:
+        dataset: Name of the dataset it reads, or several.
+        cost: Its worst case.
+        step: Name of the step in the journal. A block inside the body of another step
+            is named after that one: its name could be made of private data.
+        flow: Name of the flow whose share and odometer are charged, outside of
+            Prefect. Within a Prefect flow it is that one.
+        partitions: Names of the partitions that it reads.
+        noise: "own" if the block draws the noise that its cost declares by itself.
+
+    Yields:
+        The execution, whose `release` draws the declared noise.
+
+    Raises:
+        BudgetRefused: If a gate does not admit the block, which then does not run.
+        DPStepFailed: If the block raises; it is charged in full.
+
+    Examples:
+        >>> with spend(dataset="cdnow", cost=Laplace(sensitivity=1, epsilon="0.1"),
+        ...            step="customers") as charge:
+        ...     answer = charge.release(len(frame))
+    """
+    if not isinstance(cost, Cost):
+        msg = f"spend() needs cost=: a cost such as Gaussian(...), got {cost!r}"
+        raise ConfigurationError(msg)
+
+    def block() -> None:
+        """Stand for the block, which has no arguments."""
+
+    name, outer = checked_text(step, "step"), step_around()
+    if outer is not None:
+        # Its own name may be made of what the body around it has read.
+        name = f"{outer.step}/inner"
+        if flow not in (None, outer.flow):
+            msg = (
+                f"a block inside the body of DP step {outer.step!r} is of that step's "
+                "flow; leave flow= away"
+            )
+            raise ConfigurationError(msg)
+    defined = define_step(
+        block,
+        dataset=dataset,
+        cost=cost,
+        partitions=partitions,
+        noise=noise,
+        name=name,
+    )
+    # No arguments tell one block from another: each is drawn anew.
+    defined = replace(defined, replays=False, inner=outer is not None)
+    place = current_place(checked_flow(flow))
+    project, request = ask(defined, {}, place)
+    execution = admit(project, request, place, own=noise == OWN)
+    if isinstance(execution, Replayed):
+        msg = "a block has no release key, so the ledger cannot have replayed it"
+        raise TypeError(msg)
+    with execution.charged(entering_frame()):
+        yield execution
+    if execution.error is not None:
+        execution.fail()
+    execution.settle(None)

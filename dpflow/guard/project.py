@@ -1,0 +1,197 @@
+"""The ledger and the policies of the current project, opened once per process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dpflow.config import Settings, Stamp, file_stamp, settings
+from dpflow.exceptions import LedgerUnavailable
+from dpflow.guard.late_settlements import Unsettled
+from dpflow.ledger import (
+    Ledger,
+    create_ledger,
+    is_postgres,
+    open_ledger,
+    pin_ledger,
+)
+from dpflow.ledger.provenance import provenance
+from dpflow.ledger.records import Conditions
+from dpflow.locks import Lock
+from dpflow.policy import PolicySet, load_policies
+from dpflow.policy.files import is_policy_file
+from dpflow.policy.population import PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """What the guard needs of a project.
+
+    Attributes:
+        settings: Where things are.
+        ledger: Opened, and checked against the pinned id.
+        policies: As the files say now.
+        unsettled: Charges of this process whose settlement failed.
+    """
+
+    settings: Settings
+    ledger: Ledger
+    policies: PolicySet
+    unsettled: Unsettled
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A project whose ledger stays open, and the files that it was read from.
+
+    Attributes:
+        project: The project.
+        folder: Stamp of the policies' folder: another one when names come or go.
+        files: The stamp of each policy file, by its path.
+    """
+
+    project: Project
+    folder: Stamp
+    files: Mapping[str, Stamp]
+
+    def is_current(self, datasets: Iterable[str]) -> bool:
+        """Say whether the files that govern some datasets are as they were read.
+
+        Which other files there are matters, not what they say: a dataset's own file
+        names the population that is charged with it.
+        """
+        if file_stamp(str(self.project.settings.policies)) != self.folder:
+            return False
+        policies = self.project.policies
+        for dataset in datasets:
+            policy = policies.policies.get(dataset)
+            if policy is None:
+                return False
+            names = [dataset]
+            if policy.population:
+                names.append(f"{PREFIX}{policy.population}")
+            for path in [str(policies.sources[name]) for name in names]:
+                if file_stamp(path) != self.files.get(path):
+                    return False
+        return True
+
+
+_lock = Lock()
+#: How long a thread waits for another that opens the ledger.
+_THREAD_SECONDS = 120.0
+_known: dict[Settings, _Known] = {}
+
+
+def current_project(datasets: Sequence[str] = ()) -> Project:
+    """Return the project of the working directory and the environment.
+
+    The ledger stays open; policy files are read again only when one has changed.
+
+    Args:
+        datasets: Whose policies are needed: only files that govern these are looked
+            at. Default: all.
+
+    Raises:
+        LedgerError: If the ledger is missing, out of reach or not the pinned one.
+        PolicyError: If a policy file cannot be used.
+        ConfigurationError: If the settings cannot be read.
+    """
+    found = settings()
+    known = _known.get(found)
+    if known is not None and datasets and known.is_current(datasets):
+        return known.project
+    try:
+        return _lock.run(lambda: _looked_at(found), _THREAD_SECONDS)
+    except TimeoutError as error:
+        msg = f"the ledger is not open yet: {error.strerror}. Try again."
+        raise LedgerUnavailable(msg, waited=_THREAD_SECONDS) from None
+
+
+def _looked_at(found: Settings) -> Project:
+    """Return a project after a look at all of its policy files."""
+    known = _known.get(found)
+    # Before the files: whatever changes from here on is seen at the next look.
+    folder = file_stamp(str(found.policies))
+    files = _stamps(found.policies)
+    if known is None or known.files != files:
+        policies = load_policies(found.policies)
+        if known is None:
+            ledger = project_ledger(found)
+            project = Project(found, ledger, policies, Unsettled(ledger))
+        else:
+            project = replace(known.project, policies=policies)
+    else:
+        project = known.project
+    _known[found] = _Known(project, folder, files)
+    return project
+
+
+def project_ledger(found: Settings, *, read_only: bool = False) -> Ledger:
+    """Open the ledger of a project, checked and with who acts.
+
+    Args:
+        found: Where it is.
+        read_only: Only show it: the database refuses every write.
+
+    Raises:
+        LedgerError: If the ledger is missing, out of reach or not the pinned one.
+        ConfigurationError: If it serves another environment.
+    """
+    return open_ledger(
+        found.ledger_url,
+        policies=found.policies,
+        witness=found.witness,
+        environment=found.environment,
+        conditions=project_conditions(found),
+        read_only=read_only,
+    )
+
+
+def project_conditions(found: Settings) -> Conditions:
+    """Return who acts in a project, with which code, for the journal."""
+    return Conditions(
+        facts=provenance(found.root, found.principal),
+        # A shared ledger's policies are an officer's to apply.
+        applies_policies=not is_postgres(found.ledger_url),
+    )
+
+
+def make_project_ledger(found: Settings) -> Ledger:
+    """Make the ledger of a project, pin its id, and close it.
+
+    Raises:
+        LedgerError: If one is there already, or its place cannot be written.
+    """
+    ledger = create_ledger(
+        found.ledger_url, environment=found.environment, witness=found.witness
+    )
+    try:
+        pin_ledger(ledger, found.policies)
+    finally:
+        ledger.close()
+    return ledger
+
+
+def forget_projects() -> None:
+    """Close what is open; tests use it, and programs that delete a ledger."""
+
+    def forget() -> None:
+        for known in _known.values():
+            known.project.unsettled.forget()
+            known.project.ledger.close()
+        _known.clear()
+
+    _lock.run(forget, _THREAD_SECONDS)
+
+
+def _stamps(directory: Path) -> Mapping[str, Stamp]:
+    folder = str(directory)
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 (texts are quicker)
+    except OSError:
+        # `load_policies` says what is wrong, in dpflow's words.
+        return {}
+    paths = [f"{folder}/{name}" for name in names if is_policy_file(name)]
+    return {path: file_stamp(path) for path in paths}

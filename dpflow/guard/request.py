@@ -1,0 +1,315 @@
+"""What a step asks of the ledger, and where it runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
+from typing import Any
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    ConfigurationError,
+    LedgerUnavailable,
+    ReleaseError,
+)
+from dpflow.guard.project import Project, current_project
+from dpflow.guard.redaction import shown_to_body
+from dpflow.guard.reserving import step_around
+from dpflow.guard.step import Step, checked_text
+from dpflow.ledger.codec import encode
+from dpflow.ledger.records import Granted, Request, cost_text, described
+from dpflow.ledger.views.alerts import alert_text
+from dpflow.policy import Policy
+from dpflow.policy.population import PREFIX
+
+logger = logging.getLogger("dpflow")
+
+#: How much of a key's digest stands for a text that is withheld.
+_DIGEST_SIGNS = 32
+
+#: The runs of the `preflight` blocks that this context is in, nearest first.
+current_runs: ContextVar[tuple[str, ...]] = ContextVar("dpflow_runs", default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnclosingFlow:
+    """A flow around a step.
+
+    Attributes:
+        name: Name of the flow, as policies name it.
+        run: Id of its run, where there are runs.
+        deployment: Id of the deployment that the run is of, if it is of one.
+    """
+
+    name: str
+    run: str | None = None
+    deployment: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """What became of a step's request; told after the ledger has committed it.
+
+    Attributes:
+        kind: "reserved", "term-opened", "alert", "progress", "replayed", "settled",
+            "refused" or "exhausted".
+        details: JSON-able facts of this kind; never data.
+    """
+
+    kind: str
+    request: Request
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a step runs.
+
+    Attributes:
+        flows: The enclosing flows, nearest first. A release without a key of its own
+            is replayed within the nearest one's run.
+        named: The flow that the step names itself (`flow=`), if it does.
+        facts: Further facts for the journal, such as the task run's id.
+        listener: Who is told what became of a step; it decides nothing.
+    """
+
+    flows: tuple[EnclosingFlow, ...] = ()
+    named: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    listener: Callable[[Notice], None] | None = None
+
+    def tell(self, kind: str, request: Request, **details: Any) -> None:
+        """Tell the listener; its failure is logged and changes nothing."""
+        if self.listener is None:
+            return
+        try:
+            self.listener(Notice(kind=kind, request=request, details=details))
+        except Exception:
+            logger.exception("a notice of step %r was not delivered", request.step)
+
+    def tell_refusal(self, refusal: BudgetRefused, request: Request) -> None:
+        """Tell the listener that the step may not run, with what would fit."""
+        kind = "exhausted" if isinstance(refusal, BudgetExhausted) else "refused"
+        names = ("dataset", "gate", "theorem", "asked", "left", "fits")
+        details = {name: refusal.details.get(name) for name in names}
+        self.tell(kind, request, message=refusal.message, **details)
+
+    def tell_granted(self, request: Request, answer: Granted) -> None:
+        """Tell that a step's worst case is held, and what it is the first to reach."""
+        self.tell("reserved", request)
+        for term in answer.opened:
+            logger.info("term %s of %r is charged first", term.term, term.dataset)
+            self.tell("term-opened", request, **asdict(term))
+        for alert in answer.alerts:
+            used = alert_text(alert)
+            logger.warning("%s, after step %r", used, request.step)
+            self.tell("alert", request, message=used, **asdict(alert))
+
+
+def checked_flow(flow: object) -> str | None:
+    """Return the name of a flow, if one is given.
+
+    Raises:
+        ConfigurationError: If it is no name.
+    """
+    return None if flow is None else checked_text(flow, "flow")
+
+
+def current_place(flow: str | None = None) -> Place:
+    """Return where a call runs that knows no Prefect: within Prefect's flows, if any.
+
+    It would pass the share and the halt of the flow around it by otherwise.
+
+    Args:
+        flow: The flow that it names.
+    """
+    if not _within_prefect():
+        return Place(named=flow)
+    place: Place = import_module("dpflow.prefect.run_context").current_place(named=flow)
+    return place
+
+
+def _within_prefect() -> bool:
+    """Say whether Prefect runs a flow or a task around this call."""
+    # Another thread may have half of it loaded. Around a run it is whole.
+    loaded = sys.modules.get("prefect.context")
+    if loaded is None:
+        return False
+    kinds = [
+        getattr(loaded, name, None) for name in ("FlowRunContext", "TaskRunContext")
+    ]
+    return any(kind is not None and kind.get() is not None for kind in kinds)
+
+
+def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, Request]:
+    """Resolve the policies, price the cost and make the request.
+
+    Raises:
+        DpflowError: If anything declared is wrong; nothing was charged.
+    """
+    outer = step_around()
+    if outer is None:
+        return _asked(step, public, place)
+    try:
+        project, request = _asked(step, public, place)
+        return project, _without_texts(step, request, outer)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the body has read data)
+        told = shown_to_body(error, step=outer.step)
+    # Raised in the block above it would carry the original as its context.
+    raise told
+
+
+def _without_texts(step: Step, request: Request, outer: Request) -> Request:
+    """Take out of a request what the body around it may have made of private data.
+
+    Its step was defined outside, or is a block that is named after the one around it.
+    Which dataset it reads, and the numbers of its cost, are declared to be public.
+
+    Raises:
+        ConfigurationError: If it names a partition that is not public already, or the
+            cells of its cost may have been named in the body.
+    """
+    computed = step.inner or not isinstance(step.cost, Cost)
+    if computed and '"cells":' in cost_text(request.cost):
+        msg = "a step inside a body names the cells of its cost where it is defined"
+        raise ConfigurationError(msg)
+    written = step.written_partitions()
+    if not set(request.partitions) <= {*written, *outer.partitions}:
+        msg = "a step inside a body reads the partitions of the step around it"
+        raise ConfigurationError(msg)
+    if request.release_key is None or not step.computes_key():
+        return request
+    return replace(request, key_text=request.release_key[:_DIGEST_SIGNS])
+
+
+def _asked(
+    step: Step, public: Mapping[str, Any], place: Place
+) -> tuple[Project, Request]:
+    project = current_project(step.datasets)
+    policies = tuple(_policy(project, step, name) for name in step.datasets)
+    cost = step.price(public)
+    versions = [_version(step, policy) for policy in policies]
+    touched = step.touched(public)
+    common = [list(step.datasets), versions, step.name, *filter(None, [touched])]
+    key = step.key(public)
+    run = place.flows[0].run if place.flows else None
+    parts: list[object] | None = None
+    if key is not None:
+        parts = ["named", *common, key.text, *filter(None, [key.fields])]
+    elif run is not None and step.replays:
+        what = [step.source, described(cost), _encoded(step, public)]
+        parts = ["run", *common, run, *what]
+    flow = charged_flow(policies, place)
+    request = Request(
+        reservation=os.urandom(16).hex(),
+        owner=owner_of(project),
+        policies=policies,
+        populations=project.policies.populations_of(policies),
+        cost=cost,
+        step=step.name,
+        flow=None if flow is None else flow.name,
+        flow_run=None if flow is None else flow.run,
+        enclosing_runs=tuple(f.run for f in place.flows if f.run is not None),
+        preflights=runs_around(place),
+        partitions=touched,
+        release_key=None if parts is None else project.ledger.release_key(*parts),
+        key_text="" if key is None else key.text,
+        fresh=step.fresh,
+        body={**place.facts, "versions": versions},
+    )
+    return project, request
+
+
+def _policy(project: Project, step: Step, dataset: str) -> Policy:
+    if dataset.startswith(PREFIX):
+        msg = (
+            f"step {step.name!r} names {dataset!r}, which is a population: name the "
+            "dataset that it reads, whose policy charges the population as well."
+        )
+        raise ConfigurationError(msg)
+    return project.policies.policy_for(dataset)
+
+
+def runs_around(place: Place) -> tuple[str, ...]:
+    """Return the runs whose preflight a step may draw from, nearest first."""
+    flows = (flow.run for flow in place.flows if flow.run is not None)
+    return (*current_runs.get(), *flows)
+
+
+def owner_of(project: Project) -> str:
+    """Return this process's name in the ledger.
+
+    Raises:
+        LedgerUnavailable: If it cannot take one.
+    """
+    if project.ledger.storage.unwritable is not None:
+        # Nothing can be reserved in its name.
+        return "reader"
+    try:
+        return project.ledger.owners.mine()
+    except OSError as error:
+        place = project.ledger.place
+        msg = f"cannot write beside the ledger {place}: {error.strerror}"
+        raise LedgerUnavailable(msg, ledger=place) from error
+
+
+def _version(step: Step, policy: Policy) -> str:
+    """Return the data's version; with private arguments it must be said."""
+    said = "version" in policy.model_fields_set
+    if step.private and step.release_key is None and step.version is None and not said:
+        msg = (
+            f"step {step.name!r} takes private data as an argument, so a replay could "
+            "serve one version's answer for another. Say version= on the task or "
+            f"version: in the policy of {policy.dataset!r}, or give a release_key."
+        )
+        raise ConfigurationError(msg)
+    return step.version or policy.version
+
+
+def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
+    """Encode the public arguments, which identify a release within a flow run."""
+    found = {}
+    for name, value in public.items():
+        try:
+            found[name] = encode(value)
+        except ReleaseError as error:
+            msg = (
+                f"argument {name!r} of step {step.name!r} cannot identify a release "
+                f"({error.message}). Mark it private=({name!r},), or give a "
+                "release_key over the other arguments."
+            )
+            raise ConfigurationError(msg) from error
+    return found
+
+
+def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | None:
+    """Return the nearest enclosing flow that a policy names.
+
+    Else it is the flow that the step names, else the root flow.
+
+    Raises:
+        ConfigurationError: If the step names another flow than the one around it that
+            a policy names, whose share it would pass by.
+    """
+    around = place.flows
+    for flow in around:
+        if any(flow.name in policy.flows for policy in policies):
+            if place.named not in (None, flow.name):
+                msg = (
+                    f"a step says flow={place.named!r}, but it runs in flow "
+                    f"{flow.name!r}, which a policy names: its share and its halt "
+                    "would be passed by. Leave flow= away, or call the step outside of "
+                    "that flow. The step did not run."
+                )
+                raise ConfigurationError(msg)
+            return flow
+    if place.named is not None:
+        return EnclosingFlow(name=place.named, run=around[0].run if around else None)
+    return around[-1] if around else None

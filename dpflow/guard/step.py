@@ -1,0 +1,411 @@
+"""The definition of a DP step: what its author declares, checked when it is defined."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.outcomes import OutcomeCost
+from dpflow.exceptions import ConfigurationError
+from dpflow.guard.functions import check_body, name_of
+from dpflow.guard.release_keys import Name, Untold, fill, has_address, template_fields
+from dpflow.noise.sources import OWN
+
+#: The instance of a method is no public argument.
+HIDDEN = frozenset({"self", "cls"})
+
+#: A cost, or a function of the step's public arguments that returns one.
+CostLike = Cost | Callable[..., Cost]
+#: Names of partitions: templates over public parameters, or a function of the public
+#: arguments that returns names.
+PartitionsLike = str | Sequence[str] | Callable[..., Sequence[str]]
+#: Names the cell of a cost such as `OutputDP` that an output falls into.
+CellLike = Callable[[Any], str | int]
+#: Who draws the noise that the cost declares: `release`, or the body itself.
+NoiseLike = Literal["release", "own"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What the author of a step declares.
+
+    Attributes:
+        name: Name in the journal.
+        datasets: The datasets whose private data the body reads.
+        cost: Worst case, or a function of the public arguments that returns it.
+        signature: Of the body.
+        private: Parameters that hold private data; nothing derived from their values
+            is ever journaled, keyed or shown.
+        release_key: Template over public parameters, under which the output is kept.
+        partitions: Which partitions the body reads, of datasets that have some.
+        fresh: Whether every call draws anew, at a charge of its own.
+        version: Version of the data, where the policy's does not do.
+        inner: Whether it is a block inside the body of another step.
+        replays: Whether a call is told by its public arguments, so that it may be
+            replayed within a flow run. Not if the body closes over variables or is a
+            method: what those hold is no argument. Nor if it is a lambda: all have
+            one name.
+        cell: Function of the output that names the cell of the cost it falls into.
+        noise: Who draws the noise: "release", or the body's "own".
+        source: Module and qualified name of the body, which tell two steps of one
+            name apart within a flow run.
+    """
+
+    name: str
+    datasets: tuple[str, ...]
+    cost: CostLike
+    signature: inspect.Signature
+    private: frozenset[str] = frozenset()
+    release_key: str | None = None
+    partitions: PartitionsLike | None = None
+    fresh: bool = False
+    version: str | None = None
+    cell: CellLike | None = None
+    noise: NoiseLike = "release"
+    source: str = ""
+    replays: bool = True
+    inner: bool = False
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the public arguments by name, defaults included."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        hidden = self.private | HIDDEN
+        return {k: v for k, v in bound.arguments.items() if k not in hidden}
+
+    def price(self, public: Mapping[str, Any]) -> Cost:
+        """Return the worst case for these public arguments.
+
+        Raises:
+            ConfigurationError: If the cost function raises, asks for something that
+                is no public argument, or returns no cost.
+        """
+        if isinstance(self.cost, Cost):
+            return self.cost
+        cost = self._asked("cost", self.cost, public)
+        if not isinstance(cost, Cost):
+            msg = (
+                f"the cost function of step {self.name!r} returned {cost!r}; it must "
+                "return a cost such as Gaussian(...). The step did not run."
+            )
+            raise ConfigurationError(msg)
+        return cost
+
+    def touched(self, public: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the names of the partitions that the body reads.
+
+        Raises:
+            ConfigurationError: If they are not texts, or one is named twice.
+        """
+        if self.partitions is None:
+            return ()
+        if isinstance(self.partitions, str):
+            found = [self._filled("partitions", self.partitions, public).text]
+        elif callable(self.partitions):
+            found = self._asked("partitions", self.partitions, public)
+        else:
+            found = [
+                self._filled("partitions", each, public).text
+                for each in self.partitions
+            ]
+        names = found if isinstance(found, list | tuple) else None
+        if not names or not all(isinstance(name, str) and name for name in names):
+            msg = (
+                f"the partitions of step {self.name!r} must be one or more names, got "
+                f"{found!r:.80}. The step did not run."
+            )
+            raise ConfigurationError(msg)
+        if len(set(names)) != len(names):
+            msg = f"step {self.name!r} names a partition twice: {names!r:.80}"
+            raise ConfigurationError(msg)
+        return tuple(names)
+
+    def _asked(
+        self, what: str, function: Callable[..., Any], public: Mapping[str, Any]
+    ) -> Any:
+        """Call a function of the public arguments."""
+        try:
+            return function(**self._arguments_of(function, public))
+        except Exception as error:
+            msg = (
+                f"the {what} function of step {self.name!r} raised "
+                f"{type(error).__name__}: {error}. It must have an answer for every "
+                "public argument. The step did not run."
+            )
+            raise ConfigurationError(msg) from error
+
+    def _arguments_of(
+        self, function: Callable[..., Any], public: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        parameters = inspect.signature(function).parameters.values()
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+            return dict(public)
+        return {p.name: public[p.name] for p in parameters if p.name in public}
+
+    def key(self, public: Mapping[str, Any]) -> Name | None:
+        """Return the release key for these public arguments, if the step has one.
+
+        Raises:
+            ConfigurationError: If the template does not fit the arguments, or one of
+                them cannot be told by a text.
+        """
+        if self.release_key is None:
+            return None
+        return self._filled("release_key", self.release_key, public)
+
+    def computes_key(self) -> bool:
+        """Say whether its release key is made of arguments."""
+        return any(template_fields(self.release_key or ""))
+
+    def written_partitions(self) -> tuple[str, ...]:
+        """Return the partitions that its definition names, whatever the arguments."""
+        if self.inner or self.partitions is None or callable(self.partitions):
+            return ()
+        names = (
+            [self.partitions] if isinstance(self.partitions, str) else self.partitions
+        )
+        return tuple(
+            fill(name, {}).text for name in names if not any(template_fields(name))
+        )
+
+    def _filled(self, keyword: str, template: str, public: Mapping[str, Any]) -> Name:
+        """Fill a template with the public arguments."""
+        try:
+            return fill(template, public)
+        except Untold as error:
+            msg = (
+                f"{keyword} {template!r} of step {self.name!r}: {error}. The step did "
+                "not run."
+            )
+            raise ConfigurationError(msg) from error
+        except Exception as error:
+            msg = (
+                f"{keyword} {template!r} of step {self.name!r} does not fit its "
+                f"arguments ({type(error).__name__}: {error}). The step did not run."
+            )
+            raise ConfigurationError(msg) from error
+
+
+def define_step(
+    function: Callable[..., Any],
+    *,
+    dataset: str | tuple[str, ...],
+    cost: CostLike,
+    private: tuple[str, ...] = (),
+    release_key: str | None = None,
+    partitions: PartitionsLike | None = None,
+    fresh: bool = False,
+    version: str | None = None,
+    cell: CellLike | None = None,
+    noise: NoiseLike = "release",
+    name: str | None = None,
+) -> Step:
+    """Check what the author of a step declares.
+
+    Args:
+        function: The body.
+        dataset: Name of the dataset it reads, or several.
+        cost: Its worst case, or a function of its public arguments.
+        private: Names of parameters that hold private data.
+        release_key: Template over public parameters, such as "revenue/{week}".
+        partitions: Names of the partitions it reads, as templates such as "{week}",
+            or a function of the public arguments that returns names.
+        fresh: Draw anew, at a charge of its own, even where a release could be
+            replayed; the new one takes its place.
+        version: Version of the data; default: the policy's.
+        cell: Function of the output that names the cell of the cost it falls into.
+        noise: "own" if the body draws the noise that the cost declares by itself.
+        name: Default: the function's name.
+
+    Raises:
+        ConfigurationError: If something declared cannot work.
+    """
+    title = _checked_name(function, name)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        msg = (
+            f"step {title!r} is a generator: an abandoned one is recorded as "
+            "completed. Return the whole output, or make each part a step of its own."
+        )
+        raise ConfigurationError(msg)
+    signature = inspect.signature(function)
+    datasets = _checked_datasets(title, dataset)
+    if not isinstance(cost, Cost) and not callable(cost):
+        msg = (
+            f"step {title!r} needs cost=: a cost such as Gaussian(sensitivity=1, "
+            f"sigma=20), or a function that returns one, got {cost!r}"
+        )
+        raise ConfigurationError(msg)
+    step = Step(
+        name=title,
+        datasets=datasets,
+        cost=cost,
+        signature=signature,
+        private=_checked_private(title, signature, private),
+        release_key=_optional_text(release_key, "release_key"),
+        partitions=_checked_partitions(title, partitions),
+        fresh=checked_flag(fresh, "fresh"),
+        version=_optional_text(version, "version"),
+        cell=_checked_cell(title, cost, cell),
+        noise=_checked_noise(title, noise),
+        source=_source(function),
+        replays=_replays(function, signature),
+    )
+    for keyword, template in _templates(step):
+        check_template(step, keyword, template)
+    return step
+
+
+def checked_text(value: object, name: str) -> str:
+    """Return a text that is not empty, or say which keyword is wrong.
+
+    Raises:
+        ConfigurationError: If it is anything else.
+    """
+    if not isinstance(value, str) or not value:
+        msg = f"{name}= takes a text that is not empty, got {value!r}"
+        raise ConfigurationError(msg)
+    return value
+
+
+def checked_flag(value: object, name: str) -> bool:
+    """Return a truth value, or say which keyword is wrong.
+
+    Raises:
+        ConfigurationError: If it is anything else.
+    """
+    if not isinstance(value, bool):
+        msg = f"{name}= takes True or False, got {value!r}"
+        raise ConfigurationError(msg)
+    return value
+
+
+def _optional_text(value: object, name: str) -> str | None:
+    return None if value is None else checked_text(value, name)
+
+
+def _checked_name(function: Callable[..., Any], name: str | None) -> str:
+    check_body(function)
+    title = name_of(function) if name is None else checked_text(name, "name")
+    if has_address(title):
+        msg = (
+            f"step {title!r} describes an object by its address, and another one gets "
+            "that later. Name the step by what it does"
+        )
+        raise ConfigurationError(msg)
+    return title
+
+
+def _replays(function: Callable[..., Any], signature: inspect.Signature) -> bool:
+    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+        return False
+    return not (function.__closure__ or HIDDEN & set(signature.parameters))
+
+
+def _source(function: Callable[..., Any]) -> str:
+    # A worker that was spawned knows the main module by another name.
+    module = str(getattr(function, "__module__", "")).replace("__mp_main__", "__main__")
+    return f"{module}.{getattr(function, '__qualname__', '')}"
+
+
+def _checked_datasets(title: str, dataset: object) -> tuple[str, ...]:
+    found = (dataset,) if isinstance(dataset, str) else dataset
+    names = tuple(found) if isinstance(found, tuple | list) else ()
+    if not names or not all(isinstance(name, str) and name for name in names):
+        msg = f"step {title!r} needs dataset=: the name of a dataset, got {dataset!r}"
+        raise ConfigurationError(msg)
+    if len(set(names)) != len(names):
+        msg = f"step {title!r} names a dataset twice: {dataset!r}; name each once"
+        raise ConfigurationError(msg)
+    return names
+
+
+def _checked_private(
+    title: str, signature: inspect.Signature, private: tuple[str, ...]
+) -> frozenset[str]:
+    names = (private,) if isinstance(private, str) else tuple(private)
+    for name in names:
+        if name not in signature.parameters:
+            known = ", ".join(signature.parameters) or "none"
+            msg = (
+                f"step {title!r} has no parameter {name!r} to be private; its "
+                f"parameters: {known}"
+            )
+            raise ConfigurationError(msg)
+    return frozenset(names)
+
+
+def _checked_cell(title: str, cost: CostLike, cell: CellLike | None) -> CellLike | None:
+    if cell is None:
+        return None
+    if not callable(cell) or inspect.iscoroutinefunction(cell):
+        msg = (
+            f"step {title!r} takes cell= as a function of its output that returns the "
+            f"name of a cell, got {cell!r}"
+        )
+        raise ConfigurationError(msg)
+    if isinstance(cost, Cost) and not isinstance(cost, OutcomeCost):
+        msg = (
+            f"step {title!r} declares cell=, but {cost!r} has no cells; declare "
+            'OutputDP({"none": ..., "answer": ...})'
+        )
+        raise ConfigurationError(msg)
+    return cell
+
+
+def _checked_noise(title: str, noise: NoiseLike) -> NoiseLike:
+    if noise not in ("release", OWN):
+        msg = (
+            f'step {title!r} takes noise="release" (the default), or noise="own" if '
+            f"its body draws the noise that its cost declares by itself, got {noise!r}"
+        )
+        raise ConfigurationError(msg)
+    return noise
+
+
+def _checked_partitions(title: str, partitions: object) -> PartitionsLike | None:
+    if partitions is None or callable(partitions):
+        return partitions
+    found = [partitions] if isinstance(partitions, str) else partitions
+    if isinstance(found, list | tuple) and found:
+        return tuple(checked_text(item, "partitions") for item in found)
+    msg = (
+        f"step {title!r} takes partitions= as names, templates such as '{{week}}', or "
+        f"a function of its public arguments, got {partitions!r}"
+    )
+    raise ConfigurationError(msg)
+
+
+def _templates(step: Step) -> Iterator[tuple[str, str]]:
+    """Yield the templates of a step, each with its keyword."""
+    if step.release_key is not None:
+        yield "release_key", step.release_key
+    if step.partitions is not None and not callable(step.partitions):
+        for template in step.partitions:
+            yield "partitions", template
+
+
+def check_template(step: Step, keyword: str, template: str) -> None:
+    """Check that a template speaks of public parameters only.
+
+    Raises:
+        ConfigurationError: If it does not.
+    """
+    hidden = step.private | HIDDEN
+    public = [name for name in step.signature.parameters if name not in hidden]
+    try:
+        fields = list(template_fields(template))
+    except ValueError as error:
+        msg = f"{keyword} {template!r} of step {step.name!r}: {error}"
+        raise ConfigurationError(msg) from error
+    for field in fields:
+        root = field.split(".")[0].split("[")[0]
+        if root not in public:
+            msg = (
+                f"{keyword} {template!r} of step {step.name!r} speaks of {field!r}; it "
+                "may use only the public parameters: "
+                f"{', '.join(public) or 'there are none'}"
+            )
+            raise ConfigurationError(msg)

@@ -1,0 +1,173 @@
+"""Amounts, accounts and readings in words, for whatever shows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from dpflow.accounting.rules.rule import COUNTS
+from dpflow.ledger.records import (
+    AccountView,
+    OpenReservation,
+)
+from dpflow.ledger.views.accounts import partition_of
+from dpflow.rounding import number_from_text, short_down, short_up
+
+FORFEITED = (
+    "A forfeited reservation is one whose process ended without settling it. It stays "
+    "charged in full: nobody knows what the step released."
+)
+
+
+def amount_text(component: str, text: str | None, *, up: bool = True) -> str:
+    """Write one amount for people.
+
+    Args:
+        component: Its name in the tally.
+        text: Exact decimal text, or None where there is nothing to tell.
+        up: Round up, as for what is spent; down is for what is left.
+    """
+    if text is None or component in COUNTS:
+        return "-" if text is None else text
+    number = number_from_text(text)
+    return short_up(number) if up else short_down(number)
+
+
+def held_step(item: OpenReservation) -> str:
+    """Name an open step; a preflight with its run and what no step has drawn."""
+    if item.covers is None:
+        return item.step
+    rest = next(iter(item.undrawn.values()), None)
+    return f"{item.step}, run {item.covers}: {amounts_text(rest)} undrawn"
+
+
+def amounts_text(amounts: Mapping[str, str] | None, *, up: bool = True) -> str:
+    """Write amounts for people; components that are zero are left out.
+
+    Args:
+        amounts: Decimal text by component, or None where there is nothing to tell.
+        up: Round up, as for what is spent; down is for what is left.
+    """
+    if amounts is None:
+        return "-"
+    parts = [
+        f"{name} {amount_text(name, text, up=up)}"
+        for name, text in amounts.items()
+        if text != "0"
+    ]
+    return ", ".join(parts) or "0"
+
+
+def shown_components(view: AccountView) -> list[str]:
+    """Return the components that say something: not a delta of 0 of 0."""
+    budget = view.budget or {}
+    names = [
+        name
+        for name in view.spent
+        if view.budget is None
+        or any(
+            amounts.get(name, "0") != "0"
+            for amounts in (budget, view.spent, view.reserved, view.forfeited)
+        )
+    ]
+    return names or list(view.spent)[:1]
+
+
+def telling(views: Sequence[AccountView], most: int) -> list[AccountView]:
+    """Return the accounts that tell most where there are too many to show.
+
+    Args:
+        views: Accounts of one dataset.
+        most: About so many.
+
+    Returns:
+        All that belong to no part of a divided dataset, and of the parts the fullest
+        and the newest ones; in the order of `views`.
+    """
+    parts = [view for view in views if _part(view)]
+    if len(views) <= most or not parts:
+        return list(views)
+    room = max(most - (len(views) - len(parts)), 2)
+    fullest = sorted(parts, key=lambda view: -_fullness(view))[: room // 2]
+    newest = sorted(parts, key=_part, reverse=True)[: room - room // 2]
+    kept = {view.id for view in (*fullest, *newest)}
+    return [view for view in views if not _part(view) or view.id in kept]
+
+
+def _part(view: AccountView) -> str:
+    """Return which part an account is of; an announced one is of none yet."""
+    if not view.id:
+        return ""
+    return view.name if view.kind == "partition" else partition_of(view.id)
+
+
+def _fullness(view: AccountView) -> float:
+    return view.used_fraction or 0.0
+
+
+def percent_text(fraction: float | None) -> str:
+    """Write a share as a percentage."""
+    return "-" if fraction is None else f"{fraction:.1%}"
+
+
+def account_title(view: AccountView) -> str:
+    """Say which account this is."""
+    return kind_title(view.kind, view.dataset, view.name, partition_of(view.id))
+
+
+def kind_title(kind: str, dataset: str, name: str, partition: str = "") -> str:
+    """Say which account of a dataset this is."""
+    if kind == "dataset":
+        return f"dataset {dataset}"
+    if kind == "population":
+        return dataset.replace("/", " ", 1)
+    if kind == "partition":
+        return f"partition {name}"
+    inside = f" in {partition}" if partition else ""
+    if kind == "flow":
+        return f"share of {name}{inside}"
+    return f"{kind} of {name}{inside}"
+
+
+def reading_text(view: AccountView) -> str:
+    """Write an odometer's reading with its delta, and where it halts the flow."""
+    if view.reading is None:
+        return "-"
+    if not view.charged:
+        return "epsilon 0"
+    halt = ""
+    if view.halt_at is not None:
+        halt = f", halts at {short_down(number_from_text(view.halt_at))}"
+    # An undefined reading is infinite; every other one is rounded up.
+    defined = math.isfinite(view.reading)
+    reading = short_up(Fraction(view.reading)) if defined else "infinity"
+    delta = short_up(number_from_text(view.delta))
+    return f"epsilon {reading} at delta {delta}{halt}"
+
+
+def account_lines(views: list[AccountView]) -> list[str]:
+    """Return a Markdown table with a column for each account."""
+    rows: list[tuple[str, list[str]]] = [
+        ("theorem", [view.theorem for view in views]),
+        ("spent", [amounts_text(view.spent) for view in views]),
+        ("reserved", [amounts_text(view.reserved) for view in views]),
+        ("forfeited", [amounts_text(view.forfeited) for view in views]),
+        ("left", [amounts_text(view.left, up=False) for view in views]),
+        ("used", [percent_text(view.used_fraction) for view in views]),
+        ("reading", [reading_text(view) for view in views]),
+    ]
+    titles = " | ".join(in_markdown(account_title(view)) for view in views)
+    lines = [f"| | {titles} |", "| --- |" + " --- |" * len(views)]
+    return lines + [f"| {name} | {' | '.join(cells)} |" for name, cells in rows]
+
+
+def printable(text: str) -> str:
+    """Make names from a journal harmless: no control sign reaches a page or picture."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{BULLET}" for c in text)
+
+
+def in_markdown(text: str) -> str:
+    """Keep a name from being a link, a picture, a tag, a line or a cell of a table."""
+    line = printable(text).replace("\n", " ")
+    return "".join(f"\\{c}" if c in "\\<[]|" else c for c in line)

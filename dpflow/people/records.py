@@ -1,0 +1,153 @@
+"""What the two files of a store hold: the people's tallies, and the witness."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dpflow.accounting.costs.base import cost_from_description
+from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.exceptions import LedgerCorrupt
+from dpflow.people.files import digest, replace_file
+from dpflow.people.state import PrivateTally
+
+_FORMAT = "dpflow-people-1"
+_HEADER_BYTES = 4096
+_FLOAT_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """How far a store has come: public, for it depends on outputs only.
+
+    Attributes:
+        store: Which store, for ever.
+        step: How many steps were reserved.
+        token: Drawn anew at each step, so that two histories never look the same.
+        settled: How many of the steps were settled.
+    """
+
+    store: str
+    step: int
+    token: str
+    settled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class People:
+    """The contents of the people's file.
+
+    Attributes:
+        tally: What each person has left.
+        reservation: The ledger's reservation that pays for the bound.
+        store: Which store this is.
+        step: How many steps were reserved.
+        token: The token of the newest step.
+        previous: The token of the step before it.
+    """
+
+    tally: PrivateTally
+    reservation: str
+    store: str
+    step: int
+    token: str
+    previous: str
+
+    def __repr__(self) -> str:
+        """Name the store and nothing of its contents."""
+        return f"<People of store {self.store}: withheld>"
+
+
+def write_people(path: Path, people: People) -> None:
+    """Replace the people's file, durably.
+
+    Raises:
+        OSError: If that failed; the file is then the old or the new one.
+    """
+    body = people.tally.to_store()
+    header = {
+        "format": _FORMAT,
+        "store": people.store,
+        "step": people.step,
+        "token": people.token,
+        "previous": people.previous,
+        "reservation": people.reservation,
+        "bound": people.tally.bound.describe(),
+        "people": len(body) // _FLOAT_BYTES,
+        "body": digest(body),
+    }
+    replace_file(path, [_sealed(header).ljust(_HEADER_BYTES, b"\0"), body])
+
+
+def read_people(path: Path) -> People:
+    """Read the people's file and check all of it.
+
+    Raises:
+        LedgerCorrupt: If one bit of it is not as it was written.
+        OSError: If it cannot be read.
+    """
+    with path.open("rb") as file:
+        header = _unsealed(path, file.read(_HEADER_BYTES).rstrip(b"\0"))
+        if header.get("format") != _FORMAT:
+            _damaged(path, "it has another format")
+        body = bytearray(header["people"] * _FLOAT_BYTES)
+        if file.readinto(body) != len(body) or file.read(1):
+            _damaged(path, "it has the wrong size")
+    if digest(body) != header["body"]:
+        _damaged(path, "its checksum does not match")
+    bound = cost_from_description(header["bound"])
+    if not isinstance(bound, IndividualBound):
+        _damaged(path, "its bound is none")
+    return People(
+        tally=PrivateTally.from_store(bound, body),
+        **{name: header[name] for name in _PLAIN},
+    )
+
+
+_PLAIN = tuple(field.name for field in fields(People) if field.name != "tally")
+
+
+def write_witness(path: Path, position: Position) -> None:
+    """Replace the witness, durably.
+
+    Raises:
+        OSError: If that failed; the file is then the old or the new one.
+    """
+    replace_file(path, [_sealed(asdict(position))])
+
+
+def read_witness(path: Path) -> Position:
+    """Read the witness.
+
+    Raises:
+        LedgerCorrupt: If it is not as it was written.
+        OSError: If it cannot be read.
+    """
+    values = _unsealed(path, path.read_bytes())
+    try:
+        return Position(**values)
+    except TypeError:
+        _damaged(path, "it is no witness")
+
+
+def _sealed(values: dict[str, Any]) -> bytes:
+    text = json.dumps(values, sort_keys=True).encode("ascii")
+    return text + b"\n" + digest(text).encode("ascii") + b"\n"
+
+
+def _unsealed(path: Path, sealed: bytes) -> dict[str, Any]:
+    text, _, rest = sealed.partition(b"\n")
+    if rest != digest(text).encode("ascii") + b"\n":
+        _damaged(path, "its checksum does not match")
+    values: dict[str, Any] = json.loads(text)
+    return values
+
+
+def _damaged(path: Path, why: str) -> NoReturn:
+    msg = (
+        f"{path} is damaged: {why}. No step may run on it: restore the newest copy; "
+        "an older one would forget what has been spent, and the witness refuses it."
+    )
+    raise LedgerCorrupt(msg, ledger=str(path))

@@ -1,0 +1,400 @@
+"""The people's tallies in a file of their own, charged before a step may run.
+
+    reserve(costs)  charge everyone in memory; write the whole file anew, synced and
+                    renamed into place; write the witness; only then return the mask
+    settle()        say that the step ended; the charge stays as it is
+    (no answer)     the charge stays: forfeited. Nothing is ever given back
+
+A crash leaves the file of before the step, whose mask nobody has, or the one with its
+charges. The witness is a small public file, best on another disk and outside the
+backups of this one: it holds the newest position, so that a restored backup or a fresh
+copy is refused before the next step; and it serves one open store, not a copy beside
+it. It may be behind by the one step that a crash cut short between the two writes; the
+people's file never is.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dpflow.accounting.rules.individual import IndividualBound, IndividualOdometer
+from dpflow.exceptions import (
+    ConfigurationError,
+    InvalidCost,
+    LedgerCorrupt,
+    LedgerMissing,
+    LedgerUnavailable,
+    ReservationConflict,
+)
+from dpflow.people.files import identity, remove_unfinished, take_lock
+from dpflow.people.records import (
+    People,
+    Position,
+    read_people,
+    read_witness,
+    write_people,
+    write_witness,
+)
+from dpflow.people.state import Floats, PrivateMask, PrivateTally
+from dpflow.people.withheld import Withheld
+
+_LOCK_SECONDS = 30.0
+_TEXT_LIMIT = 200
+
+
+class PersonStore(Withheld):
+    """The people's tallies of one dataset, held by one process at a time.
+
+    Made by `create_store` and `open_store`; close it, or use it as a context manager.
+    After any error while writing it is closed, and the charge may or may not be there:
+    open it again. The file is private data and belongs beside the data; its size tells
+    how many people there are, and the time that a step takes may tell more.
+
+    Source: the ledger's protocol: docs/derivations/ledger.md#reservations.
+
+    Checked by: tests/people/test_store.py, test_store_crash.py.
+
+    Attributes:
+        bound: The public bound that was reserved in the ledger.
+        reservation: The ledger's reservation that pays for it.
+        position: How far the store has come; public.
+    """
+
+    __slots__ = (
+        "_held",
+        "_identity",
+        "_lock",
+        "_locks",
+        "_path",
+        "_people",
+        "_pid",
+        "_witness",
+        "bound",
+        "position",
+        "reservation",
+    )
+
+    def __init__(
+        self,
+        path: Path,
+        witness: Path,
+        *,
+        people: People,
+        position: Position,
+        locks: ExitStack,
+    ) -> None:
+        self._path, self._witness = path, witness
+        self._people: People | None = people
+        self._held = False
+        self._identity = identity(path)
+        self._lock = threading.RLock()
+        self._locks = locks
+        self._pid = os.getpid()
+        self.bound = people.tally.bound
+        self.position = position
+        self.reservation = people.reservation
+
+    @property
+    def forfeited(self) -> int:
+        """How many steps ended without a settlement; they stay charged."""
+        return self.position.step - self.position.settled - self._held
+
+    def reserve(self, costs: Floats) -> PrivateMask:
+        """Charge everyone whom the step fits, durably, before the step may run.
+
+        Args:
+            costs: float64[people], see `PrivateTally.admit`.
+
+        Returns:
+            Who takes part.
+
+        Raises:
+            InvalidCost: If the costs cannot be used; nothing is charged.
+            LedgerError: If the charge could not be made durable; the step may not run.
+        """
+        self._check_process()
+        with self._lock:
+            people = self._usable()
+            active = people.tally.admit(costs)
+            following = replace(
+                people,
+                step=people.step + 1,
+                token=secrets.token_hex(16),
+                previous=people.token,
+            )
+            position = replace(
+                self.position, step=following.step, token=following.token
+            )
+            with self._closing_on_error():
+                write_people(self._path, following)
+                self._identity = identity(self._path)
+                write_witness(self._witness, position)
+            self._people, self.position, self._held = following, position, True
+            return active
+
+    def settle(self) -> None:
+        """Say that the newest step ended. Losing this loses nothing but the count.
+
+        Raises:
+            ReservationConflict: If this process has no step to settle.
+            LedgerError: If the witness could not be written.
+        """
+        self._check_process()
+        with self._lock:
+            self._usable()
+            if not self._held:
+                msg = (
+                    "there is no step to settle: reserve one first. A step that "
+                    "another process reserved and never settled stays charged."
+                )
+                raise ReservationConflict(msg, ledger=str(self._path))
+            position = replace(self.position, settled=self.position.settled + 1)
+            with self._closing_on_error():
+                write_witness(self._witness, position)
+            self.position, self._held = position, False
+
+    def own_reading(self, person: int, odometer: IndividualOdometer) -> float:
+        """Return the bound on one person's loss, for that person's eyes only.
+
+        See `PrivateTally.own_reading`.
+        """
+        self._check_process()
+        with self._lock:
+            return self._usable().tally.own_reading(person, odometer)
+
+    def close(self) -> None:
+        """Give up the lock. The charges stay."""
+        # A forked child leaves everything to the process that opened the store.
+        if self._pid == os.getpid():
+            with self._lock:
+                if self._people is not None:
+                    self._people = None
+                    self._locks.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            msg = (
+                f"the store {self._path} was opened by another process; open it in "
+                "the process that uses it, one at a time"
+            )
+            raise LedgerUnavailable(msg, ledger=str(self._path))
+
+    def _usable(self) -> People:
+        people = self._people
+        if people is None:
+            msg = f"the store {self._path} is closed; open it again"
+            raise LedgerUnavailable(msg, ledger=str(self._path))
+        try:
+            same = identity(self._path) == self._identity
+        except OSError:
+            same = False
+        if not same:
+            self.close()
+            msg = f"the store {self._path} was removed or replaced while in use"
+            raise LedgerCorrupt(msg, ledger=str(self._path))
+        return people
+
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        """Close after any error: nobody knows then what is on the disk."""
+        try:
+            yield
+        except OSError as error:
+            self.close()
+            raise _unavailable(self._path, error) from error
+        except BaseException:
+            self.close()
+            raise
+
+
+def create_store(
+    path: Path,
+    *,
+    bound: IndividualBound,
+    people: int,
+    witness: Path,
+    reservation: str,
+    lock_seconds: float = _LOCK_SECONDS,
+) -> PersonStore:
+    """Make the store of a bound that the ledger has just reserved, and open it.
+
+    Args:
+        path: The people's file; beside the data.
+        bound: What the ledger reserved, in full.
+        people: How many people (slots) there are.
+        witness: The witness; in another folder, outside the backups of `path`.
+        reservation: The ledger's reservation, 1 to 200 printable ASCII characters.
+        lock_seconds: How long to wait for another holder.
+
+    Raises:
+        ConfigurationError: If one of the two files is there, or both share a folder.
+        InvalidCost: If `people` or `reservation` cannot be used.
+        LedgerUnavailable: If the files cannot be written or another process holds them.
+    """
+    path, witness = _places(path, witness)
+    text = isinstance(reservation, str) and reservation.isascii()
+    if not text or not reservation.isprintable() or not _fits(reservation):
+        msg = (
+            "reservation must be 1 to 200 printable ASCII characters, got "
+            f"{reservation!r:.60}"
+        )
+        raise InvalidCost(msg, name="reservation")
+    tally = PrivateTally(bound, people=people)
+    locks = _locked(path, witness, lock_seconds)
+    try:
+        for place in (path, witness):
+            if place.exists():
+                msg = (
+                    f"there is a file at {place} already. A store is never made anew: "
+                    "that would forget what has been spent."
+                )
+                raise ConfigurationError(msg)
+        token = secrets.token_hex(16)
+        store = uuid.uuid4().hex
+        contents = People(
+            tally=tally,
+            reservation=reservation,
+            store=store,
+            step=0,
+            token=token,
+            previous="",
+        )
+        position = Position(store=store, step=0, token=token, settled=0)
+        # The witness first: people's tallies without one would be of no use.
+        write_witness(witness, position)
+        write_people(path, contents)
+        return PersonStore(
+            path, witness, people=contents, position=position, locks=locks
+        )
+    except OSError as error:
+        locks.close()
+        raise _unavailable(path, error) from error
+    except BaseException:
+        locks.close()
+        raise
+
+
+def open_store(
+    path: Path,
+    *,
+    bound: IndividualBound,
+    witness: Path,
+    lock_seconds: float = _LOCK_SECONDS,
+) -> PersonStore:
+    """Open a store that exists.
+
+    Args:
+        path: The people's file.
+        bound: What the ledger reserved for it.
+        witness: Its witness.
+        lock_seconds: How long to wait for another holder.
+
+    Raises:
+        LedgerMissing: If one of the two files is missing; neither is made by itself.
+        LedgerCorrupt: If a file is damaged, too old, or of another bound.
+        LedgerUnavailable: If the files cannot be used now.
+    """
+    path, witness = _places(path, witness)
+    for place in (path, witness):
+        if not place.is_file():
+            msg = (
+                f"there is no {place}. Restore the newest one: without it nobody knows "
+                "what the people have left."
+            )
+            raise LedgerMissing(msg, ledger=str(place))
+    locks = _locked(path, witness, lock_seconds)
+    try:
+        remove_unfinished(path)
+        remove_unfinished(witness)
+        people, seen = read_people(path), read_witness(witness)
+        _check(path, people, seen, bound)
+        position = replace(seen, step=people.step, token=people.token)
+        if position != seen:
+            write_witness(witness, position)
+        return PersonStore(path, witness, people=people, position=position, locks=locks)
+    except OSError as error:
+        locks.close()
+        raise _unavailable(path, error) from error
+    except BaseException:
+        locks.close()
+        raise
+
+
+def _check(path: Path, people: People, seen: Position, bound: IndividualBound) -> None:
+    same = (people.step, people.token) == (seen.step, seen.token)
+    ahead = (people.step, people.previous) == (seen.step + 1, seen.token)
+    if people.store != seen.store or not (same or ahead):
+        msg = (
+            f"{path} is at step {people.step}, but its witness saw step {seen.step} of "
+            "this store or another: it is an old backup or a foreign copy. Restore "
+            "the newest one; an older one would forget what has been spent."
+        )
+        raise LedgerCorrupt(msg, ledger=str(path))
+    if people.tally.bound != bound:
+        msg = (
+            f"{path} was made for {people.tally.bound!r}, and {bound!r} is what the "
+            "ledger reserved. Open it with its own bound."
+        )
+        raise LedgerCorrupt(msg, ledger=str(path))
+
+
+def _places(path: Path, witness: Path) -> tuple[Path, Path]:
+    # One name for each file: its lock goes by the name, and links have several.
+    path, witness = Path(path).resolve(), Path(witness).resolve()
+    if path.parent == witness.parent:
+        msg = (
+            f"{witness} lies in the folder of {path}: one restore would bring back "
+            "both. Put the witness elsewhere."
+        )
+        raise ConfigurationError(msg)
+    return path, witness
+
+
+def _fits(text: str) -> bool:
+    return 0 < len(text) <= _TEXT_LIMIT
+
+
+def _locked(path: Path, witness: Path, seconds: float) -> ExitStack:
+    """Lock both files: a copy of the people's file elsewhere shares its witness."""
+    with ExitStack() as locks:
+        for place in (path, witness):
+            try:
+                descriptor = take_lock(place.with_name(f"{place.name}.lock"), seconds)
+            except OSError as error:
+                raise _unavailable(place, error) from error
+            if descriptor is None:
+                msg = (
+                    f"another process holds the store {place} for {seconds:g} s. The "
+                    "step did not run; try again when it has ended."
+                )
+                raise LedgerUnavailable(msg, ledger=str(place))
+            locks.callback(os.close, descriptor)
+        return locks.pop_all()
+
+
+def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
+    msg = (
+        f"the store {path} cannot be used: {error.strerror or error}. The step did not "
+        "run; it may have been charged."
+    )
+    return LedgerUnavailable(msg, ledger=str(path))

@@ -1,0 +1,181 @@
+"""What an edit of a policy does to its guarantee: tighter, looser, or another one.
+
+The judgement compares what was declared. A change is `tighter` if all that was
+promised of each account goes on to hold, and nothing new is promised of a tally that
+did not see everything: then the tallies may be kept. It is `looser` if more would be
+admitted, and `other` if the two guarantees cannot be compared, as with another theorem
+or privacy unit. `neutral` changes touch no guarantee. An unknown field is `other`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dpflow.accounting.rules.tightening import tightened_filter
+from dpflow.policy.model import Policy
+from dpflow.policy.pinned import differing, value_text
+from dpflow.policy.strict_yaml import KeyPath, key_text
+from dpflow.rounding import number_from_text
+
+Verdict = Literal["tighter", "looser", "other", "neutral"]
+Copy = Mapping[str, Any]
+
+_NO_SHARE: Copy = {"epsilon": None, "delta": None, "halt_at_epsilon": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One field that differs.
+
+    Attributes:
+        field: Its place, such as `flows.weekly-report.epsilon`.
+        ledger: What the ledger's copy says, as text.
+        file: What the policy file says, as text.
+        verdict: What the change does to the guarantee.
+        why: Why it is judged so, where the verdict alone would surprise.
+    """
+
+    field: str
+    ledger: str
+    file: str
+    verdict: Verdict
+    why: str = ""
+
+    @property
+    def line(self) -> str:
+        """The change in one line."""
+        return f"{self.field}: ledger {self.ledger}, file {self.file}"
+
+
+def judge(
+    ledger: Copy, file: Copy, *, charged_flows: Collection[str] | None = None
+) -> tuple[Change, ...]:
+    """Judge each field in which two declared copies differ.
+
+    Args:
+        ledger: What `Policy.declared` returned for the copy that governs.
+        file: The same for the edited policy.
+        charged_flows: Flows that have charged something in the term; None if nobody
+            knows, which counts as all.
+    """
+    found: list[Change] = []
+    for field in sorted(ledger.keys() | file.keys()):
+        old, new = ledger.get(field), file.get(field)
+        if old == new:
+            continue
+        if field == "lifetime" and old is None and file.get("partition"):
+            why = "what all partitions were charged so far would be forgotten"
+            found.append(_change((field,), old, new, "other", why))
+        elif field == "budget" and file.get("partition"):
+            why = "each part keeps the budget that it was opened with"
+            found.append(_change((field,), old, new, "other", why))
+        elif field in ("budget", "lifetime"):
+            found += _numbers(old, new, field)
+        elif field == "flows":
+            found += _flows(ledger, file, charged_flows)
+        elif field == "other_flows":
+            verdict: Verdict = "tighter" if new == "refuse" else "looser"
+            found.append(_change((field,), old, new, verdict))
+        elif field == "officers" or (field == "source" and old is None):
+            found.append(_change((field,), old, new, "neutral"))
+        else:
+            found += [_change(*each, "other") for each in differing(old, new, field)]
+    return tuple(found)
+
+
+def overall(changes: Collection[Change]) -> Verdict | Literal["same"]:
+    """Return what all changes together do to the guarantee."""
+    verdicts = {change.verdict for change in changes} - {"neutral"}
+    if len(verdicts) == 1:
+        return verdicts.pop()
+    if verdicts:
+        return "other"
+    return "neutral" if changes else "same"
+
+
+def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
+    """Return the pinned copy of a tightened policy, for tallies that are kept.
+
+    Every number that prices a step stays as it was fixed; thresholds and halts fall.
+
+    Raises:
+        InvalidCost: If a filter cannot be lowered in place.
+    """
+    file = policy.pinned()
+    flows = {}
+    for name, share in file["flows"].items():
+        before = pinned["flows"].get(name, {**pinned, "filter": None})
+        filters = before["filter"], share["filter"]
+        lowered = _lowered(filters[0], share) if all(filters) else filters[1]
+        flows[name] = {**share, "filter": lowered, "odometer": before["odometer"]}
+    if "whole" in file:
+        file["whole"] = _lowered(pinned["whole"], file["lifetime"])
+    return {
+        **file,
+        "filter": _lowered(pinned["filter"], file["budget"]),
+        "odometer": pinned["odometer"],
+        "flows": flows,
+    }
+
+
+def _lowered(fixed: Copy, budget: Copy) -> Copy:
+    numbers = {name: budget[name] for name in ("epsilon", "delta")}
+    if all(fixed[name] == text for name, text in numbers.items()):
+        return fixed
+    return tightened_filter(fixed, **numbers).parameters()
+
+
+def _change(
+    path: KeyPath, old: object, new: object, verdict: Verdict, why: str = ""
+) -> Change:
+    return Change(
+        field=key_text(path),
+        ledger=value_text(old),
+        file=value_text(new),
+        verdict=verdict,
+        why=why,
+    )
+
+
+def _numbers(old: Any, new: Any, *path: str) -> Iterator[Change]:
+    """Judge limits, single or in a mapping; a limit that is None binds nothing."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in sorted(old.keys() | new.keys()):
+            yield from _numbers(old.get(name), new.get(name), *path, name)
+    elif old is None or new is None:
+        if old != new:
+            yield _change(path, old, new, "tighter" if old is None else "looser")
+    elif old != new:
+        lower = number_from_text(new) < number_from_text(old)
+        yield _change(path, old, new, "tighter" if lower else "looser")
+
+
+def _flows(
+    ledger: Copy, file: Copy, charged: Collection[str] | None
+) -> Iterator[Change]:
+    for name in sorted(ledger["flows"].keys() | file["flows"].keys()):
+        path = ("flows", name)
+        old, new = ledger["flows"].get(name), file["flows"].get(name)
+        if old is None and ledger["other_flows"] == "refuse":
+            yield _change(path, old, new, "looser", "it could not use the dataset")
+        elif new is None and file["other_flows"] == "refuse":
+            yield _change(path, old, new, "tighter", "it may not use it any more")
+        else:
+            unknown = charged is None or name in charged
+            yield from _share(path, old, new, charged=unknown)
+
+
+def _share(
+    path: tuple[str, ...], old: Copy | None, new: Copy | None, *, charged: bool
+) -> Iterator[Change]:
+    """Judge the share of a flow that may use the dataset before and after."""
+    before, after = dict(old or _NO_SHARE), dict(new or _NO_SHARE)
+    if charged and before["epsilon"] is None and after["epsilon"] is not None:
+        why = "it was charged without a share, which a tally of its own would forget"
+        yield _change((*path, "epsilon"), None, after["epsilon"], "other", why)
+        del before["epsilon"], before["delta"], after["epsilon"], after["delta"]
+    if before == after == _NO_SHARE:
+        yield _change(path, old, new, "neutral")
+    yield from _numbers(before, after, *path)

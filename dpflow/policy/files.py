@@ -1,0 +1,300 @@
+"""Policies from their files: read, checked together, each problem with its line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from dpflow.exceptions import PolicyError, UnknownDataset
+from dpflow.policy.fields import (
+    Budget,
+    FilterChoice,
+    FlowShare,
+    OdometerChoice,
+    OnExhausted,
+)
+from dpflow.policy.model import Policy
+from dpflow.policy.population import PREFIX, Population, membership_problem
+from dpflow.policy.strict_yaml import (
+    NUMBER,
+    Document,
+    KeyPath,
+    key_text,
+    parse_document,
+    policy_error,
+    read_document,
+)
+from dpflow.policy.types import PROBLEM, did_you_mean, shown
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+#: What to do where there is no folder of policies.
+NO_FOLDER_HINT = (
+    "Work in the project's folder, make a project with `dpflow init`, or set "
+    "DPFLOW_POLICIES."
+)
+
+
+_PARTS: Mapping[str, type[BaseModel]] = {
+    "budget": Budget,
+    "filter": FilterChoice,
+    "odometer": OdometerChoice,
+    "flows": FlowShare,
+    "lifetime": Budget,
+    "on_exhausted": OnExhausted,
+}
+
+
+#: Pydantic's kinds of error, in the words of a YAML file.
+_EXPECTED = {
+    "string_type": "should be text",
+    "model_type": "should be a mapping",
+    "model_attributes_type": "should be a mapping",
+    "mapping_type": "should be a mapping",
+    "dict_type": "should be a mapping",
+    "tuple_type": "should be a list",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet(Mapping[str, Policy]):
+    """The policies of a project, by dataset.
+
+    Args:
+        policies: One policy for each dataset.
+        sources: The file that each policy was read from.
+        directory: The folder that was searched, for messages.
+    """
+
+    policies: Mapping[str, Policy]
+    sources: Mapping[str, Path] = field(default_factory=dict)
+    directory: Path | None = None
+
+    def __getitem__(self, dataset: str) -> Policy:
+        """Return the policy of a dataset; a missing one is a KeyError."""
+        return self.policies[dataset]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the datasets."""
+        return iter(self.policies)
+
+    def __len__(self) -> int:
+        """Count the datasets."""
+        return len(self.policies)
+
+    def policy_for(self, dataset: str) -> Policy:
+        """Return the policy of a dataset.
+
+        Raises:
+            UnknownDataset: If no policy governs it.
+        """
+        if dataset not in self.policies:
+            raise self._unknown(dataset)
+        return self.policies[dataset]
+
+    def populations_of(self, policies: Iterable[Policy]) -> tuple[Policy, ...]:
+        """Return the policies of the populations of some datasets, each once.
+
+        Raises:
+            UnknownDataset: If one of them has no file.
+        """
+        names = dict.fromkeys(p.population for p in policies if p.population)
+        return tuple(self.policy_for(f"{PREFIX}{name}") for name in names)
+
+    def source(self, dataset: str) -> Path:
+        """Return the file that a dataset's policy was read from.
+
+        Raises:
+            UnknownDataset: If no policy that was read from a file governs it.
+        """
+        if dataset not in self.sources:
+            raise self._unknown(dataset)
+        return self.sources[dataset]
+
+    def _unknown(self, dataset: str) -> UnknownDataset:
+        known = sorted(self.policies)
+        place = "the policies" if self.directory is None else str(self.directory)
+        hint = f"Write one, or correct the name. {did_you_mean(dataset, known)}"
+        message = f"{place}: no policy governs the dataset {dataset!r}. {hint}"
+        file = None if self.directory is None else str(self.directory)
+        return UnknownDataset(
+            message, file=file, line=None, hint=hint, dataset=dataset, known=known
+        )
+
+
+def load_policies(directory: Path | str) -> PolicySet:
+    """Read all policies of a folder: its *.yaml and *.yml files, not its subfolders.
+
+    Raises:
+        PolicyError: If the folder cannot be read, if any file in it is refused, or if
+            two files govern one dataset.
+    """
+    folder = Path(directory)
+    policies: dict[str, Policy] = {}
+    sources: dict[str, Path] = {}
+    for path in _policy_files(folder):
+        document = read_document(path)
+        policy = _validated(document)
+        if policy.dataset in policies:
+            first = sources[policy.dataset]
+            message = f"{first} already governs the dataset {policy.dataset!r}."
+            hint = "Keep one file for each dataset."
+            line = document.line_of(("dataset",))
+            raise policy_error(document.file, line, message, hint)
+        policies[policy.dataset], sources[policy.dataset] = policy, path
+    _check_populations(policies, sources)
+    return PolicySet(policies, sources, folder)
+
+
+def policies_and_problem(directory: Path) -> tuple[PolicySet, str | None]:
+    """Read the policies; say what is wrong with them instead of failing."""
+    if not directory.is_dir():
+        return PolicySet({}, {}, directory), None
+    try:
+        return load_policies(directory), None
+    except PolicyError as error:
+        hint = "`dpflow policy check` lists every problem."
+        return PolicySet({}, {}, directory), f"{error.message} {hint}"
+
+
+def _policy_files(folder: Path) -> list[Path]:
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        message = f"the policies cannot be read: {reason}."
+        raise policy_error(str(folder), None, message, NO_FOLDER_HINT) from error
+    return [path for path in paths if is_policy_file(path.name)]
+
+
+def is_policy_file(name: str) -> bool:
+    """Say whether a file of this name, in the folder of policies, is one."""
+    return name.endswith(_SUFFIXES) and not name.startswith(".")
+
+
+def load_policy(path: Path | str) -> Policy:
+    """Read one policy file.
+
+    Raises:
+        PolicyError: If the file is refused; it names the file, the line and a hint.
+    """
+    return _validated(read_document(Path(path)))
+
+
+def parse_policy(text: str, *, file: str = "policy") -> Policy:
+    """Read a policy from YAML text.
+
+    Args:
+        text: What a policy file would hold.
+        file: What to call it in messages.
+
+    Raises:
+        PolicyError: If the text is refused.
+    """
+    # A lone surrogate cannot be encoded; the reader refuses what stands in for it.
+    return _validated(parse_document(text.encode("utf-8", "surrogatepass"), file))
+
+
+def _validated(document: Document) -> Policy:
+    """Read the policy of a dataset, or of a population as the ledger keeps it."""
+    data = document.data
+    try:
+        if isinstance(data, Mapping) and "population" in data and "dataset" not in data:
+            return Population.model_validate(data).as_policy()
+        policy = Policy.model_validate(data)
+    except ValidationError as error:
+        raise _policy_error(error, document) from None
+    if policy.dataset.startswith(PREFIX):
+        message = f"the dataset's name begins with {PREFIX!r}, as populations' do."
+        hint = "Choose another, or write `population: NAME` in place of `dataset:`."
+        raise policy_error(document.file, document.line_of(("dataset",)), message, hint)
+    return policy
+
+
+def _check_populations(
+    policies: Mapping[str, Policy], paths: Mapping[str, Path]
+) -> None:
+    """Refuse a dataset whose population has no file, or other people."""
+    for dataset, policy in policies.items():
+        if policy.population is None:
+            continue
+        whole = policies.get(f"{PREFIX}{policy.population}")
+        known = sorted(n.removeprefix(PREFIX) for n in policies if n.startswith(PREFIX))
+        found: tuple[str, str] | None
+        if whole is None:
+            message = f"there is no file of the population {policy.population!r}."
+            found = message, f"Write one. {did_you_mean(policy.population, known)}"
+        else:
+            found = membership_problem(policy, whole)
+        if found:
+            raise policy_error(str(paths[dataset]), None, *found)
+
+
+def _policy_error(error: ValidationError, document: Document) -> PolicyError:
+    """Say every problem with its line; the first one's place becomes the details."""
+    found = []
+    for details in error.errors(include_url=False):
+        # Follows from another problem, which is reported.
+        if details["type"] != "default_factory_not_called":
+            place, message, hint = _explained(details)
+            line = document.line_of(place)
+            found.append((line, _placed(place, message), hint))
+    found.sort()
+    first, *others = (policy_error(document.file, *each) for each in found)
+    if not others:
+        return first
+    text = "\n".join(each.message for each in (first, *others))
+    return PolicyError(text, **first.details)
+
+
+def _placed(place: KeyPath, message: str) -> str:
+    if not place:
+        return message
+    name = next((part for part in reversed(place) if isinstance(part, str)), "")
+    # "budget.epsilon must lie in …" rather than "budget.epsilon: epsilon must …".
+    if name and message.startswith(f"{name} "):
+        return f"{key_text(place)}{message.removeprefix(name)}"
+    return f"{key_text(place)}: {message}"
+
+
+def _explained(details: ErrorDetails) -> tuple[KeyPath, str, str]:
+    """Return where a problem is, what is wrong and what to do next."""
+    place, kind = tuple(details["loc"]), details["type"]
+    context, value = details.get("ctx", {}), details["input"]
+    if kind == PROBLEM:
+        return place, context["message"], context["hint"]
+    fields = _fields_around(place)
+    name = str(place[-1]) if place else ""
+    if kind == "extra_forbidden":
+        return place, "this field is unknown.", did_you_mean(name, fields)
+    known = fields.get(name)
+    example = _example(name, known) if known else ""
+    if kind == "missing":
+        return place, "this field is missing.", f"Add it{example}."
+    expected = _EXPECTED.get(kind) or details["msg"].removeprefix("Input ")
+    message = f"{expected}, got {shown(value)}."
+    return place, message, f"Write it{example}." if example else "Correct the value."
+
+
+def _fields_around(place: KeyPath) -> Mapping[str, FieldInfo]:
+    """Return the fields of the mapping that a place belongs to."""
+    # A flow's name stands between `flows` and the fields of its share.
+    inside = 2 if place[:1] == ("flows",) else 1
+    part = _PARTS.get(str(place[0])) if len(place) > inside else Policy
+    return part.model_fields if part is not None else {}
+
+
+def _example(name: str, known: FieldInfo) -> str:
+    if not known.examples:
+        return ""
+    value = known.examples[0]
+    bare = isinstance(value, str) and not NUMBER.fullmatch(value)
+    text = value if bare else json.dumps(value)
+    return f", for example `{name}: {text}`"

@@ -1,0 +1,214 @@
+"""What a ledger keeps of a policy: plain data, differences, the guarantee in words.
+
+A ledger keeps two forms. `declared` is what the policy says about its guarantee, in
+one spelling and without any number that a default derived; `pinned` has these numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting import Rule
+from dpflow.policy.fields import Budget, FlowShare, OdometerChoice, TheoremChoice
+from dpflow.policy.strict_yaml import NUMBER, KeyPath, exact_decimal, key_text
+from dpflow.rounding import number_from_text, number_text
+
+
+def exact_text(number: Decimal) -> str:
+    """Write a number exactly, in one spelling: 3 and 3.00 become the same text."""
+    return number_text(Fraction(number))
+
+
+def readable_text(number: Decimal) -> str:
+    """Write a number as people do, 1e-06 or 3, unless a float would alter it."""
+    text = repr(float(number)).removesuffix(".0")
+    return text if Decimal(text) == number else exact_text(number)
+
+
+def parameters(rule: Rule | None) -> dict[str, Any] | None:
+    """Return the numbers that a rule was made from, if there is a rule."""
+    return None if rule is None else rule.parameters()
+
+
+# The declared form
+
+
+def declared_budget(budget: Budget) -> dict[str, str]:
+    """Return a budget in one spelling."""
+    return {"epsilon": exact_text(budget.epsilon), "delta": exact_text(budget.delta)}
+
+
+def declared_theorem(choice: TheoremChoice | None) -> dict[str, Any] | None:
+    """Return a theorem and its options as they were given, in one spelling."""
+    if choice is None:
+        return None
+    found = {"theorem": choice.theorem, **choice.options}
+    if isinstance(choice, OdometerChoice) and choice.delta is not None:
+        found["delta"] = choice.delta
+    return {name: _one_spelling(value) for name, value in found.items()}
+
+
+def declared_share(share: FlowShare) -> dict[str, str | None]:
+    """Return a flow's share in one spelling; a share without a delta has delta 0."""
+    delta = None if share.epsilon is None else share.delta or Decimal(0)
+    numbers = {
+        "epsilon": share.epsilon,
+        "delta": delta,
+        "halt_at_epsilon": share.halt_at_epsilon,
+    }
+    return {k: None if v is None else exact_text(v) for k, v in numbers.items()}
+
+
+def _one_spelling(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _one_spelling(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_one_spelling(part) for part in value]
+    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
+        return value
+    text = str(value)
+    number = exact_decimal(text) if NUMBER.fullmatch(text) else None
+    return text if number is None else exact_text(number)
+
+
+# Differences
+
+
+def difference_lines(ledger: Mapping[str, Any], file: Mapping[str, Any]) -> list[str]:
+    """Compare two copies of a policy, both declared or both pinned.
+
+    Returns:
+        Lines such as "budget.epsilon: ledger 3, file 4"; none if they are equal.
+    """
+    found = {
+        path: f"ledger {value_text(old)}, file {value_text(new)}"
+        for path, old, new in differing(ledger, file)
+    }
+    return [
+        f"{key_text(path)}: {line}"
+        for path, line in found.items()
+        # A filter repeats the numbers of its budget; say each change once.
+        if path[-2:-1] != ("filter",) or found.get(_budget_path(path)) != line
+    ]
+
+
+def differing(
+    ledger: object, file: object, *path: str
+) -> Iterator[tuple[KeyPath, object, object]]:
+    """Yield the smallest parts that differ, with their places."""
+    if isinstance(ledger, Mapping) and isinstance(file, Mapping):
+        for key in sorted(ledger.keys() | file.keys()):
+            yield from differing(ledger.get(key), file.get(key), *path, key)
+    elif ledger != file:
+        yield path, ledger, file
+
+
+def value_text(value: object) -> str:
+    """Write a part of a copy for people."""
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _budget_path(path: KeyPath) -> KeyPath:
+    around = path[:-2] or ("budget",)
+    return (*around, path[-1])
+
+
+# The guarantee
+
+#: As `policy_population.PREFIX`, which builds on this.
+_POPULATION = "population/"
+#: What a partition by time is called; a person may be in several.
+TIMES = ("week", "month")
+
+
+def guarantee_in_words(
+    pinned: Mapping[str, Any], *, adds_up: bool = True, shortly: bool = False
+) -> str:
+    """Say what a policy guarantees, and on which assumptions.
+
+    Args:
+        pinned: What `Policy.pinned` returned, from the file or from the ledger.
+        adds_up: Whether the budgets of all terms add up to a guarantee.
+        shortly: Whether the words that all guarantees share stand above already.
+    """
+    dataset: str = pinned["dataset"]
+    what = f"dataset {dataset!r}"
+    if dataset.startswith(_POPULATION):
+        what = f"all datasets of population {dataset.removeprefix(_POPULATION)!r}"
+    sentence = (
+        f"Every {pinned['unit']} ({pinned['relation']}): all releases from "
+        f"{what} governed by this ledger in one term together are "
+        f"{budget_text(pinned['budget'])}-differentially private, if every "
+        "declared sensitivity is right and every step draws the noise it declares."
+    )
+    if shortly:
+        sentence = (
+            f"Every {pinned['unit']} ({pinned['relation']}): "
+            f"{budget_text(pinned['budget'])} for {what}, in the same sense."
+        )
+    lifetime = pinned.get("lifetime")
+    cap = None if lifetime is None else budget_text(lifetime)
+    parts = [sentence]
+    if dataset.startswith(_POPULATION):
+        parts.append("What a dataset lost before it joined is not counted.")
+    if "partition" in pinned:
+        parts.append(partition_words(pinned["partition"], pinned["unit"], cap))
+    if "population" in pinned:
+        parts.append(
+            f"Every step is charged to the population {pinned['population']!r} as well."
+        )
+    if cap is not None and adds_up:
+        parts.append(f"All terms together are kept within {cap}.")
+    elif cap is not None:
+        parts.append(
+            f"All terms together are not kept within the lifetime {cap}: some protect "
+            "another unit or relation, lost more than their budget, or were charged "
+            "after they had been replaced."
+        )
+    return " ".join(parts)
+
+
+def partition_words(
+    partition: Mapping[str, Any], unit: str, lifetime: str | None
+) -> str:
+    """Say what partitions protect, and what they do not.
+
+    Args:
+        partition: How the dataset is divided.
+        unit: The privacy unit.
+        lifetime: The cap on all partitions together, in words, if there is one.
+    """
+    by = partition["by"]
+    if by not in TIMES:
+        return (
+            f"Each {by} has this budget to itself, and the guarantee holds if all "
+            f"records of one {unit} belong to one {by} for ever."
+        )
+    person = unit.removesuffix(f"-{by}")
+    alone = f"Each {by} has this budget to itself: it hides what a {person} did in it."
+    if lifetime is None:
+        return (
+            f"{alone} A {person} in many {by}s loses more, without a limit: give "
+            "`lifetime` a budget to cap it."
+        )
+    return f"{alone} Over all {by}s together, a {person} is kept within {lifetime}."
+
+
+def budget_text(budget: Mapping[str, str]) -> str:
+    """Write a budget for people, never an epsilon without its delta."""
+    return (
+        f"(epsilon = {_people(budget['epsilon'])}, delta = {_people(budget['delta'])})"
+    )
+
+
+def _people(text: str) -> str:
+    number = exact_decimal(text)
+    if number is None:  # a fraction such as 1/3
+        return number_text(number_from_text(text))
+    return readable_text(number)

@@ -1,0 +1,94 @@
+"""Populations: people who are in several datasets, under one cap.
+
+A policy says `population: customers`; the file of that population has no dataset, and
+every step on any of its datasets is charged to it as well.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dpflow.policy.fields import Budget, FilterChoice, Record
+from dpflow.policy.model import Policy
+from dpflow.policy.types import PEOPLE, Name, Text
+
+#: What stands before a population's name where the ledger keeps datasets.
+PREFIX = "population/"
+
+
+class Population(Record):
+    """The cap of people who are in several datasets."""
+
+    population: Name = Field(
+        title="Population",
+        description="Name of the population, as policies of datasets say it.",
+        examples=["customers"],
+    )
+    unit: Text = Field(
+        title="Privacy unit",
+        description="Whom the guarantee protects, in all datasets together.",
+        examples=["customer"],
+    )
+    people: int | None = PEOPLE
+    relation: Literal["add-or-remove", "replace-one"] = Field(
+        title="Neighbouring relation",
+        description="How two populations that differ in one unit differ.",
+        examples=["add-or-remove"],
+    )
+    budget: Budget = Field(
+        title="Budget",
+        description="The most that all releases from all its datasets may lose.",
+        examples=[{"epsilon": 5, "delta": "1e-6"}],
+    )
+    filter: FilterChoice = Field(
+        title="Filter",
+        description="The theorem that admits or refuses steps against the budget.",
+        examples=["gaussian"],
+    )
+    lifetime: Budget | None = Field(
+        default=None,
+        title="Lifetime",
+        description="The most that all terms of the population together may lose.",
+        examples=[{"epsilon": 10, "delta": "1e-5"}],
+    )
+    officers: tuple[Text, ...] = Field(
+        default=(),
+        title="Officers",
+        description="Who may apply this file.",
+        examples=[["ann", "bob"]],
+    )
+
+    def as_policy(self) -> Policy:
+        """Return the policy that the ledger keeps for it, under a name of its own."""
+        return Policy(
+            dataset=f"{PREFIX}{self.population}",
+            unit=self.unit,
+            people=self.people,
+            relation=self.relation,
+            budget=self.budget,
+            filter=self.filter,
+            lifetime=self.lifetime,
+            officers=self.officers,
+            other_flows="allow",
+        )
+
+
+def membership_problem(policy: Policy, population: Policy) -> tuple[str, str] | None:
+    """Return why a dataset cannot belong to a population, and what to do."""
+    unit = policy.unit
+    if policy.partition is not None and policy.partition.by_time:
+        unit = unit.removesuffix(f"-{policy.partition.by}")
+    if unit != population.unit:
+        message = (
+            f"its unit is {unit!r}, and that of the population is {population.unit!r}."
+        )
+        return message, "Both must protect the same people."
+    if policy.relation != population.relation:
+        message = (
+            f"its relation is {policy.relation}, and that of the population is "
+            f"{population.relation}."
+        )
+        return message, "Write the same relation in both files."
+    return None

@@ -1,0 +1,216 @@
+"""Exact numbers and names for policy fields, and problems that carry a hint.
+
+A problem names the value, the limit and what to do next; `dpflow.policy` adds the file
+and the line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from dpflow.exceptions import InvalidCost
+from dpflow.policy.strict_yaml import NUMBER, exact_decimal
+from dpflow.rounding import exact_delta, exact_epsilon
+
+#: Marks a problem that carries a hint of its own.
+PROBLEM = "dpflow"
+_NUMBER_HINT = "Write it as a number such as 0.5 or 1e-6."
+_NAME_LENGTH = 200
+_WORD = r"A-Za-z0-9._:/@\-"
+NAME_PATTERN = rf"^[{_WORD}]{{1,{_NAME_LENGTH}}}$"
+FLOW_PATTERN = rf"^[{_WORD}]([{_WORD} ]{{0,{_NAME_LENGTH - 2}}}[{_WORD}])?$"
+_SHOWN = 60
+
+
+def problem(message: str, hint: str) -> PydanticCustomError:
+    """Make a problem for the field being validated."""
+    context = {"message": message, "hint": hint}
+    return PydanticCustomError(PROBLEM, "{message} {hint}", context)
+
+
+def problem_at(
+    message: str, hint: str, *place: str | int, value: object = None
+) -> InitErrorDetails:
+    """Make a problem for a place below the model being validated."""
+    return InitErrorDetails(type=problem(message, hint), loc=place, input=value)
+
+
+def raise_all(title: str, problems: Iterable[InitErrorDetails]) -> None:
+    """Raise all problems together, if there are any."""
+    found = list(problems)
+    if found:
+        raise ValidationError.from_exception_data(title, found)
+
+
+def shown(value: object) -> str:
+    """Write a value for a message, shortened."""
+    text = repr(str(value)) if isinstance(value, Decimal) else repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the nearest known word, then list them all."""
+    words = sorted(known)
+    if not words:
+        return "There are none."
+    near = difflib.get_close_matches(word, words, n=1)
+    near = near or [known for known in words if word and known.startswith(word)]
+    suggestion = f"Did you mean {near[0]!r}? " if near else ""
+    return f"{suggestion}Known: {', '.join(words)}."
+
+
+def split_hint(error: BaseException) -> tuple[str, str]:
+    """Split the text of an error into what is wrong and what to do next."""
+    text = str(error).strip() or type(error).__name__
+    message, stop, hint = text.partition(". ")
+    return (f"{message}.", hint) if stop else (f"{text.rstrip('.')}.", "")
+
+
+# Numbers
+
+
+def read_decimal(value: object, name: str) -> Decimal:
+    """Read a finite number exactly; a float stands for its shortest decimal."""
+    text = None
+    if isinstance(value, str | Decimal):
+        text = str(value)
+    elif isinstance(value, float):
+        text = float.__repr__(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        # Python refuses to write integers of thousands of digits.
+        text = str(value) if abs(value) < 10**_SHOWN else None
+    number = None if text is None else exact_decimal(text)
+    if number is None:
+        message = f"{name} must be a finite number, got {shown(value)}."
+        raise problem(message, _NUMBER_HINT)
+    return number
+
+
+def _number(
+    read: Callable[..., Fraction], low: dict[str, Any], high: dict[str, Any]
+) -> tuple[BeforeValidator, WithJsonSchema]:
+    def validate(value: object, info: ValidationInfo) -> Decimal:
+        name = info.field_name or "number"
+        number = read_decimal(value, name)
+        try:
+            read(str(number), name=name)
+        except InvalidCost as error:
+            raise problem(*split_hint(error)) from None
+        return number
+
+    number_schema = {"type": "number", **low, **high}
+    text_schema = {"type": "string", "pattern": f"^{NUMBER.pattern}$"}
+    schema = WithJsonSchema({"anyOf": [number_schema, text_schema]})
+    return BeforeValidator(validate), schema
+
+
+def _exact_alert(value: str, *, name: str) -> Fraction:
+    number = Fraction(value)
+    if not 0 < number < 1:
+        msg = (
+            f"{name} must lie strictly between 0 and 1, got {value!r}. "
+            "Write each as a fraction of the budget, such as 0.8."
+        )
+        raise InvalidCost(msg, name=name, value=value)
+    return number
+
+
+#: An exact epsilon above 0.
+Epsilon = Annotated[
+    Decimal, *_number(exact_epsilon, {"exclusiveMinimum": 0}, {"maximum": 10000})
+]
+#: An exact delta in [0, 1).
+Delta = Annotated[
+    Decimal, *_number(exact_delta, {"minimum": 0}, {"exclusiveMaximum": 1})
+]
+#: An exact fraction of a budget, strictly between 0 and 1.
+Alert = Annotated[
+    Decimal, *_number(_exact_alert, {"exclusiveMinimum": 0}, {"exclusiveMaximum": 1})
+]
+
+
+# Names
+
+
+def _checked_name(value: str, info: ValidationInfo) -> str:
+    if not re.fullmatch(NAME_PATTERN, value):
+        message = f"{info.field_name} {shown(value)} is not a usable name."
+        hint = f"Use 1 to {_NAME_LENGTH} letters, digits and the signs . _ : / @ -"
+        raise problem(message, hint)
+    return value
+
+
+def check_flow_name(value: str) -> tuple[str, str] | None:
+    """Return what is wrong with a flow's name and what to do, if anything is."""
+    if re.fullmatch(FLOW_PATTERN, value):
+        return None
+    signs = "letters, digits, inner spaces and the signs . _ : / @ -"
+    message = f"flow {shown(value)} is not a usable name."
+    return message, f"Use 1 to {_NAME_LENGTH} {signs}"
+
+
+def _checked_text(value: str, info: ValidationInfo) -> str:
+    if not value.strip() or len(value) > _NAME_LENGTH or not value.isprintable():
+        message = f"{info.field_name} must be printable text, got {shown(value)}."
+        raise problem(message, f"Write 1 to {_NAME_LENGTH} characters on one line.")
+    return value
+
+
+def _checked_rising(value: tuple[Decimal, ...]) -> tuple[Decimal, ...]:
+    if any(high <= low for low, high in pairwise(value)):
+        message = f"alerts must rise strictly, got {[str(x) for x in value]}."
+        raise problem(message, "Sort them and drop repetitions.")
+    return value
+
+
+def _checked_different(value: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(value)) != len(value):
+        message = f"officers must be different people, got {list(value)}."
+        raise problem(message, "Name each once.")
+    return value
+
+
+#: The name of a dataset.
+Name = Annotated[
+    str,
+    AfterValidator(_checked_name),
+    WithJsonSchema({"type": "string", "pattern": NAME_PATTERN}),
+]
+#: A short text on one line.
+Text = Annotated[
+    str,
+    AfterValidator(_checked_text),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _NAME_LENGTH}),
+]
+
+#: Fractions of a budget, rising.
+Alerts = Annotated[tuple[Alert, ...], AfterValidator(_checked_rising)]
+#: Names of different people.
+Officers = Annotated[tuple[Text, ...], AfterValidator(_checked_different)]
+#: About how many people there are; it warns of a delta that is too large for them.
+PEOPLE: Any = Field(
+    default=None,
+    ge=1,
+    le=10**12,
+    strict=True,
+    title="People",
+    description="About how many privacy units there are, for `dpflow policy check`: "
+    "delta should be well below 1 / people. No part of the guarantee.",
+    examples=[23570],
+)

@@ -1,0 +1,103 @@
+"""Where a step runs, as Prefect's contexts tell it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.context import FlowRunContext, TaskRunContext
+
+from dpflow.guard.request import EnclosingFlow, Notice, Place
+from dpflow.prefect.artifacts import publish_progress
+from dpflow.prefect.assets import describe_assets
+from dpflow.prefect.delivery import send
+from dpflow.prefect.keyless_steps import warn_if_unnamed
+
+logger = logging.getLogger("dpflow")
+
+
+def called_by_engine(function: Callable[..., Any]) -> bool:
+    """Say whether Prefect's engine runs this very function as a task now.
+
+    A plain call of `task.fn` inside another task would otherwise look like that task.
+    """
+    context = TaskRunContext.get()
+    return context is not None and context.task.fn is function
+
+
+def _listen(notice: Notice) -> None:
+    # Only events are sent later. Progress is of its moment, and the warning is for the
+    # log of the run.
+    if notice.kind == "progress":
+        publish_progress(notice)
+    else:
+        send(notice)
+        warn_if_unnamed(notice)
+
+
+def listen_for_task(notice: Notice) -> None:
+    """Send a notice of a step that is a task: it describes its assets as well."""
+    # Prefect reads the assets when the task ends.
+    if notice.kind != "progress":
+        describe_assets(notice)
+    _listen(notice)
+
+
+def current_place(
+    listener: Callable[[Notice], None] = _listen, *, named: str | None = None
+) -> Place:
+    """Return the enclosing flows, nearest first, and the ids of this task run.
+
+    Args:
+        listener: Who is told what becomes of the step.
+        named: The flow that the step names itself, if it does.
+    """
+    facts = {}
+    task = TaskRunContext.get()
+    if task is not None:
+        # For people. They do not tell executions apart: Dask runs a task again under
+        # the same id and count (PrefectHQ/prefect#15442, #12970).
+        facts["task_run"] = str(task.task_run.id)
+        facts["attempt"] = str(task.task_run.run_count)
+    flow = FlowRunContext.get()
+    if flow is None or flow.flow_run is None:
+        return Place(named=named, facts=facts, listener=listener)
+    run = flow.flow_run
+    name = flow.flow.name if flow.flow is not None else _flow_name(run.flow_id)
+    nearest = _enclosing(name, run)
+    flows = (nearest, *_parents(run.parent_task_run_id))
+    deployments = [each.deployment for each in flows if each.deployment is not None]
+    if deployments:
+        # A subflow's run is of no deployment: the flow around it is.
+        facts["deployment"] = deployments[0]
+    return Place(flows=flows, named=named, facts=facts, listener=listener)
+
+
+def _enclosing(name: str, run: FlowRun) -> EnclosingFlow:
+    deployment = None if run.deployment_id is None else str(run.deployment_id)
+    return EnclosingFlow(name=name, run=str(run.id), deployment=deployment)
+
+
+@lru_cache(maxsize=1024)
+def _parents(task_run: UUID | None) -> tuple[EnclosingFlow, ...]:
+    """Ask Prefect which flows are around a subflow; contexts know the nearest only."""
+    if task_run is None:
+        return ()
+    with get_client(sync_client=True) as client:
+        parent = client.read_task_run(task_run).flow_run_id
+        if parent is None:
+            return ()
+        run = client.read_flow_run(parent)
+        name = client.read_flow(run.flow_id).name
+    return (_enclosing(name, run), *_parents(run.parent_task_run_id))
+
+
+@lru_cache(maxsize=1024)
+def _flow_name(flow: UUID) -> str:
+    with get_client(sync_client=True) as client:
+        return client.read_flow(flow).name

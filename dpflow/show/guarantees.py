@@ -1,0 +1,178 @@
+"""What a dataset's terms and shares guarantee, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from dpflow.forecast.shares import reach_of_shares
+from dpflow.ledger.decision.lifetime import Budgets
+from dpflow.ledger.records import (
+    TermView,
+    UnusualSteps,
+)
+from dpflow.ledger.views.words import percent_text
+from dpflow.policy.pinned import budget_text, guarantee_in_words
+from dpflow.rounding import number_from_text, number_text
+
+#: What the shares of the flows leave over is not worth a word above this.
+_NEARLY_ALL = 0.99
+
+
+def term_guarantee(
+    copy: Mapping[str, Any], terms: Sequence[TermView] = (), *, shortly: bool = False
+) -> str:
+    """Return the guarantee of a dataset's newest term, with its assumptions.
+
+    A tightened term is bound for certain by the budget that it was opened with only.
+
+    Args:
+        copy: What `Policy.pinned` or `Policy.declared` returned.
+        terms: The dataset's terms, oldest first; none if it has none yet.
+        shortly: Whether the words that all guarantees share stand above already.
+    """
+    # What a divided dataset was opened with is the cap of all its parts together.
+    whole = terms and not terms[-1].divided
+    budget = terms[-1].opened if whole else copy["budget"]
+    held = _lifetime_holds(copy, terms)
+    return guarantee_in_words({**copy, "budget": budget}, adds_up=held, shortly=shortly)
+
+
+def _lifetime_holds(copy: Mapping[str, Any], terms: Sequence[TermView]) -> bool:
+    """Say whether the lifetime, if there is one, bounds what all terms lose.
+
+    A term that was replaced uncharged may be amended later, past the lifetime.
+    """
+    charged = [view for view in terms if view.charged]
+    protected = {(view.unit, view.relation) for view in charged}
+    lifetime = copy.get("lifetime")
+    return (
+        protected <= {(copy["unit"], copy["relation"])}
+        and not any(view.overdrawn for view in charged)
+        and (lifetime is None or Budgets.of(charged).fit(lifetime))
+    )
+
+
+def sum_of_shares(copy: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return what the shares of the flows add up to; None if no flow has one.
+
+    Args:
+        copy: What `Policy.pinned` or `Policy.declared` returned.
+    """
+    shares = [s for s in copy["flows"].values() if s.get("epsilon") is not None]
+    if not shares:
+        return None
+    return {
+        name: number_text(sum((number_from_text(s[name]) for s in shares), Fraction(0)))
+        for name in ("epsilon", "delta")
+    }
+
+
+def shares_in_words(copy: Mapping[str, Any]) -> str:
+    """Say how much of the budget the shares of the flows can use; "" if none has one.
+
+    A share is a limit, not a reserve: what all flows use together ends at the budget.
+
+    Args:
+        copy: What `Policy.pinned` returned.
+    """
+    reach = reach_of_shares(copy)
+    if reach is None:
+        return ""
+    text = (
+        f"The flows' shares can use {percent_text(reach)} of the budget "
+        f"{budget_text(copy['budget'])}"
+    )
+    if reach > 1:
+        return f"{text}: it may be gone before a flow has used its share."
+    flows = copy["flows"].values()
+    whole = all(share.get("epsilon") is not None for share in flows)
+    if reach < _NEARLY_ALL and whole and copy["other_flows"] == "refuse":
+        return (
+            f"{text}, and no flow can use the rest: epsilons of shares do not add up, "
+            "so raise them until this says 100%."
+        )
+    return f"{text}."
+
+
+def terms_in_words(terms: Sequence[TermView]) -> str:
+    """Say which terms a dataset has had, and what they add up to.
+
+    Args:
+        terms: All of them, oldest first.
+    """
+    if not terms:
+        return "No term is open yet."
+    parts = [f"Terms so far: {'; '.join(_term_text(view) for view in terms)}."]
+    charged = [view for view in terms if view.charged]
+    if charged:
+        total = budget_text(Budgets.of(charged).total())
+        lifetime = terms[-1].lifetime
+        cap = "no lifetime is set" if lifetime is None else budget_text(lifetime)
+        of = f"of the lifetime {cap}" if lifetime else f"and {cap}"
+        parts.append(f"Charged terms add up to {total} {of}.")
+    if any(view.opened != view.budget and not view.divided for view in terms):
+        parts.append(
+            "A tightened term counts as it was opened. Its smaller numbers hold where "
+            "usage was below them and the tightening was decided without regard to "
+            "what had been released."
+        )
+    if any(view.overdrawn for view in charged):
+        parts.append(
+            "More was charged in an overdrawn term than its budget: no sum of budgets "
+            "bounds what all terms lose."
+        )
+    if len({(view.unit, view.relation) for view in charged}) > 1:
+        parts.append(
+            "Charged terms protect different units or relations: their sum is a "
+            "guarantee of none of them."
+        )
+    return " ".join(parts)
+
+
+def tightened_in_words(terms: Sequence[TermView]) -> str:
+    """Say why a tightened term's guarantee is larger than its limit; "" if it is not.
+
+    Args:
+        terms: The dataset's terms, oldest first.
+    """
+    view = terms[-1] if terms else None
+    if view is None or view.divided or view.opened == view.budget:
+        return ""
+    return (
+        f"The guarantee stays {budget_text(view.opened)}, because the term was opened "
+        f"with it; from now on steps are admitted up to {budget_text(view.budget)}."
+    )
+
+
+def _term_text(view: TermView) -> str:
+    budget = view.budget if view.divided else view.opened
+    text = f"{view.number} {budget_text(budget)} for {view.unit} ({view.relation})"
+    if view.divided:
+        text += f", all parts within {budget_text(view.opened)}"
+    elif view.opened != view.budget:
+        text += f", tightened to {budget_text(view.budget)}"
+    if not view.charged:
+        text += ", not charged"
+    if view.overdrawn:
+        text += ", overdrawn"
+    return text if view.frozen is None else f"{text}, frozen"
+
+
+def unusual_text(found: UnusualSteps) -> str:
+    """Say which steps did not go as most do; "" if all did.
+
+    Args:
+        found: What `dpflow.ledger.views.unusual_steps` returned.
+    """
+    counted = {
+        "drew their own noise": found.own_noise,
+        "failed": found.failed,
+        "were forfeited": found.forfeited,
+    }
+    parts = [f"{count:,} {what}" for what, count in counted.items() if count]
+    if not parts:
+        return ""
+    which = "newest steps" if found.older else "steps so far"
+    return f"Of the {which}, {', '.join(parts)}."

@@ -1,0 +1,190 @@
+"""The report, live and read-only, for a browser on the same machine.
+
+Only `GET` and `HEAD`, only from this machine, and only under its own name: a page from
+elsewhere that points its own name here gets no answer. Nothing is cached, nothing is
+written, and the ledger is opened for reading anew for every answer, so that steps go
+on running meanwhile and a ledger that went away is seen at once.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from dpflow.exceptions import DpflowError, UnknownDataset
+from dpflow.ledger import Ledger
+from dpflow.show.page.facts import Report
+from dpflow.show.page.render import Live, render, render_problem, security_policy
+from dpflow.show.page.stamp import Stamp, verified
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+#: The only names that this machine has for itself, with or without a port.
+_OURS = re.compile(rb"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_REFRESH = range(5, 3601)
+
+#: Reads the facts of one dataset or of all, with a stamp by this function.
+Reader = Callable[[str | None, Callable[[Ledger], Stamp]], Report]
+
+
+class Stamps:
+    """Verifies the ledger now and then, not for every answer.
+
+    Args:
+        seconds: A stamp is used for so long, and for twenty times as long as it took.
+    """
+
+    def __init__(self, seconds: float = 60.0) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._known: tuple[str, float, Stamp] | None = None
+
+    def __call__(self, ledger: Ledger) -> Stamp:
+        """Return a stamp of this ledger, a recent one if there is one."""
+        with self._lock:
+            known = self._known
+            if known is not None and known[0] == ledger.id:
+                until = known[1] + max(self._seconds, 20 * known[2].seconds)
+                if known[2].fine and time.monotonic() < until:
+                    return known[2]
+            stamp = verified(ledger)
+            self._known = (ledger.id, time.monotonic(), stamp)
+            return stamp
+
+
+def make_app(
+    read: Reader,
+    check: Callable[[], str],
+    *,
+    stamps: Callable[[Ledger], Stamp] | None = None,
+) -> Starlette:
+    """Make the application that answers browsers on this machine.
+
+    Args:
+        read: Reads the facts; called in threads, for every answer.
+        check: Opens the ledger and returns its id, or raises why it cannot.
+        stamps: Verifies the ledger. Default: at most once a minute.
+    """
+    from starlette.applications import Starlette  # noqa: PLC0415
+    from starlette.middleware import Middleware  # noqa: PLC0415
+    from starlette.routing import Route  # noqa: PLC0415
+
+    pages = _Pages(read, check, stamps or Stamps())
+    routes = [
+        Route("/", pages.report, methods=["GET"]),
+        Route("/dataset/{dataset:path}", pages.report, methods=["GET"]),
+        Route("/status.json", pages.status, methods=["GET"]),
+        Route("/healthz", pages.health, methods=["GET"]),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(_Guard)])
+
+
+class _Guard:
+    """Turns away who asks under another name, and adds the headers."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        from starlette.datastructures import MutableHeaders  # noqa: PLC0415
+        from starlette.responses import PlainTextResponse  # noqa: PLC0415
+
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def answer(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        app = self._app
+        if not _is_ours(scope):
+            text = "This page is for this machine only, as 127.0.0.1 or localhost.\n"
+            app = PlainTextResponse(text, status_code=421)
+        await app(scope, receive, answer)
+
+
+def _is_ours(scope: Any) -> bool:
+    """Say whether a request names this machine, and only once."""
+    names = [value for name, value in scope["headers"] if name == b"host"]
+    return len(names) == 1 and _OURS.fullmatch(names[0].lower()) is not None
+
+
+class _Pages:
+    """Answers; each method runs in a thread of its own."""
+
+    def __init__(
+        self, read: Reader, check: Callable[[], str], stamps: Callable[[Ledger], Stamp]
+    ) -> None:
+        self._read = read
+        self._check = check
+        self._stamps = stamps
+
+    def report(self, request: Request) -> Response:
+        """Return the page of all datasets or of one."""
+        from starlette.responses import HTMLResponse  # noqa: PLC0415
+
+        dataset = request.path_params.get("dataset")
+        here = "/" if dataset is None else f"/dataset/{quote(dataset)}"
+        live = Live(here=here, refresh=_refresh(request), dataset=dataset)
+        try:
+            page = render(self._read(dataset, self._stamps), live=live)
+        except DpflowError as error:
+            page = render_problem(error.message, live=live)
+            return HTMLResponse(page, status_code=_code(error), headers=_policy())
+        return HTMLResponse(page, headers=_policy())
+
+    def status(self, request: Request) -> Response:  # noqa: ARG002
+        """Return the facts of the page for programs."""
+        from starlette.responses import JSONResponse  # noqa: PLC0415
+
+        try:
+            return JSONResponse(self._read(None, self._stamps).as_json())
+        except DpflowError as error:
+            return JSONResponse({"error": error.message}, status_code=_code(error))
+
+    def health(self, request: Request) -> Response:  # noqa: ARG002
+        """Say whether the ledger can be read; it is not verified for this."""
+        from starlette.responses import JSONResponse  # noqa: PLC0415
+
+        try:
+            ledger = self._check()
+        except DpflowError as error:
+            answer = {"status": "bad", "error": error.message}
+            return JSONResponse(answer, status_code=503)
+        return JSONResponse({"status": "ok", "ledger": ledger})
+
+
+def _policy() -> dict[str, str]:
+    return {"Content-Security-Policy": f"{security_policy()}; frame-ancestors 'none'"}
+
+
+def _code(error: DpflowError) -> int:
+    return 404 if isinstance(error, UnknownDataset) else 503
+
+
+def _refresh(request: Request) -> int | None:
+    """Return after how many seconds to read again, if somebody asked for that."""
+    text = request.query_params.get("refresh", "")
+    # Four digits at most: no number is too long to read.
+    known = re.fullmatch("[0-9]{1,4}", text) is not None and int(text) in _REFRESH
+    return int(text) if known else None

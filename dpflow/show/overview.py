@@ -1,0 +1,417 @@
+"""One word and one epsilon for each dataset and flow: does it run, and what is gone.
+
+What the words mean is said by `state_of`, once, for everything that shows them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting.rules.rule import Filter
+from dpflow.forecast import Outlook
+from dpflow.forecast.workload import epsilon_used
+from dpflow.ledger import Ledger, views
+from dpflow.ledger.records import AccountView, Halt, UnusualSteps
+from dpflow.ledger.views.accounts import partition_of
+from dpflow.ledger.views.standing import ENDED
+from dpflow.ledger.views.words import kind_title
+from dpflow.policy import Policy
+from dpflow.policy.population import PREFIX
+from dpflow.rounding import number_from_text, number_text, short_up
+
+RUNNING, HALTED, FROZEN, PAUSED, OVERDRAWN = (
+    *("running", "halted", "frozen", "paused", "overdrawn"),
+)
+NOT_STARTED = "not started"
+#: States in which no step runs that somebody waits for.
+STOPPED = (HALTED, FROZEN, PAUSED, OVERDRAWN)
+_WHOLE = "budget of dataset "
+_BUDGETS = ("dataset", "partition", "population")
+_OF_FLOW = ("flow", "odometer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """Whether a dataset or flow runs.
+
+    Attributes:
+        word: "running", "halted", "frozen", "paused", "overdrawn", "not started" or
+            "ended".
+        by: The gate that halted it, in words.
+        since: When it was refused last, if that halted it; a label.
+    """
+
+    word: str
+    by: str = ""
+    since: str = ""
+
+    @property
+    def text(self) -> str:
+        """The word, and for a halt its gate."""
+        return f"{self.word} by the {self.by}" if self.by else self.word
+
+    def short(self, flow: str | None) -> str:
+        """Return the same beside the name of a flow, which is not said again."""
+        own = f" of {flow}"
+        if self.by and flow is not None and self.by.endswith(own):
+            return f"{self.word} by its {self.by.removesuffix(own)}"
+        if self.by.startswith(_WHOLE):
+            return f"{self.word} by the dataset's budget"
+        return self.text
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no step runs that somebody waits for."""
+        return self.word in STOPPED
+
+    def as_json(self) -> dict[str, str | None]:
+        """Return the same for programs."""
+        return {"word": self.word, "by": self.by or None, "since": self.since or None}
+
+
+def state_of(
+    *,
+    gates: Collection[str],
+    charged: bool,
+    halt: Halt | None = None,
+    outlook: Outlook | None = None,
+    pauses: bool = False,
+) -> RunState:
+    """Return the state of a flow on a dataset; the first that is true.
+
+    frozen: an officer or anyone froze a gate of it. overdrawn: more was charged by
+    hand than a gate of it admits. halted: its newest request that a budget ended was
+    followed by no grant, or no further run fits. paused: the same under an earlier
+    term, where the policy pauses schedules; no step of it has run since. not started:
+    nothing was charged in this term. running: everything else.
+
+    Args:
+        gates: States of the accounts that must admit its steps.
+        charged: Whether a step of it was charged in the newest term.
+        halt: Its newest exhausted budget, if no step was granted since.
+        outlook: How many more runs fit, if that is known.
+        pauses: Whether the policy pauses the schedules of flows that are refused.
+    """
+    if FROZEN in gates:
+        return RunState(word=FROZEN)
+    if OVERDRAWN in gates:
+        return RunState(word=OVERDRAWN)
+    if halt is not None and halt.current:
+        return RunState(word=HALTED, by=_gate(halt), since=halt.refusal.at)
+    if outlook is not None and outlook.runs_left == 0:
+        by = (outlook.limited_by or "budget").rpartition(", which ")
+        return RunState(word=HALTED, by=_own(by[0] or by[2]))
+    if halt is not None and pauses and not charged:
+        return RunState(word=PAUSED, since=halt.refusal.at)
+    return RunState(word=RUNNING if charged else NOT_STARTED)
+
+
+def dataset_state(
+    gates: Collection[str], flows: Sequence[RunState], *, charged: bool
+) -> RunState:
+    """Return the state of a dataset: its own, or that of its flows.
+
+    It runs if one of its flows does. If none does, it is as the first that stopped.
+
+    Args:
+        gates: States of the accounts of the whole dataset.
+        flows: Of its flows, each as `state_of` says.
+        charged: Whether anything was charged in the newest term.
+    """
+    own = state_of(gates=gates, charged=charged)
+    if own.stopped or any(each.word == RUNNING for each in flows):
+        return own
+    return next((each for each in flows if each.stopped), own)
+
+
+def _gate(halt: Halt) -> str:
+    """Name the gate that refused."""
+    refusal = halt.refusal
+    kind, part = str(refusal.body.get("gate")), partition_of(refusal.account)
+    name = part if kind == "partition" else str(halt.flow)
+    return _own(kind_title(kind, refusal.dataset, name, part))
+
+
+def _own(title: str) -> str:
+    """Name what people call the budget of a dataset or a part."""
+    whole = title.startswith(("dataset ", "partition ", "population "))
+    return f"budget of {title}" if whole else title
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What was charged to one budget, as an epsilon.
+
+    Attributes:
+        where: "" for a whole dataset, else the part or population.
+        used: The least epsilon, at the same delta, of which a budget would have
+            admitted so much (`workload.epsilon_used`); None if none is known.
+        epsilon: Of the budget.
+        fraction: The share of the budget in the currency in which charges add up.
+    """
+
+    account: str
+    where: str
+    theorem: str
+    used: Fraction | None
+    epsilon: str
+    delta: str
+    fraction: float | None
+
+    @property
+    def used_text(self) -> str:
+        """The epsilon that was used, rounded up."""
+        return "more than any budget" if self.used is None else short_up(self.used, 3)
+
+    @property
+    def text(self) -> str:
+        """What was used and of how much."""
+        of, delta = (
+            short_up(number_from_text(text)) for text in (self.epsilon, self.delta)
+        )
+        where = f" in {self.where}" if self.where else ""
+        return f"epsilon {self.used_text} of {of} at delta {delta}{where}"
+
+    def as_json(self) -> dict[str, str | None]:
+        """Return the same for programs; numbers are exact decimal text."""
+        return {
+            "account": self.account or None,
+            "epsilon": None if self.used is None else number_text(self.used),
+            "of": self.epsilon,
+            "delta": self.delta,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What a flow has lost at most: the least of the bounds that hold.
+
+    Attributes:
+        epsilon: Zero before the first step.
+        delta: At which this bound holds; others hold at their own.
+        by: "share", "odometer", "dataset", "partition" or "population".
+    """
+
+    epsilon: Fraction
+    delta: str = "0"
+    by: str = ""
+
+    @property
+    def text(self) -> str:
+        """The bound, rounded up, and its delta."""
+        if not self.by:
+            return "0"
+        delta = short_up(number_from_text(self.delta))
+        return f"{short_up(self.epsilon)} at {delta}"
+
+    def as_json(self) -> dict[str, str | None]:
+        """Return the same for programs; numbers are exact decimal text."""
+        epsilon = number_text(self.epsilon)
+        return {"epsilon": epsilon, "delta": self.delta, "by": self.by or None}
+
+
+#: Before the first step.
+NOTHING = Bound(epsilon=Fraction(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowOverview:
+    """One flow on one dataset.
+
+    Attributes:
+        lost: What it has lost at most; None where no bound holds.
+        outlook: How many more runs it has, if a run is known.
+    """
+
+    flow: str | None
+    state: RunState
+    lost: Bound | None
+    outlook: Outlook | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same for programs."""
+        lost = None if self.lost is None else self.lost.as_json()
+        left = None if self.outlook is None else self.outlook.runs_left
+        state = self.state.as_json()
+        return {"flow": self.flow, "state": state, "lost": lost, "runs_left": left}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """One dataset in one term: does it run, and what is gone.
+
+    Attributes:
+        spent: For the whole, if it has a budget, and for the fullest part.
+        flows: None of an earlier term.
+        unusual: Counts of steps that did not go as most do, in the newest term.
+    """
+
+    state: RunState
+    spent: tuple[Spent, ...]
+    flows: tuple[FlowOverview, ...]
+    unusual: UnusualSteps
+
+
+def overview(
+    ledger: Ledger,
+    dataset: str,
+    accounts: Sequence[AccountView],
+    pinned: Mapping[str, Any] | None,
+    ahead: Iterable[Outlook],
+    *,
+    paused: bool = False,
+) -> Overview:
+    """Read whether a dataset and its flows run, and what is gone.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: The dataset, or a population.
+        accounts: Of one term, announced ones included.
+        pinned: The policy's fields that govern; None for an earlier term.
+        ahead: The outlooks of the dataset's flows.
+        paused: Whether the policy pauses the schedules of flows that are refused.
+    """
+    spent = tuple(_spent(ledger, view) for view in _budgets(accounts))
+    if pinned is None:
+        nothing = UnusualSteps()
+        return Overview(
+            state=RunState(word=ENDED), spent=spent, flows=(), unusual=nothing
+        )
+    unusual = views.unusual_steps(ledger, dataset)
+    whole = [view for view in accounts if view.kind in _BUDGETS]
+    above = _above(ledger, pinned)
+    halts, outlooks = views.halts(ledger, dataset), {each.flow: each for each in ahead}
+    flows = [
+        FlowOverview(
+            flow=flow,
+            state=state_of(
+                gates={v.state for v in (*whole, *above, *own) if _binds(v, flow)},
+                charged=charged,
+                halt=halts.get(flow),
+                outlook=outlooks.get(flow),
+                pauses=paused,
+            ),
+            lost=_lost(own, [*whole, *above]) if charged else NOTHING,
+            outlook=outlooks.get(flow),
+        )
+        for flow in _flow_names(pinned, accounts, outlooks, halts)
+        for own in [[v for v in accounts if v.kind in _OF_FLOW and v.name == flow]]
+        for charged in [_is_charged(own, flow in outlooks, whole, unusual)]
+    ]
+    state = dataset_state(
+        {view.state for view in (*whole, *above)},
+        [each.state for each in flows],
+        charged=any(view.charged for view in whole),
+    )
+    return Overview(state=state, spent=spent, flows=tuple(flows), unusual=unusual)
+
+
+def pauses(policy: Policy | None) -> bool:
+    """Say whether a policy pauses the schedules of flows whose budget is gone."""
+    return policy is not None and policy.on_exhausted.schedule == "pause"
+
+
+def _above(ledger: Ledger, pinned: Mapping[str, Any]) -> list[AccountView]:
+    """Return the account of a dataset's population in its newest term."""
+    if pinned.get("population") is None:
+        return []
+    found = views.accounts(ledger, f"{PREFIX}{pinned['population']}")
+    newest = max((view.term for view in found), default=0)
+    return [view for view in found if view.term == newest]
+
+
+def _binds(view: AccountView, flow: str | None) -> bool:
+    """Say whether an account must admit every step of a flow."""
+    return view.kind != "partition" and (view.kind not in _OF_FLOW or view.name == flow)
+
+
+def _flow_names(
+    pinned: Mapping[str, Any],
+    accounts: Iterable[AccountView],
+    *known: Iterable[str | None],
+) -> list[str | None]:
+    """Return all flows of a dataset; steps outside of any come last."""
+    names: set[str | None] = {*pinned["flows"]}
+    names |= {view.name for view in accounts if view.kind in _OF_FLOW}
+    names |= {name for each in known for name in each}
+    return sorted(names, key=lambda name: (name is None, name or ""))
+
+
+def _is_charged(
+    own: Sequence[AccountView],
+    has_run: bool,  # noqa: FBT001
+    whole: Sequence[AccountView],
+    unusual: UnusualSteps,
+) -> bool:
+    """Say whether a flow may have charged something.
+
+    One without a gate of its own is known by its runs, unless those are too old.
+    """
+    if has_run or any(view.charged for view in own):
+        return True
+    return not own and unusual.older and any(view.charged for view in whole)
+
+
+def _lost(own: Sequence[AccountView], budgets: Sequence[AccountView]) -> Bound | None:
+    """Return the least bound that holds; of a divided dataset, for its worst part."""
+    inside: dict[str, list[AccountView]] = {}
+    for view in own:
+        if view.charged:
+            inside.setdefault(partition_of(view.id), []).append(view)
+    around = {view.name: view for view in budgets if view.kind == "partition"}
+    whole = [view for view in budgets if view.kind != "partition"]
+    found = []
+    # A flow without gates of its own may have charged any part.
+    for part in inside or around or {""}:
+        gates = [*inside.get(part, ()), *whole]
+        gates += [around[part]] if part in around else []
+        bounds = [each for view in gates for each in _bounds(view)]
+        if not bounds:
+            return None
+        found.append(min(bounds, key=lambda each: each.epsilon))
+    return max(found, key=lambda each: each.epsilon)
+
+
+def _bounds(view: AccountView) -> Iterable[Bound]:
+    by = "share" if view.kind == "flow" else view.kind
+    if view.reading is not None:
+        if math.isfinite(view.reading):
+            yield Bound(epsilon=Fraction(view.reading), delta=view.delta, by=by)
+    elif view.opened is not None and not _broken(view):
+        # Whoever tightened it may have seen outputs: what it was opened with holds.
+        epsilon = number_from_text(view.opened["epsilon"])
+        yield Bound(epsilon=epsilon, delta=view.opened["delta"], by=by)
+
+
+def _broken(view: AccountView) -> bool:
+    """Say whether more may have been charged than the account ever admitted."""
+    over = (view.used_fraction or 0.0) > 1
+    return view.state == OVERDRAWN or (view.state == FROZEN and over)
+
+
+def _budgets(accounts: Iterable[AccountView]) -> list[AccountView]:
+    """Return the budget of the whole, if there is one, and that of the fullest part."""
+    whole = [view for view in accounts if view.kind in ("dataset", "population")]
+    parts = [view for view in accounts if view.kind == "partition"]
+    fullest = sorted(parts, key=lambda view: -(view.used_fraction or 0.0))
+    return whole + fullest[:1]
+
+
+def _spent(ledger: Ledger, view: AccountView) -> Spent:
+    found = views.used_of(ledger, view.id) if view.id and view.charged else None
+    used: Fraction | None = Fraction(0)
+    if found is not None and isinstance(found[0], Filter):
+        used = epsilon_used(found[0], found[1])
+    return Spent(
+        account=view.id,
+        where="" if view.kind != "partition" else kind_title(view.kind, "", view.name),
+        theorem=view.theorem,
+        used=used,
+        epsilon=view.epsilon or "0",
+        delta=view.delta,
+        fraction=view.used_fraction,
+    )

@@ -1,0 +1,186 @@
+"""Costs from dp-accounting events and OpenDP measurements."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from fractions import Fraction
+
+import dp_accounting as dpa
+import opendp.prelude as dp
+import pytest
+from dp_accounting import dp_event as events
+
+from dpflow.accounting.costs.adapters import from_dp_event, from_opendp
+from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.noise import (
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+    PoissonSampledGaussian,
+    RandomizedResponse,
+)
+from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
+from dpflow.accounting.curves.prices import renyi
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+
+GAUSSIAN = dpa.GaussianDpEvent(1.1)
+SAMPLED = dpa.PoissonSampledDpEvent(0.01, GAUSSIAN)
+STEP = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier="1.1")
+
+EVENTS = [
+    (GAUSSIAN, Gaussian(sensitivity=1, sigma="1.1")),
+    (dpa.LaplaceDpEvent(10.0), Laplace(sensitivity=1, scale=10)),
+    (
+        events.DiscreteLaplaceDpEvent(0.25, 3),
+        DiscreteLaplace(sensitivity=3, scale=4),
+    ),
+    (dpa.ZCDpEvent(0.01), ZCDP(rho="0.01")),
+    (
+        dpa.RandomizedResponseDpEvent(0.5, 2),
+        RandomizedResponse(truth="0.75"),
+    ),
+    (
+        dpa.RandomizedResponseDpEvent(0.5, 10),
+        RandomizedResponse(truth="0.55", categories=10),
+    ),
+    (SAMPLED, STEP),
+    (dpa.SelfComposedDpEvent(SAMPLED, 100), Repeated(STEP, 100)),
+    (
+        dpa.ComposedDpEvent([GAUSSIAN, dpa.NoOpDpEvent(), SAMPLED]),
+        Composed(Gaussian(sensitivity=1, sigma="1.1"), STEP),
+    ),
+]
+
+
+@pytest.mark.parametrize(("event", "cost"), EVENTS)
+def test_events_become_costs(event, cost):
+    """The numbers of the event, read as the decimals that name them."""
+    assert cost == from_dp_event(event)
+
+
+@pytest.mark.parametrize(
+    "event", [GAUSSIAN, dpa.LaplaceDpEvent(2.0), SAMPLED, EVENTS[-1][0]]
+)
+def test_the_other_library_agrees(event):
+    """Its Renyi accountant composes the event to our price, at whole orders."""
+    orders = [2, 8, 16]
+    accountant = dpa.rdp.RdpAccountant(orders)
+    accountant.compose(event)
+    cost = from_dp_event(event)
+    ours = [float(renyi(cost, Fraction(order))) for order in orders]
+    assert ours == pytest.approx(list(accountant._rdp), rel=1e-6)
+
+
+class Strange(events.GaussianDpEvent):
+    """A subclass may mean anything."""
+
+
+UNKNOWN = [
+    dpa.NonPrivateDpEvent(),
+    dpa.UnsupportedDpEvent(),
+    dpa.PoissonSampledDpEvent(0.01, dpa.LaplaceDpEvent(1.0)),
+    dpa.PoissonSampledDpEvent(0.01, dpa.SelfComposedDpEvent(GAUSSIAN, 2)),
+    dpa.SampledWithoutReplacementDpEvent(1000, 10, GAUSSIAN),
+    dpa.SingleEpochTreeAggregationDpEvent(1.0, 10),
+    dpa.ComposedDpEvent([GAUSSIAN, dpa.UnsupportedDpEvent()]),
+    dpa.ZCDpEvent(0.01, 0.5),
+    Strange(1.0),
+    dpa.NoOpDpEvent(),
+    dpa.ComposedDpEvent([]),
+    dpa.SelfComposedDpEvent(GAUSSIAN, 0),
+    dpa.PoissonSampledDpEvent(0.0, GAUSSIAN),
+    "GaussianDpEvent",
+    None,
+]
+
+
+@pytest.mark.parametrize("event", UNKNOWN)
+def test_unknown_events_are_refused(event):
+    """What has no exact translation, at any depth, and what does nothing."""
+    with pytest.raises(UnsupportedCost):
+        from_dp_event(event)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        dpa.GaussianDpEvent(0.0),
+        dpa.GaussianDpEvent(float("nan")),
+        dpa.LaplaceDpEvent(-1.0),
+        events.DiscreteLaplaceDpEvent(0.0, 1),
+        dpa.RandomizedResponseDpEvent(0.0, 2),
+        dpa.PoissonSampledDpEvent(1.5, GAUSSIAN),
+    ],
+)
+def test_events_without_privacy_are_refused(event):
+    """Their numbers make no mechanism."""
+    with pytest.raises(InvalidCost):
+        from_dp_event(event)
+
+
+@pytest.fixture(scope="module")
+def space():
+    """Whole numbers under the absolute distance."""
+    dp.enable_features("contrib", "honest-but-curious")
+    return dp.atom_domain(T=int), dp.absolute_distance(T=int)
+
+
+def test_opendp_laplace(space):
+    """Its map's answer to the last bit, which is not the decimal 0.1."""
+    made = from_opendp(space >> dp.m.then_laplace(scale=10.0), 1)
+    assert made == PureDP(epsilon=Fraction(0.1))
+    assert made.epsilon >= Fraction(1, 10)
+
+
+def test_opendp_gaussian(space):
+    """As zCDP, alone and as an approximate measure with delta 0."""
+    measurement = space >> dp.m.then_gaussian(scale=20.0)
+    for each in (measurement, dp.c.make_approximate(measurement)):
+        made = from_opendp(each, 1)
+        assert isinstance(made, ZCDP)
+        assert made.rho == Fraction(measurement.map(1)) >= Fraction(1, 800)
+
+
+def test_opendp_fixed_delta(space):
+    """A privacy profile becomes a cost once its delta is fixed."""
+    profile = dp.c.make_zCDP_to_approxDP(space >> dp.m.then_gaussian(scale=20.0))
+    with pytest.raises(UnsupportedCost, match="make_fix_delta"):
+        from_opendp(profile, 1)
+    fixed = dp.c.make_fix_delta(profile, 1e-6)
+    epsilon, delta = fixed.map(1)
+    made = from_opendp(fixed, 1)
+    assert made == ApproxDP(epsilon=Fraction(epsilon), delta=Fraction(delta))
+
+
+def test_opendp_says_more_for_farther_inputs(space):
+    """The input distance is the caller's to state."""
+    measurement = space >> dp.m.then_laplace(scale=10.0)
+    assert from_opendp(measurement, 3).epsilon > Fraction(3, 10) * Fraction(0.999)
+    with pytest.raises(InvalidCost):
+        from_opendp(measurement, 0)
+
+
+@pytest.mark.parametrize("thing", [None, 3, "measurement", PureDP(epsilon=1)])
+def test_what_is_no_measurement_is_refused(thing):
+    """With the name of what was given."""
+    with pytest.raises(UnsupportedCost, match="takes an OpenDP measurement"):
+        from_opendp(thing, 1)
+
+
+def test_a_transformation_is_refused():
+    """It releases nothing, so there is no step to charge."""
+    dp.enable_features("contrib")
+    numbers = dp.vector_domain(dp.atom_domain(T=int)), dp.symmetric_distance()
+    with pytest.raises(UnsupportedCost, match="Transformation"):
+        from_opendp(dp.t.make_clamp(*numbers, (0, 10)), 1)
+
+
+def test_neither_library_is_imported_before_it_is_needed():
+    """Importing the adapters loads neither dp-accounting nor OpenDP."""
+    code = (
+        "import sys, dpflow.accounting.costs.adapters\n"
+        "loaded = {'dp_accounting', 'opendp', 'scipy', 'numpy'} & set(sys.modules)\n"
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

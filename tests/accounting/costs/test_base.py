@@ -1,0 +1,496 @@
+"""Costs refuse what makes no sense, survive the journal and get cheaper with noise."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import pickle
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dpflow
+from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
+from dpflow.accounting.costs.base import _KINDS, Cost, cost_from_description, cost_kind
+from dpflow.accounting.coverage import EXAMPLES
+from dpflow.accounting.curves.prices import (
+    approx_dp,
+    approx_zcdp,
+    gdp_mu_squared,
+    renyi,
+)
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+
+NO_NUMBERS = [
+    True,
+    False,
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+    Decimal("NaN"),
+    Decimal("sNaN"),
+    np.bool_(True),
+    np.float32("nan"),
+    "",
+    "much",
+    "0x10",
+    "1e999999999",
+    "nan",
+    [1],
+    (1,),
+    b"1",
+    1j,
+    np.array(1.0),
+]
+#: Each field of each cost: how to build it, and what lies outside its limits.
+NOTHING = [0, 0.0, "0", -1, "-1e-6", -5e-324, 5e-324, "1e-400", "1e400"]
+FIELDS = {
+    "Gaussian sensitivity": (
+        "sensitivity",
+        lambda value: Gaussian(sensitivity=value, sigma=1),
+        [*NOTHING, "9e-16", "1.1e15"],
+    ),
+    "Gaussian sigma": (
+        "sigma",
+        lambda value: Gaussian(sensitivity=1, sigma=value),
+        [*NOTHING, "9e-22", "1.1e24"],
+    ),
+    "Gaussian noise_multiplier": (
+        "noise_multiplier",
+        lambda value: Gaussian(sensitivity=1, noise_multiplier=value),
+        [*NOTHING, "9e-16", "1.1e15"],
+    ),
+    "Gaussian ratio": (
+        "sigma divided by sensitivity",
+        lambda value: Gaussian(sensitivity=1000, noise_multiplier=value),
+        ["9e-7", "1.1e9"],
+    ),
+    "Gaussian ratio of sigma": (
+        "sigma divided by sensitivity",
+        lambda value: Gaussian(sensitivity=1000, sigma=value),
+        ["9e-4", "1.1e12"],
+    ),
+    "Laplace sensitivity": (
+        "sensitivity",
+        lambda value: Laplace(sensitivity=value, scale=1),
+        [*NOTHING, "9e-16", "1.1e15"],
+    ),
+    "Laplace scale": (
+        "scale",
+        lambda value: Laplace(sensitivity=1, scale=value),
+        [*NOTHING, "9e-22", "1.1e24"],
+    ),
+    "Laplace epsilon": (
+        "epsilon",
+        lambda value: Laplace(sensitivity=1, epsilon=value),
+        [*NOTHING, "9e-13", 10001],
+    ),
+    "Laplace ratio": (
+        "scale divided by sensitivity",
+        lambda value: Laplace(sensitivity=1000, scale=value),
+        ["9e-4", "1.1e12"],
+    ),
+    "PureDP epsilon": (
+        "epsilon",
+        lambda value: PureDP(epsilon=value),
+        [*NOTHING, "9e-13", 10001],
+    ),
+    "ApproxDP epsilon": (
+        "epsilon",
+        lambda value: ApproxDP(epsilon=value, delta="1e-6"),
+        [*NOTHING, "9e-13", 10001],
+    ),
+    "ApproxDP delta": (
+        "delta",
+        lambda value: ApproxDP(epsilon=1, delta=value),
+        [-1, "-1e-30", 1, 2, "1", "9e-36", 5e-324, "1e400"],
+    ),
+    "ZCDP rho": (
+        "rho",
+        lambda value: ZCDP(rho=value),
+        [*NOTHING, "9e-25", "1.1e12"],
+    ),
+}
+#: Fields that must be given: None is a bad value there, elsewhere it means absent.
+REQUIRED = [
+    name for name in FIELDS if name.rpartition(" ")[2] in {"sensitivity", "rho"}
+] + ["PureDP epsilon", "ApproxDP epsilon", "ApproxDP delta"]
+BAD_NUMBERS = [
+    *[(f, value) for f in FIELDS if "ratio" not in f for value in NO_NUMBERS],
+    *[(field, None) for field in REQUIRED],
+]
+OUT_OF_RANGE = [(field, value) for field in FIELDS for value in FIELDS[field][2]]
+
+
+def decimals(low: int, high: int) -> st.SearchStrategy[Fraction]:
+    """Draw decimals of all sizes between two powers of ten."""
+    return st.builds(
+        lambda digits, power: Fraction(digits, 10**5) * Fraction(10) ** power,
+        st.integers(10**5, 10**6 - 1),
+        st.integers(low, high - 1),
+    )
+
+
+epsilons, deltas, sizes = decimals(-9, 3), decimals(-30, -1), decimals(-6, 3)
+ratios = decimals(-3, 6)
+costs = st.one_of(
+    st.builds(lambda s, m: Gaussian(sensitivity=s, noise_multiplier=m), sizes, ratios),
+    st.builds(lambda s, e: Laplace(sensitivity=s, epsilon=e), sizes, decimals(-6, 3)),
+    st.builds(lambda e: PureDP(epsilon=e), epsilons),
+    st.builds(lambda e, d: ApproxDP(epsilon=e, delta=d), epsilons, deltas),
+    st.builds(lambda e: ApproxDP(epsilon=e, delta=0), epsilons),
+    st.builds(lambda r: ZCDP(rho=r), decimals(-18, 6)),
+)
+
+
+def test_every_cost_of_the_module_is_under_test():
+    """A new cost cannot appear without a public name, and tests of its fields."""
+    cost_kind("SparseVector")
+    here = {n for n, kind in _KINDS.items() if kind.__module__.startswith("dpflow.")}
+    folder = Path(__file__).parent
+    tested = "".join(file.read_text("utf-8") for file in folder.glob("test_*.py"))
+    here -= {"IndividualBound", "OutcomeCost"}
+    assert {name.split()[0] for name in FIELDS} < here
+    for name in here:
+        assert name in dpflow.__all__
+        assert f"{name}(" in tested
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), BAD_NUMBERS, ids=lambda value: repr(value)[:40]
+)
+def test_what_is_no_number_is_refused_when_the_cost_is_made(field, value):
+    """Each field of each cost names itself and the value that it cannot use."""
+    name, make, _ = FIELDS[field]
+    with pytest.raises(InvalidCost) as caught:
+        make(value)
+    assert caught.value.name == name
+    assert caught.value.value == repr(value)
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), OUT_OF_RANGE, ids=lambda value: repr(value)[:40]
+)
+def test_what_is_out_of_range_is_refused_when_the_cost_is_made(field, value):
+    """Zero, negative, subnormal and absurd numbers name the field in the message."""
+    name, make, _ = FIELDS[field]
+    with pytest.raises(InvalidCost) as caught:
+        make(value)
+    assert caught.value.name == name
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [(Gaussian, "sigma", "noise_multiplier"), (Laplace, "scale", "epsilon")],
+)
+def test_exactly_one_way_of_saying_the_noise_is_taken(kind, first, second):
+    """Neither or both of two ways to give the noise is refused, with both named."""
+    for given_twice in ({}, {first: 1, second: 1}):
+        with pytest.raises(InvalidCost, match=f"{first}=.*{second}="):
+            kind(sensitivity=1, **given_twice)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Gaussian, {"sensitivity": 1, "sigma": 1, "delta": 0}),
+        (Laplace, {"sensitivity": 1, "scale": 1, "rho": 1}),
+        (PureDP, {"epsilon": 1, "delta": 0}),
+        (ApproxDP, {"epsilon": 1}),
+        (ZCDP, {}),
+    ],
+)
+def test_missing_and_unknown_words_are_refused(kind, words):
+    """A cost takes its own keywords, all of them, and no others."""
+    with pytest.raises(TypeError):
+        kind(**words)
+
+
+@pytest.mark.parametrize("kind", [Gaussian, Laplace, PureDP, ApproxDP, ZCDP])
+def test_numbers_without_a_name_are_refused(kind):
+    """Nobody can mix up sensitivity and sigma by position."""
+    with pytest.raises(TypeError, match="positional"):
+        kind(1, 2)
+
+
+def test_two_ways_of_saying_the_same_cost_are_equal():
+    """A multiplier is sigma over sensitivity, an epsilon sensitivity over scale."""
+    assert Gaussian(sensitivity=100, noise_multiplier=20) == Gaussian(
+        sensitivity=Decimal(100), sigma="2e3"
+    )
+    assert Laplace(sensitivity=0.3, epsilon=0.1) == Laplace(sensitivity="0.3", scale=3)
+    assert Laplace(sensitivity=1, epsilon=3).scale == Fraction(1, 3)
+
+
+def test_different_mechanisms_with_the_same_numbers_differ():
+    """An equal number does not make a pure step a concentrated one."""
+    assert len({PureDP(epsilon=1), ZCDP(rho=1), ApproxDP(epsilon=1, delta=0)}) == 3
+    assert Gaussian(sensitivity=1, sigma=2) != Laplace(sensitivity=1, scale=2)
+    assert ApproxDP(epsilon=1, delta=0) != PureDP(epsilon=1)
+
+
+@given(costs)
+def test_a_cost_survives_the_journal(cost):
+    """What describe writes is JSON and reads back as an equal cost."""
+    description = json.loads(json.dumps(cost.describe()))
+    again = cost_from_description(description)
+    assert cost == again
+    assert hash(cost) == hash(again)
+    assert description["mechanism"] == type(cost).__name__ == cost.mechanism
+    assert description == again.describe()
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [
+        Gaussian(sensitivity=10**15, noise_multiplier=10**9),
+        Gaussian(sensitivity="1e-15", noise_multiplier="1e-6"),
+        Gaussian(sensitivity=10**12, noise_multiplier=10**4),
+        Laplace(sensitivity=10**15, epsilon="1e-9"),
+        Laplace(sensitivity="1e-15", epsilon=10**4),
+        Gaussian(sensitivity=10**15, sigma=10**15),
+        Laplace(sensitivity=Fraction(1, 3), epsilon=Fraction(1, 7)),
+        Gaussian(sensitivity=1, sigma=20 + Fraction(1, 3**900)),
+        PureDP(epsilon=1 + Fraction(1, 3**2583)),  # 4095 bits
+        PureDP(epsilon=Fraction(1, 3 * 10**11)),
+        ApproxDP(epsilon="1e-12", delta="1e-35"),
+        ZCDP(rho="1e-24"),
+        ZCDP(rho="1e12"),
+    ],
+    ids=repr,
+)
+def test_a_cost_at_the_edge_survives_the_journal(cost):
+    """A cost that could be made can be read back, however it was said."""
+    assert cost == cost_from_description(json.loads(json.dumps(cost.describe())))
+
+
+def test_a_cost_with_thousands_of_digits_is_refused_or_described():
+    """A number that is accepted can always be written to the journal."""
+    try:
+        cost = PureDP(epsilon="1." + "3" * 5000)
+    except InvalidCost as refused:
+        assert refused.name == "epsilon"  # noqa: PT017
+    else:
+        assert cost == cost_from_description(cost.describe())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda long: Gaussian(sensitivity=long, noise_multiplier=long),
+        lambda long: Laplace(sensitivity=long, epsilon=1 / long),
+        lambda long: PureDP(epsilon=long).noisier(long**2),
+    ],
+)
+def test_a_product_of_long_numbers_is_refused_when_the_cost_is_made(make):
+    """A journal could not be read any more that holds a number of too many digits."""
+    long = 1 + Fraction(1, 3**1400)
+    with pytest.raises(InvalidCost):
+        make(long)
+    short = 1 + Fraction(1, 3**400)
+    assert make(short) == cost_from_description(make(short).describe())
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        {},
+        {"mechanism": None, "epsilon": "1"},
+        {"mechanism": "Cost"},
+        {"mechanism": "puredp", "epsilon": "1"},
+        {"mechanism": ["PureDP"], "epsilon": "1"},
+        {"epsilon": "1"},
+        {"mechanism": "PureDP"},
+        {"mechanism": "PureDP", "epsilon": "1", "delta": "0"},
+        {"mechanism": "PureDP", "rho": "1"},
+        {"mechanism": "PureDP", "epsilon": None},
+        {"mechanism": "PureDP", "epsilon": ["1"]},
+        {"mechanism": "PureDP", "epsilon": ""},
+        {"mechanism": "PureDP", "epsilon": "abc"},
+        {"mechanism": "PureDP", "epsilon": "nan"},
+        {"mechanism": "PureDP", "epsilon": "inf"},
+        {"mechanism": "PureDP", "epsilon": "1/0"},
+        {"mechanism": "PureDP", "epsilon": "0"},
+        {"mechanism": "PureDP", "epsilon": "-1"},
+        {"mechanism": "PureDP", "epsilon": "1e-13"},
+        {"mechanism": "ApproxDP", "epsilon": "1", "delta": "1"},
+        {"mechanism": "Gaussian", "sensitivity": "1"},
+        {"mechanism": "Gaussian", "sensitivity": "1", "sigma": "0"},
+    ],
+    ids=repr,
+)
+def test_a_damaged_description_is_refused(description):
+    """A journal entry that was edited by hand raises InvalidCost and nothing else."""
+    with pytest.raises(InvalidCost) as caught:
+        cost_from_description(description)
+    assert caught.value.name == "mechanism"
+
+
+@given(costs)
+def test_a_cost_travels_and_hashes(cost):
+    """Pickle, cloudpickle and copy keep a cost and its hash."""
+    travelled = [
+        pickle.loads(pickle.dumps(cost)),
+        cloudpickle.loads(cloudpickle.dumps(cost)),
+        copy.copy(cost),
+        copy.deepcopy(cost),
+    ]
+    assert [cost] * 4 == travelled
+    assert len({cost, *travelled}) == 1
+
+
+@pytest.mark.parametrize("field", ["epsilon", "delta", "extra"])
+def test_a_cost_cannot_be_changed(field):
+    """Nobody can make a cost cheaper after it was priced."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(ApproxDP(epsilon=1, delta=0), field, Fraction(1, 2))
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [
+        Gaussian(sensitivity=100, noise_multiplier=20),
+        Laplace(sensitivity=2, epsilon=0.5),
+        PureDP(epsilon="1e-6"),
+        ApproxDP(epsilon=0.1, delta=1e-30),
+        ZCDP(rho=0.125),
+    ],
+    ids=repr,
+)
+def test_the_repr_builds_the_cost_again(cost):
+    """What people see in an error can be pasted into Python."""
+    assert cost == eval(repr(cost), vars(dpflow))
+
+
+# -- noisier -----------------------------------------------------------------------
+
+ORDERS = [Fraction(10001, 10000), Fraction(2), Fraction(63, 2), Fraction(10**6)]
+PRICES = [
+    *[lambda cost, i=i: approx_dp(cost)[i] for i in (0, 1)],
+    *[lambda cost, i=i: approx_zcdp(cost)[i] for i in (0, 1)],
+    gdp_mu_squared,
+    *[lambda cost, order=order: renyi(cost, order) for order in ORDERS],
+]
+
+
+def prices(cost: Cost) -> list[Fraction | None]:
+    """Return the price of a cost in every notion, None where it has none."""
+    found: list[Fraction | None] = []
+    for price in PRICES:
+        try:
+            found.append(price(cost))
+        except UnsupportedCost:
+            found.append(None)
+    return found
+
+
+@given(costs, st.fractions(1, 1000, max_denominator=1000))
+def test_more_noise_never_costs_more(cost, factor):
+    """No price of any notion goes up when the noise grows, and none appears."""
+    quieter, louder = prices(cost), prices(cost.noisier(factor))
+    assert [p is None for p in quieter] == [p is None for p in louder]
+    assert all(
+        after <= before
+        for before, after in zip(quieter, louder, strict=True)
+        if before is not None
+    )
+
+
+@given(costs)
+def test_twice_the_noise_costs_strictly_less(cost):
+    """Doubling the noise lowers every price except a delta, which stays."""
+    before, after = prices(cost), prices(cost.noisier(Fraction(2)))
+    for place, (old, new) in enumerate(zip(before, after, strict=True)):
+        if old is not None and place in (1, 3):
+            assert old == new
+        elif old is not None:
+            assert new < old
+
+
+@given(costs)
+def test_the_same_noise_is_the_same_cost(cost):
+    """A factor of one changes nothing, and factors multiply."""
+    assert cost == cost.noisier(Fraction(1))
+    twice = cost.noisier(Fraction(2))
+    assert twice.noisier(Fraction(3)) == cost.noisier(Fraction(6))
+    assert type(twice) is type(cost)
+
+
+def test_noise_scales_as_the_mechanism_says():
+    """Twice the noise is half an epsilon and a quarter of a rho."""
+    two = Fraction(2)
+    assert PureDP(epsilon=1).noisier(two) == PureDP(epsilon="0.5")
+    assert ZCDP(rho=1).noisier(two) == ZCDP(rho="0.25")
+    assert Gaussian(sensitivity=3, sigma=1).noisier(two) == Gaussian(
+        sensitivity=3, sigma=2
+    )
+    assert Laplace(sensitivity=3, scale=1).noisier(two) == Laplace(
+        sensitivity=3, scale=2
+    )
+    assert ApproxDP(epsilon=1, delta="1e-6").noisier(two) == ApproxDP(
+        epsilon="0.5", delta="1e-6"
+    )
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [
+        Gaussian(sensitivity=1, sigma=10**9),
+        Laplace(sensitivity=1, scale=10**9),
+        PureDP(epsilon="1e-12"),
+        ApproxDP(epsilon="1e-12", delta=0),
+        ZCDP(rho="1e-24"),
+    ],
+    ids=repr,
+)
+def test_noise_beyond_the_limits_is_refused(cost):
+    """A step that would be noisier than a cost may say is refused, not clipped."""
+    with pytest.raises(InvalidCost):
+        cost.noisier(Fraction(1001, 1000))
+
+
+@pytest.mark.parametrize("cost", EXAMPLES, ids=repr)
+@pytest.mark.parametrize(
+    "factor", [Fraction(1, 2), "0.999", 0, -2, Fraction(10**30 - 1, 10**30)], ids=str
+)
+def test_less_noise_is_no_more_noise(cost, factor):
+    """A factor below 1 would make a step cheaper to ask for and dearer to run."""
+    with pytest.raises(InvalidCost, match="at least 1, got") as caught:
+        cost.noisier(factor)
+    assert (caught.value.name, caught.value.low) == ("factor", 1)
+
+
+@pytest.mark.parametrize("factor", [True, "much", float("nan"), None], ids=str)
+def test_noise_grows_by_a_number(factor):
+    """What is no number is no factor, and a decimal is read exactly."""
+    with pytest.raises(InvalidCost, match="factor must be a finite number"):
+        PureDP(epsilon=1).noisier(factor)
+    assert PureDP(epsilon=3).noisier(1.2) == PureDP(epsilon="2.5")
+
+
+def test_a_cost_of_ones_own_refuses_less_noise_too():
+    """The check is the base's: a class that somebody writes need not know of it."""
+
+    class OwnStep(Cost):
+        def noisier(self, factor):
+            return self, factor
+
+    assert OwnStep().noisier("1.5")[1] == Fraction(3, 2)
+    with pytest.raises(InvalidCost, match="at least 1"):
+        OwnStep().noisier("0.5")
+
+
+def test_a_cost_cannot_take_the_name_of_one_of_dpflows_own():
+    """An old journal's PureDP must never be read back as somebody else's class."""
+    with pytest.raises(TypeError, match="has a cost named 'PureDP' already"):
+        type("PureDP", (Cost,), {"__module__": "somebody.elses"})
+    assert cost_from_description(PureDP(epsilon=1).describe()) == PureDP(epsilon=1)

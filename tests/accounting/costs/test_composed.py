@@ -1,0 +1,159 @@
+"""Steps made of other steps, descriptions, and what has no price."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from fractions import Fraction
+
+import pytest
+
+from dpflow.accounting import make_filter
+from dpflow.accounting.costs.base import cost_from_description, relations_of
+from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.noise import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    PoissonSampledGaussian,
+    RandomizedResponse,
+)
+from dpflow.accounting.costs.notions import ApproxDP, ProbabilisticDP, PureDP
+from dpflow.accounting.curves.notions import probabilistic_dp
+from dpflow.accounting.curves.prices import (
+    approx_dp,
+    approx_zcdp,
+    gdp_mu_squared,
+    renyi,
+)
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+
+ZERO = Fraction(0)
+PURE = [
+    DiscreteLaplace(sensitivity=3, scale=30),
+    RandomizedResponse(epsilon="0.1", categories=5),
+    ExponentialMechanism(epsilon="0.1"),
+]
+
+
+REFUSED = [
+    (DiscreteGaussian(sensitivity=1, sigma=20), approx_dp),
+    (DiscreteGaussian(sensitivity=1, sigma=20), gdp_mu_squared),
+    (PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1), approx_dp),
+    (PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1), approx_zcdp),
+    (PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1), gdp_mu_squared),
+]
+
+
+@pytest.mark.parametrize(("cost", "price"), REFUSED)
+def test_what_has_no_proof_is_refused(cost, price):
+    """Alone, repeated and in company."""
+    for made in (cost, Repeated(cost, 3), Composed(PureDP(epsilon=1), cost)):
+        with pytest.raises(UnsupportedCost, match="no sound price"):
+            price(made)
+
+
+PARTS = [
+    Gaussian(sensitivity=1, sigma=20),
+    Laplace(sensitivity=1, epsilon="0.1"),
+    ExponentialMechanism(epsilon="0.3"),
+    PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1),
+]
+
+
+def test_composed_and_repeated_add_up():
+    """In every notion that all parts have."""
+    order = Fraction(8)
+    pure = PARTS[1:3]
+    assert sum(renyi(p, order) for p in PARTS) == renyi(Composed(*PARTS), order)
+    assert 7 * renyi(PARTS[3], order) == renyi(Repeated(PARTS[3], 7), order)
+    assert sum(map(gdp_mu_squared, PARTS[:3])) == gdp_mu_squared(Composed(*PARTS[:3]))
+    assert (Fraction("0.4"), ZERO) == approx_dp(Composed(*pure))
+    assert sum(approx_zcdp(p)[0] for p in pure) == approx_zcdp(Composed(*pure))[0]
+    step = ApproxDP(epsilon="0.1", delta="1e-8")
+    assert (Fraction(1), Fraction("1e-7")) == approx_dp(Repeated(step, 10))
+    loss = ProbabilisticDP(epsilon="0.1", delta="1e-8")
+    both = Composed(loss, Repeated(loss, 2))
+    assert (Fraction("0.3"), Fraction("3e-8")) == probabilistic_dp(both)
+
+
+@pytest.mark.parametrize(
+    "theorem", ["basic", "concentrated", "gaussian", "renyi", "whitehouse"]
+)
+def test_a_repeated_step_costs_what_its_steps_cost(theorem):
+    """Ten in one step, or ten steps: the same tally, so nothing is gained."""
+    rule = make_filter(theorem, epsilon=1, delta="1e-6")
+    step = Laplace(sensitivity=1, epsilon="0.01")
+    tally = rule.zero()
+    for _ in range(10):
+        tally = tally + rule.price(step)
+    assert tally == rule.price(Repeated(step, 10))
+
+
+DESCRIBED = [
+    *PURE,
+    *PARTS,
+    DiscreteGaussian(sensitivity="2.5", noise_multiplier=3),
+    DiscreteLaplace(sensitivity=2, epsilon="0.3"),
+    Repeated(Composed(*PARTS, Repeated(PURE[1], 2)), 10**6),
+]
+
+
+@pytest.mark.parametrize("cost", DESCRIBED)
+def test_descriptions_round_trip_through_json(cost):
+    """Nested costs included; equal costs have equal hashes."""
+    text = json.dumps(cost.describe())
+    again = cost_from_description(json.loads(text))
+    assert cost == again
+    assert hash(cost) == hash(again)
+    assert repr(cost) == repr(again)
+
+
+def test_a_description_is_read_without_importing_its_module():
+    """A journal names mechanisms; reading one loads what prices them."""
+    code = (
+        "from dpflow.accounting.costs.base import cost_from_description as read\n"
+        "from dpflow.accounting.curves.prices import renyi\n"
+        "from fractions import Fraction\n"
+        "cost = read({'mechanism': 'Repeated', 'times': '2', 'cost': {'mechanism':"
+        " 'ExponentialMechanism', 'epsilon': '0.1'}})\n"
+        "print(float(renyi(cost, Fraction(2))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert float(done.stdout) == pytest.approx(2 * 0.0025, rel=1e-2)
+
+
+def test_noisier_costs_less_everywhere():
+    """Twice the noise lowers the divergence of each mechanism."""
+    order = Fraction(4)
+    for cost in DESCRIBED:
+        assert renyi(cost.noisier(Fraction(2)), order) < renyi(cost, order)
+
+
+def test_relations():
+    """Sampling and randomized response hold for one relation each."""
+    response, sampled = PURE[1], PARTS[3]
+    assert relations_of(PARTS[0]) == ("add-or-remove", "replace-one")
+    assert relations_of(Repeated(response, 3)) == ("replace-one",)
+    assert relations_of(Composed(PARTS[0], sampled)) == ("add-or-remove",)
+    assert relations_of(Composed(response, sampled)) == ()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Composed,
+        lambda: Composed("Gaussian"),
+        lambda: Repeated(PureDP(epsilon=1), 0),
+        lambda: Repeated(PureDP(epsilon=1), "1.5"),
+        lambda: Repeated(3, 1),
+        lambda: cost_from_description({"mechanism": "Composed", "parts": []}),
+    ],
+)
+def test_what_makes_no_composition(make):
+    """Refused when the cost is made."""
+    with pytest.raises(InvalidCost):
+        make()

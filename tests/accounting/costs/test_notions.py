@@ -1,0 +1,273 @@
+"""Costs that are declared by their guarantee: prices, refusals and texts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from fractions import Fraction
+
+import mpmath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.costs.base import cost_from_description
+from dpflow.accounting.costs.notions import (
+    ApproxDP,
+    ApproxZCDP,
+    GaussianDP,
+    ProbabilisticDP,
+    PureDP,
+    RenyiDP,
+)
+from dpflow.accounting.curves.notions import probabilistic_dp
+from dpflow.accounting.curves.prices import (
+    approx_dp,
+    approx_zcdp,
+    gdp_mu_squared,
+    renyi,
+)
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from tests.sizes import scaled
+
+MP = mpmath.mp.clone()
+MP.dps = 60
+
+
+def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
+    """Draw a decimal with four digits between two powers of ten."""
+    return st.builds(
+        lambda digits, exponent: Fraction(digits, 1000) * Fraction(10) ** exponent,
+        st.integers(1000, 9999),
+        st.integers(low, high - 1),
+    )
+
+
+EPSILONS = powers(-9, 3)
+ORDERS = st.one_of(powers(0, 6).filter(lambda a: a > 1), st.just(Fraction("1.0001")))
+TINY = Fraction("1e-8")
+PDP = ProbabilisticDP(epsilon="0.1", delta="1e-8")
+AZCDP = ApproxZCDP(rho="0.01", delta="1e-8")
+RDP = RenyiDP(order=8, epsilon="0.1")
+GDP = GaussianDP(mu="0.1")
+#: Cost, then (epsilon, delta), mu squared, and Renyi of order 4; None: refused.
+EXACT = [
+    (PDP, (Fraction("0.1"), TINY), None, None),
+    (ProbabilisticDP(epsilon=2, delta=0), (Fraction(2), Fraction(0)), ..., ...),
+    (AZCDP, None, None, None),
+    (ApproxZCDP(rho="0.01", delta=0), None, None, Fraction("0.04")),
+    (RDP, None, None, Fraction("0.1")),
+    (GDP, None, Fraction("0.01"), Fraction("0.02")),
+]
+
+
+@pytest.mark.parametrize(("cost", "pair", "square", "divergence"), EXACT)
+def test_a_cost_is_worth_what_its_notion_implies(cost, pair, square, divergence):
+    """Exact prices where the notion implies one, a refusal where it does not."""
+    asked = (
+        (approx_dp, (cost,), pair),
+        (gdp_mu_squared, (cost,), square),
+        (renyi, (cost, Fraction(4)), divergence),
+    )
+    for price, arguments, expected in asked:
+        if expected is None:
+            with pytest.raises(UnsupportedCost, match="has no sound price"):
+                price(*arguments)
+        elif expected is ...:
+            assert price(*arguments) == price(PureDP(epsilon=2), *arguments[1:])
+        else:
+            assert expected == price(*arguments)
+
+
+def test_concentrated_prices():
+    """(rho, delta) of each cost; a bound at one order is no concentrated bound."""
+    pure = approx_zcdp(PureDP(epsilon="0.1"))[0]
+    assert approx_zcdp(PDP) == (pure, TINY)
+    assert approx_zcdp(AZCDP) == (Fraction("0.01"), TINY)
+    assert approx_zcdp(GDP) == (Fraction("0.005"), 0)
+    with pytest.raises(UnsupportedCost, match="zCDP"):
+        approx_zcdp(RDP)
+
+
+@settings(max_examples=scaled(40), deadline=None)
+@given(epsilon=EPSILONS, delta=powers(-30, -1))
+def test_probabilistic_steps_have_the_tight_concentrated_rate(epsilon, delta):
+    """Rho is epsilon tanh(epsilon/2), from above and within 1e-9; delta is kept."""
+    rho, own = approx_zcdp(ProbabilisticDP(epsilon=epsilon, delta=delta))
+    real = MP.mpf(epsilon.numerator) / epsilon.denominator
+    truth = real * MP.tanh(real / 2)
+    found = MP.mpf(rho.numerator) / rho.denominator
+    assert truth <= found <= truth * (1 + MP.mpf(10) ** -9)
+    assert own == delta
+
+
+@settings(max_examples=scaled(40), deadline=None)
+@given(order=ORDERS, asked=ORDERS, bound=powers(-9, 3))
+def test_a_bound_at_one_order_holds_for_lower_orders_only(order, asked, bound):
+    """The divergence grows with the order, so nothing is known above."""
+    cost = RenyiDP(order=order, epsilon=bound)
+    if asked <= order:
+        assert renyi(cost, asked) == bound
+    else:
+        with pytest.raises(UnsupportedCost, match="use at most that order"):
+            renyi(cost, asked)
+
+
+MUS = [
+    ("0.1", "0.125309012211607581064918128860"),
+    ("0.5", "0.623892592098508192049859335509"),
+    ("1", "1.23203538534490097285567252655"),
+    ("3", "3.34068371224060070828088109396"),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "mu"), MUS)
+@pytest.mark.parametrize("order", ["1.0001", "1.5", "2", "8", "64", "1000"])
+def test_the_renyi_bound_of_a_gaussian_guarantee_holds(epsilon, mu, order):
+    """Randomized response is mu-GDP with this mu, and diverges less than it says."""
+    worst = renyi(PureDP(epsilon=epsilon), Fraction(order))
+    assert worst <= renyi(GaussianDP(mu=mu), Fraction(order))
+
+
+LOSSES = [
+    (PureDP(epsilon="0.1"), (Fraction("0.1"), 0)),
+    (ApproxDP(epsilon="0.1", delta=0), (Fraction("0.1"), 0)),
+    (PDP, (Fraction("0.1"), TINY)),
+    (ApproxDP(epsilon="0.1", delta="1e-8"), None),
+    (GDP, None),
+    (RDP, None),
+    (AZCDP, None),
+]
+
+
+@pytest.mark.parametrize(("cost", "expected"), LOSSES)
+def test_only_a_declared_bound_on_the_loss_counts_as_one(cost, expected):
+    """(epsilon, delta)-DP with a delta is not probabilistic DP."""
+    if expected is None:
+        with pytest.raises(UnsupportedCost, match="Declare"):
+            probabilistic_dp(cost)
+    else:
+        assert expected == probabilistic_dp(cost)
+
+
+@settings(max_examples=scaled(40), deadline=None)
+@given(epsilon=powers(-3, 1), delta=powers(-9, -1), gap=powers(-3, 1))
+def test_how_far_approximate_privacy_bounds_the_loss(epsilon, delta, gap):
+    """P(loss > epsilon + g) reaches delta / (1 - exp(-g)), above the printed lemma.
+
+    The pair p = delta / (1 - exp(-g)), q = p exp(-epsilon - g) is (epsilon, delta)-DP
+    in both orders as long as p is below one half.
+    """
+    e, d, g = (MP.mpf(x.numerator) / x.denominator for x in (epsilon, delta, gap))
+    p = d / (1 - MP.exp(-g))
+    q = p * MP.exp(-e - g)
+    if p >= MP.mpf(1) / 2:
+        return
+    grown, slack = MP.exp(e), MP.mpf(10) ** -40
+    for first, second in ((p, q), (q, p), (1 - p, 1 - q), (1 - q, 1 - p)):
+        assert first <= grown * second + d + slack
+    assert MP.log(p / q) > e + g - slack
+    if gap <= epsilon <= Fraction(1, 2):
+        assert p > 2 * d / grown
+
+
+def test_a_gaussian_declared_by_its_loss():
+    """At mu = .05, epsilon = .2: P(loss > epsilon) is 3.52e-5, the DP delta 3.95e-7."""
+    mu, epsilon = MP.mpf("0.05"), MP.mpf("0.2")
+    tail = MP.ncdf(mu / 2 - epsilon / mu)
+    smaller = tail - MP.exp(epsilon) * MP.ncdf(-mu / 2 - epsilon / mu)
+    assert (
+        f"{float(tail) * 1e5:.2f}",
+        f"{float(smaller) * 1e7:.2f}",
+    ) == ("3.52", "3.95")
+    cost = ProbabilisticDP(epsilon="0.2", delta="3.53e-5")
+    odometer = make_odometer("basic", delta="1e-4")
+    assert odometer.read(odometer.price(cost)) == 0.2
+
+
+def test_declared_costs_work_in_the_theorems_of_their_notion():
+    """Each cost is admitted by a filter that prices it."""
+    used = {
+        "basic": [PDP],
+        "whitehouse": [PDP, AZCDP, GDP],
+        "concentrated": [PDP, AZCDP, GDP],
+        "gaussian": [GDP],
+    }
+    for name, costs in used.items():
+        split = {} if name in {"basic", "gaussian"} else {"delta_loss": "5e-6"}
+        rule = make_filter(name, epsilon=3, delta="1e-5", **split)
+        for cost in costs:
+            assert rule.admits(rule.price(cost))
+    odometer = make_odometer("renyi", delta="1e-6", order=8)
+    assert odometer.price(RDP).amounts == (10**35, 0)
+
+
+@settings(max_examples=scaled(40), deadline=None)
+@given(
+    epsilon=EPSILONS,
+    delta=st.one_of(st.just(Fraction(0)), powers(-30, -1)),
+    order=ORDERS,
+)
+def test_descriptions_rebuild_the_cost(epsilon, delta, order):
+    """A cost survives its own description through JSON."""
+    for cost in (
+        ProbabilisticDP(epsilon=epsilon, delta=delta),
+        ApproxZCDP(rho=epsilon, delta=delta),
+        RenyiDP(order=order, epsilon=epsilon),
+        GaussianDP(mu=epsilon),
+    ):
+        text = json.dumps(cost.describe())
+        assert cost_from_description(json.loads(text)) == cost
+        assert hash(cost_from_description(json.loads(text))) == hash(cost)
+
+
+def test_a_journal_is_read_without_importing_the_costs_first():
+    """A fresh process rebuilds a declared cost, and still refuses unknown names."""
+    program = (
+        "import sys\n"
+        "from dpflow.accounting.costs.base import cost_from_description\n"
+        "from dpflow.exceptions import InvalidCost\n"
+        "print(cost_from_description({'mechanism': 'GaussianDP', 'mu': '0.5'}))\n"
+        "try:\n"
+        "    cost_from_description({'mechanism': 'Mystery'})\n"
+        "except InvalidCost as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    first, second = done.stdout.splitlines()
+    assert first == "GaussianDP(mu=0.5)"
+    assert second.startswith("unknown mechanism 'Mystery'; known: ")
+    assert "RenyiDP" in second
+
+
+def test_noisier_steps_cost_less():
+    """Twice the noise halves epsilon and mu, and quarters rho and the divergence."""
+    two = Fraction(2)
+    assert PDP.noisier(two) == ProbabilisticDP(epsilon="0.05", delta="1e-8")
+    assert AZCDP.noisier(two) == ApproxZCDP(rho="0.0025", delta="1e-8")
+    assert RDP.noisier(two) == RenyiDP(order=8, epsilon="0.025")
+    assert GDP.noisier(two) == GaussianDP(mu="0.05")
+
+
+WRONG = [
+    (ProbabilisticDP, {"epsilon": 0, "delta": 0}, "epsilon must lie in"),
+    (ProbabilisticDP, {"epsilon": 1, "delta": 1}, "delta must be"),
+    (ProbabilisticDP, {"epsilon": "nan", "delta": 0}, "epsilon must be a finite"),
+    (ApproxZCDP, {"rho": -1, "delta": 0}, "rho must lie in"),
+    (ApproxZCDP, {"rho": 1, "delta": True}, "delta must be a finite"),
+    (RenyiDP, {"order": 1, "epsilon": 1}, "order must lie in"),
+    (RenyiDP, {"order": 2, "epsilon": "inf"}, "epsilon must be a finite"),
+    (GaussianDP, {"mu": 0}, "mu must lie in"),
+    (GaussianDP, {"mu": None}, "mu must be a finite"),
+]
+
+
+@pytest.mark.parametrize(("kind", "numbers", "words"), WRONG)
+def test_wrong_numbers_are_refused_at_construction(kind, numbers, words):
+    """Each wrong number is named with its limits."""
+    with pytest.raises(InvalidCost, match=words):
+        kind(**numbers)

@@ -1,0 +1,359 @@
+"""Costs that settle by outcome: what they reserve, what they settle, how they read."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow.accounting import FILTERS, ODOMETERS, make_filter, make_odometer
+from dpflow.accounting.costs.base import Cost, cost_from_description, relations_of
+from dpflow.accounting.costs.early_stopping import ACCOUNTANTS, EarlyStopping
+from dpflow.accounting.costs.noise import Gaussian, Laplace, PoissonSampledGaussian
+from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+from dpflow.accounting.costs.sparse_vector import SparseVector
+from dpflow.accounting.curves.prices import (
+    approx_dp,
+    approx_zcdp,
+    gdp_mu_squared,
+    renyi,
+)
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from tests.sizes import scaled
+
+TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
+TOY = OutputDP({"none": 0, "answer": "0.5"})
+STOPS = (5, 10, 20)
+
+COSTS: list[Cost] = [
+    TOY,
+    OutputDP({1: "0.25", "b": "1e-9"}, delta="1e-7"),
+    OutputDP({"all": 0}, delta="0.01"),
+    SparseVector(positives=3, epsilon="0.6"),
+    SparseVector(
+        positives=20,
+        epsilon_threshold="0.1",
+        epsilon_answers="0.3",
+        sensitivity="2.5",
+        monotone=True,
+    ),
+    ProposeTestRelease(epsilon="0.2", delta="1e-8"),
+    ProposeTestRelease(epsilon="0.2", delta="1e-8", tries=2),
+    EarlyStopping(TENTH, stops=STOPS),
+    EarlyStopping(TWENTY, stops=STOPS),
+    EarlyStopping(TWENTY, stops=STOPS, accountant="gaussian", delta="1e-6"),
+    EarlyStopping(TENTH, stops=[7], accountant="kov", delta=["1e-7"]),
+    EarlyStopping(TENTH, stops=STOPS, accountant="optimal", delta="1e-6"),
+    EarlyStopping(ApproxDP(epsilon="0.1", delta="1e-9"), stops=(2, 4)),
+    EarlyStopping(TOY, stops=(2, 4)),
+]
+
+
+def outcomes_of(cost: Cost) -> list[str | int]:
+    """Return every outcome that a cost may report."""
+    if isinstance(cost, EarlyStopping):
+        return list(range(1, cost.stops[-1] + 1))
+    if isinstance(cost, SparseVector):
+        return list(range(cost.positives + 1))
+    assert isinstance(cost, OutputDP | ProposeTestRelease)
+    return [name for name, _ in cost.output_dp().cells]
+
+
+@pytest.mark.parametrize("cost", COSTS, ids=repr)
+def test_descriptions_round_trip(cost: Cost) -> None:
+    """What a journal stores as JSON gives the same cost back."""
+    stored = json.loads(json.dumps(cost.describe()))
+    again = cost_from_description(stored)
+    assert cost == again
+    assert hash(cost) == hash(again)
+    assert cost.mechanism == stored["mechanism"]
+
+
+@pytest.mark.parametrize("cost", COSTS, ids=repr)
+def test_noisier_costs_less(cost: Cost) -> None:
+    """Twice the noise is never dearer, in the currency that the cost has."""
+    quieter = cost.noisier(Fraction(2))
+    assert type(quieter) is type(cost)
+    try:
+        assert approx_dp(quieter) <= approx_dp(cost)
+    except UnsupportedCost:
+        assert gdp_mu_squared(TWENTY.noisier(Fraction(2))) < gdp_mu_squared(TWENTY)
+
+
+def rules() -> list[Any]:
+    """Return a filter or odometer of every theorem."""
+    options: dict[str, dict[str, Any]] = {
+        "concentrated": {"delta_loss": "1e-5"},
+        "whitehouse": {"delta_loss": "1e-5"},
+        "renyi": {"order": 8},
+        "plan": {"steps": [EarlyStopping(TWENTY, stops=STOPS), TENTH]},
+    }
+    special = {"renyi": {"order": 8}, "renyi-doubling": {"orders": [4, 8]}}
+    filters = [
+        make_filter(name, epsilon=3, delta="1e-4", **options.get(name, {}))
+        for name in FILTERS
+    ]
+    odometers = [
+        make_odometer(name, delta="1e-4", halt_at_epsilon=3, **special.get(name, {}))
+        for name in ODOMETERS
+    ]
+    return filters + odometers
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: type(rule).__name__)
+def test_realised_never_exceeds_reserved(rule: Any) -> None:
+    """Under every theorem, every outcome of every cost settles downwards."""
+    for cost in COSTS:
+        try:
+            reserved = rule.price(cost)
+        except UnsupportedCost:
+            with pytest.raises(UnsupportedCost):
+                rule.price_realised(cost, None)
+            continue
+        assert reserved == rule.price_realised(cost, None)
+        for outcome in outcomes_of(cost):
+            realised = rule.price_realised(cost, outcome)
+            assert realised.fits_within(reserved)
+            settles = getattr(cost, "settlement", "full")
+            if settles not in rule.settlements:
+                assert reserved == realised
+
+
+def test_only_output_and_renyi_refund_cells() -> None:
+    """A cheap cell is charged in full by everything else."""
+    for rule in rules():
+        if rule.theorem == "plan":
+            continue
+        if rule.theorem in {"output", "renyi"}:
+            assert rule.price_realised(TOY, "none") == rule.zero()
+            continue
+        if hasattr(rule, "charge_realised"):
+            assert rule.charge(TOY) == rule.charge_realised(TOY, "none")
+        else:
+            assert rule.price(TOY) == rule.price_realised(TOY, "none")
+
+
+def test_every_adaptive_theorem_refunds_substeps() -> None:
+    """Twenty sub-steps are twenty steps, and four that ran are four."""
+    cost = EarlyStopping(TENTH, stops=STOPS)
+    for rule in rules():
+        if "steps" not in rule.settlements:
+            continue
+        step = rule.price(TENTH).amounts
+        assert rule.price(cost).amounts == tuple(20 * a for a in step)
+        assert rule.price_realised(cost, 4).amounts == tuple(4 * a for a in step)
+
+
+def test_odometers_count_what_they_do_not_cover() -> None:
+    """A step that an odometer does not cover is one uncovered step, settled too."""
+    odometer = make_odometer("renyi", delta="1e-6", order=8)
+    cost = ProposeTestRelease(epsilon=1, delta="1e-8")
+    assert odometer.charge_realised(cost, "none") == odometer.charge(cost)
+    assert odometer.charge(cost).amounts[-1] == 1
+    covered = EarlyStopping(TENTH, stops=STOPS)
+    assert odometer.charge_realised(covered, 5) == odometer.price_realised(covered, 5)
+
+
+def test_other_notions_see_the_worst_cell() -> None:
+    """Elsewhere a cost of cells is its largest epsilon with its delta."""
+    sparse = SparseVector(positives=4, epsilon_threshold="0.2", epsilon_answers="0.4")
+    worst = PureDP(epsilon="0.6")
+    assert approx_dp(sparse) == (Fraction("0.6"), 0)
+    assert approx_zcdp(sparse) == approx_zcdp(worst)
+    assert gdp_mu_squared(sparse) == gdp_mu_squared(worst)
+    assert renyi(sparse, Fraction(5)) == renyi(worst, Fraction(5))
+    tested = ProposeTestRelease(epsilon="0.2", delta="1e-8")
+    worst_two = ApproxDP(epsilon="0.4", delta="1e-8")
+    assert approx_zcdp(tested) == approx_zcdp(worst_two)
+    with pytest.raises(UnsupportedCost):
+        renyi(tested, Fraction(5))
+
+
+def test_sparse_vector_of_figure_1() -> None:
+    """The split and the noise scales of the paper's Fig. 1 are ours."""
+    cost = SparseVector(positives=20, epsilon="0.5")
+    assert float(cost.epsilon_threshold) == pytest.approx(0.039382262580038824, 1e-11)
+    assert float(cost.epsilon_answers) == pytest.approx(0.46061773741996115, 1e-11)
+    assert cost.epsilon_threshold + cost.epsilon_answers == Fraction(1, 2)
+    assert float(cost.threshold_scale) == pytest.approx(25.392141905702925, 1e-11)
+    assert float(cost.answer_scale) == pytest.approx(86.8399037867068, 1e-11)
+    exceeds = mpmath.quad(
+        lambda z: (
+            mpmath.exp(-abs(z) / 25.392141905702925)
+            / (2 * 25.392141905702925)
+            * mpmath.exp(-(500 + z) / 86.8399037867068)
+            / 2
+        ),
+        [-500, 0, 3000],
+    )
+    assert float(exceeds) == pytest.approx(0.0017267875947609569, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("passed", "deviation"),
+    [
+        (1, 1.5083547316657269),
+        (5, 8.363541961231746),
+        (10, 19.364595213956058),
+        (20, 56.568542494923804),
+    ],
+)
+def test_release_noise_of_figure_1(passed: int, deviation: float) -> None:
+    """What is left after c' positives buys the noise of the paper's Fig. 1."""
+    rule = make_filter("output", epsilon=1)
+    cost = SparseVector(positives=20, epsilon="0.5")
+    spent = Fraction(rule.price_realised(cost, passed).amounts[0], 10**36)
+    each = (1 - spent) / passed
+    assert float(2 ** Fraction(1, 2) / each) == pytest.approx(deviation, 1e-11)
+
+
+def test_monotone_queries_need_half_the_noise() -> None:
+    """Queries that move together halve the noise at the same cost."""
+    both = [
+        SparseVector(
+            positives=5, epsilon_threshold=1, epsilon_answers=1, monotone=monotone
+        )
+        for monotone in (False, True)
+    ]
+    assert both[0].answer_scale == 2 * both[1].answer_scale == 10
+    assert both[0].output_dp() == both[1].output_dp()
+
+
+def test_interquartile_range_as_in_the_paper() -> None:
+    """Two tries cost 2, 3 or 2 epsilon apart, and 2 or 3 epsilon as one mechanism."""
+    rule = make_filter("output", epsilon=9, delta="0.1")
+    one = ProposeTestRelease(epsilon=1, delta="0.01")
+    none, answer = (rule.price_realised(one, o) for o in ("none", "answer"))
+    assert [Fraction(t.amounts[0], 10**36) for t in (answer, none + answer)] == [2, 3]
+    assert Fraction((none + none).amounts[0], 10**36) == 2
+    both = ProposeTestRelease(epsilon=1, delta="0.01", tries=2)
+    assert [e for _, e in both.output_dp().cells] == [3, 2]
+    assert both.output_dp().delta == Fraction("0.0199")
+
+
+def test_cells_of_early_stopping() -> None:
+    """An end between two stops counts as the later one; cells are named by stops."""
+    cost = EarlyStopping(TWENTY, stops=STOPS, accountant="gaussian", delta="3e-6")
+    assert [cost.cell(n) for n in (1, 5, 6, 10, 20)] == ["5", "5", "10", "10", "20"]
+    assert cost.deltas == (Fraction(1, 10**6),) * 3
+    assert cost.delta == Fraction(3, 10**6)
+    assert cost.output_dp().delta == cost.delta
+    assert [dict(cost.output_dp().cells)[str(k)] for k in STOPS] == list(
+        cost.epsilons()
+    )
+    simple = EarlyStopping(ApproxDP(epsilon="0.1", delta="1e-9"), stops=(2, 4))
+    assert dict(simple.output_dp().cells) == {
+        "2": Fraction("0.2"),
+        "4": Fraction("0.4"),
+    }
+    assert simple.output_dp().delta == Fraction(4, 10**9)
+
+
+def test_relations_are_those_of_the_substep() -> None:
+    """A sampled sub-step keeps its neighbouring relation."""
+    sampled = PoissonSampledGaussian(sampling_rate="0.1", noise_multiplier=1)
+    cost = EarlyStopping(sampled, stops=(1, 2))
+    assert relations_of(cost) == ("add-or-remove",)
+
+
+@settings(max_examples=scaled(20), deadline=None)
+@given(
+    st.dictionaries(
+        st.text(min_size=1, max_size=5),
+        st.one_of(st.just(0), st.decimals("1e-9", "1e3", places=9)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.one_of(st.just(0), st.decimals("1e-30", "0.5", places=30)),
+)
+def test_any_partition_round_trips(cells: dict[str, Any], delta: Any) -> None:
+    """Any mapping of names to epsilons is kept exactly, whatever its order."""
+    if not any(cells.values()) and not delta:
+        return
+    cost = OutputDP(cells, delta=delta)
+    assert cost == OutputDP(dict(reversed(cells.items())), delta=delta)
+    assert cost == cost_from_description(json.loads(json.dumps(cost.describe())))
+    assert approx_dp(cost) == (max(map(Fraction, cells.values())), Fraction(delta))
+
+
+BAD: list[tuple[Any, str]] = [
+    # A journal could not be read any more that holds such a part.
+    (
+        lambda: EarlyStopping(TENTH, stops=STOPS, accountant="kov", delta="2e-35"),
+        "delta of a stop",
+    ),
+    (lambda: SparseVector(positives=3, epsilon="1e-12"), "epsilon_threshold"),
+    (lambda: OutputDP({}), "needs a mapping"),
+    (lambda: OutputDP({"a": 0}), "no cell"),
+    (lambda: OutputDP({"a": -1}), "epsilon of cell"),
+    (lambda: OutputDP({"a": "1e-40"}), "epsilon of cell"),
+    (lambda: OutputDP({"a": True}), "finite number"),
+    (lambda: OutputDP({"a": 1}, delta=1), "delta must be"),
+    (lambda: OutputDP({"": 1}), "name must be"),
+    (lambda: OutputDP({1: 1, "1": 2}), "same name"),
+    (lambda: TOY.realised("other"), "unknown cell"),
+    (lambda: SparseVector(positives=0, epsilon=1), "positives"),
+    (lambda: SparseVector(positives=1.5, epsilon=1), "whole number"),  # type: ignore[arg-type]
+    (lambda: SparseVector(positives=1), "either epsilon"),
+    (lambda: SparseVector(positives=1, epsilon=1, epsilon_answers=1), "either epsilon"),
+    (lambda: SparseVector(positives=1, epsilon_threshold=1), "either epsilon"),
+    (lambda: SparseVector(positives=1, epsilon=1, monotone=1), "monotone"),  # type: ignore[arg-type]
+    (lambda: SparseVector(positives=3, epsilon=1).realised(4), "positive answers"),
+    (lambda: ProposeTestRelease(epsilon=1, delta=0), "delta must be"),
+    (lambda: ProposeTestRelease(epsilon=1, delta="0.1", tries=3), "tries"),
+    (lambda: EarlyStopping(TENTH, stops=()), "rising"),
+    (lambda: EarlyStopping(TENTH, stops=(2, 2)), "rising"),
+    (lambda: EarlyStopping(TENTH, stops=(0, 2)), "a stop"),
+    (lambda: EarlyStopping(TENTH, stops="12"), "list of whole"),
+    (lambda: EarlyStopping(TENTH, stops=(1,), accountant="kov"), "needs a delta"),
+    (lambda: EarlyStopping(TENTH, stops=(1,), delta="0.1"), "takes no delta"),
+    (lambda: EarlyStopping(TENTH, stops=(1,), accountant="x", delta=1), "one of"),
+    (
+        lambda: EarlyStopping(TENTH, stops=(1, 2), accountant="kov", delta=["0.1"]),
+        "as many deltas",
+    ),
+    (
+        lambda: EarlyStopping(EarlyStopping(TENTH, stops=(1,)), stops=(1,)),
+        "one sub-step",
+    ),
+    (lambda: EarlyStopping(TENTH, stops=STOPS).realised(0), "sub-steps"),
+    (lambda: EarlyStopping(TENTH, stops=STOPS).realised(21), "sub-steps"),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), BAD)
+def test_nonsense_is_refused(make: Any, words: str) -> None:
+    """Wrong numbers, names and outcomes raise InvalidCost and say what is wrong."""
+    with pytest.raises(InvalidCost, match=words):
+        make()
+
+
+def test_a_body_that_counted_nothing_is_charged_in_full() -> None:
+    """Zero sub-steps raise, so that a guard settles in full."""
+    rule = make_filter("basic", epsilon=5)
+    with pytest.raises(InvalidCost, match="sub-steps that ran"):
+        rule.price_realised(EarlyStopping(TENTH, stops=STOPS), 0)
+
+
+def test_accountants_that_do_not_fit_the_substep() -> None:
+    """An accountant without a price for the sub-step is refused when priced."""
+    rule = make_filter("output", epsilon=5, delta="1e-5")
+    assert set(ACCOUNTANTS) >= {"kov", "gaussian", "optimal"}
+    for cost in (
+        EarlyStopping(TWENTY, stops=STOPS),
+        EarlyStopping(TWENTY, stops=STOPS, accountant="kov", delta="1e-6"),
+        EarlyStopping(
+            Laplace(sensitivity=1, scale=9),
+            stops=STOPS,
+            accountant="gaussian",
+            delta="1e-6",
+        ),
+    ):
+        with pytest.raises(UnsupportedCost):
+            rule.price(cost)

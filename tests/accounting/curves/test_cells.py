@@ -1,0 +1,193 @@
+"""What a cell costs at one order of the Renyi divergence."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow import guarded
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+from dpflow.accounting.costs.sparse_vector import SparseVector
+from dpflow.accounting.curves.cells import cell_renyi
+from dpflow.accounting.curves.prices import renyi
+from dpflow.accounting.fixed.stops import composed_epsilon
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from tests.projects import POLICY, account, make_project
+from tests.sizes import scaled
+
+EPSILONS = st.integers(1, 300).map(lambda n: Fraction(n, 100))
+ORDERS = st.sampled_from([Fraction(x) for x in ("1.1", "2", "3.67", "8", "64", "1000")])
+
+
+def cells(*epsilons: Fraction | str) -> OutputDP:
+    """Return a mechanism with numbered cells."""
+    return OutputDP(dict(enumerate(epsilons)))
+
+
+@pytest.mark.parametrize(
+    ("order", "small", "large", "expected"),
+    [
+        (2, "0.1", "0.5", "0.0269247023"),
+        (8, "0.1", "0.5", "0.0804722230"),
+        (8, "0.01", "0.5", "0.00782863370"),
+        (64, "0.1", "1", "0.0991443941"),
+        (8, "0", "0.5", "0"),
+    ],
+)
+def test_vectors(order: int, small: str, large: str, expected: str) -> None:
+    """Computed once more here, by solving for the slope."""
+    found = cell_renyi(cells(small, large), 0, Fraction(order))
+    with mpmath.workdps(50):
+        mp = mpmath.mp
+        a, big, eps = mp.mpf(order), mp.mpf(large), mp.mpf(small)
+
+        def need(slope: Any, loss: Any) -> Any:
+            return (a * loss - mp.log(1 + slope * mp.expm1(loss))) / (a - 1)
+
+        # Between 1 and the slope at which the lower end is of no use at all.
+        low, high = mp.mpf(1), 1 / -mp.expm1(-big)
+        for _ in range(170):
+            middle = (low + high) / 2
+            if need(middle, big) > need(middle, -big):
+                low = middle
+            else:
+                high = middle
+        own = max(need(low, eps), need(low, -eps))
+        assert abs(own - mp.mpf(found.numerator) / found.denominator) < 1e-25
+    assert float(found) == pytest.approx(float(expected), rel=1e-8)
+
+
+@settings(max_examples=scaled(25), deadline=None)
+@given(EPSILONS, EPSILONS, ORDERS, st.fractions(-1, 1, max_denominator=50))
+def test_one_line_is_above_all_cells(
+    first: Fraction, second: Fraction, order: Fraction, at: Fraction
+) -> None:
+    """For all losses of all cells: the ratio's power is below a line through (1, 1)."""
+    cost = cells(first, second, "0")
+    with mpmath.workdps(50):
+        mp = mpmath.mp
+
+        def real(x: Fraction) -> Any:
+            return mp.mpf(x.numerator) / x.denominator
+
+        a = real(order)
+        slopes = [mp.mpf(1), mp.inf]
+        for cell, epsilon in enumerate((first, second)):
+            c = mp.exp((a - 1) * real(cell_renyi(cost, cell, order)))
+            for loss in (epsilon, -epsilon, at * epsilon):
+                x = mp.exp(real(loss))
+                # x^a <= c (1 + slope (x - 1)) bounds the slope on one side.
+                bound = (x**a / c - 1) / (x - 1) if loss else None
+                if loss > 0:
+                    slopes[0] = max(slopes[0], bound)
+                elif loss < 0:
+                    slopes[1] = min(slopes[1], bound)
+        assert slopes[0] <= slopes[1] * (1 + mp.mpf(10) ** -25)
+
+
+@settings(max_examples=scaled(15), deadline=None)
+@given(EPSILONS, EPSILONS, ORDERS)
+def test_cells_are_ordered_and_the_worst_is_reserved(
+    first: Fraction, second: Fraction, order: Fraction
+) -> None:
+    """Larger epsilons cost more; the largest as much as a pure step of it."""
+    cost = cells(first, second)
+    small, large = sorted((first, second))
+    names = {first: 0, second: 1}
+    costs = [cell_renyi(cost, names[epsilon], order) for epsilon in (small, large)]
+    assert costs[0] <= costs[1]
+    reserved = renyi(cost, order)
+    assert reserved == renyi(PureDP(epsilon=large), order)
+    assert costs[1] <= reserved * (1 + Fraction(1, 10**29))
+    # Never less than the cell would cost in a mechanism without a larger one.
+    assert costs[0] >= renyi(PureDP(epsilon=small), order) * (1 - Fraction(1, 10**29))
+
+
+def test_the_toy_of_hartmann_et_al_runs_twice_as_often() -> None:
+    """At (5, 1e-6): 9,263 answers, and as many coins that ended without."""
+    rule = make_filter("renyi", epsilon=5, delta="1e-6")
+    toy = OutputDP({"none": 0, "answer": "0.01"})
+    worst, none = rule.price(toy), rule.price_realised(toy, "none")
+    answer = rule.price_realised(toy, "answer")
+    assert (none, answer) == (rule.zero(), worst)
+    coin, runs = random.Random(1), []
+    for _ in range(4):
+        used, count = rule.zero(), 0
+        while rule.admits(used + worst):
+            used += answer if coin.random() < 0.5 else none
+            count += 1
+        runs.append(count)
+    assert used.amounts[0] // worst.amounts[0] == 9263
+    assert sum(runs) / len(runs) > 18_000
+    # Composed as if fixed in advance, so many answers are within the budget.
+    most = composed_epsilon(
+        ((PureDP(epsilon="0.01"), 9263),), Fraction(1, 10**6), "kov"
+    )
+    assert most < 5
+
+
+@pytest.mark.parametrize("name", ["filter", "odometer"])
+@pytest.mark.parametrize("options", [{"order": 8}, {"orders": [4, 8]}])
+def test_all_rules_with_divergences_settle_cells(
+    name: str, options: dict[str, Any]
+) -> None:
+    """With one order or several, each order by its own slope."""
+    if name == "filter":
+        rule: Any = make_filter("renyi", epsilon=3, delta="1e-6", **options)
+    else:
+        rule = make_odometer("renyi", delta="1e-6", halt_at_epsilon=3, **options)
+    cost = SparseVector(positives=4, epsilon_threshold="0.2", epsilon_answers="0.4")
+    orders = [Fraction(x) for x in options.get("orders", [8])]
+    amounts = [rule.price_realised(cost, k).amounts[: len(orders)] for k in (0, 2, 4)]
+    assert all(a < b < c for a, b, c in zip(*amounts, strict=True))
+    for found, order in zip(amounts[1], orders, strict=True):
+        assert Fraction(found, 10**36) == pytest.approx(
+            float(cell_renyi(cost, 2, order)), rel=1e-12
+        )
+    assert rule.price_realised(cost, None) == rule.price(cost)
+    with pytest.raises(InvalidCost):
+        rule.price_realised(cost, 5)
+
+
+def test_delta_of_a_cell_is_never_refunded() -> None:
+    """A mechanism with a delta has no finite divergence, whatever came out."""
+    cost = ProposeTestRelease(epsilon=1, delta="1e-8")
+    rule = make_filter("renyi", epsilon=3, delta="1e-6", order=8)
+    for outcome in (None, "none", "answer"):
+        with pytest.raises(UnsupportedCost):
+            rule.price_realised(cost, outcome)
+    with pytest.raises(ValueError, match="has a delta"):
+        cell_renyi(cost, "none", Fraction(8))
+
+
+def test_a_ledger_settles_cells(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worst cell is reserved, the one that happened is charged."""
+    policy = POLICY.replace("budget: {epsilon: 1}", "budget: {epsilon: 3, delta: 1e-6}")
+    make_project(
+        tmp_path,
+        monkeypatch,
+        policy.replace("filter: basic", "filter: {theorem: renyi, order: 8}"),
+    )
+    cost = OutputDP({"none": "0.1", "answer": "0.5"})
+
+    def spent(answer: str) -> Fraction:
+        def body() -> str:
+            return answer
+
+        guarded(
+            dataset="shop", cost=cost, noise="own", fresh=True, cell=lambda out: out
+        )(body)()
+        return Fraction(account().spent["renyi"])
+
+    cheap, dear = (cell_renyi(cost, name, Fraction(8)) for name in ("none", "answer"))
+    assert spent("none") == pytest.approx(float(cheap), rel=1e-12)
+    assert spent("answer") == pytest.approx(float(cheap + dear), rel=1e-12)
+    assert cheap < dear / 4

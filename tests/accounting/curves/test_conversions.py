@@ -1,0 +1,370 @@
+"""Budgets against roots found independently: never too large, never much too small."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from fractions import Fraction
+from typing import Any
+
+import flint
+import mpmath
+import pytest
+from flint import arb, fmpq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow.accounting.curves.conversions import (
+    NEGLIGIBLE_DELTA,
+    concentrated_budget,
+    gaussian_budget,
+    gaussian_delta,
+    maximiser,
+    renyi_epsilon_allowed,
+)
+from dpflow.rounding import DELTA_LOW
+from tests.sizes import scaled, spread
+
+BITS = 700
+CLOSE = Fraction(1, 10**9)
+EPSILONS = ["1e-9", "1e-4", "0.1", "1", "5", "60", "1000"]
+DELTAS = ["1e-30", "1e-12", "1e-6", "0.01", "0.5"]
+CORNERS = list(itertools.product(EPSILONS, DELTAS))
+corners = pytest.mark.parametrize(("epsilon", "delta"), spread(CORNERS, 12))
+
+
+def decimals(low: int, high: int) -> st.SearchStrategy[Fraction]:
+    """Draw decimals of all sizes between two powers of ten."""
+    return st.builds(
+        lambda digits, power: Fraction(digits, 10**5) * Fraction(10) ** power,
+        st.integers(10**5, 10**6 - 1),
+        st.integers(low, high - 1),
+    )
+
+
+epsilons = decimals(-9, 3)
+deltas = st.one_of(
+    decimals(-30, -1),
+    st.fractions(Fraction(1, 10), Fraction(9, 10), max_denominator=99),
+)
+orders = decimals(-4, 6).map(lambda excess: 1 + excess)
+
+
+def to_arb(value: Fraction) -> arb:
+    """Return a ball that contains the fraction."""
+    return arb(fmpq(value.numerator, value.denominator))
+
+
+def normal_delta(epsilon: Fraction, mu: arb) -> arb:
+    """Return the hockey-stick divergence of N(mu, 1) from N(0, 1) at epsilon."""
+    eps, root = to_arb(epsilon), arb(2).sqrt()
+
+    def phi(x: arb) -> arb:
+        return (-x / root).erfc() / 2
+
+    return phi(mu / 2 - eps / mu) - eps.exp() * phi(-mu / 2 - eps / mu)
+
+
+def renyi_delta(epsilon: Fraction, divergence: Fraction, order: Fraction) -> arb:
+    """Return e^((a-1)(r-eps)) / (a-1) * (1-1/a)^a, the delta of CKS Prop. 12."""
+    a = to_arb(order)
+    exponent = (a - 1) * (to_arb(divergence) - to_arb(epsilon))
+    return exponent.exp() / (a - 1) * (1 - 1 / a) ** a
+
+
+def best_delta(mp: Any, epsilon: Fraction, rho: Fraction) -> Any:
+    """Return the logarithm of the smallest delta that CKS give rho-zCDP at epsilon.
+
+    The derivative in the order a is (2a-1) rho - eps + log(1-1/a). It grows with a,
+    so bisection finds its only zero.
+    """
+    eps, r = mp.mpf(epsilon.numerator) / epsilon.denominator, mp.mpf(rho.numerator)
+    r /= rho.denominator
+    low, high = mp.mpf(-250), mp.mpf(250)  # log2 of the order minus one
+
+    def order(place: Any) -> Any:
+        return 1 + mp.mpf(2) ** place
+
+    for _ in range(330):
+        middle = (low + high) / 2
+        a = order(middle)
+        if (2 * a - 1) * r - eps + mp.log1p(-1 / a) > 0:
+            high = middle
+        else:
+            low = middle
+    a = order((low + high) / 2)
+    return (a - 1) * (a * r - eps) - mp.log(a - 1) + a * mp.log1p(-1 / a)
+
+
+# -- Gaussian ----------------------------------------------------------------------
+
+
+def check_gaussian_budget(epsilon: Fraction, delta: Fraction) -> None:
+    """Assert that the budget keeps delta and that 1e-9 more would break it."""
+    budget = gaussian_budget(epsilon, delta)
+    with flint.ctx.workprec(BITS):
+        assert normal_delta(epsilon, to_arb(budget).sqrt()) <= to_arb(delta)
+        more = to_arb(budget * (1 + CLOSE)).sqrt()
+        assert normal_delta(epsilon, more) > to_arb(delta)
+
+
+@corners
+def test_the_gaussian_budget_at_the_corners(epsilon, delta):
+    """The largest mu**2 is found from below in every corner of the range."""
+    check_gaussian_budget(Fraction(epsilon), Fraction(delta))
+
+
+@pytest.mark.parametrize("delta", ["1e-35", "0.5", "0.999"])
+@pytest.mark.parametrize("epsilon", ["1e-12", "1e4"])
+def test_the_gaussian_budget_at_the_ends_of_what_may_be_asked(epsilon, delta):
+    """The limits of epsilon and delta themselves get a sound, tight budget."""
+    check_gaussian_budget(Fraction(epsilon), Fraction(delta))
+
+
+@settings(max_examples=scaled(16))
+@given(epsilons, deltas)
+def test_the_gaussian_budget_anywhere(epsilon, delta):
+    """The largest mu**2 is found from below between the corners as well."""
+    check_gaussian_budget(epsilon, delta)
+
+
+@given(decimals(-6, 3), decimals(-3, 1))
+def test_gaussian_delta_is_rounded_up(epsilon, distance):
+    """The delta of a mu is never below the referee's and 1e-25 close to it."""
+    mu = epsilon / distance
+    above = gaussian_delta(epsilon, mu)
+    with flint.ctx.workprec(4000):
+        truth = normal_delta(epsilon, to_arb(mu))
+        assert truth <= to_arb(above)
+        assert to_arb(above) <= truth * (1 + arb(10) ** -25)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "mu"),
+    [("1000", "0.001"), ("1", "0.009"), ("1e4", "1e-300"), ("1e-12", "1e-14")],
+)
+def test_a_delta_far_out_is_small_and_has_few_digits(epsilon, mu):
+    """Where the exact delta would have billions of digits, it is rounded up to one."""
+    above = gaussian_delta(Fraction(epsilon), Fraction(mu))
+    assert above == NEGLIGIBLE_DELTA < DELTA_LOW
+    # log delta <= log Phi(-x) < -x**2 / 2, in whole numbers.
+    distance = Fraction(epsilon) / Fraction(mu) - Fraction(mu) / 2
+    assert distance**2 / 2 > 2171 * Fraction("2.302586")
+
+
+def test_where_far_begins_the_delta_does_not_jump_down():
+    """Just before that place the delta is met to its digits, and is no larger."""
+    near, far = Fraction("0.9999"), Fraction("1.0001")
+    mu = Fraction("0.01")
+    before = gaussian_delta(near * 100 * mu + mu**2 / 2, mu)
+    after = gaussian_delta(far * 100 * mu + mu**2 / 2, mu)
+    assert after == NEGLIGIBLE_DELTA
+    with flint.ctx.workprec(4000 * 4):
+        truth = normal_delta(near * 100 * mu + mu**2 / 2, to_arb(mu))
+        assert truth <= to_arb(before)
+        assert truth * arb(10) ** 10 > to_arb(after) * arb(10) ** -10
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "mu", "expected"),
+    [("1", "1", ".12693673750664395"), ("1", ".5", ".0068295949831145754")],
+)
+def test_known_gaussian_deltas(epsilon, mu, expected):
+    """Two published deltas are met to all their digits."""
+    value = gaussian_delta(Fraction(epsilon), Fraction(mu))
+    assert abs(value - Fraction(expected)) < Fraction(expected) / 10**16
+
+
+# -- targets and their budgets -----------------------------------------------------
+
+TARGETS = [
+    ("1", "1e-6", ".017468904769123378", ".024355970359538373", ".23670438066343571"),
+    ("5", "1e-6", ".38534638166108870", ".46306499013863019", "1.0203571450861084"),
+    ("1", "1e-5", ".020819938339535461", ".030556595197639566", ".26805112321129422"),
+    ("2", "1e-5", ".080045375346682038", ".10825636382305726", ".50155168916965662"),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "classic", "tight", "mu"), TARGETS)
+def test_known_budgets(epsilon, delta, classic, tight, mu):
+    """The table of targets is met to its last digit but one, and from below."""
+    target = Fraction(epsilon), Fraction(delta)
+    for budget, expected in [
+        (concentrated_budget(*target, tight=False), Fraction(classic)),
+        (concentrated_budget(*target), Fraction(tight)),
+        (gaussian_budget(*target), Fraction(mu) ** 2),
+    ]:
+        assert abs(budget - expected) < expected / 10**12
+
+
+# -- zCDP --------------------------------------------------------------------------
+
+
+def check_concentrated_budget(epsilon: Fraction, delta: Fraction) -> None:
+    """Assert that some order proves delta and that 1e-9 more rho finds no order."""
+    budget = concentrated_budget(epsilon, delta)
+    mp = mpmath.mp.clone()
+    mp.dps = 120
+    log_delta = mp.log(mp.mpf(delta.numerator) / delta.denominator)
+    assert best_delta(mp, epsilon, budget) <= log_delta
+    assert best_delta(mp, epsilon, budget * (1 + CLOSE)) > log_delta
+
+
+@corners
+def test_the_concentrated_budget_at_the_corners(epsilon, delta):
+    """The best order's rho is found from below in every corner of the range."""
+    check_concentrated_budget(Fraction(epsilon), Fraction(delta))
+
+
+@pytest.mark.parametrize("delta", ["1e-35", "0.5", "0.999"])
+@pytest.mark.parametrize("epsilon", ["1e-12", "1e4"])
+def test_the_concentrated_budget_at_the_ends_of_what_may_be_asked(epsilon, delta):
+    """The limits of epsilon and delta themselves get a sound, tight budget."""
+    check_concentrated_budget(Fraction(epsilon), Fraction(delta))
+
+
+@settings(max_examples=scaled(10))
+@given(epsilons, deltas)
+def test_the_concentrated_budget_anywhere(epsilon, delta):
+    """The best order's rho is found from below between the corners as well."""
+    check_concentrated_budget(epsilon, delta)
+
+
+@settings(max_examples=scaled(24))
+@given(epsilons, deltas)
+def test_the_classic_budget_solves_its_equation_from_below(epsilon, delta):
+    """Rho + 2 sqrt(rho log(1/delta)) reaches epsilon at the budget, not before."""
+    budget = concentrated_budget(epsilon, delta, tight=False)
+
+    def reached(rho: Fraction) -> arb:
+        return to_arb(rho) + 2 * (to_arb(rho) * -to_arb(delta).log()).sqrt()
+
+    with flint.ctx.workprec(BITS):
+        assert reached(budget) <= to_arb(epsilon)
+        assert reached(budget * (1 + CLOSE)) > to_arb(epsilon)
+
+
+@settings(max_examples=scaled(16))
+@given(epsilons, deltas)
+def test_gaussians_within_a_rho_budget_keep_its_delta(epsilon, delta):
+    """A Gaussian of that rho is (epsilon, delta)-DP: the exact curve confirms it."""
+    tight = concentrated_budget(epsilon, delta)
+    classic = concentrated_budget(epsilon, delta, tight=False)
+    assert 0 < classic <= tight <= gaussian_budget(epsilon, delta) / 2
+    with flint.ctx.workprec(BITS):
+        exact = normal_delta(epsilon, (2 * to_arb(tight)).sqrt())
+        assert exact <= to_arb(delta)
+
+
+# -- Renyi -------------------------------------------------------------------------
+
+
+@given(epsilons, deltas, orders)
+def test_the_divergence_that_one_order_allows(epsilon, delta, order):
+    """CKS gives back at most delta at the allowed divergence, and more above it."""
+    allowed = renyi_epsilon_allowed(epsilon, delta, order)
+    with flint.ctx.workprec(BITS):
+        assert renyi_delta(epsilon, allowed, order) <= to_arb(delta)
+        more = allowed + abs(allowed) * CLOSE
+        assert renyi_delta(epsilon, more, order) > to_arb(delta)
+
+
+@given(epsilons, deltas, orders)
+def test_the_classic_conversion_of_one_order(epsilon, delta, order):
+    """Mironov's conversion is r + log(1/delta)/(order-1), solved from below."""
+    allowed = renyi_epsilon_allowed(epsilon, delta, order, tight=False)
+
+    def reached(divergence: Fraction) -> arb:
+        return to_arb(divergence) - to_arb(delta).log() / (to_arb(order) - 1)
+
+    with flint.ctx.workprec(BITS):
+        assert reached(allowed) <= to_arb(epsilon)
+        assert reached(allowed + abs(allowed) * CLOSE) > to_arb(epsilon)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "tight"),
+    [("1.7792139405522476", False), ("1.4180106367839718", True)],
+)
+def test_known_conversions_of_one_order(epsilon, tight):
+    """Order 10 at delta 1e-5 allows a divergence of one half at two known epsilons."""
+    allowed = renyi_epsilon_allowed(
+        Fraction(epsilon), Fraction("1e-5"), Fraction(10), tight=tight
+    )
+    assert abs(allowed - Fraction(1, 2)) < Fraction(1, 10**15)
+
+
+def test_a_known_delta_of_one_order():
+    """At the published delta the order allows the published divergence."""
+    allowed = renyi_epsilon_allowed(
+        Fraction("1.5"), Fraction("4.7811486646655589e-6"), Fraction(10)
+    )
+    assert abs(allowed - Fraction(1, 2)) < Fraction(1, 10**15)
+
+
+@pytest.mark.parametrize(
+    ("rho", "classic", "tight", "exact"),
+    [
+        (".01", ".753384438", ".621692655", ".575055186"),
+        (".1", "2.450788000", "2.141938928", "1.994526901"),
+        (".5", "5.756521770", "5.221534445", "4.886554117"),
+        ("1", "8.433844378", "7.766216625", "7.286080966"),
+    ],
+)
+def test_known_epsilons_of_a_rho(rho, classic, tight, exact):
+    """At delta 1e-6 the three known epsilons of a rho give that rho back."""
+    delta = Fraction("1e-6")
+    for budget in (
+        concentrated_budget(Fraction(classic), delta, tight=False),
+        concentrated_budget(Fraction(tight), delta),
+        gaussian_budget(Fraction(exact), delta) / 2,
+    ):
+        assert abs(budget - Fraction(rho)) < Fraction(rho) / 10**7
+
+
+def test_an_order_that_allows_nothing_is_negative():
+    """Low orders cannot reach a small delta: what they allow is below zero."""
+    assert renyi_epsilon_allowed(Fraction(1), Fraction("1e-6"), Fraction(2)) < 0
+
+
+# -- laws --------------------------------------------------------------------------
+
+
+@settings(max_examples=scaled(6))
+@given(epsilons, epsilons, deltas, deltas)
+def test_budgets_never_grow_when_the_target_tightens(one, two, first, second):
+    """A smaller epsilon or delta never buys a larger budget."""
+    (low, high), (rare, often) = sorted((one, two)), sorted((first, second))
+    slack = 1 + Fraction(1, 10**11)
+    for budget in (
+        gaussian_budget,
+        concentrated_budget,
+        lambda e, d: concentrated_budget(e, d, tight=False),
+    ):
+        assert budget(low, rare) <= budget(high, rare) * slack
+        assert budget(low, rare) <= budget(low, often) * slack
+
+
+@pytest.mark.parametrize("power", [-6, -1, 0, 3, 15])
+def test_the_search_for_an_order_finds_the_top_of_a_hill(power):
+    """A smooth hill is climbed to twenty digits wherever it stands."""
+    with mpmath.workdps(50):
+        top = mpmath.log(3) + power * mpmath.log(10)
+        found = maximiser(lambda _, place: -((place - top) ** 2))
+    assert abs(found / (3 * Fraction(10) ** power) - 1) < Fraction(1, 10**15)
+
+
+@pytest.mark.parametrize("theorem", ["gaussian", "concentrated"])
+def test_a_delta_next_to_one_is_answered_at_once(theorem):
+    """A delta of 25 nines gets a filter or a refusal and never a busy process."""
+    program = (
+        "from dpflow.accounting import make_filter\n"
+        "from dpflow.exceptions import InvalidCost\n"
+        "try:\n"
+        f"    make_filter({theorem!r}, epsilon=1, delta='0.' + '9' * 25)\n"
+        "except InvalidCost:\n"
+        "    pass\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], timeout=5, check=False)
+    assert done.returncode == 0

@@ -1,0 +1,497 @@
+"""Every price against python-flint: never below the truth and never far above it.
+
+The referee evaluates other forms of the formulas in interval arithmetic; where the
+price is the root of an equation it is checked, not solved again. Soundness is shown
+apart from any formula, on exact two-point distributions and by integrals.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import flint
+import mpmath
+import pytest
+from flint import arb, fmpq
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.costs import base as costs_module
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.curves.prices import (
+    approx_dp,
+    approx_zcdp,
+    gdp_mu_squared,
+    renyi,
+)
+from dpflow.exceptions import UnsupportedCost
+from dpflow.rounding import UNITS
+
+BITS = 1500
+CLOSE = Fraction(1, 10**9)
+EPSILONS = ["1e-9", "3e-7", "0.001", "0.1", "0.5", "1", "5", "37.5", "200", "1000"]
+ORDERS = ["1.0001", "1.01", "1.5", "2", "6.5", "8", "63.25", "1586", "31415.9", "1e6"]
+SIGMAS = ["0.001", "0.3", "1", "20", "777.7", "1e6"]
+DELTAS = ["1e-30", "1e-6", "0.003", "0.5"]
+
+
+def decimals(low: int, high: int) -> st.SearchStrategy[Fraction]:
+    """Draw decimals of all sizes between two powers of ten."""
+    return st.builds(
+        lambda digits, power: Fraction(digits, 10**5) * Fraction(10) ** power,
+        st.integers(10**5, 10**6 - 1),
+        st.integers(low, high - 1),
+    )
+
+
+epsilons = decimals(-9, 3)
+orders = decimals(-4, 6).map(lambda excess: 1 + excess)
+
+
+def to_arb(value: Fraction) -> arb:
+    """Return a ball that contains the fraction."""
+    return arb(fmpq(value.numerator, value.denominator))
+
+
+def ends(ball: arb) -> tuple[Fraction, Fraction]:
+    """Return the exact ends of a finite ball."""
+    assert ball.is_finite()
+    pairs = [end.man_exp() for end in (ball.lower(), ball.upper())]
+    low, high = (Fraction(int(m)) * Fraction(2) ** int(e) for m, e in pairs)
+    return low, high
+
+
+def check(
+    price: Fraction, truth: Callable[[], arb], cap: Fraction | None = None
+) -> None:
+    """Assert that a price is not below the truth and within 1e-9 of it.
+
+    A cap is a known bound that the truth approaches from below.
+    """
+    with flint.ctx.workprec(BITS):
+        low, high = ends(truth())
+    assert high - low <= high * CLOSE / 10**30
+    assert price >= high or (price == cap and price >= low)
+    assert price <= high * (1 + CLOSE)
+
+
+# -- the referee's own formulas ----------------------------------------------------
+
+
+def pure_rho(epsilon: Fraction) -> arb:
+    """Return the KL divergence of randomized response: e (e^e - 1) / (e^e + 1)."""
+    grown = to_arb(epsilon).exp()
+    return to_arb(epsilon) * (grown - 1) / (grown + 1)
+
+
+def laplace_rho(epsilon: Fraction) -> arb:
+    """Return the KL divergence of two Laplace distributions."""
+    return to_arb(epsilon) - 1 + (-to_arb(epsilon)).exp()
+
+
+def pure_renyi(epsilon: Fraction, order: Fraction) -> arb:
+    """Return the divergence of randomized response from its two probabilities."""
+    a = to_arb(order)
+    heads = 1 / (1 + (-to_arb(epsilon)).exp())
+    tails = 1 / (1 + to_arb(epsilon).exp())
+    moment = heads**a * tails ** (1 - a) + tails**a * heads ** (1 - a)
+    return moment.log() / (a - 1)
+
+
+def laplace_renyi(epsilon: Fraction, order: Fraction) -> arb:
+    """Return Mironov's Table II for the Laplace mechanism."""
+    a, e = to_arb(order), to_arb(epsilon)
+    first = a / (2 * a - 1) * (e * (a - 1)).exp()
+    second = (a - 1) / (2 * a - 1) * (-e * a).exp()
+    return (first + second).log() / (a - 1)
+
+
+def check_mu_squared(price: Fraction, epsilon: Fraction) -> None:
+    """Assert that Phi(-mu/2) encloses 1/(1+e^epsilon) as closely as it must."""
+    with flint.ctx.workprec(BITS):
+        corner = 1 / (1 + to_arb(epsilon).exp())
+
+        def tail(mu_squared: Fraction) -> arb:
+            return (to_arb(mu_squared) / 8).sqrt().erfc() / 2
+
+        # A larger mu has the smaller tail.
+        assert tail(price) < corner
+        assert tail(price / (1 + CLOSE)) > corner
+
+
+# -- prices against the referee ----------------------------------------------------
+
+
+@given(epsilons)
+@example(Fraction(1, 10**12))
+@example(Fraction(10**4))
+def test_the_rho_of_a_pure_step(epsilon):
+    """(epsilon, 0)-DP costs the KL divergence of randomized response, rounded up."""
+    price, delta = approx_zcdp(PureDP(epsilon=epsilon))
+    assert delta == 0
+    check(price, lambda: pure_rho(epsilon), cap=epsilon)
+
+
+@given(epsilons)
+@example(Fraction(1, 10**9))
+@example(Fraction(10**4))
+def test_the_rho_of_a_laplace_step(epsilon):
+    """Laplace noise costs the KL divergence of its two laws, rounded up."""
+    price, delta = approx_zcdp(Laplace(sensitivity=7, scale=7 / epsilon))
+    assert delta == 0
+    check(price, lambda: laplace_rho(epsilon))
+
+
+@given(epsilons)
+@example(Fraction(1, 10**12))
+@example(Fraction(10**4))
+def test_the_mu_of_a_pure_step(epsilon):
+    """(epsilon, 0)-DP costs the mu whose curve touches its corner, rounded up."""
+    check_mu_squared(gdp_mu_squared(PureDP(epsilon=epsilon)), epsilon)
+
+
+@pytest.mark.parametrize("scale", ["1e-6", "0.001", "0.1", "1", "300", "1e9"])
+def test_the_mu_of_a_laplace_step_is_that_of_its_epsilon(scale):
+    """Laplace is charged as a pure step, and never at its cheaper Renyi rate."""
+    epsilon = 1 / Fraction(scale)
+    check_mu_squared(gdp_mu_squared(Laplace(sensitivity=1, scale=scale)), epsilon)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_the_divergences_at_the_corners(epsilon, order):
+    """Pure and Laplace steps are priced right from the tiniest to the largest."""
+    eps, alpha = Fraction(epsilon), Fraction(order)
+    pure, noise = PureDP(epsilon=eps), Laplace(sensitivity=1, scale=1 / eps)
+    check(renyi(pure, alpha), lambda: pure_renyi(eps, alpha), cap=eps)
+    check(renyi(noise, alpha), lambda: laplace_renyi(eps, alpha), cap=eps)
+
+
+@given(epsilons, orders)
+def test_the_divergences_anywhere(epsilon, order):
+    """Pure and Laplace steps are priced right between the corners as well."""
+    pure, noise = PureDP(epsilon=epsilon), Laplace(sensitivity=1, scale=1 / epsilon)
+    check(renyi(pure, order), lambda: pure_renyi(epsilon, order), cap=epsilon)
+    check(renyi(noise, order), lambda: laplace_renyi(epsilon, order), cap=epsilon)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_gaussian_prices_are_exact(sigma, order):
+    """A Gaussian costs mu**2 = (Delta/sigma)**2, half of it as rho, exactly."""
+    cost = Gaussian(sensitivity="0.7", sigma=sigma)
+    squared = (Fraction("0.7") / Fraction(sigma)) ** 2
+    assert gdp_mu_squared(cost) == squared
+    assert approx_zcdp(cost) == (squared / 2, 0)
+    assert renyi(cost, Fraction(order)) == Fraction(order) * squared / 2
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("rho", ["1e-24", "0.3", "1e12"])
+def test_concentrated_prices_are_exact(rho, order):
+    """A concentrated step costs what it says, times the order for Renyi."""
+    cost = ZCDP(rho=rho)
+    assert approx_zcdp(cost) == (Fraction(rho), 0)
+    assert renyi(cost, Fraction(order)) == Fraction(order) * Fraction(rho)
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_a_delta_is_kept_whole(epsilon, delta):
+    """An approximate step costs its delta in full and the rho of its epsilon."""
+    cost = ApproxDP(epsilon=epsilon, delta=delta)
+    assert approx_dp(cost) == (Fraction(epsilon), Fraction(delta))
+    pure, _ = approx_zcdp(PureDP(epsilon=epsilon))
+    assert approx_zcdp(cost) == (pure, Fraction(delta))
+
+
+def test_definitions_are_exact():
+    """Epsilon of a pure step is its epsilon, and Laplace's is the ratio."""
+    assert approx_dp(PureDP(epsilon=0.1)) == (Fraction(1, 10), 0)
+    assert approx_dp(Laplace(sensitivity=2, scale=3)) == (Fraction(2, 3), 0)
+
+
+@pytest.mark.parametrize(
+    ("price", "expected"),
+    [
+        (lambda: renyi(PureDP(epsilon=0.1), Fraction(2)), "0.00995858439495622"),
+        (lambda: renyi(PureDP(epsilon=0.1), Fraction(8)), "0.0367166597013116"),
+        (lambda: renyi(PureDP(epsilon=1), Fraction(2)), "0.735325664055519"),
+        (lambda: approx_zcdp(Laplace(sensitivity=1, scale=10))[0], "0.00483741803596"),
+        (
+            lambda: renyi(Laplace(sensitivity=1, scale=10), Fraction(2)),
+            "0.00964420784034467",
+        ),
+        (
+            lambda: renyi(Laplace(sensitivity=1, scale=10), Fraction(8)),
+            "0.0356767734343743",
+        ),
+        (
+            lambda: renyi(Laplace(sensitivity=1, scale=1), Fraction(2)),
+            "0.619123629998593",
+        ),
+    ],
+)
+def test_known_values(price, expected):
+    """Published and independently computed values are met to all their digits."""
+    assert abs(price() - Fraction(expected)) <= Fraction(expected) * Fraction(1, 10**11)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "mu"), [("0.1", "0.125309012211608"), ("1", "1.2320353853449")]
+)
+def test_known_mus(epsilon, mu):
+    """The mu of a pure step is met to all published digits."""
+    price = gdp_mu_squared(PureDP(epsilon=epsilon))
+    assert abs(price - Fraction(mu) ** 2) <= Fraction(mu) ** 2 / 10**12
+
+
+# -- what rules charge -------------------------------------------------------------
+
+RULES = {
+    "concentrated": (
+        make_filter("concentrated", epsilon=1, delta="1e-6", delta_loss="5e-7"),
+        lambda cost: approx_zcdp(cost)[0],
+    ),
+    "gaussian": (make_filter("gaussian", epsilon=1, delta="1e-6"), gdp_mu_squared),
+    "basic": (
+        make_filter("basic", epsilon=1, delta="1e-6"),
+        lambda cost: approx_dp(cost)[0],
+    ),
+    "renyi": (
+        make_odometer("renyi", delta="1e-6", order="1.0001"),
+        lambda cost: renyi(cost, Fraction("1.0001")),
+    ),
+}
+CORNER_COSTS = [
+    *[PureDP(epsilon=e) for e in ("1e-12", "1e-9", "0.1", "1e4")],
+    *[ApproxDP(epsilon="0.1", delta=d) for d in ("0", "1e-35", "1e-30", "0.5")],
+    *[Laplace(sensitivity=1, scale=s) for s in ("1e-6", "0.3", "1e9")],
+    *[Gaussian(sensitivity=3, sigma=s) for s in ("3e-6", "0.7", "3e9")],
+    *[ZCDP(rho=r) for r in ("1e-24", "0.123", "1e12")],
+]
+PRICED = [
+    (name, cost)
+    for name, cost in itertools.product(RULES, CORNER_COSTS)
+    if not (name == "basic" and isinstance(cost, Gaussian | ZCDP))
+    and not (name == "gaussian" and isinstance(cost, ZCDP))
+    and not (name in {"gaussian", "renyi"} and getattr(cost, "delta", 0))
+]
+
+
+@pytest.mark.parametrize(("name", "cost"), PRICED, ids=repr)
+def test_a_rule_charges_the_price_in_whole_units_rounded_up(name, cost):
+    """What a tally holds is the price or less than one unit more, never less."""
+    rule, price = RULES[name]
+    charged, exactly = rule.price(cost).amounts[0], price(cost) * UNITS
+    assert 0 <= charged - exactly < 1
+    assert charged > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "cost"),
+    [pair for pair in itertools.product(RULES, CORNER_COSTS) if pair not in PRICED],
+    ids=repr,
+)
+def test_a_pair_without_a_theorem_is_refused(name, cost):
+    """No mechanism is guessed: the error names the mechanism and is a TypeError."""
+    rule, _ = RULES[name]
+    with pytest.raises(UnsupportedCost) as caught:
+        rule.price(cost)
+    assert caught.value.mechanism == type(cost).__name__
+    assert repr(cost) in str(caught.value)
+
+
+def test_a_mechanism_of_somebody_else_is_refused_everywhere(monkeypatch):
+    """A new kind of cost has no price in any notion until somebody proves one."""
+    # Kinds register themselves by name; this one must not outlive the test.
+    monkeypatch.setattr(costs_module, "_KINDS", dict(costs_module._KINDS))
+
+    @dataclass(frozen=True, repr=False)
+    class Mystery(Cost):
+        epsilon: Fraction
+
+        def noisier(self, factor):
+            return Mystery(self.epsilon / factor)
+
+    cost = Mystery(Fraction(1))
+    for price in (approx_dp, approx_zcdp, gdp_mu_squared):
+        with pytest.raises(UnsupportedCost, match=r"Mystery\(epsilon=1\)"):
+            price(cost)
+    with pytest.raises(UnsupportedCost, match=r"Mystery\(epsilon=1\)"):
+        renyi(cost, Fraction(2))
+
+
+@pytest.mark.parametrize("epsilon", ["1e-9", "0.1", "5"])
+def test_an_approximate_step_without_delta_is_a_pure_step(epsilon):
+    """ApproxDP with delta zero costs what PureDP costs, in every notion."""
+    approx, pure = ApproxDP(epsilon=epsilon, delta=0), PureDP(epsilon=epsilon)
+    assert approx_dp(approx) == approx_dp(pure)
+    assert approx_zcdp(approx) == approx_zcdp(pure)
+    assert gdp_mu_squared(approx) == gdp_mu_squared(pure)
+    assert renyi(approx, Fraction(8)) == renyi(pure, Fraction(8))
+
+
+# -- laws between prices -----------------------------------------------------------
+
+
+@given(epsilons, epsilons, orders, orders)
+def test_prices_grow_with_epsilon_and_with_the_order(one, two, first, second):
+    """A larger epsilon or a higher order never costs less, up to the rounding."""
+    small, large = (PureDP(epsilon=e) for e in sorted((one, two)))
+    low, high = sorted((first, second))
+    slack = 1 + Fraction(3, 10**30)
+    for before, after in [
+        (renyi(small, low), renyi(small, high)),
+        (renyi(small, low), renyi(large, low)),
+        (gdp_mu_squared(small), gdp_mu_squared(large)),
+        (approx_zcdp(small)[0], approx_zcdp(large)[0]),
+    ]:
+        assert before <= after * slack
+
+
+@given(epsilons, orders)
+def test_notions_imply_one_another_as_they_must(epsilon, order):
+    """Renyi stays below order * rho, Laplace below pure, rho below epsilon**2/2."""
+    pure, noise = PureDP(epsilon=epsilon), Laplace(sensitivity=1, scale=1 / epsilon)
+    slack = 1 + Fraction(3, 10**30)
+    for cost in (pure, noise):
+        assert renyi(cost, order) <= order * approx_zcdp(cost)[0] * slack
+        assert renyi(cost, order) <= epsilon
+    assert renyi(noise, order) <= renyi(pure, order) * slack
+    assert approx_zcdp(noise)[0] <= approx_zcdp(pure)[0] * slack
+    assert approx_zcdp(pure)[0] <= epsilon**2 / 2
+    # A mu-GDP step is mu**2/2-zCDP, so no conversion may undercut the tight rho.
+    assert approx_zcdp(pure)[0] <= gdp_mu_squared(pure) / 2 * slack
+
+
+# -- soundness, apart from the formulas --------------------------------------------
+
+
+def two_point(epsilon: Fraction, q: Fraction, tilt: Fraction) -> tuple[arb, arb]:
+    """Return P(1), Q(1) of a two-point pair that is (epsilon, 0)-DP.
+
+    A tilt of 1 or -1 moves P as far from Q as epsilon allows.
+    """
+    grown, shrunk = to_arb(epsilon).exp(), (-to_arb(epsilon)).exp()
+    base = to_arb(q)
+    upper = (grown * base).min(1 - shrunk * (1 - base))
+    lower = (shrunk * base).max(1 - grown * (1 - base))
+    target = upper if tilt > 0 else lower
+    return base + (target - base) * abs(to_arb(tilt)), base
+
+
+def divergence(p: arb, q: arb, order: Fraction) -> arb:
+    """Return the Renyi divergence of two two-point distributions."""
+    a = to_arb(order)
+    moment = p**a * q ** (1 - a) + (1 - p) ** a * (1 - q) ** (1 - a)
+    return moment.log() / (a - 1)
+
+
+def kl(p: arb, q: arb) -> arb:
+    """Return the Kullback-Leibler divergence of two two-point distributions."""
+    return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+
+
+shares = st.fractions("1/1000", "999/1000", max_denominator=1000)
+tilts = st.one_of(st.sampled_from([-1, 1]).map(Fraction), st.fractions(-1, 1))
+moderate = decimals(-3, 1)
+moderate_orders = decimals(-2, 3).map(lambda excess: 1 + excess)
+
+
+@given(moderate, shares, tilts, moderate_orders)
+def test_no_two_point_pair_diverges_more_than_it_is_charged(epsilon, q, tilt, order):
+    """Renyi and zCDP prices hold for every pure two-point pair, in both directions."""
+    cost = PureDP(epsilon=epsilon)
+    with flint.ctx.workprec(400):
+        p, base = two_point(epsilon, q, tilt)
+        worst = max(
+            ends(divergence(*pair, order))[0] for pair in ((p, base), (base, p))
+        )
+        mean = max(ends(kl(*pair))[0] for pair in ((p, base), (base, p)))
+    assert worst <= renyi(cost, order)
+    assert worst <= order * approx_zcdp(cost)[0]
+    assert mean <= approx_zcdp(cost)[0]
+
+
+@given(moderate)
+def test_randomized_response_attains_the_price(epsilon):
+    """The tight rho is no more than what randomized response really needs."""
+    with flint.ctx.workprec(400):
+        heads = 1 / (1 + (-to_arb(epsilon)).exp())
+        needed, _ = ends(kl(heads, 1 - heads))
+    price, _ = approx_zcdp(PureDP(epsilon=epsilon))
+    assert price * (1 - Fraction(1, 10**25)) < needed < price
+
+
+@given(moderate, shares, tilts)
+def test_no_two_point_pair_is_easier_to_tell_apart_than_its_mu(epsilon, q, tilt):
+    """Every test between a pure pair errs at least as much as between Gaussians."""
+    mu_squared = gdp_mu_squared(PureDP(epsilon=epsilon))
+    with flint.ctx.workprec(400):
+        p, base = two_point(epsilon, q, tilt)
+        mu, root = to_arb(mu_squared).sqrt(), arb(2).sqrt()
+        for first, second in (
+            (base, 1 - p),
+            (1 - base, p),
+            (p, 1 - base),
+            (1 - p, base),
+        ):
+            # Gaussian trade-off: beta = Phi(Phi^-1(1 - alpha) - mu).
+            quantile = (2 * first).erfcinv() * root
+            least = ((mu - quantile) / root).erfc() / 2
+            assert not second < least
+
+
+@pytest.mark.parametrize("share", [Fraction(1), Fraction(99, 100)])
+@pytest.mark.parametrize("epsilon", [Fraction(1, 100), Fraction(1), Fraction(6)])
+def test_the_pair_that_decides_the_mu_would_notice_a_smaller_one(epsilon, share):
+    """Randomized response breaks 99 % of the mu**2 and just keeps all of it."""
+    mu_squared = gdp_mu_squared(PureDP(epsilon=epsilon)) * share
+    with flint.ctx.workprec(400):
+        heads = 1 / (1 + (-to_arb(epsilon)).exp())
+        mu, root = to_arb(mu_squared).sqrt(), arb(2).sqrt()
+        quantile = (2 * (1 - heads)).erfcinv() * root
+        least = ((mu - quantile) / root).erfc() / 2
+        broken = 1 - heads < least
+    assert broken == (share < 1)
+
+
+@pytest.mark.parametrize("order", ["1.0001", "1.5", "2", "8", "40"])
+@pytest.mark.parametrize("epsilon", ["0.01", "0.5", "3"])
+def test_laplace_noise_diverges_as_much_as_it_is_charged(epsilon, order):
+    """The integral of the two densities equals the price and stays below the rho."""
+    eps, alpha = Fraction(epsilon), Fraction(order)
+    with mpmath.workdps(40):
+        e, a = mpmath.mpf(epsilon), mpmath.mpf(order)
+        moment = mpmath.quad(
+            lambda x: mpmath.exp(-a * abs(x) - (1 - a) * abs(x - e)) / 2,
+            [-mpmath.inf, 0, e, mpmath.inf],
+        )
+        integral = mpmath.log(moment) / (a - 1)
+    price = renyi(Laplace(sensitivity=1, scale=1 / eps), alpha)
+    rho, _ = approx_zcdp(Laplace(sensitivity=1, scale=1 / eps))
+    truth = Fraction(mpmath.nstr(integral, 30))
+    assert abs(price - truth) <= price / 10**20
+    assert truth <= alpha * rho
+    if alpha < Fraction("1.001"):
+        assert alpha * rho <= truth * Fraction("1.001")
+
+
+@pytest.mark.parametrize("order", ["1.0001", "2", "17.5"])
+def test_gaussian_noise_diverges_as_much_as_it_is_charged(order):
+    """The integral of two normal densities equals the price."""
+    with mpmath.workdps(22):
+        a, shift = mpmath.mpf(order), mpmath.mpf("0.7")
+        moment = mpmath.quad(
+            lambda x: mpmath.npdf(x) ** a * mpmath.npdf(x, shift) ** (1 - a),
+            mpmath.linspace(-30, 15, 16),
+        )
+        integral = mpmath.log(moment) / (a - 1)
+    price = renyi(Gaussian(sensitivity=7, sigma=10), Fraction(order))
+    assert abs(price - Fraction(mpmath.nstr(integral, 30))) <= price / 10**15

@@ -1,0 +1,292 @@
+"""Optimal composition of fixed sequences, against formulas and enumeration."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import mpmath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import ZCDP, ApproxDP, GaussianDP, PureDP
+from dpflow.accounting.curves.conversions import NEGLIGIBLE_DELTA
+from dpflow.accounting.fixed.optimal import (
+    MOST_LOSSES,
+    FixedSequence,
+    fixed_delta,
+    fixed_epsilon,
+    shortest_improvable,
+    without_substeps,
+)
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from tests.sizes import scaled
+
+mp = mpmath.mp.clone()
+mp.dps = 60
+
+MILLIONTH = Fraction(1, 10**6)
+TENTH = PureDP(epsilon="0.1")
+TWENTY = Gaussian(sensitivity=1, sigma=20)
+
+
+def real(value: Fraction) -> mpmath.mpf:
+    """Return a number with 60 digits."""
+    return mp.mpf(value.numerator) / value.denominator
+
+
+def close_above(found: Fraction, true: mpmath.mpf, relative: str = "1e-9") -> None:
+    """Assert that a bound is not below the truth and hardly above it."""
+    assert real(found) >= true
+    assert real(found) <= true * (1 + mp.mpf(relative))
+
+
+def decimals(low: float, high: float) -> st.SearchStrategy[Fraction]:
+    """Draw numbers of few digits, evenly on a log scale."""
+    exponents = st.floats(float(mp.log10(low)), float(mp.log10(high)))
+    return exponents.map(lambda x: Fraction(f"{10**x:.6g}"))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "count", "i", "delta"),
+    [
+        ("0.1", 20, 1, "0.000000458316885453093090384888602142"),
+        ("0.1", 20, 3, "0.0000875206538146119680632295094012"),
+        ("0.1", 20, 5, "0.0023966924535719292735765374827"),
+        ("0.2", 50, 10, "0.0000223927746250525441251119291308"),
+    ],
+)
+def test_kov_vectors(epsilon: str, count: int, i: int, delta: str) -> None:
+    """The lattice points of Kairouz, Oh, Viswanath are met."""
+    parts = ((PureDP(epsilon=epsilon), count),)
+    found = fixed_delta(parts, (count - 2 * i) * Fraction(epsilon))
+    close_above(found, mp.mpf(delta), "1e-27")
+
+
+@settings(max_examples=scaled(24), deadline=None)
+@given(
+    decimals(1e-9, 20),
+    st.integers(1, 60),
+    st.data(),
+    st.one_of(st.just(Fraction(0)), decimals(1e-30, 0.01)),
+)
+def test_kov_theorem(
+    epsilon: Fraction, count: int, data: st.DataObject, own: Fraction
+) -> None:
+    """On the lattice, delta is KOV's sum, for steps with and without a delta."""
+    i = data.draw(st.integers(1, count // 2)) if count > 1 else 0
+    eps = real(epsilon)
+    terms = (
+        mp.binomial(count, low)
+        * (mp.exp((count - low) * eps) - mp.exp((count - 2 * i + low) * eps))
+        for low in range(i)
+    )
+    with mp.workdps(400):
+        lattice = mp.fsum(terms) / (1 + mp.exp(eps)) ** count
+        true = 1 - (1 - real(own)) ** count * (1 - lattice)
+    parts = ((ApproxDP(epsilon=epsilon, delta=own), count),)
+    found = fixed_delta(parts, (count - 2 * i) * epsilon)
+    if true > mp.mpf(10) ** -300:
+        close_above(found, true)
+
+
+@settings(max_examples=scaled(16), deadline=None)
+@given(
+    st.lists(
+        st.tuples(decimals(0.001, 5), st.sampled_from(["0", "1e-9", "0.01", "0.2"])),
+        min_size=1,
+        max_size=5,
+    ),
+    decimals(0.0001, 6),
+)
+def test_unequal_steps_by_enumeration(
+    steps: list[tuple[Fraction, str]], epsilon: Fraction
+) -> None:
+    """Delta equals the sum over all outcomes of four-valued randomized responses."""
+    pairs = []
+    for size, lost in steps:
+        top, share = 1 / (1 + mp.exp(-real(size))), mp.mpf(lost)
+        keep = 1 - share
+        pairs.append(
+            [
+                (share, mp.mpf(0)),
+                (keep * top, keep * (1 - top)),
+                (keep * (1 - top), keep * top),
+                (mp.mpf(0), share),
+            ]
+        )
+    true = mp.mpf(0)
+    for outcome in itertools.product(*pairs):
+        one = mp.fprod(pair[0] for pair in outcome)
+        other = mp.fprod(pair[1] for pair in outcome)
+        true += max(one - mp.exp(real(epsilon)) * other, mp.mpf(0))
+    parts = tuple((ApproxDP(epsilon=e, delta=d), 1) for e, d in steps)
+    found = fixed_delta(parts, epsilon)
+    if true > mp.mpf(10) ** -40:
+        close_above(found, true)
+
+
+def gaussian_delta(epsilon: mpmath.mpf, mu: mpmath.mpf) -> mpmath.mpf:
+    """Return the delta of a Gaussian, from mpmath's normal distribution."""
+    with mp.workdps(120):
+        upper = mp.ncdf(mu / 2 - epsilon / mu)
+        return upper - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
+
+
+@settings(max_examples=scaled(24), deadline=None)
+@given(decimals(1e-3, 1e6), st.integers(1, 1000), decimals(1e-30, 0.5))
+def test_gaussians_are_inverted_exactly(
+    sigma: Fraction, count: int, delta: Fraction
+) -> None:
+    """The epsilon of Gaussians is the root of their delta, from above."""
+    found = fixed_epsilon(((Gaussian(sensitivity=1, sigma=sigma), count),), delta)
+    mu = mp.sqrt(count) / real(sigma)
+    assert gaussian_delta(real(found), mu) <= real(delta)
+    if found:
+        assert gaussian_delta(real(found) * (1 - mp.mpf("1e-11")), mu) > real(delta)
+
+
+def test_gaussian_and_responses_by_quadrature() -> None:
+    """A Gaussian among responses has the hockey-stick divergence of the product."""
+    sizes, mu, epsilon = ("0.3", "0.7", "0.7"), mp.mpf("0.4"), mp.mpf("0.9")
+
+    def excess(x: mpmath.mpf) -> mpmath.mpf:
+        total = mp.mpf(0)
+        for signs in itertools.product((1, -1), repeat=3):
+            loss = sum(s * mp.mpf(e) for s, e in zip(signs, sizes, strict=True))
+            top = mp.fprod(
+                1 / (1 + mp.exp(-s * mp.mpf(e)))
+                for s, e in zip(signs, sizes, strict=True)
+            )
+            one = top * mp.npdf(x, mu)
+            total += max(one - mp.exp(epsilon - loss) * top * mp.npdf(x), mp.mpf(0))
+        return total
+
+    kinks = [
+        (epsilon - a * mp.mpf("0.3") - b * mp.mpf("1.4")) / mu + mu / 2
+        for a in (-1, 1)
+        for b in (-1, 0, 1)
+    ]
+    with mp.workdps(25):
+        true = mp.quad(excess, sorted([mp.mpf(-12), mp.mpf(12), *kinks]))
+    parts: tuple[tuple[Cost, int], ...] = (
+        (Gaussian(sensitivity=2, sigma=5), 1),
+        *((PureDP(epsilon=e), 1) for e in sizes),
+    )
+    found = fixed_delta(parts, Fraction("0.9"))
+    assert abs(real(found) - true) < mp.mpf("1e-15")
+
+
+@settings(max_examples=scaled(16), deadline=None)
+@given(
+    decimals(1e-6, 2),
+    st.integers(1, 30),
+    st.one_of(st.none(), decimals(0.5, 1e3)),
+    decimals(1e-25, 0.4),
+)
+def test_epsilon_inverts_delta(
+    epsilon: Fraction, count: int, sigma: Fraction | None, delta: Fraction
+) -> None:
+    """The epsilon at delta is sound, and nothing smaller is."""
+    parts: tuple[tuple[Cost, int], ...] = ((PureDP(epsilon=epsilon), count),)
+    if sigma is not None:
+        parts = (*parts, (Gaussian(sensitivity=1, sigma=sigma), 1))
+    found = fixed_epsilon(parts, delta)
+    assert fixed_delta(parts, found) <= delta * (1 + Fraction(1, 10**25))
+    if found:
+        smaller = found * (1 - Fraction(1, 10**9))
+        assert fixed_delta(parts, smaller) > delta
+
+
+def test_minimal_lengths_of_hartmann_table_1() -> None:
+    """The shortest sequences that optimal composition improves are Table 1's."""
+    table = {
+        "0.01": [5, 8, 12, 15, 18, 22, 25, 28],
+        "0.1": [9, 12, 16, 19, 23, 26, 30, 34],
+        "0.2": [10, 14, 18, 22, 26, 29, 33, 37],
+        "0.5": [14, 19, 24, 29, 34, 38, 43, 48],
+        "1": [22, 29, 37, 44, 51, 59, 66, 74],
+        "2": [55, 73, 91, 109, 127, 145, 164, 182],
+        "3": [143, 190, 237, 285, 332, 380, 427, 474],
+        "5": [1029, 1372, 1715, 2058, 2401, 2744, 3086, 3429],
+    }
+    for epsilon, row in table.items():
+        for places, length in enumerate(row, start=3):
+            delta = Fraction(1, 10**places)
+            assert length == shortest_improvable(Fraction(epsilon), delta)
+
+
+def test_table_1_is_where_the_lattice_starts() -> None:
+    """At the minimal length, and not before, KOV's first lattice point is within."""
+    delta, size = Fraction(1, 10**4), Fraction("0.2")
+    for count, within in ((13, False), (14, True)):
+        parts = ((PureDP(epsilon=size), count),)
+        assert within == (fixed_delta(parts, (count - 2) * size) <= delta)
+
+
+@pytest.mark.parametrize(
+    ("cost", "count", "epsilon"),
+    [(TENTH, 10, 1), (TENTH, 108, 5), (TWENTY, 22, 1), (TWENTY, 416, 5)],
+)
+def test_the_optimum_of_the_comparison(cost: Cost, count: int, epsilon: int) -> None:
+    """The non-adaptive optimum of docs/admitted.md is reached, not passed."""
+    assert fixed_epsilon(((cost, count),), MILLIONTH) <= epsilon
+    assert fixed_epsilon(((cost, count + 1),), MILLIONTH) > epsilon
+
+
+def test_normal_form_counts_each_step_once() -> None:
+    """Iterated and composed costs are their steps; a mu is worth its Gaussian."""
+    parts = (
+        (Composed(TENTH, Repeated(TWENTY, 4)), 2),
+        (TENTH, 1),
+        (GaussianDP(mu="0.05"), 3),
+    )
+    assert {TENTH: 3, TWENTY: 8, GaussianDP(mu="0.05"): 3} == dict(
+        without_substeps(parts)
+    )
+    assert FixedSequence.of(parts) == FixedSequence.of(((TENTH, 3), (TWENTY, 11)))
+
+
+def test_a_delta_far_out_is_rounded_up_to_few_digits() -> None:
+    """Gaussians alone or with pure steps get an answer where delta is 1e-10**11."""
+    far = ((Gaussian(sensitivity=1, sigma=1000), 1),)
+    more = (*far, (PureDP(epsilon=1), 40))
+    for parts in (far, more):
+        assert fixed_delta(parts, Fraction(1000)) == NEGLIGIBLE_DELTA
+    lossy = (*far, (ApproxDP(epsilon=1, delta="1e-9"), 2))
+    assert fixed_delta(lossy, Fraction(1000)) >= 1 - (1 - Fraction("1e-9")) ** 2
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "count", "sigma", "delta"),
+    [
+        ("8.75", 7, 566_000_000, "1e-15"),
+        ("1", 3, 10**6, "1e-9"),
+        ("0.1", 3, 10**9, "1e-30"),
+    ],
+)
+def test_a_gaussian_that_hardly_tells_is_composed(
+    epsilon: str, count: int, sigma: int, delta: str
+) -> None:
+    """Where all digits of its curve cancel, the search still finds the way."""
+    pure = (PureDP(epsilon=epsilon), count)
+    parts = (pure, (Gaussian(sensitivity=1, sigma=sigma), 1))
+    found, without = (fixed_epsilon(each, Fraction(delta)) for each in (parts, (pure,)))
+    assert without < found < without + 13 / Fraction(sigma)
+    assert fixed_delta(parts, found) <= Fraction(delta)
+
+
+def test_what_cannot_be_composed_is_refused() -> None:
+    """Too small a delta, too many epsilons and unknown notions raise."""
+    with pytest.raises(InvalidCost, match="lose a delta of"):
+        fixed_epsilon(((ApproxDP(epsilon=1, delta="0.01"), 2),), Fraction(1, 100))
+    many = tuple((PureDP(epsilon=i + 1), 1) for i in range(15))
+    assert MOST_LOSSES < 2**15
+    with pytest.raises(InvalidCost, match="combinations"):
+        fixed_delta(many, Fraction(1))
+    with pytest.raises(UnsupportedCost):
+        fixed_delta(((ZCDP(rho=1), 1),), Fraction(1))

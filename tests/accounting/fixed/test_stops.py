@@ -1,0 +1,306 @@
+"""Early stopping: Lemma 11's accountants and Theorem 15's recursion."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+
+import mpmath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.accounting.costs.noise import Gaussian, Laplace
+from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
+from dpflow.accounting.curves.prices import renyi
+from dpflow.accounting.fixed.optimal import fixed_epsilon
+from dpflow.accounting.fixed.stops import (
+    ACCOUNTANTS,
+    best_epsilons,
+    composed_epsilon,
+    lemma_11,
+    theorem_15,
+)
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from tests.sizes import scaled
+
+mp = mpmath.mp.clone()
+mp.dps = 60
+
+MILLIONTH = Fraction(1, 10**6)
+TENTH = PureDP(epsilon="0.1")
+TWENTY = Gaussian(sensitivity=1, sigma=20)
+
+Steps = list[tuple[Fraction, Fraction]]
+
+
+def steps_of(*pairs: tuple[str, str]) -> Steps:
+    """Return (epsilon, delta) pairs as exact numbers."""
+    return [(Fraction(epsilon), Fraction(delta)) for epsilon, delta in pairs]
+
+
+def fractions(*texts: str) -> list[Fraction]:
+    """Return exact numbers."""
+    return [Fraction(text) for text in texts]
+
+
+def lemma_11_delta(steps: Steps, stops: list[int], epsilons: list[Fraction]) -> float:
+    """Return the sum of the deltas of each stop alone: what Lemma 11 would spend."""
+    return float(
+        sum(theorem_15(steps, [k], [e]) for k, e in zip(stops, epsilons, strict=True))
+    )
+
+
+@pytest.mark.parametrize(
+    ("stops", "epsilons", "steps", "optimum", "lemma"),
+    [
+        (
+            [1, 2],
+            ("0.5", "0.8"),
+            [("1", "0"), ("0.7", "0")],
+            0.289881465471362,
+            0.57753060211633,
+        ),
+        (
+            [1, 3],
+            ("0.2", "0.9"),
+            [("0.5", "0")] * 3,
+            0.161330117014165,
+            0.270145635576489,
+        ),
+        (
+            [1, 2],
+            ("0.5", "0.9"),
+            [("0.6", "0.01"), ("0.6", "0.02")],
+            0.13462588357026,
+            0.205453781520454,
+        ),
+        (
+            [2, 3],
+            ("0.6", "0.7"),
+            [("0.4", "0")] * 3,
+            0.0844329216268978,
+            0.149404698471498,
+        ),
+        (
+            [1, 2, 3],
+            ("0.3", "0.5", "0.6"),
+            [("0.4", "0")] * 3,
+            0.0968186027933431,
+            0.246688991741871,
+        ),
+    ],
+)
+def test_vectors_of_theorem_15(
+    stops: list[int],
+    epsilons: tuple[str, ...],
+    steps: list[tuple[str, str]],
+    optimum: float,
+    lemma: float,
+) -> None:
+    """The recursion and Lemma 11 give the deltas that enumeration found."""
+    sequence, costs = steps_of(*steps), fractions(*epsilons)
+    assert float(theorem_15(sequence, stops, costs)) == pytest.approx(optimum, 1e-12)
+    assert lemma_11_delta(sequence, stops, costs) == pytest.approx(lemma, 1e-12)
+
+
+def test_the_long_vector_of_theorem_15() -> None:
+    """Fifty steps with five stops cost 1.055e-9, by Lemma 11 1.163e-9."""
+    stops = list(range(10, 51, 10))
+    costs = [
+        Fraction(str(mp.sqrt(2 * mp.log(10**6) * k) / 10 + mp.mpf(k) / 200))
+        for k in stops
+    ]
+    steps = steps_of(("0.1", "0")) * 50
+    assert float(theorem_15(steps, stops, costs)) == pytest.approx(
+        1.05503892416849e-9, 1e-12
+    )
+    assert lemma_11_delta(steps, stops, costs) == pytest.approx(
+        1.16314760894255e-9, 1e-12
+    )
+
+
+def exact_theorem_15(
+    steps: Steps, stops: list[int], epsilons: list[Fraction]
+) -> mpmath.mpf:
+    """Return the recursion's value in 60 digits, node by node on probabilities."""
+    at = dict(zip(stops, epsilons, strict=True))
+    last = stops[-1]
+
+    @cache
+    def value(depth: int, loss: Fraction) -> mpmath.mpf:
+        size = mp.mpf(loss.numerator) / loss.denominator
+        best = mp.mpf(0)
+        if depth in at:
+            room = size - mp.mpf(at[depth].numerator) / at[depth].denominator
+            best = max(best, -mp.expm1(-room))
+        if depth < last:
+            epsilon, delta = steps[depth]
+            top = 1 / (1 + mp.exp(-mp.mpf(epsilon.numerator) / epsilon.denominator))
+            lost = mp.mpf(delta.numerator) / delta.denominator
+            later = top * value(depth + 1, loss + epsilon)
+            later += (1 - top) * value(depth + 1, loss - epsilon)
+            best = max(best, lost + (1 - lost) * later)
+        return best
+
+    return value(0, Fraction(0))
+
+
+def sized(low: int, high: int) -> st.SearchStrategy[Fraction]:
+    """Draw numbers of five digits between two powers of ten."""
+    return st.floats(low, high).map(lambda x: Fraction(f"{10**x:.5g}"))
+
+
+@settings(max_examples=scaled(24), deadline=None)
+@given(st.data())
+def test_theorem_15_in_60_digits(data: st.DataObject) -> None:
+    """The float recursion is never below the exact one, and within 1e-9 of it."""
+    count = data.draw(st.integers(1, 25))
+    sizes = data.draw(st.lists(sized(-9, 3), min_size=1, max_size=2))
+    lost = st.sampled_from(fractions("0", "0", "1e-30", "1e-9", "0.1"))
+    steps = [(data.draw(st.sampled_from(sizes)), data.draw(lost)) for _ in range(count)]
+    stops = sorted(data.draw(st.sets(st.integers(1, count), min_size=1, max_size=4)))
+    shares = st.floats(0, 1).map(lambda x: Fraction(f"{x:.4g}"))
+    epsilons = [
+        data.draw(shares) * sum((e for e, _ in steps[:k]), Fraction(0)) for k in stops
+    ]
+    true = exact_theorem_15(steps, stops, epsilons)
+    found = theorem_15(steps, stops, epsilons)
+    bound = mp.mpf(found.numerator) / found.denominator
+    assert true <= bound
+    assert bound <= true * (1 + mp.mpf("1e-9")) + mp.mpf("1e-299")
+
+
+def test_theorem_15_of_many_steps_is_fast_and_exact() -> None:
+    """A hundred and twenty equal steps agree with the exact recursion."""
+    steps, stops = steps_of(("0.05", "1e-12")) * 120, [20, 50, 120]
+    epsilons = fractions("0.9", "1.9", "3")
+    true = exact_theorem_15(steps, stops, epsilons)
+    found = theorem_15(steps, stops, epsilons)
+    assert true <= mp.mpf(found.numerator) / found.denominator <= true * (1 + 1e-10)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_lemma_11_is_dominated_by_theorem_15(accountant: str) -> None:
+    """The epsilons of every accountant cost at most the sum of its deltas."""
+    stops, shares = [5, 20, 60], [MILLIONTH / 2, MILLIONTH / 4, MILLIONTH / 4]
+    cost: Cost = TENTH
+    if accountant == "gaussian":
+        cost = TWENTY
+    epsilons = lemma_11([((cost, k),) for k in stops], shares, accountant)
+    assert sorted(epsilons) == list(epsilons)
+    if accountant != "gaussian":
+        steps = steps_of(("0.1", "0")) * 60
+        assert theorem_15(steps, stops, list(epsilons)) <= MILLIONTH
+
+
+def test_accountants_by_hand() -> None:
+    """Each accountant gives the number of its own formula."""
+    parts, shifted = ((TWENTY, 50),), ((TENTH, 40),)
+    assert composed_epsilon(shifted, MILLIONTH, "basic") == 4
+    assert composed_epsilon(shifted, MILLIONTH, "kov") == fixed_epsilon(
+        shifted, MILLIONTH
+    )
+    exact = composed_epsilon(parts, MILLIONTH, "gaussian")
+    assert exact == composed_epsilon(parts, MILLIONTH, "pld")
+    mu, found = mp.sqrt(50) / 20, mp.mpf(exact.numerator) / exact.denominator
+    true = mp.findroot(
+        lambda e: (
+            mp.log(mp.ncdf(mu / 2 - e / mu) - mp.exp(e) * mp.ncdf(-mu / 2 - e / mu))
+            + 6 * mp.log(10)
+        ),
+        1.6,
+    )
+    assert found == pytest.approx(true, rel=1e-9)
+    by_orders = [
+        float(50 * renyi(TWENTY, Fraction(order)))
+        + float(mp.log1p(-mp.mpf(1) / order))
+        - float(mp.log(order / mp.mpf(10) ** 6)) / (order - 1)
+        for order in (9, 13, 17)
+    ]
+    found_renyi = composed_epsilon(parts, MILLIONTH, "renyi")
+    assert float(exact) < float(found_renyi) <= min(by_orders)
+
+
+def test_no_delta_means_the_sum() -> None:
+    """Without a delta every accountant falls back to basic composition."""
+    parts = ((TENTH, 3), (PureDP(epsilon=1), 2))
+    for accountant in ("basic", "kov", "pld", "renyi"):
+        found = composed_epsilon(parts, Fraction(0), accountant)
+        assert found == Fraction("2.3")
+
+
+def test_accountants_refuse_what_they_cannot_compose() -> None:
+    """A Gaussian has no epsilon, a ZCDP step no curve, a pure step no mu."""
+    gaussian, pure = ((TWENTY, 2),), ((TENTH, 2),)
+    for parts, accountant in (
+        (gaussian, "basic"),
+        (gaussian, "kov"),
+        (pure, "gaussian"),
+        (((ZCDP(rho=1), 1),), "pld"),
+        (((ApproxDP(epsilon=1, delta="0.1"), 1),), "renyi"),
+    ):
+        with pytest.raises(UnsupportedCost):
+            composed_epsilon(parts, MILLIONTH, accountant)
+    with pytest.raises(InvalidCost, match="deltas of the steps"):
+        composed_epsilon(
+            ((ApproxDP(epsilon=1, delta="0.1"), 3),), Fraction(1, 5), "basic"
+        )
+
+
+@settings(max_examples=scaled(4), deadline=None)
+@given(
+    st.sampled_from(fractions("0.02", "0.1", "0.5")),
+    st.sampled_from(fractions("0", "1e-10")),
+    st.sets(st.integers(1, 60), min_size=1, max_size=4).map(sorted),
+    st.sampled_from(fractions("1e-3", "1e-6", "1e-12")),
+)
+def test_solving_theorem_15_spends_what_lemma_11_leaves(
+    epsilon: Fraction, own: Fraction, stops: list[int], delta: Fraction
+) -> None:
+    """The solved epsilons are certified, and never above those of Lemma 11."""
+    if 2 * stops[-1] * own * len(stops) >= delta:
+        own = Fraction(0)
+    steps = ((epsilon, own),) * stops[-1]
+    shares = (delta / len(stops),) * len(stops)
+    found = best_epsilons(steps, tuple(stops), shares)
+    parts = [((ApproxDP(epsilon=epsilon, delta=own), k),) for k in stops]
+    lemma = lemma_11(parts, shares, "kov")
+    # A single stop is Lemma 11 itself, and the recursion rounds up.
+    assert theorem_15(steps, stops, list(found)) <= delta * (1 + Fraction(1, 10**9))
+    assert all(a <= b for a, b in zip(found, lemma, strict=True))
+
+
+def test_solving_gains_something() -> None:
+    """For 10, 20, ..., 50 steps of 0.1 at 1e-6 every stop gets cheaper."""
+    cost = EarlyStopping(
+        TENTH, stops=range(10, 51, 10), accountant="kov", delta=MILLIONTH
+    )
+    better = EarlyStopping(
+        TENTH, stops=range(10, 51, 10), accountant="optimal", delta=MILLIONTH
+    )
+    assert all(a < b for a, b in zip(better.epsilons(), cost.epsilons(), strict=True))
+    spent = theorem_15(
+        [(Fraction("0.1"), Fraction(0))] * 50, better.stops, list(better.epsilons())
+    )
+    assert 0.99 * MILLIONTH < spent <= MILLIONTH
+
+
+def test_trees_beyond_the_budget_are_refused() -> None:
+    """Too many different losses, and stops that do not fit, raise."""
+    odd = [(Fraction(1, 3**i), Fraction(0)) for i in range(29)]
+    with pytest.raises(InvalidCost, match="too many different losses"):
+        theorem_15(odd, [29], fractions("1"))
+    pair = steps_of(("0.1", "0"), ("0.2", "0"))
+    for stops, epsilons in (([3], "1"), ([2, 1], "1 1"), ([], ""), ([1, 2], "1")):
+        with pytest.raises(InvalidCost, match="stops"):
+            theorem_15(pair, stops, fractions(*epsilons.split()))
+
+
+def test_pld_composes_laplaces_better_than_kov() -> None:
+    """The loss distribution of Laplaces beats that of randomized responses."""
+    parts = ((Laplace(sensitivity=1, epsilon="0.1"), 50),)
+    kov = composed_epsilon(parts, MILLIONTH, "kov")
+    assert composed_epsilon(parts, MILLIONTH, "pld") < kov

@@ -1,0 +1,358 @@
+"""Plans whose epsilon is next to the largest loss: there few masses decide delta.
+
+The truths are closed forms in 50 digits, none of which the accountant uses: the curve
+of one Laplace step, and for others the event that all steps lose most at once.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from itertools import product
+
+import mpmath
+import numpy as np
+import pytest
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.accounting.costs.noise import (
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    RandomizedResponse,
+)
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.fixed import loss_distribution
+from dpflow.accounting.fixed.loss_distribution import curves, grid_delta, grid_epsilon
+from dpflow.accounting.fixed.loss_grid import Array, Composition, Masses, curve_masses
+from dpflow.accounting.fixed.optimal import Parts
+from dpflow.accounting.fixed.plan import PlanFilter
+from dpflow.accounting.fixed.stops import composed_epsilon
+from dpflow.exceptions import InvalidCost
+from tests.sizes import SCALE, scaled, spread
+
+mp = mpmath.mp.clone()
+mp.dps = 50
+
+#: Epsilons of one Laplace step and deltas, some of them found by search.
+STEPS = [("1", "1e-10"), ("1.54", "1e-8"), ("2.34", "5.2e-11"), ("4.21", "1e-8")]
+STEPS += [("0.01", "1e-7"), ("0.3", "1e-12"), ("7.7", "1e-7"), ("20.3", "1.2e-12")]
+
+
+def real(value: Fraction | str) -> mpmath.mpf:
+    """Return a number in 50 digits."""
+    fraction = Fraction(value)
+    return mp.mpf(fraction.numerator) / fraction.denominator
+
+
+def laplace_epsilon(size: str, delta: str) -> mpmath.mpf:
+    """Return the epsilon of one Laplace step, by the inverse of its curve."""
+    return real(size) + 2 * mp.log1p(-real(delta))
+
+
+def gaussian_delta(epsilon: mpmath.mpf, mu: mpmath.mpf) -> mpmath.mpf:
+    """Return the delta of Gaussians together at an epsilon of any sign."""
+    if not mu:
+        return max(-mp.expm1(epsilon), mp.mpf(0))
+    upper = mp.ncdf(mu / 2 - epsilon / mu)
+    return upper - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
+
+
+def losses_of(cost: Cost) -> list[tuple[mpmath.mpf, mpmath.mpf]]:
+    """Return losses of a step with their probabilities, not all of them."""
+    if isinstance(cost, Laplace):
+        return [(real(cost.sensitivity / cost.scale), mp.mpf(1) / 2)]
+    if isinstance(cost, ExponentialMechanism):
+        # One choice of two, whose utility moves by half the sensitivity and a bit.
+        eta = real(cost.epsilon)
+        top = eta * mp.mpf("0.6")
+        chance = mp.expm1(top - eta) / mp.expm1(-eta)
+        return [(top, chance), (top - eta, 1 - chance)]
+    assert isinstance(cost, PureDP | RandomizedResponse)
+    epsilon = real(cost.epsilon)
+    chance = 1 / (1 + mp.exp(-epsilon))
+    return [(epsilon, chance), (-epsilon, 1 - chance)]
+
+
+def delta_below(parts: Parts, epsilon: Fraction) -> mpmath.mpf:
+    """Return a lower bound of the delta of a plan: of some of its losses."""
+    kinds, mu_squared = [], mp.mpf(0)
+    for cost, count in parts:
+        if isinstance(cost, Gaussian):
+            mu_squared += count * real(cost.sensitivity / cost.sigma) ** 2
+            continue
+        losses = losses_of(cost)
+        whole = [(count * losses[0][0], losses[0][1] ** count)]
+        for low in range(1, count + 1 if len(losses) > 1 else 0):
+            (top, often), (bottom, rarely) = losses
+            ways = mp.binomial(count, low) * often ** (count - low) * rarely**low
+            whole.append(((count - low) * top + low * bottom, ways))
+        kinds.append(whole)
+    total, mu = mp.mpf(0), mp.sqrt(mu_squared)
+    for case in product(*kinds):
+        loss = mp.fsum(each for each, _ in case)
+        rest = gaussian_delta(real(epsilon) - loss, mu)
+        total += mp.fprod(chance for _, chance in case) * rest
+    return total
+
+
+def in_blocks(masses: Array, losses: Array) -> tuple[Array, Array]:
+    """Return log masses and mean losses of blocks of equal length."""
+    starts = np.arange(0, len(masses), -(-len(masses) // 4096))
+    sums = np.add.reduceat(masses, starts)
+    kept = sums > 0
+    means = np.add.reduceat(masses * losses, starts)[kept] / sums[kept]
+    return np.log(sums[kept]), means
+
+
+class Capped(Composition):
+    """The negative control: a factor is taken out of the exponents, and capped.
+
+    Its tilts have no bound, and are chosen by the means of blocks, of the largest
+    losses too.
+    """
+
+    def __init__(self, groups: Sequence[Masses], step: float) -> None:
+        super().__init__(groups, step)
+        self._coarse = [
+            in_blocks(group.masses, losses)
+            for group, losses in zip(groups, self._losses, strict=True)
+        ]
+
+    def _best(self, epsilon: float) -> int:
+        low, high = -320, 1280
+        while high - low > 1:
+            middle = (low + high) // 2
+            below = self._moment(middle)[0] < epsilon
+            low, high = (middle, high) if below else (low, middle)
+        return min(low, high, key=lambda notch: self._exponent(notch, epsilon))
+
+    def delta(self, epsilon: float) -> float:
+        """Return the masses above epsilon, but for what underflows."""
+        if epsilon >= self.top:
+            return self.infinite
+        notch = self._best(epsilon)
+        tilt, found = 2.0 ** (notch / 32), self._transform(notch, epsilon)
+        losses = (np.arange(len(found.density)) + found.base) * self.step
+        excess = np.maximum(losses - epsilon, 0.0)
+        weights = -np.expm1(-excess) * np.exp(-tilt * excess)
+        size = float(weights @ found.density)
+        size += float(np.linalg.norm(weights)) * found.error
+        main = math.exp(min(found.cumulant - tilt * epsilon, 700.0)) * size
+        return min((self.infinite + main + found.above) * (1 + 1e-9), 1.0)
+
+
+Accountant = Callable[[Parts, Fraction], Fraction]
+
+
+def with_cap(parts: Parts, delta: Fraction) -> Fraction:
+    """Compose with the negative control."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loss_distribution, "Composition", Capped)
+        return grid_epsilon.__wrapped__(parts, delta)
+
+
+def shortfall(parts: Parts, delta: Fraction, accountant: Accountant) -> mpmath.mpf:
+    """Return how many times delta the true one is, at the epsilon that was found."""
+    return delta_below(parts, accountant(parts, delta)) / real(delta)
+
+
+@pytest.mark.parametrize(("size", "delta"), spread(STEPS, 4))
+def test_one_laplace_step_has_its_closed_form(size: str, delta: str) -> None:
+    """Never below b + 2 log(1 - delta), and close to it, however near b that is."""
+    true = laplace_epsilon(size, delta)
+    parts: Parts = ((Laplace(sensitivity=1, epsilon=size), 1),)
+    found = real(composed_epsilon(parts, Fraction(delta), "pld"))
+    assert true <= found <= true * (1 + mp.mpf("3e-5"))
+
+
+def test_a_capped_exponent_is_caught_on_one_step() -> None:
+    """The closed form notices the negative control, by many times delta."""
+    for size, delta, times in [("4.21", "1e-8", 40), ("20.3", "1.2e-12", 10**6)]:
+        parts: Parts = ((Laplace(sensitivity=1, epsilon=size), 1),)
+        found = with_cap(parts, Fraction(delta))
+        assert real(found) < laplace_epsilon(size, delta)
+        assert delta_below(parts, found) / real(delta) > times
+
+
+def composition_of(
+    size: str, step: float, kind: type[Composition], shift: int = 0
+) -> Composition:
+    """Return one Laplace step on a grid; the shift moves where its blocks end."""
+    curve = curves(Laplace(sensitivity=1, epsilon=size))[0]
+    high = math.ceil(float(size) / step) + 1
+    masses = curve_masses(curve, step, shift - high, high, 1)
+    return kind([masses], step)
+
+
+def between_points(size: str, step: float) -> Iterator[float]:
+    """Yield losses among the last points of a grid, and next to the largest loss."""
+    last = math.floor(float(size) / step)
+    for point in (last, last - 1, last - 2, last - 17, last - 500):
+        for part in (1e-9, 0.03, 0.5, 0.97, 1.0):
+            yield (point + part) * step
+    for part in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
+        yield float(size) - part * step
+
+
+@pytest.mark.parametrize("size", spread(["4.21", "0.31"], 1))
+def test_delta_between_the_last_points(size: str) -> None:
+    """The masses are never below the curve there, nor much above its chord."""
+    step = 2.0 ** math.floor(math.log2(float(size) * 1e-5))
+    found = composition_of(size, step, Composition)
+    capped = [composition_of(size, step, Capped, 7 * k) for k in range(5)]
+    below = 0
+    for epsilon in between_points(size, step):
+        true = max(-mp.expm1((mp.mpf(epsilon) - real(size)) / 2), mp.mpf(0))
+        delta = found.delta(epsilon)
+        # Mass that wraps around the transform adds a few per cent.
+        assert true <= delta <= 1.05 * float(true) + 0.51 * step + 1e-11
+        below += sum(each.delta(epsilon) < true for each in capped)
+    assert below > 2
+
+
+def test_a_tilt_of_any_size_loses_no_mass() -> None:
+    """Two losses so far apart that a tilt underflows for one and is huge for both."""
+    step = 2.0**-10
+    masses = np.zeros(2001)
+    masses[0], masses[-1] = 1 - 1e-12, 1e-12
+    for count in (1, 3):
+        found = Composition([Masses(masses, 0, 0.0, count)], step)
+        top = found.top
+        for epsilon in (top - 0.4 * step, top - 30 * step, top - 1.5, top - 1.94):
+            true = mp.mpf(1e-12) ** count * -mp.expm1(mp.mpf(epsilon) - mp.mpf(top))
+            assert true <= found.delta(epsilon) <= true * mp.mpf("1.25")
+
+
+MIXED: list[tuple[Parts, str]] = [
+    (((Laplace(sensitivity=1, epsilon="5.53"), 4),), "2.1e-8"),
+    (((Laplace(sensitivity=1, epsilon="9.56"), 3),), "2.3e-11"),
+    (
+        (
+            (Laplace(sensitivity=1, epsilon="1.58"), 3),
+            (Laplace(sensitivity=1, epsilon="0.25"), 1),
+        ),
+        "9.01e-11",
+    ),
+    (
+        (
+            (Laplace(sensitivity=1, epsilon="3.3"), 2),
+            (RandomizedResponse(epsilon="1.1"), 2),
+        ),
+        "1e-9",
+    ),
+    (
+        (
+            (Laplace(sensitivity=1, epsilon="3.3"), 1),
+            (ExponentialMechanism(epsilon="0.7"), 2),
+        ),
+        "3e-10",
+    ),
+    (
+        (
+            (Laplace(sensitivity=1, epsilon="3.3"), 2),
+            (Laplace(sensitivity=1, epsilon="0.2"), 1),
+            (PureDP(epsilon="0.5"), 1),
+        ),
+        "1e-12",
+    ),
+    (
+        (
+            (Laplace(sensitivity=1, epsilon="2.5"), 2),
+            (PureDP(epsilon="1.5"), 1),
+            (Gaussian(sensitivity=1, sigma=4000), 3),
+        ),
+        "1e-9",
+    ),
+]
+
+
+@pytest.mark.parametrize(("parts", "delta"), spread(MIXED, 4))
+def test_all_steps_may_lose_most_at_once(parts: Parts, delta: str) -> None:
+    """At the epsilon that is found, this event alone needs no more than delta."""
+    assert shortfall(parts, Fraction(delta), grid_epsilon) <= 1
+
+
+def test_a_capped_exponent_is_caught_on_mixed_steps() -> None:
+    """The event notices the negative control where Laplace steps repeat."""
+    assert all(
+        shortfall(p, Fraction(d), with_cap) > 20 for p, d in spread(MIXED[:3], 2)
+    )
+
+
+def random_plans(seed: int, number: int) -> Iterator[tuple[Parts, Fraction]]:
+    """Yield short plans and small deltas, the same ones always."""
+    chance = random.Random(seed)
+
+    def epsilon() -> str:
+        return f"{10 ** chance.uniform(-1.5, 1.2):.3g}"
+
+    for _ in range(number):
+        kinds: list[tuple[Cost, int]] = [
+            (Laplace(sensitivity=1, epsilon=epsilon()), chance.randint(1, 4))
+        ]
+        if chance.random() < 0.3:
+            kinds.append((Laplace(sensitivity=1, epsilon=epsilon()), 1))
+        if chance.random() < 0.4:
+            kinds.append((RandomizedResponse(epsilon=epsilon()), chance.randint(1, 3)))
+        if chance.random() < 0.1:
+            eta = f"{chance.uniform(0.1, 2):.3g}"
+            kinds.append((ExponentialMechanism(epsilon=eta), chance.randint(1, 2)))
+        if chance.random() < 0.2:
+            sigma = f"{10 ** chance.uniform(1, 4):.3g}"
+            kinds.append((Gaussian(sensitivity=1, sigma=sigma), chance.randint(1, 3)))
+        yield tuple(kinds), Fraction(f"{10 ** chance.uniform(-13, -6):.3g}")
+
+
+def search(
+    seed: int, number: int, accountant: Accountant, start: int = 0
+) -> list[mpmath.mpf]:
+    """Return how many times delta the true one is, of the random plans above one."""
+    plans = list(random_plans(seed, number))[start:]
+    found = [shortfall(*plan, accountant) for plan in plans]
+    return [times for times in found if times > 1]
+
+
+def test_no_random_plan_is_below_its_certificate() -> None:
+    """A few plans at every push: at least those that notice the negative control."""
+    assert search(1, 4 + scaled(4), grid_epsilon, start=4 if SCALE <= 1 else 0) == []
+
+
+def test_the_search_finds_a_capped_exponent() -> None:
+    """The same plans, composed by the negative control."""
+    assert len(search(1, 8, with_cap, start=4)) >= 3
+
+
+@pytest.mark.slow
+def test_no_random_plan_of_many_is_below_its_certificate() -> None:
+    """Many plans, when there is time."""
+    assert search(2, 150, grid_epsilon) == []
+
+
+def test_a_plan_at_its_claim_is_refused() -> None:
+    """The budget that a cap let in: epsilon just below what the step loses."""
+    steps = [Laplace(sensitivity=1, epsilon="4.21")]
+    low = laplace_epsilon("4.21", "1e-8")
+    with pytest.raises(InvalidCost, match="the plan needs epsilon"):
+        PlanFilter(epsilon="4.2099991", delta="1e-8", steps=steps)
+    rule = PlanFilter(epsilon="4.21", delta="1e-8", steps=steps)
+    assert real(rule.epsilons[0]) >= low
+
+
+def test_an_early_stop_settles_no_less_than_it_loses() -> None:
+    """The epsilon of one of two steps, at its own share of delta."""
+    step = Laplace(sensitivity=1, epsilon="2.34")
+    cost = EarlyStopping(step, stops=(1, 2), accountant="pld", delta="1e-10")
+    assert real(cost.epsilons()[0]) >= laplace_epsilon("2.34", "5e-11")
+
+
+def test_deltas_at_the_top_are_met_from_above() -> None:
+    """The other way round: delta at an epsilon just below the sum."""
+    for size, count in (("1", 1), ("4.21", 2), ("0.3", 4)):
+        parts: Parts = ((Laplace(sensitivity=1, epsilon=size), count),)
+        for part in ("1e-7", "1e-9", "1e-12"):
+            epsilon = count * Fraction(size) * (1 - Fraction(part))
+            assert real(grid_delta(parts, epsilon)) >= delta_below(parts, epsilon)

@@ -1,0 +1,355 @@
+"""The Rogers filter and odometer against the paper and 60-digit arithmetic."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import mpmath
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.costs.noise import Gaussian, Laplace
+from dpflow.accounting.costs.notions import ApproxDP, ProbabilisticDP, PureDP
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import UNITS, from_units
+from tests.sizes import scaled
+
+MP = mpmath.mp.clone()
+MP.dps = 60
+
+
+def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
+    """Draw a decimal with four digits between two powers of ten."""
+    return st.builds(
+        lambda digits, exponent: Fraction(digits, 1000) * Fraction(10) ** exponent,
+        st.integers(1000, 9999),
+        st.integers(low, high - 1),
+    )
+
+
+EPSILONS = powers(-9, 3)
+DELTAS = st.one_of(
+    powers(-30, -1), st.integers(100, 367).map(lambda n: Fraction(n, 1000))
+)
+
+
+def real(value: Fraction | int | str) -> mpmath.mpf:
+    """Return a number at 60 digits."""
+    fraction = Fraction(value)
+    return MP.mpf(fraction.numerator) / fraction.denominator
+
+
+def root(variance, beta, log) -> mpmath.mpf:
+    """Return sqrt(2 (V + b)(1 + log(V/b + 1)/2) log)."""
+    return MP.sqrt(2 * (variance + beta) * (1 + MP.log1p(variance / beta) / 2) * log)
+
+
+def true_k(variance, drift, epsilon, delta) -> mpmath.mpf:
+    """Return K of Thm 5.1, with log(2/delta) inside the root."""
+    beta = real(epsilon) ** 2 / (real("28.04") * MP.log(1 / real(delta)))
+    return real(drift) + root(real(variance), beta, MP.log(2 / real(delta)))
+
+
+def true_drift(epsilon) -> mpmath.mpf:
+    """Return epsilon (exp(epsilon) - 1) / 2."""
+    return real(epsilon) * MP.expm1(real(epsilon)) / 2
+
+
+def true_people(variance, n, delta, *, repaired: bool) -> mpmath.mpf:
+    """Return the boundary of Thm 6.5, as printed or with the repaired union count."""
+    points = MP.log(n, 2) * 2
+    log = MP.log(2 * (MP.ceil(points) if repaired else points) / real(delta))
+    spread = real(variance)
+    if Fraction(1, n**2) <= variance <= 1:
+        return 2 * MP.sqrt(spread * (1 + MP.log(MP.sqrt(3))) * log)
+    return root(spread, real(Fraction(1, n**2)), log)
+
+
+def tally_of(rule, *steps: tuple[int, str]) -> Tally:
+    """Return the tally of several runs of equal pure steps."""
+    total = rule.zero()
+    for count, epsilon in steps:
+        price = rule.price(PureDP(epsilon=epsilon)).amounts
+        total = total + Tally(tuple(count * amount for amount in price))
+    return total
+
+
+K_VECTORS = [
+    (1, "1e-6", [(10, "0.1")], "2.9606964135048663639890593326"),
+    (5, "1e-6", [(10, "0.1")], "2.69995474198458835037472324775"),
+    (2, "1e-5", [(20, "0.05"), (5, "0.2")], "4.15917004561776973145879339162"),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "steps", "stated"), K_VECTORS)
+def test_the_bound_of_the_filter_is_the_stated_one(epsilon, delta, steps, stated):
+    """K of Thm 5.1 matches from above, and refuses since it exceeds the budget."""
+    rule = make_filter("rogers", epsilon=epsilon, delta=delta)
+    tally = tally_of(rule, *steps)
+    bound = from_units(tally.amounts[1] + rule._width(tally.amounts[0]))
+    assert Fraction(stated) <= bound <= Fraction(stated) * (1 + Fraction(1, 10**11))
+    assert rule.admits(tally) is (bound <= epsilon)
+
+
+@pytest.mark.parametrize(("epsilon", "count"), [(1, 1), (5, 34)])
+def test_the_number_of_admitted_steps_is_the_stated_one(epsilon, count):
+    """Steps of 0.1 that fit at delta = 1e-6: docs/admitted.md, known numbers."""
+    rule = make_filter("rogers", epsilon=epsilon, delta="1e-6")
+    assert rule.admits(tally_of(rule, (count, "0.1")))
+    assert not rule.admits(tally_of(rule, (count + 1, "0.1")))
+
+
+def test_the_constant_of_the_filter_is_eight_times_a_root():
+    """28.04 is 8 y with 2 + log(1 + y) = y, rounded down."""
+    y = MP.findroot(lambda y: 2 + MP.log(1 + y) - y, 3.5)
+    assert abs(8 * y - real("28.0419319663430669359889954571")) < real("1e-25")
+
+
+@settings(max_examples=scaled(120), deadline=None)
+@given(
+    epsilon=EPSILONS,
+    delta=DELTAS,
+    share=st.integers(1, 3 * 10**6),
+    drift=st.integers(0, 10**6),
+)
+@example(epsilon=Fraction(1), delta=Fraction("1e-6"), share=1, drift=0)
+def test_no_decision_is_on_the_unsafe_side(epsilon, delta, share, drift):
+    """Admitted only if K <= epsilon; refused only if K is within 1e-9 of it."""
+    rule = make_filter("rogers", epsilon=epsilon, delta=delta)
+    scale = epsilon**2 / Fraction(-math.log(delta))
+    variance = int(scale * Fraction(share, 10**6) * UNITS)
+    mean = int(epsilon * Fraction(drift, 10**6) * UNITS)
+    truth = true_k(from_units(variance), from_units(mean), epsilon, delta)
+    if rule.admits(Tally((variance, mean, 0))):
+        assert truth <= real(epsilon)
+    else:
+        assert truth > real(epsilon) * (1 - real("1e-9"))
+
+
+@settings(max_examples=scaled(40), deadline=None)
+@given(epsilon=EPSILONS, delta=DELTAS)
+def test_the_last_admitted_variance_is_within_a_billionth(epsilon, delta):
+    """At the decision's own edge, K is at most epsilon and within 1e-9 of it."""
+    rule = make_filter("rogers", epsilon=epsilon, delta=delta)
+    low, high = 0, int(epsilon**2 * UNITS) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if rule.admits(Tally((middle, 0, 0))):
+            low = middle
+        else:
+            high = middle
+    assert true_k(from_units(low), 0, epsilon, delta) <= real(epsilon)
+    assert true_k(from_units(high), 0, epsilon, delta) > real(epsilon) * (
+        1 - real("1e-9")
+    )
+
+
+@settings(max_examples=scaled(60), deadline=None)
+@given(epsilon=powers(-9, 4))
+def test_prices_lie_just_above_the_truth(epsilon):
+    """Squares are exact up to a unit, drifts within 1e-9 until they are capped."""
+    rule = make_filter("rogers", epsilon=1, delta="1e-6")
+    square, drift, delta = rule.price(Laplace(sensitivity=1, epsilon=epsilon)).amounts
+    assert 0 <= square - epsilon**2 * UNITS < 1
+    assert delta == 0
+    found, truth = real(from_units(drift)), true_drift(epsilon)
+    if truth < 10**40:
+        assert truth <= found <= truth * (1 + real("1e-9")) + real(Fraction(1, UNITS))
+    else:
+        # Far above epsilon, which bounds the mean loss anyway.
+        assert found == 10**40
+
+
+def test_half_of_delta_is_for_the_deltas_of_steps():
+    """The sum of the deltas may reach delta/2 in the filter and in the odometer."""
+    rule = make_filter("rogers", epsilon=5, delta="1e-5")
+    price = rule.price(ApproxDP(epsilon="0.01", delta="1e-6")).amounts
+    assert rule.admits(Tally(tuple(5 * amount for amount in price)))
+    assert not rule.admits(Tally(tuple(6 * amount for amount in price)))
+    odometer = make_odometer("rogers", delta="1e-5", beta="0.1")
+    own = odometer.price(ProbabilisticDP(epsilon="0.01", delta="1e-6")).amounts
+    assert odometer.read(Tally(tuple(5 * amount for amount in own))) < 10
+    assert odometer.read(Tally(tuple(6 * amount for amount in own))) == math.inf
+
+
+def test_the_used_share_runs_from_zero_to_one():
+    """Nothing used is 0; the share passes 1 exactly where admission ends."""
+    rule = make_filter("rogers", epsilon=5, delta="1e-6")
+    assert rule.used_fraction(rule.zero()) == 0
+    shares = [rule.used_fraction(tally_of(rule, (n, "0.1"))) for n in range(1, 40)]
+    assert shares == sorted(shares)
+    assert [n for n, share in enumerate(shares, start=1) if share <= 1][-1] == 34
+    spent = Tally((0, 0, 5 * 10**29))
+    assert rule.used_fraction(spent) == 1.0
+
+
+ODOMETER_VECTORS = [
+    ({"beta": 1}, 100, "9.36598475709136562616878153701"),
+    ({"people": 1024}, 50, None),
+    ({"people": 2}, 400, None),
+]
+
+
+@pytest.mark.parametrize(("options", "steps", "stated"), ODOMETER_VECTORS)
+def test_readings_are_the_stated_ones(options, steps, stated):
+    """Lemma 6.4 matches the vector; Thm 6.5 the print, where n is a power of two."""
+    odometer = make_odometer("rogers", delta="1e-6", **options)
+    tally = tally_of(odometer, (steps, "0.1"))
+    if stated is None:
+        variance = Fraction(steps, 100)
+        printed = true_people(variance, options["people"], "1e-6", repaired=False)
+        truth = steps * true_drift("0.1") + printed
+    else:
+        truth = real(stated)
+    assert truth <= odometer.read(tally) <= truth * (1 + real("1e-11"))
+
+
+PEOPLE_VECTORS = [
+    (10_000, 50, "7.68721937584907402120637871481"),
+    (1000, 1, "1.04668734994197994681915712693"),
+    (10_000, 400, "41.4946118932299712838439879045"),
+]
+
+
+@pytest.mark.parametrize(("people", "steps", "stated"), PEOPLE_VECTORS)
+def test_the_repair_reads_a_little_more_than_the_print(people, steps, stated):
+    """Counting every point of the union costs less than 0.1 percent."""
+    odometer = make_odometer("rogers", delta="1e-6", people=people)
+    reading = odometer.read(tally_of(odometer, (steps, "0.1")))
+    drift, variance = steps * true_drift("0.1"), Fraction(steps, 100)
+    printed = drift + true_people(variance, people, "1e-6", repaired=False)
+    repaired = drift + true_people(variance, people, "1e-6", repaired=True)
+    assert abs(printed - real(stated)) < real("1e-25")
+    assert real(stated) < repaired <= reading <= repaired * (1 + real("1e-11"))
+    assert reading < float(stated) * 1.001
+
+
+def test_the_repaired_union_counts_every_beta():
+    """The betas 2**j / n**2 below 1 are as many as the logarithm pays for."""
+    for people in (2, 3, 4, 5, 999, 1000, 1024, 10**9, 10**15):
+        betas = (people**2 - 1).bit_length()
+        assert 2 ** (betas - 1) < people**2 <= 2**betas
+        odometer = make_odometer("rogers", delta="1e-6", people=people)
+        truth = MP.log(2 * betas / real("1e-6"))
+        assert truth <= odometer._log <= truth * (1 + real("1e-15"))
+
+
+@settings(max_examples=scaled(80), deadline=None)
+@given(
+    delta=DELTAS,
+    variance=st.one_of(powers(-18, 6), st.just(Fraction(1)), st.just(Fraction(0))),
+    beta=powers(-18, 6),
+    people=st.one_of(st.none(), st.integers(2, 10**9)),
+)
+def test_readings_lie_just_above_the_truth(delta, variance, beta, people):
+    """Never below 60-digit arithmetic, within 1e-9 of it, at every corner."""
+    tally = Tally((int(variance * UNITS), 0, 0, 0))
+    if people is None:
+        odometer = make_odometer("rogers", delta=delta, beta=beta)
+        truth = root(real(variance), real(beta), MP.log(2 / real(delta)))
+    else:
+        odometer = make_odometer("rogers", delta=delta, people=people)
+        truth = true_people(variance, people, delta, repaired=True)
+    assert truth <= real(Fraction(odometer.read(tally))) <= truth * (1 + real("1e-9"))
+
+
+def test_the_range_of_theorem_6_5_is_decided_exactly():
+    """A hundred steps of 0.1 have V = 1 to the last digit; one unit more is outside."""
+    odometer = make_odometer("rogers", delta="1e-6", people=1000)
+    inside = tally_of(odometer, (100, "0.1"))
+    assert inside.amounts[0] == UNITS
+    outside = inside + Tally((1, 0, 0, 0))
+    assert odometer.read(inside) < 12
+    assert odometer.read(outside) > 17
+
+
+@settings(max_examples=scaled(24), deadline=None)
+@given(epsilon=powers(-3, 2), delta=DELTAS)
+def test_the_tuned_beta_is_close_to_the_best(epsilon, delta):
+    """At the V where the tuned odometer reads epsilon, no other beta reads less."""
+    odometer = make_odometer("rogers", delta=delta, halt_at_epsilon=epsilon)
+    variance = float(odometer.beta) * 3.505241495795883
+    tally = Tally(
+        (int(Fraction(variance) * UNITS), int(Fraction(variance / 2) * UNITS), 0, 0)
+    )
+    reading = odometer.read(tally)
+    assert abs(reading / float(epsilon) - 1) < 1e-4
+    for factor in ("0.5", "0.9", "1.1", "2"):
+        other = make_odometer(
+            "rogers", delta=delta, beta=odometer.beta * Fraction(factor)
+        )
+        assert other.read(tally) >= reading * (1 - 1e-9)
+
+
+WRONG = [
+    ({}, "needs beta=, or halt_at_epsilon="),
+    ({"beta": 1, "people": 10}, "takes beta= or people=, not both"),
+    ({"people": 1}, "people must lie in"),
+    ({"people": "10.5"}, "people must be a whole number"),
+    ({"people": True}, "people must be a finite number"),
+    ({"beta": 0}, "beta must lie in"),
+    ({"beta": 1, "delta": "0.3679"}, "below 1/e"),
+    ({"beta": 1, "rho": 1}, "does not take these options"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG)
+def test_wrong_options_are_refused(options, words):
+    """Each wrong option is named with its limit."""
+    with pytest.raises(InvalidCost, match=words):
+        make_odometer("rogers", **{"delta": "1e-6", **options})
+    with pytest.raises(InvalidCost, match="below 1/e"):
+        make_filter("rogers", epsilon=1, delta="0.36787944117144233")
+
+
+def test_steps_without_a_price_are_refused():
+    """A Gaussian has no epsilon; an (epsilon, delta)-DP step no bound on its loss."""
+    rule = make_filter("rogers", epsilon=1, delta="1e-6")
+    odometer = make_odometer("rogers", delta="1e-6", beta=1)
+    gaussian = Gaussian(sensitivity=1, sigma=20)
+    approx = ApproxDP(epsilon="0.1", delta="1e-8")
+    for made, cost in ((rule, gaussian), (odometer, gaussian), (odometer, approx)):
+        with pytest.raises(UnsupportedCost):
+            made.price(cost)
+    assert odometer.read(odometer.charge(gaussian)) == math.inf
+
+
+@settings(max_examples=scaled(24), deadline=None)
+@given(epsilon=EPSILONS, delta=DELTAS, beta=powers(-9, 3), people=st.integers(2, 10**9))
+def test_parameters_rebuild_the_rule(epsilon, delta, beta, people):
+    """What is pinned makes an equal rule that reads the same."""
+    rule = make_filter("rogers", epsilon=epsilon, delta=delta)
+    assert make_filter(**rule.parameters()) == rule
+    for options in ({"beta": beta}, {"people": people}, {"halt_at_epsilon": epsilon}):
+        odometer = make_odometer("rogers", delta=delta, **options)
+        again = make_odometer(**odometer.parameters())
+        assert again == odometer
+        tally = tally_of(odometer, (3, "0.1"))
+        assert again.read(tally) == odometer.read(tally)
+
+
+@settings(max_examples=scaled(32), deadline=None)
+@given(steps=st.lists(powers(-9, 1), min_size=2, max_size=6), data=st.data())
+def test_order_is_irrelevant_and_charges_only_add(steps, data):
+    """The tally is a sum; neither readings nor shares fall when a step is added."""
+    shuffled = data.draw(st.permutations(steps))
+    rule = make_filter("rogers", epsilon=2, delta="1e-6")
+    for options in ({"beta": "0.01"}, {"people": 100}):
+        odometer = make_odometer("rogers", delta="1e-6", **options)
+        ends = []
+        for order in (steps, shuffled):
+            tally, used = odometer.zero(), rule.zero()
+            for epsilon in order:
+                cost = PureDP(epsilon=epsilon)
+                now, later = tally, tally + odometer.price(cost)
+                before, after = used, used + rule.price(cost)
+                assert odometer.read(later) >= odometer.read(now)
+                assert rule.used_fraction(after) >= rule.used_fraction(before)
+                assert rule.admits(before) or not rule.admits(after)
+                tally, used = later, after
+            ends.append((tally, used))
+        assert ends[0] == ends[1]

@@ -1,0 +1,286 @@
+"""The basic filter: epsilons add up, deltas add up, and equality still fits."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
+from dpflow.accounting import FILTERS, Filter, make_filter
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.rules.basic import BasicFilter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import UNITS
+
+RULE = make_filter("basic", epsilon=1, delta="1e-6")
+
+millionths = st.integers(1, 10**6).map(lambda n: Fraction(n, 10**6))
+tiny_deltas = st.integers(0, 10**6).map(lambda n: Fraction(n, 10**12))
+costs = st.one_of(
+    st.builds(lambda e: PureDP(epsilon=e), millionths),
+    st.builds(lambda e, d: ApproxDP(epsilon=e, delta=d), millionths, tiny_deltas),
+    st.builds(lambda e: Laplace(sensitivity=1, epsilon=e), millionths),
+)
+steps = st.lists(costs, min_size=1, max_size=12)
+
+
+def total(rule: Filter, costs: list[Cost]) -> Tally:
+    """Return the tally after charging every cost."""
+    return sum((rule.price(cost) for cost in costs), rule.zero())
+
+
+def admitted(rule: Filter, cost: Cost) -> int:
+    """Count identical steps until the rule refuses one, or give up."""
+    tally, count = rule.zero(), 0
+    while count < 1000 and rule.admits(tally + rule.price(cost)):
+        tally, count = tally + rule.price(cost), count + 1
+    return count
+
+
+@pytest.mark.parametrize("epsilon", [0.1, "0.1", Fraction(1, 10)])
+@pytest.mark.parametrize(("budget", "count"), [(1, 10), ("0.3", 3), (5, 50)])
+def test_tenths_fill_a_budget_exactly(epsilon, budget, count):
+    """Ten charges of 0.1 fit 1.0, three fit 0.3, and the next is refused."""
+    assert admitted(make_filter("basic", epsilon=budget), PureDP(epsilon=epsilon)) == (
+        count
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", [PureDP, lambda epsilon: ApproxDP(epsilon=epsilon, delta=0)]
+)
+@pytest.mark.parametrize("epsilon", ["1e-12", "0.7", "10000"])
+def test_a_budget_admits_itself_once(kind, epsilon):
+    """A step that costs the whole budget fits an untouched budget, and only that."""
+    assert admitted(make_filter("basic", epsilon=epsilon), kind(epsilon=epsilon)) == 1
+
+
+def test_deltas_are_a_budget_of_their_own():
+    """Delta runs out although epsilon is left, and the other way round."""
+    assert admitted(RULE, ApproxDP(epsilon="1e-9", delta="1e-7")) == 10
+    assert admitted(RULE, ApproxDP(epsilon="0.5", delta="1e-9")) == 2
+    without = make_filter("basic", epsilon=1)
+    assert not without.admits(without.price(ApproxDP(epsilon="1e-9", delta="1e-35")))
+
+
+def test_equality_admits_in_whole_units():
+    """Ten tenths fill one exactly; thirds are no multiples of the unit and round up."""
+    rule = make_filter("basic", epsilon=1)
+    tenth, third = rule.price(PureDP(epsilon="0.1")), rule.price(PureDP(epsilon="1/3"))
+    assert rule.admits(Tally(tuple(10 * amount for amount in tenth.amounts)))
+    assert (3 * third.amounts[0] - UNITS, tenth.amounts[0]) == (2, UNITS // 10)
+    assert not rule.admits(Tally(tuple(3 * amount for amount in third.amounts)))
+
+
+def test_the_smallest_excess_is_refused():
+    """One unit above a full budget is refused, in either component."""
+    full = Tally((UNITS, UNITS // 10**6))
+    assert RULE.admits(full)
+    assert not RULE.admits(full + Tally((1, 0)))
+    assert not RULE.admits(full + Tally((0, 1)))
+
+
+def test_a_step_too_small_for_floats_still_counts():
+    """A trillionth on a full budget of ten thousand is refused."""
+    rule = make_filter("basic", epsilon=10_000)
+    full = rule.price(PureDP(epsilon=10_000))
+    assert rule.admits(full)
+    assert not rule.admits(full + rule.price(PureDP(epsilon="1e-12")))
+
+
+def test_budgets_round_down_and_prices_round_up():
+    """A third is entered from below as a budget and from above as a cost."""
+    third = Fraction(1, 3)
+    rule = make_filter("basic", epsilon=third, delta=third)
+    assert rule.limit == Tally((UNITS // 3, UNITS // 3))
+    price = rule.price(ApproxDP(epsilon=third, delta=third))
+    assert price == Tally((UNITS // 3 + 1, UNITS // 3 + 1))
+
+
+@pytest.mark.parametrize("cost", [Gaussian(sensitivity=1, sigma=20), ZCDP(rho=1)])
+def test_a_step_without_an_epsilon_is_refused(cost):
+    """Gaussian and concentrated steps have no epsilon of their own to add up."""
+    with pytest.raises(UnsupportedCost, match=type(cost).__name__):
+        RULE.price(cost)
+
+
+def test_laplace_costs_its_epsilon():
+    """Sensitivity over scale is what a Laplace step adds."""
+    assert RULE.price(Laplace(sensitivity=3, scale=30)) == Tally((UNITS // 10, 0))
+
+
+# -- laws --------------------------------------------------------------------------
+
+
+@given(steps, st.randoms(use_true_random=False))
+def test_the_order_of_charges_is_irrelevant(costs, random):
+    """Any order of the same steps leaves the same tally, so the same decisions."""
+    turned = random.sample(costs, len(costs))
+    assert total(RULE, costs) == total(RULE, turned)
+
+
+@given(steps, costs)
+def test_admission_is_monotone(costs, extra):
+    """What is refused stays refused after one more charge."""
+    tally = total(RULE, costs)
+    more = tally + RULE.price(extra)
+    assert RULE.admits(tally) or not RULE.admits(more)
+    assert RULE.used_fraction(tally) <= RULE.used_fraction(more)
+
+
+@given(steps, costs, costs)
+def test_reserve_then_settle_equals_charge(costs, worst, realised):
+    """Holding the worst case and posting another leaves what posting alone leaves."""
+    before = total(RULE, costs)
+    held = before + RULE.price(worst)
+    settled = held - RULE.price(worst) + RULE.price(realised)
+    assert settled == before + RULE.price(realised)
+    assert held - RULE.price(worst) == before
+
+
+@given(steps, millionths, millionths, tiny_deltas, tiny_deltas)
+def test_a_tighter_budget_never_admits_more(costs, one, two, first, second):
+    """What a small budget admits, a larger one admits as well."""
+    (low, high), (rare, often) = sorted((one, two)), sorted((first, second))
+    tight = make_filter("basic", epsilon=low, delta=rare)
+    loose = make_filter("basic", epsilon=high, delta=often)
+    tally = total(tight, costs)
+    assert tally == total(loose, costs)
+    assert loose.admits(tally) or not tight.admits(tally)
+
+
+@given(steps)
+def test_admission_agrees_with_exact_sums(costs):
+    """The decision is that of fractions added without any rounding."""
+    epsilon = sum(
+        (
+            cost.sensitivity / cost.scale if isinstance(cost, Laplace) else cost.epsilon
+            for cost in costs
+        ),
+        Fraction(0),
+    )
+    delta = sum((getattr(cost, "delta", Fraction(0)) for cost in costs), Fraction(0))
+    fits = epsilon <= 1 and delta <= Fraction(1, 10**6)
+    assert fits == RULE.admits(total(RULE, costs))
+
+
+@given(steps)
+def test_used_fraction_tells_what_admits_tells(costs):
+    """A share of at most one means admitted, and the share is rounded up."""
+    tally = total(RULE, costs)
+    share = RULE.used_fraction(tally)
+    assert (share <= 1) == RULE.admits(tally)
+    epsilon, delta = tally.amounts
+    exactly = max(Fraction(epsilon, UNITS), Fraction(delta, UNITS // 10**6))
+    assert Fraction(math.nextafter(share, 0)) < exactly <= Fraction(share)
+
+
+def test_used_fraction_of_a_budget_of_nothing():
+    """Nothing of nothing is nothing, and something of nothing is too much."""
+    rule = make_filter("basic", epsilon=1)
+    assert rule.used_fraction(rule.zero()) == 0
+    assert rule.used_fraction(Tally((0, 1))) == math.inf
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_a_tally_of_another_theorem_is_no_decision(length):
+    """A tally of the wrong length raises and is never admitted."""
+    with pytest.raises(ValueError, match="different theorems"):
+        RULE.admits(Tally((0,) * length))
+
+
+# -- parameters --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"epsilon": 1, "delta": "1e-6"},
+        {"epsilon": 0.1},
+        {"epsilon": "1e-12", "delta": "1e-35"},
+        {"epsilon": Fraction(1, 3), "delta": Fraction(1, 7)},
+        {"epsilon": 10_000, "delta": "0.999999"},
+    ],
+    ids=repr,
+)
+def test_parameters_make_an_equal_rule_again(numbers):
+    """What a ledger pins rebuilds the rule through JSON, limits included."""
+    rule = make_filter("basic", **numbers)
+    again = make_filter(**json.loads(json.dumps(rule.parameters())))
+    assert again == rule
+    assert hash(again) == hash(rule)
+    assert again.limit == rule.limit
+    assert (again.epsilon, again.delta) == (rule.epsilon, rule.delta)
+
+
+def test_rules_of_different_numbers_differ():
+    """No other epsilon, delta or theorem is the same rule."""
+    others = [
+        make_filter("basic", epsilon=1),
+        make_filter("basic", epsilon=2, delta="1e-6"),
+        make_filter("gaussian", epsilon=1, delta="1e-6"),
+    ]
+    assert RULE not in others
+    assert make_filter("basic", epsilon=1.0, delta=1e-6) == RULE
+
+
+def test_a_rule_names_its_tally_in_its_own_currency():
+    """Journals show epsilon and delta as exact decimals."""
+    tally = RULE.price(ApproxDP(epsilon="0.1", delta="2e-7"))
+    assert {k: Fraction(v) for k, v in RULE.named(tally).items()} == {
+        "epsilon": Fraction(1, 10),
+        "delta": Fraction(2, 10**7),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("epsilon", {"epsilon": 0}),
+        ("epsilon", {"epsilon": -1}),
+        ("epsilon", {"epsilon": float("nan")}),
+        ("epsilon", {"epsilon": float("inf")}),
+        ("epsilon", {"epsilon": True}),
+        ("epsilon", {"epsilon": None}),
+        ("epsilon", {"epsilon": "one"}),
+        ("epsilon", {"epsilon": 10_001}),
+        ("delta", {"epsilon": 1, "delta": 1}),
+        ("delta", {"epsilon": 1, "delta": -1e-9}),
+        ("delta", {"epsilon": 1, "delta": float("nan")}),
+        ("delta", {"epsilon": 1, "delta": False}),
+        ("delta", {"epsilon": 1, "delta": None}),
+    ],
+    ids=repr,
+)
+def test_a_bad_number_is_refused_by_name(name, options):
+    """A budget that is no number or out of range names the option."""
+    with pytest.raises(InvalidCost, match=name) as caught:
+        make_filter("basic", **options)
+    assert caught.value.name == name
+
+
+@pytest.mark.parametrize("option", ["order", "epsilom", "kind", "known", "self"])
+def test_an_unknown_option_is_refused(option):
+    """A misspelt option is InvalidCost with its name, whatever it is called."""
+    with pytest.raises(InvalidCost, match=option):
+        make_filter("basic", epsilon=1, **{option: 1})
+
+
+@pytest.mark.parametrize("theorem", ["", "Basic", "linear", "x", None, 1, ["basic"]])
+def test_an_unknown_filter_is_refused_with_the_known_ones(theorem):
+    """A filter that does not exist, or is an odometer, lists those that do."""
+    with pytest.raises(InvalidCost, match=", ".join(sorted(FILTERS))) as caught:
+        make_filter(theorem, epsilon=1)
+    assert caught.value.value == theorem
+
+
+def test_numbers_without_a_name_are_refused():
+    """Nobody can mix up epsilon and delta by position."""
+    with pytest.raises(TypeError, match="positional"):
+        BasicFilter(1, 0)

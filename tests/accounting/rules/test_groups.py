@@ -1,0 +1,165 @@
+"""What a step costs a group of privacy units that change together."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import mpmath
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpflow.accounting import make_filter
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.noise import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    PoissonSampledGaussian,
+    RandomizedResponse,
+)
+from dpflow.accounting.costs.notions import (
+    ZCDP,
+    ApproxDP,
+    ApproxZCDP,
+    GaussianDP,
+    PureDP,
+    RenyiDP,
+)
+from dpflow.accounting.curves.prices import approx_zcdp
+from dpflow.accounting.rules.groups import group_cost
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+
+SIZES = st.integers(min_value=2, max_value=12)
+
+
+@pytest.mark.parametrize(
+    ("cost", "grouped"),
+    [
+        (Gaussian(sensitivity=1, sigma=20), Gaussian(sensitivity=3, sigma=20)),
+        (Laplace(sensitivity=2, scale=9), Laplace(sensitivity=6, scale=9)),
+        (
+            DiscreteLaplace(sensitivity=1, scale=9),
+            DiscreteLaplace(sensitivity=3, scale=9),
+        ),
+        (
+            DiscreteGaussian(sensitivity=1, sigma=9),
+            DiscreteGaussian(sensitivity=3, sigma=9),
+        ),
+        (PureDP(epsilon="0.1"), PureDP(epsilon="0.3")),
+        (ExponentialMechanism(epsilon="0.1"), ExponentialMechanism(epsilon="0.3")),
+        (ZCDP(rho="0.1"), ZCDP(rho="0.9")),
+        (ApproxZCDP(rho="0.1", delta=0), ZCDP(rho="0.9")),
+        (GaussianDP(mu="0.1"), GaussianDP(mu="0.3")),
+        (ApproxDP(epsilon="0.1", delta=0), PureDP(epsilon="0.3")),
+        (RandomizedResponse(epsilon="0.5"), PureDP(epsilon="1.5")),
+        (Repeated(PureDP(epsilon="0.1"), 5), Repeated(PureDP(epsilon="0.3"), 5)),
+        (
+            Composed(ZCDP(rho=1), PureDP(epsilon=1)),
+            Composed(ZCDP(rho=9), PureDP(epsilon=3)),
+        ),
+    ],
+)
+def test_three_units_at_once(cost: Cost, grouped: Cost) -> None:
+    """Losses add up along the row of neighbours; rho grows with the square."""
+    assert group_cost(cost, 3) == grouped
+    assert group_cost(cost, 1) is cost
+
+
+@given(
+    size=SIZES,
+    epsilon=st.fractions(min_value="1e-6", max_value=2),
+    exponent=st.integers(min_value=-35, max_value=-14),
+)
+def test_delta_is_the_iterated_definition_rounded_up(
+    size: int, epsilon: Fraction, exponent: int
+) -> None:
+    """Compared with the sum of the geometric series in 50 digits."""
+    delta = Fraction(10) ** exponent
+    grouped = group_cost(ApproxDP(epsilon=epsilon, delta=delta), size)
+    assert isinstance(grouped, ApproxDP)
+    assert grouped.epsilon == size * epsilon
+    with mpmath.workdps(50):
+        one = mpmath.mpf(epsilon.numerator) / epsilon.denominator
+        series = mpmath.fsum(mpmath.exp(k * one) for k in range(size))
+        truth = series / mpmath.mpf(10) ** -exponent
+        found = mpmath.mpf(grouped.delta.numerator) / grouped.delta.denominator
+        assert truth < found < truth * (1 + mpmath.mpf(10) ** -25)
+
+
+def reached_delta(cost: ApproxDP, size: int) -> float:
+    """Return delta at size * epsilon of a row of neighbours that is tight throughout.
+
+    Every step multiplies the probability of one output by e^epsilon and adds delta.
+    """
+    growth = mpmath.exp(float(cost.epsilon))
+    leak = mpmath.mpf(0)
+    for _ in range(size):
+        leak = leak * growth + float(cost.delta)
+    return float(leak)
+
+
+def test_a_delta_that_only_adds_up_is_caught() -> None:
+    """A tight chain reaches more than size times delta, and never more than ours."""
+    cost = ApproxDP(epsilon=1, delta="1e-6")
+    reached = reached_delta(cost, 4)
+    grouped = group_cost(cost, 4)
+    assert isinstance(grouped, ApproxDP)
+    assert 4 * float(cost.delta) < reached <= float(grouped.delta)
+
+
+@given(size=SIZES, sigma=st.fractions(min_value="0.5", max_value=100))
+def test_rho_of_a_group_is_the_gaussians_own(size: int, sigma: Fraction) -> None:
+    """Shifted by `size` sensitivities, a Gaussian has size squared times the rho.
+
+    A rule that only multiplies by the size would stay below it.
+    """
+    one = Gaussian(sensitivity=1, sigma=sigma)
+    rho, _ = approx_zcdp(one)
+    truth, _ = approx_zcdp(Gaussian(sensitivity=size, sigma=sigma))
+    grouped = group_cost(ZCDP(rho=rho), size)
+    assert isinstance(grouped, ZCDP)
+    assert size * rho < truth <= grouped.rho
+
+
+@given(size=SIZES)
+def test_a_group_never_costs_less(size: int) -> None:
+    """Under every theorem that prices both."""
+    costs = [
+        Gaussian(sensitivity=1, sigma=20),
+        Laplace(sensitivity=1, scale=20),
+        PureDP(epsilon="0.1"),
+        ExponentialMechanism(epsilon="0.1"),
+        ZCDP(rho="0.01"),
+    ]
+    for theorem in ("concentrated", "renyi"):
+        rule = make_filter(theorem, epsilon=100, delta="1e-6")
+        for cost in costs:
+            assert rule.price(cost).fits_within(rule.price(group_cost(cost, size)))
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [
+        PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1),
+        RenyiDP(order=2, epsilon="0.1"),
+        ApproxZCDP(rho="0.1", delta="1e-9"),
+        ApproxDP(epsilon=20, delta="0.1"),
+        Composed(PureDP(epsilon=1), RenyiDP(order=2, epsilon="0.1")),
+    ],
+    ids=lambda cost: cost.mechanism,
+)
+def test_what_is_unknown_is_refused(cost: Cost) -> None:
+    """Nothing is guessed, and a delta above one is no guarantee."""
+    with pytest.raises(UnsupportedCost, match="group"):
+        group_cost(cost, 2)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, True, "2", None])
+def test_a_group_has_a_size(size: object) -> None:
+    """Zero units would cost nothing."""
+    with pytest.raises(InvalidCost, match="whole number"):
+        group_cost(PureDP(epsilon=1), size)

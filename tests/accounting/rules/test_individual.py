@@ -1,0 +1,288 @@
+"""The public side of individual accounting, against 60-digit arithmetic."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import mpmath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.costs.base import cost_from_description
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
+from dpflow.accounting.rules.individual import IndividualBound, windows_divergence
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import UNITS
+from tests.sizes import scaled
+
+MP = mpmath.mp.clone()
+MP.dps = 60
+
+decades = st.floats(-9, 3).map(lambda x: Fraction(f"{10**x:.6g}"))
+deltas = st.floats(-30, -0.302).map(lambda x: Fraction(f"{10**x:.6g}"))
+orders = (
+    st.floats(-4, 6)
+    .map(lambda x: Fraction(f"{1 + 10**x:.9g}"))
+    .filter(lambda a: Fraction("1.0001") <= a <= 10**6)
+)
+
+
+def real(value: Fraction) -> mpmath.mpf:
+    """Enter an exact number into the 60-digit context."""
+    return MP.mpf(value.numerator) / value.denominator
+
+
+def divergence_allowed(epsilon: Fraction, delta: Fraction, order: Fraction):
+    """Solve delta = exp((a-1)(r-eps)) / (a-1) * (1-1/a)**a for r."""
+    a = real(order)
+    tail = MP.log(real(delta)) + MP.log(a - 1) - a * MP.log(1 - 1 / a)
+    return real(epsilon) + tail / (a - 1)
+
+
+def gaussian_delta(epsilon: Fraction, mu_squared) -> mpmath.mpf:
+    """Return the delta of mu-GDP at epsilon."""
+    mu, eps = MP.sqrt(mu_squared), real(epsilon)
+    first = MP.ncdf(mu / 2 - eps / mu)
+    return first - MP.exp(eps) * MP.ncdf(-mu / 2 - eps / mu)
+
+
+@settings(max_examples=scaled(60), deadline=None)
+@given(decades, deltas, orders)
+def test_bound_is_below_the_divergence_allowed(epsilon, delta, order):
+    """The public bound is what the order allows, rounded down, or is refused."""
+    truth = divergence_allowed(epsilon, delta, order)
+    try:
+        rule = make_filter("individual", epsilon=epsilon, delta=delta, order=order)
+    except InvalidCost:
+        assert truth < MP.mpf("1e-23")
+        return
+    bound = real(rule.bound)
+    assert bound <= truth
+    assert truth - bound <= max(truth * MP.mpf("1e-9"), MP.mpf("1.1e-36"))
+
+
+@settings(max_examples=scaled(16), deadline=None)
+@given(decades, deltas)
+def test_gaussian_bound_spends_delta_and_no_more(epsilon, delta):
+    """The squared mu that is allowed reaches delta from below."""
+    rule = make_filter("individual", epsilon=epsilon, delta=delta, measure="gaussian")
+    bound = real(rule.bound)
+    assert gaussian_delta(epsilon, bound) <= real(delta)
+    assert gaussian_delta(epsilon, bound * (1 + MP.mpf("1e-9"))) > real(delta)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "mu", "rho", "order"),
+    [
+        ("1", "1e-6", ".23670438066343571", ".024355970359538373", "21.985"),
+        ("5", "1e-6", "1.0203571450861084", ".46306499013863019", "6.0924"),
+        ("1", "1e-5", ".26805112321129422", ".030556595197639566", "17.809"),
+        ("2", "1e-5", ".50155168916965662", ".10825636382305726", "10.213"),
+    ],
+)
+def test_published_budgets(epsilon, delta, mu, rho, order):
+    """Bounds and the derived order agree with the table of budgets."""
+    gaussian = make_filter(
+        "individual", epsilon=epsilon, delta=delta, measure="gaussian"
+    )
+    assert float(gaussian.bound) ** 0.5 == pytest.approx(float(mu), rel=1e-12)
+    renyi = make_filter("individual", epsilon=epsilon, delta=delta)
+    assert abs(float(renyi.order) - float(order)) <= 0.5
+    per_rho = float(renyi.bound / renyi.order)
+    assert per_rho == pytest.approx(float(rho), rel=2e-3)
+    assert per_rho <= float(rho)
+
+
+def test_opening_takes_the_whole_budget_once():
+    """The bound is reserved in full; a second opening and any step are refused."""
+    for measure in ("renyi", "gaussian"):
+        rule = make_filter("individual", epsilon=1, delta="1e-6", measure=measure)
+        opened = rule.price(rule.opening())
+        assert opened == rule.limit
+        assert rule.admits(opened)
+        assert rule.used_fraction(opened) == 1.0
+        assert not rule.admits(opened + Tally((1,)))
+        assert not rule.admits(opened + rule.price(rule.opening()))
+        assert not rule.admits(opened + rule.price(Gaussian(sensitivity=1, sigma=1e6)))
+        assert rule.settlements == frozenset({"full"})
+
+
+def test_smaller_openings_share_the_budget():
+    """Two people's tallies under half of the bound each fit, and nothing more."""
+    rule = make_filter("individual", epsilon=3, delta="1e-6", order=8)
+    half = rule.price(rule.opening(Fraction(rule.thresholds[0] // 2, UNITS)))
+    assert rule.admits(half + half)
+    assert not rule.admits(half + half + half)
+
+
+def test_direct_steps_cost_everybody_the_worst_case():
+    """A step charged in public costs what it costs the renyi and gaussian filters."""
+    gaussian = make_filter("individual", epsilon=1, delta="1e-6", measure="gaussian")
+    cost, steps = gaussian.price(Gaussian(sensitivity=1, sigma=20)), 0
+    tally = gaussian.zero()
+    while gaussian.admits(tally + cost):
+        tally, steps = tally + cost, steps + 1
+    assert steps == 22
+    renyi = make_filter("individual", epsilon=3, delta="1e-6", order=8)
+    # alpha = 8, sigma = 4, norm = .5: 8 * .25 / 32.
+    step = renyi.price(Gaussian(sensitivity="0.5", sigma=4))
+    assert step == Tally((UNITS * 625 // 10000,))
+    with pytest.raises(UnsupportedCost):
+        renyi.price(ApproxDP(epsilon="0.1", delta="1e-9"))
+    with pytest.raises(UnsupportedCost):
+        gaussian.price(ZCDP(rho="0.1"))
+
+
+def test_bound_is_a_cost_that_journals_keep():
+    """A bound reads back from its description, equal and with the same hash."""
+    for cost in (
+        IndividualBound(measure="renyi", order="2.5", bound="1e-9"),
+        IndividualBound(measure="gaussian", bound=Fraction(1, 3)),
+    ):
+        again = cost_from_description(cost.describe())
+        assert again == cost
+        assert hash(again) == hash(cost)
+        assert cost.noisier(Fraction(2)).bound == cost.bound / 4
+        assert cost.noisier(Fraction(2)).order == cost.order
+
+
+def test_bound_under_other_theorems():
+    """A renyi bound covers lower orders only; a gaussian one covers all notions."""
+    renyi = IndividualBound(measure="renyi", order=8, bound="0.5")
+    at = lambda order: make_odometer("renyi", delta="1e-6", order=order)
+    half = UNITS // 2
+    assert at(8).price(renyi) == at(2).price(renyi) == Tally((half, 0))
+    with pytest.raises(UnsupportedCost):
+        at("8.1").price(renyi)
+    for theorem in ("gaussian", "concentrated", "basic"):
+        with pytest.raises(UnsupportedCost):
+            make_filter(theorem, epsilon=1, delta="1e-6").price(renyi)
+    gaussian = IndividualBound(measure="gaussian", bound="0.5")
+    assert at(8).price(gaussian) == Tally((2 * UNITS, 0))
+    filters = {
+        name: make_filter(name, epsilon=1, delta="1e-6")
+        for name in ("gaussian", "concentrated")
+    }
+    assert filters["gaussian"].price(gaussian) == Tally((half,))
+    assert filters["concentrated"].price(gaussian) == Tally((half // 2, 0))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"measure": "renyi", "bound": 1},
+        {"measure": "renyi", "bound": 1, "order": 1},
+        {"measure": "renyi", "bound": 1, "order": 2 * 10**6},
+        {"measure": "renyi", "bound": 1, "order": "nan"},
+        {"measure": "renyi", "bound": 0, "order": 2},
+        {"measure": "renyi", "bound": True, "order": 2},
+        {"measure": "renyi", "bound": float("inf"), "order": 2},
+        {"measure": "gaussian", "bound": 1, "order": 2},
+        {"measure": "gaussian", "bound": -1},
+        {"measure": "zcdp", "bound": 1},
+        {"measure": None, "bound": 1},
+    ],
+)
+def test_unusable_bounds_are_refused(options):
+    """A bound that cannot be used says so when it is made."""
+    with pytest.raises(InvalidCost):
+        IndividualBound(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"measure": "gaussian", "order": 2},
+        {"measure": "pure"},
+        {"order": "0.5"},
+        {"order": "1.0001"},
+        {"delta": 0},
+        {"epsilon": 0},
+        {"orders": [2, 4]},
+    ],
+)
+def test_unusable_filters_are_refused(options):
+    """Options that make no filter are refused by name."""
+    with pytest.raises(InvalidCost):
+        make_filter("individual", **{"epsilon": 1, "delta": "1e-6"} | options)
+
+
+@settings(max_examples=scaled(12), deadline=None)
+@given(decades.filter(lambda e: e >= Fraction(1, 100)), deltas)
+def test_filter_round_trips_and_its_order_is_near_the_best(epsilon, delta):
+    """The pinned numbers rebuild the rule; no neighbouring order allows more steps."""
+    rule = make_filter("individual", epsilon=epsilon, delta=delta)
+    assert make_filter(**rule.parameters()) == rule
+    mine = divergence_allowed(epsilon, delta, rule.order) / real(rule.order)
+    for factor in (Fraction(9, 10), Fraction(11, 10)):
+        other = 1 + (rule.order - 1) * factor
+        theirs = divergence_allowed(epsilon, delta, other) / real(other)
+        assert theirs <= mine * (1 + MP.mpf("5e-2"))
+
+
+@settings(max_examples=scaled(60), deadline=None)
+@given(
+    deltas,
+    orders,
+    st.integers(0, 40 * UNITS),
+    st.sampled_from(["renyi", "gaussian"]),
+)
+def test_reading_is_just_above_the_bound(delta, order, amount, measure):
+    """The odometer reads R + log(1/delta) / (order - 1), at most 1e-9 too high."""
+    odometer = make_odometer("individual", delta=delta, order=order, measure=measure)
+    spent = MP.mpf(amount) / UNITS
+    if measure == "gaussian":
+        spent *= real(order) / 2
+    truth = spent - MP.log(real(delta)) / (real(order) - 1)
+    reading = MP.mpf(odometer.read(Tally((amount, 0))))
+    assert truth <= reading <= truth * (1 + MP.mpf("1e-9"))
+    assert odometer.read(Tally((amount + 1, 0))) >= odometer.read(Tally((amount, 0)))
+    assert odometer.read(Tally((amount, 1))) == float("inf")
+    assert make_odometer(**odometer.parameters()) == odometer
+
+
+def test_odometer_reads_the_public_bound_at_once():
+    """After an opening the public reading is final: B + log(1/delta) / (order - 1)."""
+    rule = make_filter("individual", epsilon=1, delta="1e-6", order=22)
+    odometer = make_odometer("individual", delta="1e-6", order=22)
+    opened = odometer.read(odometer.charge(rule.opening()))
+    expected = float(rule.bound) + float(-MP.log(MP.mpf("1e-6")) / 21)
+    assert opened == pytest.approx(expected, rel=1e-12)
+    uncovered = odometer.charge(ApproxDP(epsilon="0.1", delta="1e-9"))
+    assert odometer.read(uncovered) == float("inf")
+    hundred = Tally((100 * odometer.price(PureDP(epsilon="0.1")).amounts[0], 0))
+    assert odometer.read(hundred) > odometer.read(odometer.zero()) > 0
+
+
+def test_odometer_derives_its_order_or_asks_for_a_target():
+    """Without order= there must be a reading to tune for."""
+    derived = make_odometer("individual", delta="1e-6", halt_at_epsilon=3)
+    assert derived.read(derived.zero()) < 3
+    assert make_odometer(**derived.parameters()) == derived
+    with pytest.raises(InvalidCost):
+        make_odometer("individual", delta="1e-6")
+    with pytest.raises(InvalidCost):
+        make_odometer("individual", delta=0, order=8)
+
+
+def test_windows_are_for_comparison_only():
+    """Algorithm 2 counts windows, is never below the sum, and no policy can name it."""
+    assert windows_divergence([], window=1) == 1
+    assert windows_divergence(["0.5", "0.5"], window=1) == 1
+    assert windows_divergence(["0.6", "0.6", "0.6"], window=1) == 3
+    with pytest.raises(InvalidCost):
+        windows_divergence(["1.1"], window=1)
+    with pytest.raises(InvalidCost, match="Feldman"):
+        make_odometer("individual", delta="1e-6", order=8, rule="windows")
+
+
+@given(st.lists(st.integers(0, 1000), max_size=40))
+def test_windows_waste_at_most_half(costs):
+    """The windows cover the sum, and any two neighbours hold more than one window."""
+    bound = windows_divergence([Fraction(c, 1000) for c in costs], window=1)
+    total = Fraction(sum(costs), 1000)
+    assert total <= bound <= 2 * total + 1

@@ -1,0 +1,210 @@
+"""The Renyi filter of one order: thresholds, orders and laws."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import mpmath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow.accounting import make_filter
+from dpflow.accounting.costs.noise import Gaussian, Laplace
+from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow.accounting.rules.renyi import RenyiFilter, best_order, readable_order
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import UNITS
+from tests.sizes import scaled
+
+MP = mpmath.mp.clone()
+MP.dps = 60
+
+
+def real(value: Fraction | int):
+    """Return an exact number in 60-digit arithmetic."""
+    return MP.mpf(Fraction(value).numerator) / Fraction(value).denominator
+
+
+def admitted(rule, cost) -> int:
+    """Return how many equal steps fit."""
+    price, count, tally = rule.price(cost), 0, rule.zero()
+    while rule.admits(tally + price):
+        tally, count = tally + price, count + 1
+    return count
+
+
+def allowed(epsilon, delta, order, *, tight=True):
+    """Return the allowed divergence, written another way."""
+    e, d, a = real(epsilon), real(delta), real(order)
+    if not tight:
+        return e - MP.log(1 / d) / (a - 1)
+    return e - MP.log((a - 1) / a) + (MP.log(d) + MP.log(a)) / (a - 1)
+
+
+def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
+    """Draw a decimal with four digits between two powers of ten."""
+    return st.builds(
+        lambda digits, exponent: Fraction(digits, 1000) * Fraction(10) ** exponent,
+        st.integers(1000, 9999),
+        st.integers(low, high - 1),
+    )
+
+
+DELTAS = st.one_of(powers(-30, -1), st.just(Fraction("0.5")))
+ORDERS = st.one_of(powers(0, 6).filter(lambda a: a > 1), st.just(Fraction("1.0001")))
+
+
+@settings(max_examples=scaled(80), deadline=None)
+@given(epsilon=powers(-9, 3), delta=DELTAS, order=ORDERS, tight=st.booleans())
+def test_thresholds_are_just_below_the_truth(epsilon, delta, order, tight):
+    """Within one unit or 1e-9, never above; an order that allows nothing is refused."""
+    truth = allowed(epsilon, delta, order, tight=tight)
+    options = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "order": order,
+        "conversion": "tight" if tight else "classic",
+    }
+    if truth <= 0:
+        with pytest.raises(InvalidCost, match="allows nothing"):
+            RenyiFilter(**options)
+        return
+    threshold = RenyiFilter(**options).thresholds[0]
+    units = truth * UNITS
+    assert threshold <= units * (1 + MP.mpf("1e-50"))
+    assert threshold >= units * (1 - MP.mpf("1e-9")) - 1
+
+
+def test_the_vectors_of_the_sheet():
+    """rdp_basic and rdp_cks, read backwards: what they convert to fits exactly."""
+    vectors = {
+        "classic": "1.77921394055224760223221747482",
+        "tight": "1.41801063678397178055827299902",
+    }
+    for conversion, epsilon in vectors.items():
+        rule = RenyiFilter(
+            epsilon=epsilon, delta="1e-5", order=10, conversion=conversion
+        )
+        assert rule.thresholds[0] == pytest.approx(UNITS / 2, rel=1e-15)
+
+
+#: Steps of the table in section 1 of the sheet: 0.1 and sigma = 20, at delta 1e-6.
+TABLE = [
+    (1, None, "tight", (7, 19)),
+    (5, None, "tight", (97, 370)),
+    (1, "21.9", "tight", (7, 19)),
+    (5, "6.5", "tight", (97, 368)),
+    (1, "1586", "tight", (10, 0)),
+    (5, "6.01", "tight", (97, 370)),
+    (5, None, "classic", (82, 308)),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "order", "conversion", "counts"), TABLE)
+def test_steps_admitted(epsilon, order, conversion, counts):
+    """Generic steps of 0.1 and Gaussians of sigma 20."""
+    rule = make_filter(
+        "renyi", epsilon=epsilon, delta="1e-6", order=order, conversion=conversion
+    )
+    costs = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
+    assert counts == tuple(admitted(rule, cost) for cost in costs)
+
+
+def test_laplace_admits_more_than_an_arbitrary_step():
+    """The sheet's 100 against 97 at (5, 1e-6)."""
+    rule = make_filter("renyi", epsilon=5, delta="1e-6")
+    assert admitted(rule, Laplace(sensitivity=1, epsilon="0.1")) == 100
+
+
+@pytest.mark.parametrize("tight", [True, False])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [("0.1", "1e-6"), ("1", "1e-6"), ("5", "1e-6"), ("10", ".5")]
+)
+def test_the_default_order_is_nearly_the_best(epsilon, delta, tight):
+    """No order on a fine grid admits 2 percent more concentrated steps."""
+    e, d = Fraction(epsilon), Fraction(delta)
+    conversion = "tight" if tight else "classic"
+    order = best_order(e, d, conversion=conversion)
+    ours = allowed(e, d, order, tight=tight) / real(order)
+    for power in range(-60, 120):
+        other = 1 + Fraction(2 ** (power // 8)) * Fraction(1 + power % 8, 8)
+        assert allowed(e, d, other, tight=tight) / real(other) <= ours * MP.mpf("1.02")
+
+
+def test_readable_orders():
+    """Whole from 4 to a thousand, three digits elsewhere, inside the limits."""
+    given_and_read = {
+        "20.985": 22,
+        "2.4014": Fraction("3.40"),
+        "0.0123456": Fraction("1.0123"),
+        "1239.08": 1240,
+        "1e9": 10**6,
+        "1e-9": Fraction("1.0001"),
+    }
+    for excess, order in given_and_read.items():
+        assert order == readable_order(Fraction(excess))
+
+
+def test_parameters_make_an_equal_rule():
+    """The order that a default derived is among them."""
+    rule = make_filter("renyi", epsilon=1, delta="1e-6")
+    assert rule.parameters() == {
+        "theorem": "renyi",
+        "epsilon": "1",
+        "delta": "0.000001",
+        "order": "22",
+        "conversion": "tight",
+    }
+    assert rule == make_filter(**rule.parameters())
+
+
+@settings(max_examples=scaled(20), deadline=None)
+@given(
+    amounts=st.lists(st.integers(0, 10**36), min_size=1, max_size=6),
+    extra=st.integers(0, 10**34),
+    epsilon=st.integers(1, 9),
+)
+def test_laws(amounts, extra, epsilon):
+    """More is never admitted where less is not; order is irrelevant; equality fits."""
+    rule = make_filter("renyi", epsilon=epsilon, delta="1e-6")
+    tighter = make_filter("renyi", epsilon=epsilon, delta="1e-7", order=rule.order)
+    total, back = rule.zero(), rule.zero()
+    for amount in amounts:
+        total = total + Tally((amount,))
+    for amount in reversed(amounts):
+        back = back + Tally((amount,))
+    assert total == back
+    assert rule.admits(total) or not rule.admits(total + Tally((extra,)))
+    assert rule.admits(total) or not tighter.admits(total)
+    assert rule.admits(Tally(rule.thresholds))
+    assert not rule.admits(Tally((rule.thresholds[0] + 1,)))
+    assert rule.admits(total) == (rule.used_fraction(total) <= 1)
+
+
+def test_a_step_with_a_delta_is_refused():
+    """It has no finite divergence."""
+    rule = make_filter("renyi", epsilon=1, delta="1e-6")
+    with pytest.raises(UnsupportedCost, match="delta of its own"):
+        rule.price(ApproxDP(epsilon="0.1", delta="1e-9"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"order": 1},
+        {"order": "1e7"},
+        {"order": "nan"},
+        {"order": True},
+        {"conversion": "best"},
+        {"order": 2},
+        {"delta": 0},
+        {"weights": [1]},
+        {"speed": 3},
+    ],
+)
+def test_options_that_make_no_filter(options):
+    """Refused with an InvalidCost that names the option."""
+    with pytest.raises(InvalidCost):
+        make_filter("renyi", **{"epsilon": 1, "delta": "1e-6", **options})

@@ -1,0 +1,421 @@
+"""Several Renyi orders: the mixture filter, the odometers, the doubling odometer."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import mpmath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow.accounting.rules.exponential_sums import ExponentialSum
+from dpflow.accounting.rules.renyi import RenyiFilter, RenyiOdometer
+from dpflow.accounting.rules.renyi_doubling import PAPER_ORDERS
+from dpflow.accounting.rules.renyi_mixture import (
+    RenyiGridOdometer,
+    RenyiMixtureOdometer,
+)
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import UNITS
+from tests.sizes import scaled
+
+MP = mpmath.mp.clone()
+MP.dps = 60
+TIGHT = MP.mpf("1e-9")
+GAUSSIAN = Gaussian(sensitivity=1, sigma=20)
+PURE = PureDP(epsilon="0.1")
+POWERS_OF_TWO = [2**n for n in range(1, 13)]
+
+
+def real(value: Fraction | int):
+    """Return an exact number in 60-digit arithmetic."""
+    return MP.mpf(Fraction(value).numerator) / Fraction(value).denominator
+
+
+def mixture(orders, weights, tally: Tally, loss):
+    """Return the weighted mean N at a loss, term by term."""
+    return MP.fsum(
+        real(w) * MP.exp((real(a) - 1) * (loss - real(Fraction(r, UNITS))))
+        for a, w, r in zip(orders, weights, tally.amounts, strict=True)
+    )
+
+
+def certified_delta(orders, weights, tally: Tally, epsilon):
+    """Return the maximum of (1 - exp(epsilon - L)) / N, by golden section in log x."""
+    golden = (MP.sqrt(5) - 1) / 2
+
+    def ratio(point):
+        x = MP.exp(point)
+        return MP.log(-MP.expm1(-x)) - MP.log(
+            mixture(orders, weights, tally, real(epsilon) + x)
+        )
+
+    # The maximum is at log(1 + 1/A), A between the smallest and the largest order - 1.
+    low = MP.log(MP.log1p(1 / (real(orders[-1]) - 1))) - 1
+    high = MP.log(MP.log1p(1 / (real(orders[0]) - 1))) + 1
+    left, right = high - golden * (high - low), low + golden * (high - low)
+    at_left, at_right = ratio(left), ratio(right)
+    for _ in range(90):
+        if at_left > at_right:
+            high, right, at_right = right, left, at_left
+            left = high - golden * (high - low)
+            at_left = ratio(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + golden * (high - low)
+            at_right = ratio(right)
+    return MP.exp(max(at_left, at_right))
+
+
+def times(rule, cost, count) -> Tally:
+    """Return the tally of a number of equal steps."""
+    amounts = rule.price(cost).amounts
+    return Tally(tuple(math.ceil(count * amount) for amount in amounts))
+
+
+def admitted(rule, cost) -> int:
+    """Return how many equal steps fit, by bisection."""
+    low, high = 0, 10**7
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (
+            (middle, high) if rule.admits(times(rule, cost, middle)) else (low, middle)
+        )
+    return low
+
+
+def test_the_vector_of_the_sheet():
+    """Orders 4, 16 and 64 at R = 0.02 alpha certify 2.6463614423036e-6."""
+    orders = [4, 16, 64]
+    tally = Tally(tuple(2 * a * 10**34 for a in orders))
+    for factor, fits in (("1.0000000001", True), ("0.9999999999", False)):
+        delta = Fraction("2.6463614423036e-6") * Fraction(factor)
+        rule = make_filter("renyi", epsilon=1, delta=delta, orders=orders)
+        assert fits == rule.admits(tally)
+
+
+#: Section 1 of the sheet: steps of 0.1 and sigma 20 at delta 1e-6.
+TABLE = [
+    (1, PAPER_ORDERS, (7, 14)),
+    (5, PAPER_ORDERS, (91, 340)),
+    (1, POWERS_OF_TWO, (10, 15)),
+    (5, POWERS_OF_TWO, (84, 310)),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "orders", "counts"), TABLE)
+def test_steps_admitted(epsilon, orders, counts):
+    """The rows of the mixture filter."""
+    rule = make_filter("renyi", epsilon=epsilon, delta="1e-6", orders=list(orders))
+    assert counts == (admitted(rule, PURE), admitted(rule, GAUSSIAN))
+
+
+@pytest.mark.parametrize("conversion", ["tight", "classic"])
+def test_one_order_is_the_rule_of_that_order(conversion):
+    """To the last of nine digits, at every corner that the order allows."""
+    for epsilon, delta, order in ((1, "1e-6", 22), ("1e-9", ".5", 100), (900, ".1", 9)):
+        options = {"epsilon": epsilon, "delta": delta, "conversion": conversion}
+        try:
+            single = RenyiFilter(order=order, **options)
+        except InvalidCost:
+            with pytest.raises(InvalidCost, match="allow nothing"):
+                make_filter("renyi", orders=[order], **options)
+            continue
+        several = make_filter("renyi", orders=[order], **options)
+        threshold = single.thresholds[0]
+        shrink = Fraction(threshold) * Fraction(1, 10**9)
+        assert several.admits(Tally((math.floor(threshold - shrink),)))
+        assert not several.admits(Tally((math.ceil(threshold + shrink),)))
+
+
+def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
+    """Draw a decimal with four digits between two powers of ten."""
+    return st.builds(
+        lambda digits, exponent: Fraction(digits, 1000) * Fraction(10) ** exponent,
+        st.integers(1000, 9999),
+        st.integers(low, high - 1),
+    )
+
+
+DELTAS = st.one_of(powers(-30, -1), st.just(Fraction("0.5")))
+ORDER = st.one_of(powers(0, 6).filter(lambda a: a > 1), st.just(Fraction("1.0001")))
+ORDERS = st.lists(ORDER, min_size=1, max_size=5, unique=True).map(sorted)
+PARTS = st.lists(st.integers(1, 1000), min_size=5, max_size=5)
+
+
+def normalised(parts: list[int], count: int) -> list[Fraction]:
+    """Return positive weights that sum to one."""
+    return [Fraction(part, sum(parts[:count])) for part in parts[:count]]
+
+
+def boundary(rule, direction: list[int]) -> Tally | None:
+    """Return the largest admitted tally along a direction, to 1e-11."""
+    low, high = -400, 400
+    if not rule.admits(Tally(tuple(min(1, d) for d in direction))):
+        return None
+
+    def at(power: Fraction) -> Tally:
+        scale = Fraction(2) ** math.floor(power) * (1 + power - math.floor(power))
+        return Tally(tuple(math.ceil(scale * d) for d in direction))
+
+    if not rule.admits(at(Fraction(-100))):
+        return None
+    low, high = Fraction(-100), Fraction(160)
+    for _ in range(48):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rule.admits(at(middle)) else (low, middle)
+    return at(low)
+
+
+@settings(max_examples=scaled(24), deadline=None)
+@given(
+    epsilon=powers(-9, 3), delta=DELTAS, orders=ORDERS, parts=PARTS, directions=PARTS
+)
+def test_the_decision_is_sound_and_tight_at_its_boundary(
+    epsilon, delta, orders, parts, directions
+):
+    """What is just admitted certifies delta; 1e-9 more would not."""
+    weights = normalised(parts, len(orders))
+    try:
+        rule = make_filter(
+            "renyi", epsilon=epsilon, delta=delta, orders=orders, weights=weights
+        )
+    except InvalidCost:
+        zero = Tally((0,) * len(orders))
+        truth = certified_delta(orders, weights, zero, epsilon)
+        assert truth > real(delta) * (1 - TIGHT)
+        return
+    tally = boundary(rule, directions[: len(orders)])
+    if tally is None:
+        return
+    truth = certified_delta(orders, weights, tally, epsilon)
+    assert truth <= real(delta) * (1 + MP.mpf("1e-30"))
+    more = Tally(tuple(a + a // 10**9 + 2 for a in tally.amounts))
+    assert not rule.admits(more)
+    assert certified_delta(orders, weights, more, epsilon) >= real(delta) * (1 - TIGHT)
+
+
+@settings(max_examples=scaled(24), deadline=None)
+@given(
+    epsilon=powers(-9, 3), delta=DELTAS, orders=ORDERS, parts=PARTS, directions=PARTS
+)
+def test_the_classic_decision_is_the_mean_at_epsilon(
+    epsilon, delta, orders, parts, directions
+):
+    """N(epsilon) >= 1/delta at the boundary, and 1e-9 beyond it not clearly so."""
+    weights = normalised(parts, len(orders))
+    options = {"epsilon": epsilon, "delta": delta, "conversion": "classic"}
+    try:
+        rule = make_filter("renyi", orders=orders, weights=weights, **options)
+    except InvalidCost:
+        zero = Tally((0,) * len(orders))
+        assert mixture(orders, weights, zero, real(epsilon)) * real(delta) < 1 + TIGHT
+        return
+    tally = boundary(rule, directions[: len(orders)])
+    if tally is None:
+        return
+    assert mixture(orders, weights, tally, real(epsilon)) * real(delta) >= 1
+    more = Tally(tuple(a + a // 10**9 + 2 for a in tally.amounts))
+    assert not rule.admits(more)
+    assert mixture(orders, weights, more, real(epsilon)) * real(delta) <= 1 + TIGHT
+
+
+@settings(max_examples=scaled(40), deadline=None)
+@given(delta=DELTAS, orders=ORDERS, parts=PARTS, spent=st.lists(powers(-12, 6)))
+def test_odometer_readings_are_just_above_the_root(delta, orders, parts, spent):
+    """The mixture's reading solves the equation, the grid's is the closed form."""
+    weights = normalised(parts, len(orders))
+    options = {"delta": delta, "orders": orders, "weights": weights}
+    grid = make_odometer("renyi", rule="grid", **options)
+    mixed = make_odometer("renyi", **options)
+    amounts = [math.ceil(r * UNITS) for r in [*spent, *[Fraction(0)] * 5]]
+    tally = Tally((*amounts[: len(orders)], 0))
+    closed = min(
+        real(Fraction(r, UNITS)) - MP.log(real(w * delta)) / (real(a) - 1)
+        for a, w, r in zip(orders, weights, tally.amounts, strict=False)
+    )
+    assert closed <= MP.mpf(grid.read(tally)) <= closed * (1 + TIGHT)
+    reading = MP.mpf(mixed.read(tally))
+    assert reading <= MP.mpf(grid.read(tally))
+    bare = Tally(tally.amounts[:-1])
+    target = 1 / real(delta)
+    assert mixture(orders, weights, bare, reading) >= target
+    assert mixture(orders, weights, bare, reading * (1 - TIGHT)) <= target
+
+
+#: sigma 20, delta 1e-6, the 38 orders: doubling, grid, mixture.
+READINGS = {
+    10: (1.17072541279036162, 0.963003119925505157, 0.9629145),
+    100: (3.72166840372478041, 3.16353978117937730, 2.9974799),
+    1000: (11.1669193220003724, 10.5916591247175092, 10.0834617),
+}
+
+
+@pytest.mark.parametrize("count", READINGS)
+def test_the_readings_of_the_sheet(count):
+    """The doubling odometer is dominated by the grid, the grid by the mixture."""
+    orders = list(PAPER_ORDERS)
+    rules = (
+        make_odometer("renyi-doubling", delta="1e-6"),
+        make_odometer("renyi", delta="1e-6", orders=orders, rule="grid"),
+        make_odometer("renyi", delta="1e-6", orders=orders),
+    )
+    readings = [rule.read(times(rule, GAUSSIAN, count)) for rule in rules]
+    assert readings == pytest.approx(READINGS[count], rel=1e-7)
+    assert readings == sorted(readings, reverse=True)
+    assert readings[:2] == pytest.approx(READINGS[count][:2], rel=1e-14)
+
+
+@settings(max_examples=scaled(24), deadline=None)
+@given(delta=DELTAS, orders=ORDERS, spent=st.lists(powers(-12, 6)))
+def test_the_doubling_odometer_is_its_formula(delta, orders, spent):
+    """Found here by trying filters one by one."""
+    rule = make_odometer("renyi-doubling", delta=delta, orders=orders)
+    amounts = [math.ceil(r * UNITS) for r in [*spent, *[Fraction(0)] * 5]]
+    tally = Tally((*amounts[: len(orders)], 0))
+    log = MP.log(2 * len(orders) / real(delta))
+    each = []
+    for order, amount in zip(orders, tally.amounts, strict=False):
+        number = 1
+        first = log / (real(order) - 1)
+        while 2 ** (number - 1) * first < real(Fraction(amount, UNITS)):
+            number += 1
+        each.append(2 ** (number - 1) * first + first * (1 + 2 * MP.log(number) / log))
+    reading = MP.mpf(rule.read(tally))
+    assert min(each) <= reading <= min(each) * (1 + TIGHT)
+
+
+@settings(max_examples=scaled(24), deadline=None)
+@given(
+    amounts=st.lists(st.integers(0, 10**36), min_size=3, max_size=3),
+    extra=st.lists(st.integers(0, 10**35), min_size=3, max_size=3),
+)
+def test_laws(amounts, extra):
+    """More spent: never admitted more, never read less. A smaller delta likewise."""
+    orders = [2, 5, 30]
+    less = Tally(tuple(amounts))
+    more = less + Tally(tuple(extra))
+    rules = [
+        make_filter("renyi", epsilon=2, delta=d, orders=orders)
+        for d in ("1e-5", "1e-6")
+    ]
+    for rule in rules:
+        assert rule.admits(less) or not rule.admits(more)
+        assert rule.admits(less) == (rule.used_fraction(less) <= 1)
+    assert rules[0].admits(less) or not rules[1].admits(less)
+    for kind in ("grid", "mixture"):
+        rule = make_odometer("renyi", delta="1e-6", orders=orders, rule=kind)
+        reading = rule.read(Tally((*less.amounts, 0)))
+        assert reading <= rule.read(Tally((*more.amounts, 0))) * (1 + 1e-12)
+
+
+def test_used_fraction_scales():
+    """Half of a tally uses half; nothing uses nothing; it is rounded up."""
+    rule = make_filter("renyi", epsilon=1, delta="1e-6", orders=[8, 22, 60])
+    full = times(rule, GAUSSIAN, 100)
+    share = rule.used_fraction(full)
+    assert rule.used_fraction(rule.zero()) == 0.0
+    half = rule.used_fraction(times(rule, GAUSSIAN, 50))
+    assert half == pytest.approx(share / 2, rel=1e-5)
+    fits = Tally(tuple(math.floor(a / Fraction(share)) for a in full.amounts))
+    assert rule.admits(fits)
+
+
+def test_an_uncovered_step_ends_the_reading():
+    """A step with a delta has no divergence: refused by price, counted by charge."""
+    for options in (
+        {"theorem": "renyi", "orders": [2, 8]},
+        {"theorem": "renyi", "orders": [2, 8], "rule": "grid"},
+        {"theorem": "renyi-doubling"},
+    ):
+        rule = make_odometer(delta="1e-6", **options)
+        cost = ApproxDP(epsilon="0.1", delta="1e-9")
+        with pytest.raises(UnsupportedCost):
+            rule.price(cost)
+        charged = rule.charge(cost)
+        assert charged.amounts[-1] == 1
+        assert rule.read(rule.zero()) < math.inf
+        assert rule.read(charged) == math.inf
+
+
+def test_parameters_make_an_equal_rule():
+    """Weights such as one third included."""
+    rule = make_filter("renyi", epsilon=1, delta="1e-6", orders=[64, 4, 16])
+    assert rule.parameters()["orders"] == ["4", "16", "64"]
+    assert rule.parameters()["weights"] == ["1/3", "1/3", "1/3"]
+    assert rule == make_filter(**rule.parameters())
+    for theorem, options in (
+        ("renyi", {"orders": [3, 9], "weights": ["0.25", "0.75"]}),
+        ("renyi", {"orders": [3, 9], "rule": "grid"}),
+        ("renyi-doubling", {"halt_at_epsilon": 3}),
+        ("renyi", {"halt_at_epsilon": 3}),
+    ):
+        odometer = make_odometer(theorem, delta="1e-6", **options)
+        assert odometer == make_odometer(**odometer.parameters())
+
+
+def test_the_options_choose_the_rule():
+    """One order without `orders`, else the mixture unless the grid is asked for."""
+    kinds = (
+        ({"order": 8}, RenyiOdometer),
+        ({"order": 8, "rule": "grid"}, RenyiOdometer),
+        ({"orders": [8]}, RenyiMixtureOdometer),
+        ({"orders": [8], "rule": "grid"}, RenyiGridOdometer),
+    )
+    for options, kind in kinds:
+        assert type(make_odometer("renyi", delta="1e-6", **options)) is kind
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"orders": []},
+        {"orders": "2, 4"},
+        {"orders": [2, 2]},
+        {"orders": [0.5, 2]},
+        {"orders": list(range(2, 300))},
+        {"orders": [4, 8], "weights": [1]},
+        {"orders": [4, 8], "weights": [".6", ".5"]},
+        {"orders": [4, 8], "weights": ["1/0", ".5"]},
+        {"orders": [4, 8], "weights": [0, 1]},
+        {"orders": [4, 8], "weights": [-1, 1]},
+        {"orders": [4, 8], "order": 4},
+        {"orders": [1.5, 2]},
+    ],
+)
+def test_options_that_make_no_filter(options):
+    """Refused with an InvalidCost."""
+    with pytest.raises(InvalidCost):
+        make_filter("renyi", epsilon=1, delta="1e-6", **options)
+
+
+@settings(max_examples=scaled(60), deadline=None)
+@given(
+    orders=ORDERS,
+    parts=PARTS,
+    gaps=st.lists(
+        st.one_of(powers(-12, 4), powers(-12, 14).map(lambda x: -x)),
+        min_size=5,
+        max_size=5,
+    ),
+)
+def test_guarded_sums_are_below_the_truth(orders, parts, gaps):
+    """Also where exponents of a billion cancel."""
+    weights = normalised(parts, len(orders))
+    units = [math.floor(gap * UNITS) for gap in gaps[: len(orders)]]
+    bound = ExponentialSum(tuple(orders), tuple(weights)).at(units).log_below()
+    amounts = [-unit for unit in units]
+    truth = MP.log(
+        MP.fsum(
+            real(w) * MP.exp((real(a) - 1) * -real(Fraction(r, UNITS)))
+            for a, w, r in zip(orders, weights, amounts, strict=True)
+        )
+    )
+    assert MP.mpf(bound) <= truth
+    assert MP.mpf(bound) >= truth - MP.mpf("2e-12") - abs(truth) * MP.mpf("1e-13")

@@ -1,0 +1,204 @@
+"""Tallies are exact vectors of integers: a commutative monoid with an order."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import operator
+import pickle
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpflow.accounting.rules.tally import Tally
+
+amounts = st.integers(0, 10**60)
+tallies = st.tuples(amounts, amounts).map(Tally)
+
+NO_AMOUNTS = [
+    -1,
+    -(10**40),
+    True,
+    False,
+    0.0,
+    1.0,
+    float("nan"),
+    float("inf"),
+    "1",
+    None,
+    Fraction(1),
+    Decimal(1),
+    np.int64(1),
+    np.uint64(1),
+    np.bool_(True),
+    (1,),
+]
+
+
+@pytest.mark.parametrize("amount", NO_AMOUNTS, ids=repr)
+@pytest.mark.parametrize("place", [0, 1])
+def test_only_whole_numbers_that_are_not_negative_make_a_tally(amount, place):
+    """Anything that could wrap, round or shrink a tally is refused, with its value."""
+    vector = [5, 5]
+    vector[place] = amount
+    with pytest.raises(ValueError, match="non-negative integers") as caught:
+        Tally(tuple(vector))
+    assert repr(amount) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "vector", [[1], [], {1: 2}, {1}, "12", b"12", 5, None, np.array([1]), range(3)]
+)
+def test_only_a_tuple_makes_a_tally(vector):
+    """What could be changed, or is no vector at all, is refused and named."""
+    with pytest.raises(ValueError, match=f"tuple, got {type(vector).__name__}"):
+        Tally(vector)
+
+
+@given(tallies, tallies, tallies)
+def test_addition_is_associative_and_commutative(first, second, third):
+    """Charges may arrive in any order and any grouping."""
+    assert first + second == second + first
+    assert (first + second) + third == first + (second + third)
+
+
+@given(tallies)
+def test_zero_changes_nothing(tally):
+    """Adding or taking away nothing leaves the tally as it was."""
+    zero = Tally((0, 0))
+    assert tally + zero == tally == tally - zero
+    assert tally - tally == zero
+
+
+@given(tallies, tallies)
+def test_taking_away_is_the_exact_inverse_of_adding(first, second):
+    """A reservation that is voided leaves no trace, at any size."""
+    assert first + second - second == first
+
+
+@given(tallies, tallies)
+def test_a_tally_never_goes_below_zero(first, second):
+    """Taking away works exactly where the smaller fits within the larger."""
+    if second.fits_within(first):
+        assert (first - second) + second == first
+    else:
+        with pytest.raises(ValueError, match="non-negative integers"):
+            _ = first - second
+
+
+@given(tallies, tallies, tallies)
+def test_fits_within_is_a_partial_order_that_sums_respect(first, second, third):
+    """Order is reflexive, antisymmetric, transitive and kept by adding the same."""
+    assert first.fits_within(first)
+    assert first.fits_within(first + second)
+    both = first.fits_within(second) and second.fits_within(first)
+    assert both == (first == second)
+    if first.fits_within(second) and second.fits_within(third):
+        assert first.fits_within(third)
+    kept = (first + third).fits_within(second + third)
+    assert first.fits_within(second) == kept
+
+
+def test_one_component_above_is_enough_not_to_fit():
+    """A tally fits only if every component does; equality fits."""
+    assert Tally((5, 5)).fits_within(Tally((5, 5)))
+    assert not Tally((6, 0)).fits_within(Tally((5, 5)))
+    assert not Tally((0, 6)).fits_within(Tally((5, 5)))
+
+
+@given(tallies, tallies, tallies)
+def test_highest_is_the_least_upper_bound(first, second, third):
+    """Both tallies fit within their maximum, and so it is with no smaller tally."""
+    top = first.highest(second)
+    assert first.fits_within(top)
+    assert second.fits_within(top)
+    assert top == second.highest(first)
+    if first.fits_within(third) and second.fits_within(third):
+        assert top.fits_within(third)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [operator.add, operator.sub, Tally.fits_within, Tally.highest],
+    ids=["+", "-", "fits_within", "highest"],
+)
+@pytest.mark.parametrize("other", [Tally((1,)), Tally((1, 1, 0)), Tally(())])
+def test_tallies_of_different_theorems_do_not_mix(work, other):
+    """A vector of another length is never padded or cut."""
+    with pytest.raises(ValueError, match="different theorems"):
+        work(Tally((2, 2)), other)
+
+
+@given(st.lists(amounts, max_size=40).map(tuple))
+def test_text_survives_a_round_trip_and_is_canonical(vector):
+    """Databases get one text for one tally, without spaces or exponents."""
+    tally = Tally(vector)
+    text = tally.to_text()
+    assert Tally.from_text(text) == tally
+    assert text == "[" + ",".join(str(amount) for amount in vector) + "]"
+    assert Tally.from_text(json.dumps(json.loads(text), indent=2)) == tally
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "[1",
+        "5",
+        "null",
+        "NaN",
+        "[NaN]",
+        "[Infinity]",
+        "[1.0]",
+        "[1e3]",
+        "[-1]",
+        "[true]",
+        '["1"]',
+        '"12"',
+        '{"1":1}',
+        "{}",
+        '""',
+        "0",
+        "false",
+        "[[1]]",
+        "[null]",
+    ],
+)
+def test_a_damaged_text_is_no_tally(text):
+    """A damaged row raises and is never read as a smaller tally."""
+    with pytest.raises(ValueError, match=r".") as caught:
+        Tally.from_text(text)
+    if text in {"{}", '""', "null", "5"}:
+        assert f"stored as a list of integers, got {text!r}" in str(caught.value)
+
+
+@given(tallies)
+def test_a_tally_travels_and_hashes(tally):
+    """Pickle and copy keep a tally; equal tallies have equal hashes."""
+    arrived = pickle.loads(pickle.dumps(tally))
+    assert tally == arrived == copy.deepcopy(tally)
+    assert len({tally, arrived, copy.copy(tally)}) == 1
+
+
+def test_a_tally_cannot_be_changed():
+    """Nobody can edit the amounts of a tally that a decision was made on."""
+    tally = Tally((1, 2))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        tally.amounts = (0, 0)
+    with pytest.raises((AttributeError, TypeError)):
+        tally.note = "mine"
+
+
+def test_ten_charges_of_a_tenth_are_exactly_one():
+    """Ten times a tenth of the units are all of the units."""
+    tenth = Tally((10**35,))
+    total = Tally((0,))
+    for _ in range(10):
+        total = total + tenth
+    assert total == Tally((10**36,))

@@ -1,0 +1,152 @@
+"""A filter made smaller under its tally admits nothing that the old one did not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpflow.accounting import Filter, make_filter
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.tightening import admits_less, tightened_filter
+from dpflow.exceptions import InvalidCost
+
+OPTIONS = [
+    ("basic", {}),
+    ("output", {}),
+    ("gaussian", {}),
+    ("concentrated", {}),
+    ("concentrated", {"delta_loss": "5e-7"}),
+    ("whitehouse", {}),
+    ("renyi", {}),
+    ("renyi", {"orders": ["2", "8", "32"]}),
+    ("individual", {}),
+    ("portfolio", {}),
+]
+FORMS = [f"{name}-{len(options)}-{i}" for i, (name, options) in enumerate(OPTIONS)]
+
+
+def made(theorem: str, options: dict, epsilon: str = "3", delta: str = "1e-6"):
+    """Make a filter with a usual budget."""
+    return make_filter(theorem, epsilon=epsilon, delta=delta, **options)
+
+
+@pytest.mark.parametrize(("theorem", "options"), OPTIONS, ids=FORMS)
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [("2.5", "0.000001"), ("3", "9e-7"), ("2", "8e-7")]
+)
+def test_a_lower_budget_keeps_what_prices_a_step(
+    theorem: str, options: dict, epsilon: str, delta: str
+) -> None:
+    """Tallies go on; the derived order is not tuned again."""
+    before = made(theorem, options)
+    after = tightened_filter(before.parameters(), epsilon=epsilon, delta=delta)
+    assert admits_less(after, before)
+    assert not admits_less(before, after)
+    assert (after.parameters()["epsilon"], after.components) == (
+        epsilon,
+        before.components,
+    )
+    assert make_filter(**after.parameters()) == after
+    if theorem != "individual":  # it prices its own bound only
+        cost = PureDP(epsilon="0.1")
+        assert after.price(cost) == before.price(cost)
+
+
+@given(
+    st.sampled_from(OPTIONS),
+    st.integers(1, 100),
+    st.integers(1, 100),
+    st.lists(st.tuples(st.integers(2, 40), st.integers(1, 60)), max_size=6),
+)
+def test_what_the_smaller_filter_admits_the_larger_admits(
+    form: tuple[str, dict], epsilon: int, delta: int, steps: list[tuple[int, int]]
+) -> None:
+    """Whatever was charged, in whatever mixture."""
+    theorem, options = form
+    if theorem == "individual":
+        return
+    before = made(theorem, options)
+    try:
+        after = tightened_filter(
+            before.parameters(), epsilon=f"{3 * epsilon / 100:.2f}", delta=f"{delta}e-8"
+        )
+    except InvalidCost:
+        return
+    cost = PureDP(epsilon="0.01")
+    if theorem not in ("basic", "output"):
+        cost = Gaussian(sensitivity=1, noise_multiplier=40)
+    total = before.zero()
+    for factor, times in steps:
+        amounts = before.price(cost.noisier(factor)).amounts
+        total = total + Tally(tuple(times * amount for amount in amounts))
+    assert before.admits(total) or not after.admits(total)
+
+
+@pytest.mark.parametrize(
+    ("theorem", "options", "told"),
+    [
+        ("rogers", {}, "cannot be shown to admit less"),
+        ("renyi", {}, "order 9 allows nothing at epsilon 0.1"),
+        ("portfolio", {}, "allow nothing"),
+    ],
+)
+def test_what_cannot_be_lowered_is_refused(
+    theorem: str, options: dict, told: str
+) -> None:
+    """The error says what was asked and why it is not possible."""
+    with pytest.raises(InvalidCost, match=told) as caught:
+        tightened_filter(
+            made(theorem, options).parameters(), epsilon="0.1", delta="0.000001"
+        )
+    assert "cannot be lowered to (epsilon 0.1, delta 0.000001)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (made("basic", {}), made("basic", {}, "4")),
+        (made("basic", {}), made("basic", {}, "2", "2e-6")),
+        (made("basic", {}), made("output", {}, "2")),
+        (made("renyi", {"order": 9}), made("renyi", {"order": 10}, "2")),
+        (
+            made("renyi", {"orders": ["2", "8", "32"]}),
+            made("renyi", {"orders": ["2", "8", "33"]}, "2"),
+        ),
+        (
+            made("renyi", {"orders": ["2", "32"], "weights": ["0.5", "0.5"]}),
+            made("renyi", {"orders": ["2", "32"], "weights": ["0.9", "0.1"]}, "2"),
+        ),
+        (made("portfolio", {}), made("portfolio", {}, "2")),
+        (
+            made("whitehouse", {}),
+            made("whitehouse", {"drift": "tanh"}, "2"),
+        ),
+    ],
+)
+def test_filters_that_admit_more_or_count_otherwise_are_told_apart(
+    before: Filter, after: Filter
+) -> None:
+    """A larger budget, another theorem, order, weight or tuned member."""
+    assert not admits_less(after, before)
+
+
+def test_a_part_of_delta_that_still_fits_stays_as_declared() -> None:
+    """Only where it would exceed the whole is it lowered in proportion."""
+    fixed = made("concentrated", {"delta_loss": "5e-7"}).parameters()
+    kept = tightened_filter(fixed, epsilon="3", delta="8e-7").parameters()
+    assert kept["delta_loss"] == "5e-7"
+    scaled = tightened_filter(fixed, epsilon="3", delta="4e-7").parameters()
+    assert scaled["delta_loss"] == "2e-7"
+
+
+def test_a_plan_keeps_its_steps() -> None:
+    """Its admissions are positions; a budget that no longer holds it is refused."""
+    steps = [{"cost": {"mechanism": "PureDP", "epsilon": "0.1"}, "times": 5}]
+    plan = make_filter("plan", epsilon=1, steps=steps, accountant="basic")
+    after = tightened_filter(plan.parameters(), epsilon="0.5", delta="0")
+    assert after.limit == plan.limit
+    with pytest.raises(InvalidCost, match="the plan needs epsilon"):
+        tightened_filter(plan.parameters(), epsilon="0.4", delta="0")

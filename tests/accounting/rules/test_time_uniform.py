@@ -1,0 +1,375 @@
+"""linear, mixture, stitched and basic odometers against the paper and intervals."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from flint import arb, ctx, fmpq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow.accounting import make_odometer
+from dpflow.accounting.costs.noise import Gaussian, Laplace
+from dpflow.accounting.costs.notions import (
+    ZCDP,
+    ApproxDP,
+    ApproxZCDP,
+    GaussianDP,
+    ProbabilisticDP,
+    PureDP,
+    RenyiDP,
+)
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import UNITS
+from tests.sizes import scaled
+
+
+def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
+    """Draw a decimal with four digits between two powers of ten."""
+    return st.builds(
+        lambda digits, exponent: Fraction(digits, 1000) * Fraction(10) ** exponent,
+        st.integers(1000, 9999),
+        st.integers(low, high - 1),
+    )
+
+
+DELTAS = st.one_of(
+    powers(-30, -1), st.integers(100, 500).map(lambda n: Fraction(n, 1000))
+)
+VARIANCES = st.one_of(powers(-18, 8), st.just(Fraction(0)))
+FORMS = st.sampled_from(["pure", "concentrated"])
+NAMES = {"linear": "target", "mixture": "rho", "stitched": "v0"}
+
+
+def ball(value: Fraction | float | str) -> arb:
+    """Return the exact value as an interval of 300 bits."""
+    ctx.prec = 300
+    exact = Fraction(value)
+    return arb(fmpq(exact.numerator, exact.denominator))
+
+
+def linear(v, y, delta) -> arb:
+    """Return the linear boundary."""
+    log = -ball(delta).log()
+    return (2 * log / ball(y)).sqrt() * ball(v) / 2 + (2 * log * ball(y)).sqrt() / 2
+
+
+def mixture(v, rho, delta) -> arb:
+    """Return the one-sided boundary of the mixture."""
+    ratio = ((ball(v) + ball(rho)) / ball(rho)).sqrt()
+    return (2 * (ball(v) + ball(rho)) * (1 + ratio / (2 * ball(delta))).log()).sqrt()
+
+
+def mixture_two(v, rho, delta) -> arb:
+    """Return the two-sided boundary of the mixture."""
+    ratio = ((ball(v) + ball(rho)) / ball(rho)).sqrt()
+    return (2 * (ball(v) + ball(rho)) * (ratio / ball(delta)).log()).sqrt()
+
+
+def stitched(v, v0, delta) -> arb:
+    """Return the stitched boundary, at max(v, v0)."""
+    spread = ball(max(Fraction(v), Fraction(v0)))
+    tail = ball("0.72") * (ball("5.2") / ball(delta)).log()
+    return ball("1.7") * (spread * ((2 * spread / ball(v0)).log().log() + tail)).sqrt()
+
+
+def tally_at(variance: Fraction, form: str) -> Tally:
+    """Return the tally at which V (or 2 R) is as given."""
+    return Tally((int(variance * UNITS) // (1 if form == "pure" else 2), 0, 0))
+
+
+VECTORS = [
+    ("linear", {"target": 1}, "0.01", "2.65954349372725064920821128584"),
+    ("linear", {"target": 1}, "0.1", "2.94108697336631258824656674696"),
+    ("linear", {"target": 1}, "1", "5.7565217697569319786301213581"),
+    ("linear", {"target": 1}, "10", "33.9108697336631258824656674696"),
+    ("mixture", {"rho": 1}, "0.01", "5.15448811790693351266863228704"),
+    ("mixture", {"rho": 1}, "0.1", "5.43275439002242358303652189818"),
+    ("mixture", {"rho": 1}, "1", "7.84001045827507355423941635632"),
+    ("mixture", {"rho": 1}, "10", "22.7501790292428451013350516443"),
+    ("mixture", {"rho": "0.1"}, "0.01", "1.70717639577411815841996355321"),
+    ("mixture", {"rho": "0.1"}, "0.1", "2.37111510976055332932573539969"),
+    ("mixture", {"rho": "0.1"}, "1", "6.11309946081638990665969489292"),
+    ("mixture", {"rho": "0.1"}, "10", "22.6545875472528105888133593078"),
+    ("mixture", {"rho": 1, "sides": "two"}, "0.01", "5.28869010836645618031015529515"),
+    ("mixture", {"rho": 1, "sides": "two"}, "0.1", "5.57258675127029221165898319609"),
+    ("mixture", {"rho": 1, "sides": "two"}, "1", "8.02650892465935942938845469827"),
+    ("mixture", {"rho": 1, "sides": "two"}, "10", "23.1746548873973424418702242827"),
+    ("stitched", {"v0": "0.01"}, "0.01", "0.562840666289696698296244918185"),
+    ("stitched", {"v0": "0.01"}, "0.1", "1.93012548999232992921356697886"),
+    ("stitched", {"v0": "0.01"}, "1", "6.58248290514844793102976770013"),
+    ("stitched", {"v0": "0.01"}, "10", "24.5037265217575834625821831879"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "variance", "stated"), VECTORS)
+def test_readings_are_the_stated_ones(name, options, variance, stated):
+    """The published values with their drift, met from above in both forms."""
+    for form in ("pure", "concentrated"):
+        odometer = make_odometer(name, delta="1e-6", form=form, **options)
+        reading = Fraction(odometer.read(tally_at(Fraction(variance), form)))
+        slack = Fraction("1e-11")
+        if form == "concentrated" and "sides" in options:
+            slack = Fraction("1e-6")  # 1 + inside the logarithm
+        assert Fraction(stated) <= reading <= Fraction(stated) * (1 + slack)
+
+
+@settings(max_examples=scaled(100), deadline=None)
+@given(delta=DELTAS, variance=VARIANCES, constant=powers(-12, 6), form=FORMS)
+def test_readings_lie_just_above_the_truth(delta, variance, constant, form):
+    """Never below the interval of the formula, within 1e-9 of it, at every corner."""
+    tally = tally_at(variance, form)
+    amount = Fraction(tally.amounts[0], UNITS)
+    v, drift = (amount, amount / 2) if form == "pure" else (2 * amount, amount)
+    half = delta / 2
+    cases = [
+        ("linear", {"target": constant}, linear(v, constant, delta)),
+        ("mixture", {"rho": constant}, mixture(v, constant, delta)),
+        ("stitched", {"v0": constant}, stitched(v, constant, delta)),
+        (
+            "mixture",
+            {"rho": constant, "sides": "two"},
+            mixture_two(v, constant, delta)
+            if form == "pure"
+            else mixture(v, constant, half),
+        ),
+    ]
+    unit = ball(Fraction(2, UNITS))
+    for name, options, width in cases:
+        odometer = make_odometer(name, delta=delta, form=form, **options)
+        truth, reading = ball(drift) + width, ball(odometer.read(tally))
+        assert reading >= truth
+        assert reading <= truth * (1 + ball("1e-9")) + unit
+
+
+@settings(max_examples=scaled(40), deadline=None)
+@given(epsilon=powers(-9, 3))
+def test_prices_lie_just_above_the_truth(epsilon):
+    """Squares are exact up to a unit; concentrated rates are rounded up."""
+    pure = make_odometer("linear", delta="1e-6", target=1, form="pure")
+    square = pure.price(PureDP(epsilon=epsilon)).amounts
+    assert 0 <= square[0] - epsilon**2 * UNITS < 1
+    assert square[1:] == (0, 0)
+    rate = make_odometer("linear", delta="1e-6", target=1)
+    for cost, truth in (
+        (PureDP(epsilon=epsilon), ball(epsilon) * (ball(epsilon) / 2).tanh()),
+        (
+            Laplace(sensitivity=1, epsilon=epsilon),
+            ball(epsilon) + (-ball(epsilon)).expm1(),
+        ),
+        (GaussianDP(mu=epsilon), ball(epsilon) ** 2 / 2),
+    ):
+        price = ball(Fraction(rate.price(cost).amounts[0], UNITS))
+        assert not price < truth
+        assert price <= truth * (1 + ball("1e-9")) + ball(Fraction(1, UNITS))
+
+
+def test_linear_and_renyi_are_the_same_bound():
+    """For concentrated steps, `linear` is the Renyi odometer of order 1 + slope."""
+    cost, order = Gaussian(sensitivity=1, sigma=20), Fraction(9)
+    target = 2 * Fraction(math.log(1e6)) / (order - 1) ** 2
+    linear_one = make_odometer("linear", delta="1e-6", target=target)
+    renyi = make_odometer("renyi", delta="1e-6", order=order)
+    for steps in (0, 1, 100):
+        readings = [
+            rule.read(Tally(tuple(steps * a for a in rule.price(cost).amounts)))
+            for rule in (linear_one, renyi)
+        ]
+        assert abs(readings[0] / readings[1] - 1) < 1e-12
+
+
+@settings(max_examples=scaled(16), deadline=None)
+@given(epsilon=powers(-3, 2), delta=DELTAS, form=FORMS)
+def test_tuned_constants_are_close_to_the_best(epsilon, delta, form):
+    """Where the tuned odometer reads epsilon, other constants hardly read less."""
+    for name, option in NAMES.items():
+        tuned = make_odometer(name, delta=delta, form=form, halt_at_epsilon=epsilon)
+        low, high = Fraction(0), Fraction(10**9)
+        for _ in range(120):
+            middle = (low + high) / 2
+            below = tuned.read(tally_at(middle, form)) <= epsilon
+            low, high = (middle, high) if below else (low, middle)
+        assert tuned.read(tuned.zero()) < epsilon
+        assert low > 0
+        constant = getattr(tuned, option)
+        for factor in ("0.3", "0.8", "1.25", "3"):
+            options = {option: constant * Fraction(factor)}
+            other = make_odometer(name, delta=delta, form=form, **options)
+            best = tuned.read(tally_at(low, form))
+            assert other.read(tally_at(low, form)) >= best * (
+                0.95 if delta > 0.001 else 0.999
+            )
+
+
+def test_linear_reads_the_target_where_the_filter_halts():
+    """Tuned at epsilon, `linear` reads epsilon where `whitehouse` would halt."""
+    odometer = make_odometer("linear", delta="1e-6", form="pure", halt_at_epsilon=1)
+    budget = tally_at(Fraction("0.034937809538246756"), "pure")
+    assert odometer.read(budget) * (1 + 1e-9) >= 1
+    assert odometer.read(budget) < 1 + 1e-9
+
+
+COVERED = [
+    (PureDP(epsilon="0.1"), True, True),
+    (Laplace(sensitivity=1, scale=10), True, True),
+    (ApproxDP(epsilon="0.1", delta=0), True, True),
+    (ProbabilisticDP(epsilon="0.1", delta=0), True, True),
+    (ProbabilisticDP(epsilon="0.1", delta="1e-8"), True, True),
+    (ApproxDP(epsilon="0.1", delta="1e-8"), False, False),
+    (Gaussian(sensitivity=1, sigma=20), False, True),
+    (GaussianDP(mu="0.1"), False, True),
+    (ZCDP(rho="0.01"), False, True),
+    (ApproxZCDP(rho="0.01", delta=0), False, True),
+    (ApproxZCDP(rho="0.01", delta="1e-8"), False, False),
+    (RenyiDP(order=8, epsilon="0.1"), False, False),
+]
+
+
+@pytest.mark.parametrize(("cost", "pure", "concentrated"), COVERED)
+def test_each_form_says_which_steps_it_covers(cost, pure, concentrated):
+    """An uncovered step is refused, and makes the reading undefined for ever."""
+    makers = [
+        (make_odometer("basic", delta="1e-6"), pure),
+        (make_odometer("rogers", delta="1e-6", beta=1), pure),
+    ]
+    for name, option in NAMES.items():
+        for form, covered in (("pure", pure), ("concentrated", concentrated)):
+            room = {"delta": "1e-6", "delta_loss": "5e-7", option: 1}
+            makers.append((make_odometer(name, form=form, **room), covered))
+    for odometer, covered in makers:
+        tally = odometer.zero() + odometer.charge(cost)
+        assert (odometer.read(tally) < math.inf) is covered
+        if not covered:
+            with pytest.raises(UnsupportedCost):
+                odometer.price(cost)
+            tally = tally + odometer.price(PureDP(epsilon="0.1"))
+            assert odometer.read(tally) == math.inf
+
+
+def test_deltas_of_steps_join_the_drift_and_have_a_limit():
+    """The reading grows by a step's delta; beyond their share it is undefined."""
+    step = ProbabilisticDP(epsilon="0.1", delta="1e-3")
+    for name, option in NAMES.items():
+        for form in ("pure", "concentrated"):
+            room = {"delta": "0.05", "delta_loss": "0.047", option: 1}
+            odometer = make_odometer(name, form=form, **room)
+            price = odometer.price(step).amounts
+            assert price[1] == UNITS // 1000
+            three = Tally(tuple(3 * amount for amount in price))
+            without = Tally((three.amounts[0], 0, 0))
+            risen = odometer.read(three) - odometer.read(without)
+            assert abs(risen - 0.003) < 1e-12
+            four = Tally(tuple(4 * amount for amount in price))
+            assert odometer.read(four) == math.inf
+            no_room = make_odometer(name, form=form, delta="0.05", **{option: 1})
+            with pytest.raises(UnsupportedCost, match="set delta_loss below delta"):
+                no_room.price(step)
+
+
+def test_two_sides_leave_no_room_for_deltas():
+    """The two-sided mixture refuses a step with a delta, whatever its share."""
+    for form in ("pure", "concentrated"):
+        options = {"delta": "0.05", "delta_loss": "0.04", "rho": 1, "form": form}
+        odometer = make_odometer("mixture", sides="two", **options)
+        assert odometer.price(PureDP(epsilon="0.1")).amounts[0] > 0
+        with pytest.raises(UnsupportedCost, match="two sides"):
+            odometer.price(ProbabilisticDP(epsilon="0.1", delta="1e-3"))
+
+
+@settings(max_examples=scaled(80), deadline=None)
+@given(epsilon=powers(-6, 2), delta=powers(-12, 0), t=powers(-6, 6))
+def test_the_moment_bound_behind_the_delta_term(epsilon, delta, t):
+    """Randomized response moved by delta / (2 sinh(epsilon)) obeys the stated bound.
+
+    E exp(t loss) <= exp(t delta + t (1 + t) rho), rho = epsilon tanh(epsilon / 2). The
+    step's deltas go up to one, and the pair is a pair of distributions or worse.
+    """
+    ctx.prec = 300
+    e, d, s = ball(epsilon), ball(min(delta, Fraction(1))), ball(t)
+    lean = (e / 2).tanh() + d / e.sinh()
+    moment = (s * e).cosh() + lean * (s * e).sinh()
+    assert moment.log() <= s * d + s * (1 + s) * e * (e / 2).tanh()
+
+
+def test_basic_reads_the_sum():
+    """Ten charges of 0.1 read 1; deltas beyond delta make it undefined."""
+    odometer = make_odometer("basic", delta="2e-8")
+    tally = odometer.zero()
+    for _ in range(10):
+        tally = tally + odometer.price(PureDP(epsilon="0.1"))
+    assert odometer.read(tally) == 1.0
+    own = odometer.price(ProbabilisticDP(epsilon="0.1", delta="1e-8"))
+    assert odometer.read(tally + own + own) == math.nextafter(1.2, 2)
+    assert odometer.read(tally + own + own + own) == math.inf
+    sure = make_odometer("basic", delta=0)
+    assert sure.read(sure.price(PureDP(epsilon=3))) == 3.0
+
+
+WRONG = [
+    ("linear", {}, "needs target=, or halt_at_epsilon="),
+    ("mixture", {}, "needs rho=, or halt_at_epsilon="),
+    ("stitched", {}, "needs v0=, or halt_at_epsilon="),
+    ("linear", {"target": 0}, "target must lie in"),
+    ("mixture", {"rho": -1}, "rho must lie in"),
+    ("stitched", {"v0": "nan"}, "v0 must be a finite number"),
+    ("stitched", {"v0": True}, "v0 must be a finite number"),
+    ("mixture", {"rho": 1, "sides": 2}, "sides must be one of one, two"),
+    ("linear", {"target": 1, "form": "zcdp"}, "form must be one of"),
+    ("linear", {"target": 1, "delta_loss": "1e-5"}, "exceeds delta"),
+    ("linear", {"target": 1, "delta": 0}, "delta must be"),
+    ("mixture", {"halt_at_epsilon": 0}, "halt_at_epsilon must lie in"),
+    ("basic", {"halt_at_epsilon": 0}, "halt_at_epsilon must lie in"),
+    ("basic", {"order": 8}, "does not take these options"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "words"), WRONG)
+def test_wrong_options_are_refused(name, options, words):
+    """Each wrong option is named with its limit."""
+    with pytest.raises(InvalidCost, match=words):
+        make_odometer(name, **{"delta": "1e-6", **options})
+
+
+@settings(max_examples=scaled(16), deadline=None)
+@given(delta=DELTAS, constant=powers(-9, 3), form=FORMS, epsilon=powers(-3, 2))
+def test_parameters_rebuild_the_odometer(delta, constant, form, epsilon):
+    """What is pinned, tuned constants included, makes an equal odometer."""
+    made = [make_odometer("basic", delta=delta, halt_at_epsilon=epsilon)]
+    for name, option in NAMES.items():
+        room = {"delta": delta, "delta_loss": delta / 4, "form": form}
+        made.append(make_odometer(name, **room, **{option: constant}))
+        made.append(make_odometer(name, **room, halt_at_epsilon=epsilon))
+    made.append(make_odometer("mixture", delta=delta, rho=constant, sides="two"))
+    for odometer in made:
+        again = make_odometer(**odometer.parameters())
+        assert again == odometer
+        tally = odometer.price(PureDP(epsilon="0.3"))
+        assert again.read(tally) == odometer.read(tally)
+        assert again.components == odometer.components
+
+
+@settings(max_examples=scaled(24), deadline=None)
+@given(
+    steps=st.lists(powers(-9, 1), min_size=2, max_size=6), form=FORMS, data=st.data()
+)
+def test_order_is_irrelevant_and_charges_only_add(steps, form, data):
+    """The tally is a sum, and no reading falls when a step is added."""
+    shuffled = data.draw(st.permutations(steps))
+    made = [make_odometer("basic", delta="1e-6")]
+    for name, option in NAMES.items():
+        options = {"delta": "1e-6", "form": form, option: "0.01"}
+        made.append(make_odometer(name, **options))
+    for odometer in made:
+        ends = []
+        for order in (steps, shuffled):
+            tally = odometer.zero()
+            for epsilon in order:
+                later = tally + odometer.price(PureDP(epsilon=epsilon))
+                assert odometer.read(later) >= odometer.read(tally)
+                assert later - odometer.price(PureDP(epsilon=epsilon)) == tally
+                tally = later
+            ends.append(tally)
+        assert ends[0] == ends[1]

@@ -1,0 +1,679 @@
+"""Bounded contributions: what is claimed of their sensitivity, tried on neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import warnings
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from dpflow import (
+    Clip,
+    Contributions,
+    Laplace,
+    bound_contributions,
+    guarded,
+    release,
+    spend,
+)
+from dpflow.exceptions import (
+    ConfigurationError,
+    ContributionsError,
+    DPStepFailed,
+    InvalidCost,
+)
+from tests.projects import (
+    POLICY,
+    ROOT,
+    TENTH,
+    caught,
+    chain,
+    make_project,
+    run_python,
+    spent,
+)
+from tests.sizes import scaled
+
+RELATIONS = ("add-or-remove", "replace-one")
+AMOUNTS = [-9.0, -2.0, 0.0, 1.0, 2.5, 3.0, 50.0, float("nan"), float("inf")]
+GROUPS = ["x", "y", "z"]
+#: How a person's rows are chosen; all are to be sound.
+CHOICES = [{"seed": None}, {"order_by": ("at",)}, {}, {"order_by": ("at", "group")}]
+LIBRARIES = {"pandas": pd.DataFrame, "polars": pl.DataFrame}
+
+
+def limits(relation, *, rows=2, clip=(-2, 3), per_group=None, **choice):
+    """Return bounds on the table of these tests."""
+    by = ("group",) if per_group else ()
+    return Contributions(
+        unit=("person",),
+        max_rows=rows,
+        relation=relation,
+        clip={"amount": Clip(*clip)},
+        by=by,
+        max_rows_per_group=per_group,
+        **choice,
+    )
+
+
+def table(rows, library="pandas"):
+    """Return a frame of (person, group, amount, at) rows."""
+    names = ("person", "group", "amount", "at")
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    data = {name: list(column) for name, column in zip(names, columns, strict=True)}
+    if library == "polars":
+        types = (pl.String, pl.String, pl.Float64, pl.Int64)
+        return pl.DataFrame(data, dict(zip(names, types, strict=True)))
+    types = (object, "str", "float64", "int64")
+    return pd.DataFrame(data).astype(dict(zip(names, types, strict=True)))
+
+
+def vector(frame, column, *, grouped):
+    """Return counts (no column) or sums, by group or not, as integers."""
+    groups = frame["group"].to_list()
+    amounts = [1] * len(groups) if column is None else frame[column].to_list()
+    wanted = GROUPS if grouped else [None]
+    return [
+        sum(int(a) for a, g in zip(amounts, groups, strict=True) if key in (None, g))
+        for key in wanted
+    ]
+
+
+def norms(one, other):
+    """Return the L1 norm and the squared L2 norm of a difference."""
+    pairs = list(zip(one, other, strict=True))
+    return sum(abs(a - b) for a, b in pairs), sum((a - b) ** 2 for a, b in pairs)
+
+
+def excess(bounds, first, second, bound=None):
+    """Return what of two neighbours differs by more than the bounds claim."""
+    one, other = ((bound or bounds.bound)(frame) for frame in (first, second))
+    found = []
+    for column, grouped in itertools.product((None, "amount"), (False, True)):
+        by = ("group",) if grouped else ()
+        vectors = [vector(each, column, grouped=grouped) for each in (one, other)]
+        l1, l2 = norms(*vectors)
+        claimed = [
+            bounds.count(by=by, norm=norm)
+            if column is None
+            else bounds.sum(column, by=by, norm=norm)
+            for norm in ("l1", "l2")
+        ]
+        if l1 > claimed[0] or l2 > claimed[1] ** 2:
+            found.append((column, grouped, l1, l2, claimed))
+    return found
+
+
+rows_of = st.lists(
+    st.tuples(st.sampled_from(GROUPS), st.sampled_from(AMOUNTS), st.integers(0, 3)),
+    max_size=4,
+)
+others = st.lists(
+    st.tuples(
+        st.sampled_from(["ann", "bob", None]),
+        st.sampled_from(GROUPS),
+        st.sampled_from(AMOUNTS),
+        st.integers(0, 3),
+    ),
+    max_size=6,
+)
+
+
+def neighbours(rest, own, replaced, places):
+    """Return two tables that differ in the rows of one person, put in anywhere."""
+    tables = []
+    for rows in (own, replaced):
+        found = list(rest)
+        for row, place in zip(rows, itertools.cycle(places), strict=False):
+            found.insert(place % (len(found) + 1), ("cem", *row))
+        tables.append(found)
+    return tables
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("relation", RELATIONS)
+@given(data=st.data())
+@hypothesis_settings(max_examples=scaled(24))
+def test_no_neighbour_differs_by_more_than_is_claimed(library, relation, data):
+    """Counts and sums, scalar and by group, in both norms, however rows are chosen."""
+    rest, own = data.draw(others), data.draw(rows_of)
+    replaced = data.draw(rows_of) if relation == "replace-one" else []
+    places = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    bounds = limits(
+        relation,
+        rows=data.draw(st.integers(1, 3)),
+        clip=data.draw(st.sampled_from([(-2, 3), (0, 3), (1, 3), (-3, -1)])),
+        per_group=data.draw(st.sampled_from([None, 1, 2])),
+        **data.draw(st.sampled_from(CHOICES)),
+    )
+    first, second = neighbours(rest, own, replaced, places)
+    assert excess(bounds, table(first, library), table(second, library)) == []
+
+
+def cases(seed=1, number=300):
+    """Yield neighbours, the same ones always."""
+    chance = random.Random(seed)
+
+    def row():
+        amount = chance.choice([a for a in AMOUNTS if a == a])  # noqa: PLR0124
+        return chance.choice(GROUPS), amount, chance.randrange(4)
+
+    for _ in range(number):
+        rest = [(chance.choice(["ann", "bob"]), *row()) for _ in range(5)]
+        own = [row() for _ in range(chance.randrange(1, 4))]
+        places = [chance.randrange(9) for _ in range(3)]
+        yield [table(each) for each in neighbours(rest, own, [], places)]
+
+
+def clipped(frame):
+    """Clip as the bounds of these tests do."""
+    return frame.assign(amount=frame["amount"].clip(-2, 3).round().astype(int))
+
+
+def largest_first(frame):
+    """Keep the largest rows of the whole table: others' rows move up."""
+    return clipped(frame.sort_values("amount", ascending=False, kind="stable").head(4))
+
+
+def first_rows(frame):
+    """Keep the first rows of the whole table."""
+    return clipped(frame.head(4))
+
+
+def different_rows(frame):
+    """Drop rows that someone else has as well, then two of each person."""
+    single = frame.drop_duplicates(["group"])
+    return clipped(single.groupby("person").head(2))
+
+
+def by_place(frame):
+    """Keep two rows of each person by a hash of their place in the table."""
+    order = [random.Random(f"s{place}").random() for place in range(len(frame))]
+    shuffled = frame.iloc[np.argsort(order, kind="stable")]
+    return clipped(shuffled.groupby("person").head(2))
+
+
+def unclipped(frame):
+    """Bound the rows and not the numbers."""
+    two = frame.groupby("person").head(2)
+    return two.assign(amount=two["amount"].clip(-50, 50).round().astype(int))
+
+
+def per_person(frame):
+    """Keep the first two rows of each person: the sound one."""
+    return clipped(frame.groupby("person").head(2))
+
+
+@pytest.mark.parametrize(
+    "wrong", [largest_first, first_rows, different_rows, by_place, unclipped]
+)
+def test_a_wrong_choice_of_rows_is_caught(wrong):
+    """The test above can fail: these look at other people's rows, or do not clip."""
+    bounds = limits("add-or-remove")
+    assert any(excess(bounds, *pair, bound=wrong) for pair in cases())
+
+
+def test_a_right_choice_of_rows_is_not_caught():
+    """Nor does it find what is not wrong."""
+    bounds = limits("add-or-remove")
+    pairs = cases(number=scaled(60))
+    assert not any(excess(bounds, *pair, bound=per_person) for pair in pairs)
+
+
+def test_the_claim_of_another_relation_is_caught():
+    """Who is replaced may leave one group and enter another."""
+    added, replaced = (limits(relation) for relation in RELATIONS)
+    first = table([("cem", "x", 3.0, 0)] * 2)
+    second = table([("cem", "y", -2.0, 0)] * 2)
+    assert excess(replaced, first, second) == []
+    assert len(excess(added, first, second)) == 3
+
+
+@pytest.mark.parametrize(
+    ("relation", "pair", "per_group", "claims", "reached"),
+    [
+        # Two rows of 3 in one group, or one in each of two.
+        ("add-or-remove", ("xx", ""), None, [(2, 4), (2, 4), (6, 36), (6, 36)], 0b1111),
+        ("add-or-remove", ("xy", ""), 1, [(2, 4), (2, 2), (6, 36), (6, 18)], 0b1111),
+        # By group, rows elsewhere differ most; without groups, no rows do.
+        (
+            "replace-one",
+            ("xx", "yy"),
+            None,
+            [(2, 4), (4, 8), (6, 36), (12, 72)],
+            0b0101,
+        ),
+        ("replace-one", ("xx", ""), None, [(2, 4), (4, 8), (6, 36), (12, 72)], 0b1010),
+    ],
+)
+def test_the_claims_are_reached(relation, pair, per_group, claims, reached):
+    """None is larger than it has to be: some neighbours differ by so much."""
+    bounds = limits(relation, clip=(0, 3), per_group=per_group)
+    places = [(None, False), (None, True), ("amount", False), ("amount", True)]
+    frames = [table([("cem", g, 3.0, 0) for g in each]) for each in pair]
+    found = 0
+    for (column, grouped), claim in zip(places, claims, strict=True):
+        by = ("group",) if grouped else ()
+        ask = bounds.count if column is None else lambda **k: bounds.sum("amount", **k)
+        assert ask(by=by, norm="l1") == claim[0]
+        assert claim[1] <= ask(by=by, norm="l2") ** 2 < claim[1] + Fraction(1, 10**9)
+        vectors = [vector(bounds.bound(f), column, grouped=grouped) for f in frames]
+        found = 2 * found + (norms(*vectors) == claim)
+    assert found == reached
+
+
+def test_signed_numbers_reach_twice_within_a_group():
+    """From all at the top to all at the bottom of one group."""
+    bounds = limits("replace-one", clip=(-3, 3))
+    pair = [table([("cem", "x", each, 0)] * 2) for each in (9.0, -9.0)]
+    vectors = [vector(bounds.bound(f), "amount", grouped=True) for f in pair]
+    assert norms(*vectors) == (12, 144)
+    assert bounds.sum("amount", by=("group",), norm="l2") == 12
+
+
+def test_groups_share_a_limit_by_the_root_of_their_number():
+    """Sixteen rows, at most one a group: L2 is 4, and L1 still 16."""
+    bounds = limits("add-or-remove", rows=16, per_group=1)
+    assert bounds.count(by=("group",), norm="l2") == 4
+    assert bounds.count(by=("group",), norm="l1") == 16
+    assert bounds.count(by=("group", "day"), norm="l2") == 4
+    # Nothing bounds a person's rows within groups by something else.
+    assert bounds.count(by=("day",), norm="l2") == 16
+    uneven = limits("add-or-remove", rows=7, per_group=3)
+    assert uneven.count(by=("group",), norm="l2") ** 2 >= 9 + 9 + 1
+    assert uneven.count(by=("group",), norm="l2") < Fraction(43589, 10000)
+
+
+def test_several_columns_are_one_vector():
+    """L2 adds in squares, L1 plainly."""
+    bounds = Contributions(
+        unit=("person",),
+        max_rows=2,
+        relation="add-or-remove",
+        clip={"a": Clip(0, 3), "b": Clip(-4, 1)},
+    )
+    assert bounds.sum("a", "b") == 14
+    assert bounds.sum("a", "b", norm="l2") == 10
+
+
+# What becomes of the rows and numbers
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_whatever_is_no_number_counts_as_zero(library):
+    """It raises nothing, for an error would tell; infinities are the bounds."""
+    values = [float("nan"), float("inf"), -float("inf"), 2.4, 2.6, -1.0, 1e300]
+    rows = [(str(n), "x", value, 0) for n, value in enumerate(values)]
+    bound = limits("add-or-remove").bound(table(rows, library))
+    assert bound["amount"].to_list() == [0, 3, -2, 2, 3, -1, 3]
+    positive = limits("add-or-remove", clip=(1, 3)).bound(table(rows, library))
+    assert positive["amount"].to_list()[0] == 1
+
+
+def test_objects_are_read_one_by_one():
+    """What one entry is read as does not depend on the others."""
+    values = [None, "7", Decimal("2.4"), Fraction(5, 2), True, 10**400, -(10**400)]
+    frame = pd.DataFrame(
+        {"person": range(7), "amount": pd.Series(values, dtype=object)}
+    )
+    bound = limits("add-or-remove").bound(frame)
+    assert bound["amount"].tolist() == [0, 0, 2, 2, 1, 3, -2]
+    for position, value in enumerate(values):
+        single = pd.DataFrame(
+            {"person": [1], "amount": pd.Series([value], dtype=object)}
+        )
+        assert (
+            limits("add-or-remove").bound(single)["amount"].item()
+            == (bound["amount"].tolist()[position])
+        )
+
+
+def test_numbers_that_are_not_real_raise_and_warn_of_nothing():
+    """A warning would tell of the one person who has such a number."""
+    values = [np.complex128(1 + 2j), np.longdouble("1e4000"), 1 + 2j]
+    objects = pd.Series(values, dtype=object)
+    long = pd.Series(np.array([1, "1e4000", 2], np.longdouble))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for column, found in ((objects, [0, 3, 0]), (long, [1, 3, 2])):
+            frame = pd.DataFrame({"person": range(3), "amount": column})
+            bound = limits("add-or-remove").bound(frame)
+            assert bound["amount"].tolist() == found
+
+
+@pytest.mark.parametrize("kind", ["Int8", "UInt64", "Float32", "boolean"])
+def test_columns_with_missing_numbers_are_numbers(kind):
+    """Of whatever width; the bounded column is wide enough for any sum."""
+    amounts = pd.array([1, None, 0, 1], dtype=kind)
+    frame = pd.DataFrame({"person": range(4), "amount": amounts}, index=[7, 7, 7, 7])
+    bound = limits("add-or-remove", clip=(-2, 1000)).bound(frame)["amount"]
+    assert (bound.tolist(), str(bound.dtype)) == ([1, 0, 0, 1], "int64")
+
+
+def test_a_column_may_have_any_name():
+    """Also one that is an argument of pandas."""
+    frame = pd.DataFrame({"person": [1], "self": [500.0]})
+    bounds = Contributions(
+        unit=("person",),
+        max_rows=1,
+        relation="add-or-remove",
+        clip={"self": Clip(0, 9)},
+    )
+    assert bounds.bound(frame)["self"].tolist() == [9]
+    assert frame["self"].tolist() == [500.0]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_grid_turns_dollars_into_cents(library):
+    """Sums of the integers are exact, where those of floats are not."""
+    frame = LIBRARIES[library]({"person": [1, 2, 3], "paid": [0.1, 0.2, 19.999]})
+    bound, bounds = bound_contributions(
+        frame,
+        unit="person",
+        max_rows=1,
+        clip={"paid": Clip(0, 10, grid="0.01")},
+        relation="add-or-remove",
+    )
+    assert bound["paid"].to_list() == [10, 20, 1000]
+    assert str(bound["paid"].dtype).lower() == "int64"
+    assert bounds.sum("paid") == 1000
+    assert frame["paid"].to_list() == [0.1, 0.2, 19.999]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_rows_keep_their_order_and_their_columns(library):
+    """Of each person the first rows, by the frame or by a column; nobody's are gone."""
+    rows = [
+        ("b", "x", 1.0, 3),
+        ("a", "x", 2.0, 1),
+        (None, "x", 3.0, 0),
+        ("b", "y", 0.0, 1),
+        ("b", "z", -1.0, 2),
+    ]
+    first = limits("add-or-remove", seed=None).bound(table(rows, library))
+    assert first["at"].to_list() == [3, 1, 1]
+    early = limits("add-or-remove", order_by=("at",)).bound(table(rows, library))
+    assert early["at"].to_list() == [1, 1, 2]
+    assert list(early.columns) == ["person", "group", "amount", "at"]
+
+
+def test_a_hashed_choice_is_the_same_whoever_else_is_there():
+    """And another one for another key; a float column of names hashes as integers."""
+    rows = [(7, "x", float(n % 4), n) for n in range(40)]
+    alone = limits("add-or-remove", rows=5, seed="k").bound(table(rows))
+    more = [(float(3), "x", 1.0, 99), *rows, (None, "x", 0.0, 98)]
+    frame = table(more).astype({"person": "float64"})
+    among = limits("add-or-remove", rows=5, seed="k").bound(frame)
+    assert among["at"].tolist() == [99, *alone["at"].tolist()]
+    other = limits("add-or-remove", rows=5, seed="l").bound(table(rows))
+    assert other["at"].tolist() != alone["at"].tolist()
+    assert alone["at"].tolist() != list(range(5))
+
+
+def test_a_unit_of_two_columns_is_a_pair():
+    """A user and a week together, for the unit user-week."""
+    frame = pd.DataFrame({"user": [1, 1, 1, 2], "week": [1, 1, 2, 1]})
+    bound, _ = bound_contributions(
+        frame, unit=("user", "week"), max_rows=1, relation="add-or-remove", seed=None
+    )
+    assert bound.index.tolist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_both_libraries_keep_the_same_rows(library):
+    """Whatever chooses them."""
+    chance = random.Random(3)
+    rows = [
+        (chance.choice("abc"), chance.choice(GROUPS), chance.choice(AMOUNTS), n % 5)
+        for n in range(60)
+    ]
+    for choice in CHOICES:
+        bounds = limits("add-or-remove", rows=7, per_group=3, **choice)
+        expected = bounds.bound(table(rows))
+        found = bounds.bound(table(rows, library))
+        assert found["at"].to_list() == expected["at"].to_list()
+        assert found["amount"].to_list() == expected["amount"].to_list()
+
+
+def test_an_empty_frame_stays_empty():
+    """There may be nobody."""
+    assert len(limits("add-or-remove", per_group=1).bound(table([]))) == 0
+
+
+# In a step
+
+
+def test_a_step_declares_what_it_bounds(tmp_path, monkeypatch):
+    """The cost needs no data; inside, the relation is the policy's."""
+    make_project(tmp_path, monkeypatch)
+    bounds = limits("add-or-remove")
+    frame = table([("ann", "x", 2.0, 0)])
+
+    @guarded(
+        dataset="shop", cost=Laplace(sensitivity=bounds.sum("amount"), epsilon="0.1")
+    )
+    def revenue():
+        found, inside = bound_contributions(frame, unit="person", max_rows=2)
+        assert inside.relation == "add-or-remove"
+        with pytest.raises(ConfigurationError, match="running step say add-or-remove"):
+            bound_contributions(
+                frame, unit="person", max_rows=2, relation="replace-one"
+            )
+        return release(len(found))
+
+    assert isinstance(revenue(), int)
+
+
+def test_bounds_for_another_relation_do_not_bound_a_steps_frame(tmp_path, monkeypatch):
+    """The cost was declared from them, and would be too small."""
+    policy = POLICY.replace("add-or-remove", "replace-one")
+    make_project(tmp_path, monkeypatch, policy)
+    added, replaced = (limits(relation) for relation in RELATIONS)
+    frame = table([("ann", "x", 2.0, 0)])
+    step = guarded(dataset="shop", cost=TENTH, name="count")
+    assert step(lambda: len(replaced.bound(frame)))() == 1
+    with (
+        spend(dataset="shop", cost=TENTH, step="wrong"),
+        pytest.raises(ConfigurationError, match="running step say replace-one"),
+    ):
+        added.bound(frame)
+
+
+def test_outside_a_step_the_relation_is_said():
+    """It is never guessed."""
+    with pytest.raises(ConfigurationError, match="say relation="):
+        bound_contributions(table([]), unit="person", max_rows=1)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": 0}, "max_rows must lie in"),
+        ({"rows": True}, "whole number"),
+        ({"rows": 1.5}, "whole number"),
+        ({"per_group": -1}, "max_rows_per_group must lie in"),
+        ({"order_by": ("at",), "seed": "s"}, "not both"),
+        ({"seed": 7}, "seed must be text"),
+        ({"order_by": ("amount",)}, "columns of their own"),
+        ({"relation": "substitute"}, "add-or-remove or replace-one"),
+    ],
+)
+def test_bounds_that_bound_nothing_are_refused(changes, message):
+    """Before any data is read."""
+    with pytest.raises(ConfigurationError, match=message):
+        limits(changes.pop("relation", "replace-one"), **changes)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ((3, 1), "swap them"),
+        ((0, 1.5), "multiple of grid"),
+        ((0, 2**31 + 1), "at most"),
+        ((0, 1, "0.3"), "multiple of grid"),
+    ],
+)
+def test_bounds_off_the_grid_are_refused(bounds, message):
+    """The claim would be of other numbers."""
+    with pytest.raises(ConfigurationError, match=message):
+        Clip(*bounds)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "x", True, None])
+def test_bounds_that_are_no_numbers_are_refused(bad):
+    """Each is named."""
+    for bounds in ((bad, 1), (0, bad), (0, 1, bad)):
+        with pytest.raises(InvalidCost):
+            Clip(*bounds)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        ({"person": [1]}, "DataFrame can be bounded, not dict"),
+        (pl.DataFrame({"person": [1]}).lazy(), "collect"),
+        (pd.DataFrame({"person": [1]}), r"each of these columns once: \['amount'\]"),
+        (pd.DataFrame([[1, 2, 3]], columns=["person", "amount", "amount"]), "once"),
+        (pd.DataFrame({"person": [1], "amount": pd.Timestamp(0)}), "datetime64"),
+        (pl.DataFrame({"person": [1], "amount": ["1"]}), "type string"),
+    ],
+)
+def test_a_frame_that_cannot_be_bounded_is_refused(frame, message):
+    """By its schema, which is public; no value is quoted."""
+    with pytest.raises(ConfigurationError, match=message):
+        limits("add-or-remove").bound(frame)
+
+
+@pytest.mark.parametrize("errors", ["redact", "keep"])
+def test_a_typo_inside_a_body_is_told(tmp_path, monkeypatch, errors):
+    """Names of columns that were declared, or are spelled out, are public."""
+    make_project(tmp_path, monkeypatch, f"{POLICY}errors: {errors}\n")
+    frame = pd.DataFrame({"person": ["ann"], "amount": [1.0]})
+    declared = Contributions(
+        unit=("tailnumber",), max_rows=1, relation="add-or-remove", clip={}
+    )
+
+    def spelled():
+        return bound_contributions(frame, unit=("tailnumber",), max_rows=1)
+
+    def told_relation():
+        return bound_contributions(
+            frame, unit="person", max_rows=1, relation="replace-one"
+        )
+
+    for body, text in (
+        (lambda: declared.bound(frame), "tailnumber"),
+        (spelled, "tailnumber"),
+        (told_relation, "the policies of the running step say add-or-remove"),
+    ):
+        step = guarded(dataset="shop", cost=TENTH, name="count")(body)
+        with pytest.raises(ContributionsError, match=text) as found:
+            step()
+        assert str(found.value).count("charged in full") == 1
+    assert spent() == "0.3"
+
+
+def test_a_name_that_is_made_of_data_is_withheld(tmp_path, monkeypatch):
+    """So are the frame's own columns, the categories of a type, and other errors."""
+    make_project(tmp_path, monkeypatch)
+    secret = "canary-" + "662607"
+    words = pl.Series([secret], dtype=pl.Enum([secret]))
+    frame = pl.DataFrame({"person": ["ann"], "kind": words, secret: [1]})
+
+    def bound(**names):
+        given = {"unit": "person", "max_rows": 1, **names}
+        return lambda: bound_contributions(frame, **given)
+
+    for body in (
+        bound(unit=secret * 3),
+        bound(unit="absent"),
+        bound(clip={"kind": Clip(0, 1)}),
+        bound(order_by=(secret * 2,)),
+        bound(max_rows=secret),
+        bound(relation=secret),
+        bound(clip={secret: secret}),
+    ):
+        step = guarded(dataset="shop", cost=TENTH, name="count")(body)
+        error = caught(step)
+        assert isinstance(error, ContributionsError | DPStepFailed)
+        assert secret not in repr(list(chain(error)))
+    declared = Contributions(
+        unit=("person",),
+        max_rows=1,
+        relation="add-or-remove",
+        clip={"kind": Clip(0, 1)},
+    )
+    with pytest.raises(ContributionsError, match="'kind' is of type enum;"):
+        guarded(dataset="shop", cost=TENTH)(lambda: declared.bound(frame))()
+
+
+def test_a_thread_of_a_body_is_asked_for_its_relation(tmp_path, monkeypatch):
+    """It inherits the step, and what it bounds is of the step's data."""
+    make_project(tmp_path, monkeypatch)
+    frame = pd.DataFrame({"person": ["ann"]})
+    wrong = partial(
+        bound_contributions, frame, unit="person", max_rows=1, relation="replace-one"
+    )
+
+    @guarded(dataset="shop", cost=TENTH)
+    async def count():
+        return await asyncio.to_thread(wrong)
+
+    with pytest.raises(ContributionsError, match="say add-or-remove"):
+        asyncio.run(count())
+
+
+def test_an_order_that_could_fail_by_a_value_is_refused():
+    """Objects may or may not be comparable."""
+    frame = table([("a", "x", 1.0, 0)]).astype({"at": object})
+    with pytest.raises(ConfigurationError, match="order_by column 'at'"):
+        limits("add-or-remove", order_by=("at",)).bound(frame)
+
+
+def test_one_name_is_not_taken_for_its_letters():
+    """Groups by "week" are not finer than groups by a column "e"."""
+    named = {"max_rows": 25, "relation": "add-or-remove", "clip": {"x": Clip(0, 1)}}
+    bounds = Contributions(unit=("u",), by=("e",), max_rows_per_group=1, **named)
+    for norms in (bounds.count, lambda **options: bounds.sum("x", **options)):
+        assert norms(by="week", norm="l2") == norms(by=("week",), norm="l2") == 25
+        assert norms(by="e", norm="l2") == norms(by=("e",), norm="l2") == 5
+    for field in ("unit", "by", "order_by"):
+        options = {"unit": ("u",), "by": ("e",), "max_rows_per_group": 1, **named}
+        with pytest.raises(ConfigurationError, match=f"{field} must be a tuple"):
+            Contributions(**options | {field: "ab"})
+
+
+def test_a_column_that_is_not_clipped_has_no_sensitivity():
+    """Nor has one that is named twice."""
+    bounds = limits("add-or-remove")
+    for names in (("other",), ("amount", "amount"), ()):
+        with pytest.raises(ConfigurationError, match=r"clip|name the columns"):
+            bounds.sum(*names)
+    with pytest.raises(ConfigurationError, match="l1 or l2"):
+        bounds.count(norm="linf")
+
+
+def test_no_library_is_loaded_for_a_declaration():
+    """Pandas and numpy wait for a frame."""
+    script = (
+        "import json, sys\nfrom dpflow import Clip, Contributions\n"
+        "bounds = dict(unit=('a',), max_rows=1, relation='replace-one', clip={})\n"
+        "Contributions(**bounds).count()\n"
+        "names = ('pandas', 'polars', 'numpy', 'prefect')\n"
+        "print(json.dumps([n for n in names if n in sys.modules]))"
+    )
+    assert run_python(script, folder=ROOT) == []

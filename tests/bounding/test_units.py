@@ -1,0 +1,238 @@
+"""Whose rows are whose: names of every type, told apart as their library does.
+
+One person's rows must not push out another's, whatever names them; and no name may make
+the bound raise, for an error would tell of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from dpflow import Clip, Contributions
+from dpflow.bounding import frames
+from dpflow.exceptions import ConfigurationError
+
+#: The hour that clocks in Berlin repeat, in UTC: 00:30 and 01:30.
+AUTUMN = [int(datetime(2026, 10, 25, h, 30, tzinfo=UTC).timestamp()) for h in (0, 1)]
+#: Milliseconds that were read as microseconds.
+FAR = 4_611_686_018_427_387_904 // 1000
+
+
+def in_berlin(unit: str, factor: int) -> pl.Series:
+    """Return both instants of the repeated hour, and another."""
+    numbers = [each * factor for each in (*AUTUMN, AUTUMN[0] + 7200)]
+    column = pl.Series(numbers, dtype=pl.Datetime(unit))
+    return column.dt.replace_time_zone("UTC").dt.convert_time_zone("Europe/Berlin")
+
+
+#: Names of three people, of each type that polars has.
+PEOPLE: dict[str, pl.Series] = {
+    "datetime[ns]": pl.Series([1, 2, 3], dtype=pl.Datetime("ns")),
+    "duration[ns]": pl.Series([1, 2, 3], dtype=pl.Duration("ns")),
+    "time": pl.Series([1, 2, 3], dtype=pl.Int64).cast(pl.Time),
+    "datetime[us, Berlin]": in_berlin("us", 10**6),
+    "datetime[ms, Berlin]": in_berlin("ms", 10**3),
+    "date": pl.Series([1, 2, 3], dtype=pl.Int32).cast(pl.Date),
+    "far datetime": pl.Series([FAR, FAR + 1, 0], dtype=pl.Datetime("ms")),
+    "far date": pl.Series([2**30, 2**30 + 1, 0], dtype=pl.Int32).cast(pl.Date),
+    "float": pl.Series([0.1, 0.1 + 2**-56, -7.0]),
+    "integer": pl.Series([2**63 - 1, 2**63 - 2, 0]),
+    "wide integer": pl.Series([2**100, 2**100 + 1, 0], dtype=pl.Int128),
+    "decimal": pl.Series(["1.0", "1.1", "0.0"]).cast(pl.Decimal(30, 20)),
+    "string": pl.Series(["a", "a ", "A"]),
+    "categorical": pl.Series(["a", "b", "c"], dtype=pl.Categorical),
+    "enum": pl.Series(["c", "b", "a"], dtype=pl.Enum(["a", "b", "c"])),
+    "binary": pl.Series([b"a", b"b", b"\x00"]),
+}
+#: Of these, the old numbering took some for one person.
+CONFUSED = {
+    "datetime[ns]",
+    "duration[ns]",
+    "time",
+    "datetime[us, Berlin]",
+    "datetime[ms, Berlin]",
+}
+
+
+def limits(**options: Any) -> Contributions:
+    """Return bounds of one row a person."""
+    options = {"unit": ("person",), "max_rows": 1, **options}
+    return Contributions(
+        relation="add-or-remove", clip={"amount": Clip(-100, 100)}, **options
+    )
+
+
+def table(people: pl.Series, rows: list[tuple[int | None, str, int]]) -> pl.DataFrame:
+    """Return rows of (person, group, amount) with these names for people."""
+    places = pl.Series([row[0] for row in rows], dtype=pl.UInt32)
+    return pl.DataFrame(
+        {
+            "person": people.gather(places),
+            "group": pl.Series([row[1] for row in rows], dtype=pl.String),
+            "amount": pl.Series([row[2] for row in rows], dtype=pl.Int64),
+        }
+    )
+
+
+def moved(bounds: Contributions, first: pl.DataFrame, second: pl.DataFrame) -> bool:
+    """Say whether two neighbours differ by more than is claimed, in L1."""
+    one, other = bounds.bound(first), bounds.bound(second)
+    total = abs(one["amount"].sum() - other["amount"].sum())
+    counts = [
+        abs((one["group"] == name).sum() - (other["group"] == name).sum())
+        for name in "xy"
+    ]
+    return total > bounds.sum("amount") or sum(counts) > bounds.count(by=("group",))
+
+
+def excesses(people: pl.Series, seed: int, number: int = 12) -> int:
+    """Count random neighbours that differ by more than is claimed."""
+    chance, found = random.Random(seed), 0
+    for _ in range(number):
+        rows = [
+            (chance.choice([0, 1, 2, None]), chance.choice("xy"), amount)
+            for amount in chance.sample([100, -100, 100, -100, 3, 0], k=5)
+        ]
+        choice = chance.choice([{}, {"order_by": ("group",)}, {"seed": None}])
+        grouped = {"by": ("group",), "max_rows_per_group": 1}
+        bounds = limits(**choice, **chance.choice([{}, grouped]))
+        for person in range(3):
+            rest = [row for row in rows if row[0] != person]
+            found += moved(bounds, table(people, rows), table(people, rest))
+    return found
+
+
+@pytest.mark.parametrize("kind", PEOPLE)
+def test_no_person_moves_anothers_rows(kind: str) -> None:
+    """Random neighbours differ by what is claimed, whatever people are named by."""
+    assert excesses(PEOPLE[kind], seed=1) == 0
+
+
+def by_python_objects(
+    table_: Any, names: tuple[str, ...], *, missing: bool
+) -> np.ndarray[Any, Any]:
+    """The negative control: number what the values are in Python."""
+    columns = []
+    for name in names:
+        known: dict[Any, int] = {}
+        columns.append(
+            [
+                -1 if value is None and missing else known.setdefault(value, len(known))
+                for value in table_._frame[name].to_list()
+            ]
+        )
+    return frames._combined(columns)
+
+
+@pytest.mark.parametrize("kind", sorted(CONFUSED))
+def test_a_numbering_of_python_objects_is_caught(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same neighbours notice that two people are taken for one."""
+    monkeypatch.setattr(frames._Polars, "codes", by_python_objects)
+    assert excesses(PEOPLE[kind], seed=1) > 0
+
+
+@pytest.mark.parametrize("kind", PEOPLE)
+def test_people_are_told_apart(kind: str) -> None:
+    """Three people keep a row each; so they do as one of two columns of a unit."""
+    people = table(
+        PEOPLE[kind], [(0, "x", 1), (1, "x", 1), (2, "x", 1), (None, "x", 1)]
+    )
+    assert limits().bound(people).height == 3
+    assert limits(unit=("person", "group")).bound(people).height == 3
+    twice = pl.concat([people, people])
+    assert limits().bound(twice).height == 3
+    grouped = limits(unit=("group",), by=("person",), max_rows=9, max_rows_per_group=1)
+    # Whoever has no group is in a group of their own.
+    assert grouped.bound(twice).height == 4
+
+
+def test_numbers_that_are_none_name_nobody() -> None:
+    """NaN and null are nobody; minus zero is zero."""
+    column = pl.Series([float("nan"), None, 0.0, -0.0, 1.0])
+    frame = pl.DataFrame({"person": column, "amount": [1, 1, 1, 1, 1]})
+    assert limits().bound(frame).height == 2
+    assert len(limits().bound(as_pandas(frame))) == 2
+
+
+def as_pandas(frame: pl.DataFrame) -> pd.DataFrame:
+    """Return the same columns for pandas."""
+    return pd.DataFrame({name: frame[name].to_list() for name in frame.columns})
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pl.Series([[1], [2]]),
+        pl.Series([[1, 2], [2, 3]], dtype=pl.Array(pl.Int64, 2)),
+        pl.Series([{"a": 1}, {"a": 2}]),
+        pl.Series([object(), object()], dtype=pl.Object),
+    ],
+)
+@pytest.mark.parametrize("place", ["unit", "by"])
+def test_a_column_that_names_nobody_is_refused_by_its_type(
+    column: pl.Series, place: str
+) -> None:
+    """Whatever it holds: also with no rows at all."""
+    options: dict[str, Any] = {"unit": ("name",)}
+    if place == "by":
+        options = {"by": ("name",), "max_rows_per_group": 1}
+    frame = pl.DataFrame({"person": [1, 2], "name": column, "amount": [1, 1]})
+    for each in (frame, frame.head(0)):
+        with pytest.raises(ConfigurationError, match="column 'name' is of type"):
+            limits(**options).bound(each)
+
+
+#: Entries of a pandas column of objects that have no hash.
+STRANGE: dict[str, Callable[[], object]] = {
+    "list": lambda: [1],
+    "dict": lambda: {"a": 1},
+    "array": lambda: np.arange(3),
+    "tuple of a list": lambda: ("a", [1]),
+}
+
+
+@pytest.mark.parametrize("entry", STRANGE)
+@pytest.mark.parametrize("choice", [{}, {"seed": None}])
+def test_one_strange_entry_raises_nothing(entry: str, choice: dict[str, Any]) -> None:
+    """It names nobody; all others keep what they keep without it."""
+    people: list[object] = ["ann", "bob", "ann", 1, None]
+    for place in ("person", "group"):
+        plain = pd.DataFrame({"amount": [1, 2, 3, 4, 5], "person": people})
+        plain["group"] = ["x"] * 5
+        column = pd.Series([*plain[place].tolist(), STRANGE[entry]()], dtype=object)
+        strange = plain.reindex(range(6))
+        strange["person"] = pd.Series([*people, "cem"], dtype=object)
+        strange["amount"] = [1, 2, 3, 4, 5, 6]
+        strange[place] = column
+        bounds = limits(by=("group",), max_rows_per_group=1, **choice)
+        kept = bounds.bound(plain)["amount"].tolist()
+        expected = kept if place == "person" else [*kept, 6]
+        assert bounds.bound(strange)["amount"].tolist() == expected
+
+
+@pytest.mark.parametrize("choice", [{}, {"seed": None}])
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_a_date_that_python_has_not_raises_nothing(
+    zone: str | None, choice: dict[str, Any]
+) -> None:
+    """Of people, in pandas and polars; of groups too."""
+    numbers = np.array([FAR, 5, FAR], "datetime64[ms]")
+    column = pd.Series(numbers).dt.tz_localize(zone) if zone is None else None
+    if column is None:
+        column = pd.Series(pd.DatetimeIndex(numbers).as_unit("ms").tz_localize("UTC"))
+    frame = pd.DataFrame({"person": column, "amount": [1, 1, 1]})
+    assert len(limits(**choice).bound(frame)) == 2
+    far = pl.DataFrame({"amount": [1, 1, 1], "person": ["a", "b", "a"]})
+    far = far.with_columns(at=pl.Series(numbers))
+    grouped = limits(by=("at",), max_rows_per_group=1, **choice)
+    assert grouped.bound(far).height == 2

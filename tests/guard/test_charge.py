@@ -1,0 +1,359 @@
+"""One execution: its noise, its output, and the key of its release."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import threading
+import time
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from dpflow import Gaussian, Laplace, PureDP, guarded, release, spend
+from dpflow.accounting.costs import base as costs
+from dpflow.exceptions import (
+    BudgetRefused,
+    ConfigurationError,
+    DpflowError,
+    DPStepFailed,
+    ReleaseError,
+)
+from dpflow.guard.charge import arun, run
+from dpflow.guard.request import EnclosingFlow, Place
+from dpflow.guard.step import define_step
+from dpflow.noise.draws import sampler_for
+from tests.projects import (
+    NOISY,
+    POLICY,
+    TENTH,
+    account,
+    journal,
+    make_project,
+    outcome,
+    rows,
+    spent,
+)
+
+CANARY = "canary-" + "3141592653"
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """Return a project whose private data is a canary in a file."""
+    make_project(tmp_path, monkeypatch)
+    (tmp_path / "private.txt").write_text(CANARY, "utf-8")
+    return tmp_path
+
+
+def read_private():
+    """Read the private data, as a body does."""
+    return Path("private.txt").read_text("utf-8")
+
+
+# The draw
+
+
+def test_release_outside_a_step_is_refused():
+    """Nothing pays for a draw that belongs to no step."""
+    with pytest.raises(ReleaseError, match="outside the body of a DP step"):
+        release(1.0)
+
+
+def test_release_draws_once(shop):
+    """A second draw would cost a second time; the first one's charge stands."""
+
+    @guarded(dataset="shop", cost=NOISY)
+    def count():
+        return release(1.0), release(1.0)
+
+    with pytest.raises(ReleaseError, match="twice"):
+        count()
+    assert outcome()["outcome"] == "failed"
+    assert spent() == "0.1"
+
+
+@pytest.mark.parametrize("value", ["text", True, None, float("nan"), [], [[1.0]]])
+def test_a_value_that_is_no_number_is_not_released(shop, value):
+    """The refusal tells its type; a corrected value may still be released."""
+
+    @guarded(dataset="shop", cost=NOISY)
+    def count():
+        with pytest.raises(ReleaseError, match=r"release\(\) cannot noise"):
+            release(value)
+        return release(1.0)
+
+    assert isinstance(count(), float)
+    assert outcome()["noise"] == "opendp"
+
+
+def test_a_cost_without_a_mechanism_cannot_be_drawn(shop):
+    """A body that then draws its own noise is journaled as self-declared."""
+
+    @guarded(dataset="shop", cost=PureDP(epsilon="0.1"))
+    def count():
+        with pytest.raises(ReleaseError, match="only a guarantee, not a mechanism"):
+            release(1.0)
+        return 1.0
+
+    assert count() == 1.0
+    assert outcome()["noise"] == "self-declared"
+
+
+def test_release_in_a_thread_of_its_own_is_refused(shop):
+    """A plain thread does not know which step it belongs to."""
+
+    @guarded(dataset="shop", cost=TENTH)
+    def count():
+        errors = []
+
+        def work():
+            try:
+                release(1.0)
+            except ReleaseError as error:
+                errors.append(error.message)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return errors
+
+    (message,) = count()
+    assert "in the same thread" in message
+    assert outcome()["noise"] == "self-declared"
+
+
+def test_threads_of_one_step_share_its_one_draw(shop, monkeypatch):
+    """However threads race for it, one gets a noisy value."""
+    # Journals of other tests must not know the mechanism of this one.
+    monkeypatch.setattr(costs, "_KINDS", dict(costs._KINDS))
+
+    @dataclass(frozen=True, init=False, repr=False)
+    class SlowNoise(PureDP):
+        """A guarantee whose mechanism takes its time."""
+
+    @sampler_for.register(SlowNoise)
+    def _(cost):
+        def sample(numbers):
+            time.sleep(0.05)
+            return [float(number) for number in numbers]
+
+        return sample
+
+    with spend(dataset="shop", cost=SlowNoise(epsilon="0.1"), step="count") as charge:
+        found = []
+
+        def work():
+            try:
+                found.append(charge.release(1.0))
+            except ReleaseError:
+                found.append(None)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert sorted(found, key=str) == [1.0, None, None, None]
+
+
+@pytest.mark.parametrize("again", [copy.copy, replace])
+@pytest.mark.parametrize("first", [0, 1])
+def test_copies_of_an_execution_share_its_one_draw(shop, again, first):
+    """Made before the draw, each would draw for one charge."""
+    cost = Laplace(sensitivity=1, epsilon="0.1")
+    with spend(dataset="shop", cost=cost, step="count") as charge:
+        both = [charge, again(charge)]
+        both[first].release(1.0)
+        for each in both:
+            with pytest.raises(ReleaseError, match="covers one draw"):
+                each.release(1.0)
+    assert journal()[-1].body["noise"] == "opendp"
+
+
+def test_release_after_the_end_of_its_step_is_refused(shop):
+    """The journal has said by then that no noise was drawn."""
+    with spend(dataset="shop", cost=TENTH, step="count") as charge:
+        pass
+    with pytest.raises(ReleaseError, match="had ended"):
+        charge.release(1.0)
+    with pytest.raises(ReleaseError, match="outside the body"):
+        release(1.0)
+
+
+def a_generator():
+    """Return what will read the data when someone iterates over it."""
+    return (value for value in read_private())
+
+
+def a_coroutine():
+    """Return what will read the data when someone awaits it."""
+
+    async def later():
+        raise ValueError(read_private())
+
+    return later()
+
+
+def a_stream():
+    """Return what will read the data when someone iterates and awaits."""
+
+    async def stream():
+        yield read_private()
+
+    return stream()
+
+
+@pytest.mark.parametrize("lazy", [a_generator, a_coroutine, a_stream])
+def test_an_output_that_is_yet_to_be_computed_is_refused(shop, lazy):
+    """It would read the data after the settlement, outside the guard."""
+    step = guarded(dataset="shop", cost=TENTH, name="lazy")(lazy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a coroutine that nobody awaited
+        with pytest.raises(ReleaseError, match="Return the whole output"):
+            step()
+        gc.collect()
+    assert outcome()["outcome"] == "failed"
+    assert spent() == "0.1"
+
+
+# Keys within a flow run
+
+
+def place(name="report", run_id="run-1"):
+    """Return a place inside a flow run, as Prefect would tell it."""
+    return Place(flows=(EnclosingFlow(name=name, run=run_id),))
+
+
+def counting(**declared):
+    """Return a step over (frame, week) and the list of the weeks it ran for."""
+    ran = []
+
+    def count(frame, week):
+        ran.append(week)
+        return len(ran)
+
+    declared = {"dataset": "shop", "cost": TENTH, "private": ("frame",), **declared}
+    return replayed(define_step(count, **declared)), count, ran
+
+
+def replayed(step):
+    """Say that the body, which closes over its record, is told by its arguments."""
+    return replace(step, replays=True)
+
+
+def test_within_one_flow_run_the_same_call_is_replayed(shop):
+    """Its key is made of run, step, version, cost and public arguments."""
+    step, body, ran = counting(version="1")
+    assert run(step, body, ("x", 1), {}, place()) == 1
+    assert run(step, body, ("y",), {"week": 1}, place()) == 1
+    assert run(step, body, ("x", 2), {}, place()) == 2
+    assert run(step, body, ("x", 1), {}, place(run_id="run-2")) == 3
+    assert ran == [1, 2, 1]
+
+
+async def test_an_async_step_is_replayed_within_its_flow_run(shop):
+    """As a sync one."""
+    ran = []
+
+    async def count(week):
+        ran.append(week)
+        return len(ran)
+
+    step = replayed(define_step(count, dataset="shop", cost=TENTH))
+    assert await arun(step, count, (1,), {}, place()) == 1
+    assert await arun(step, count, (1,), {}, place()) == 1
+    assert ran == [1]
+
+
+def test_two_steps_of_one_name_do_not_replay_each_other(shop):
+    """The default key knows where a body was written."""
+
+    class Spend:
+        @staticmethod
+        def count(week):
+            return f"spend in {week}"
+
+    class Visits:
+        @staticmethod
+        def count(week):
+            return f"visits in {week}"
+
+    for body in (Spend.count, Visits.count):
+        step = define_step(body, dataset="shop", cost=TENTH)
+        assert run(step, body, (1,), {}, place()) == body(1)
+    assert spent() == "0.2"
+
+
+def test_private_data_needs_a_version_to_be_replayed(shop):
+    """Else one version's answer could be served for another."""
+    step, body, ran = counting()
+    before = rows(shop)
+    with pytest.raises(ConfigurationError, match="Say version= on the task"):
+        run(step, body, ("x", 1), {}, place())
+    assert ran == []
+    assert before == rows(shop)
+
+
+def test_another_version_is_another_release(shop):
+    """The digest differs by version, and by nothing private."""
+    for version in ("1", "2", "2"):
+        step, body, _ = counting(version=version)
+        run(step, body, (version, 1), {}, place())
+    keys = {row[0] for row in rows(shop)["release"]}
+    assert len(keys) == 2
+    assert spent() == "0.2"
+
+
+def test_the_policy_may_say_the_version(tmp_path, monkeypatch):
+    """A version in the policy is one for every step."""
+    make_project(tmp_path, monkeypatch, POLICY + "version: '2026-11'\n")
+    step, body, ran = counting()
+    for frame in ("x", "y"):
+        run(step, body, (frame, 1), {}, place())
+    assert ran == [1]
+    assert journal()[1].body["versions"] == ["2026-11"]
+
+
+def test_a_release_key_takes_the_place_of_a_version(shop):
+    """A named release does not depend on what the private data is."""
+    step, body, ran = counting(release_key="count/{week}")
+    for frame in ("x", "y"):
+        run(step, body, (frame, 1), {}, Place())
+    assert ran == [1]
+
+
+def test_an_argument_that_cannot_identify_a_release_is_refused(shop):
+    """The error says to mark it private or to name the release."""
+
+    def count(model):
+        return 1
+
+    step = define_step(count, dataset="shop", cost=TENTH)
+    before = rows(shop)
+    with pytest.raises(ConfigurationError, match=r"Mark it private=\('model',\)"):
+        run(step, count, (object(),), {}, place())
+    assert before == rows(shop)
+
+
+def test_the_nearest_flow_that_the_policy_names_is_charged(tmp_path, monkeypatch):
+    """Else the root flow is."""
+    make_project(tmp_path, monkeypatch, POLICY + "flows: {middle: {epsilon: 0.5}}\n")
+    step, body, _ = counting(version="1")
+    flows = [EnclosingFlow(name=n, run=n) for n in ("inner", "middle", "root")]
+    run(step, body, ("x", 1), {}, Place(flows=tuple(flows)))
+    assert account(kind="flow").name == "middle"
+    with pytest.raises(BudgetRefused) as refusal:
+        run(step, body, ("x", 2), {}, Place(flows=(flows[0], flows[2])))
+    assert refusal.value.flow == "root"
+
+
+def test_every_error_of_the_guard_is_dpflows_own(shop):
+    """One root catches them all."""
+    assert issubclass(DPStepFailed, DpflowError)
+    step = guarded(dataset="shop", cost=Gaussian(sensitivity=1, sigma=1))(lambda: 1)
+    with pytest.raises(DpflowError):
+        step()

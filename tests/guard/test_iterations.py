@@ -1,0 +1,404 @@
+"""Early stopping: the loop counts, and the ledger charges what ran."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpflow import (
+    Composed,
+    EarlyStopping,
+    Gaussian,
+    Laplace,
+    OutputDP,
+    PureDP,
+    guarded,
+    iterations,
+    spend,
+)
+from dpflow.accounting import make_filter
+from dpflow.accounting.costs.base import Cost
+from dpflow.exceptions import DPStepFailed, InvalidCost, ReleaseError
+from dpflow.guard.iterations import SubStep
+from dpflow.guard.project import current_project
+from dpflow.guard.request import Place
+from dpflow.ledger.views import history
+from dpflow.rounding import number_from_text
+from tests.projects import POLICY, ROOT, account, make_project
+
+TENTH = PureDP(epsilon="0.1")
+STOPS = (2, 4, 8)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a project whose dataset takes epsilon 1 by the sum rule."""
+    return make_project(tmp_path, monkeypatch)
+
+
+def used(component: str = "epsilon") -> Fraction:
+    """Return what is settled on the dataset; nothing may stay held."""
+    view = account()
+    assert set(view.reserved.values()) == {"0"}
+    return number_from_text(view.spent[component])
+
+
+def stopped_at(number: int, cost: Cost | None = None) -> int:
+    """Run a step that stops after so many sub-steps; return how many it saw."""
+    seen = 0
+
+    @guarded(dataset="shop", cost=cost or EarlyStopping(TENTH, stops=STOPS))
+    def fit() -> int:
+        nonlocal seen
+        for step in iterations():
+            seen = step.number
+            if step.number == number:
+                break
+        return seen
+
+    assert fit() == seen
+    return seen
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 7, 8])
+def test_the_substeps_that_ran_are_charged(project: Path, number: int) -> None:
+    """One tenth each, wherever the loop was left."""
+    assert stopped_at(number) == number
+    assert used() == Fraction(number, 10)
+
+
+def test_the_loop_ends_by_itself_at_the_last_stop(project: Path) -> None:
+    """However long the body would like to go on."""
+    assert stopped_at(10**6) == STOPS[-1]
+    assert used() == Fraction(8, 10)
+
+
+def test_the_worst_case_is_reserved_while_it_runs(project: Path) -> None:
+    """Nothing else may spend what it could still need."""
+    cost = EarlyStopping(TENTH, stops=STOPS)
+    with spend(dataset="shop", cost=cost, step="fit"):
+        for step in iterations():
+            view = account()
+            assert view.reserved["epsilon"] == "0.8"
+            if step.number == 2:
+                break
+    assert used() == Fraction(2, 10)
+
+
+@pytest.mark.parametrize(("number", "stop"), [(1, 2), (2, 2), (3, 4), (5, 8), (8, 8)])
+def test_under_output_a_stop_is_a_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, stop: int
+) -> None:
+    """An unlisted stop counts as the next listed one, and delta is never refunded."""
+    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 2, delta: 1e-6}")
+    make_project(tmp_path, monkeypatch, policy.replace("basic", "output"))
+    cost = EarlyStopping(TENTH, stops=STOPS, accountant="optimal", delta="1e-7")
+    stopped_at(number, cost)
+    epsilons = dict(zip(STOPS, cost.epsilons(), strict=True))
+    assert used() == pytest.approx(epsilons[stop], rel=1e-12)
+    assert used() >= epsilons[stop]
+    assert used("delta") == Fraction(1, 10**7)
+
+
+@pytest.mark.parametrize("theorem", ["gaussian", "concentrated", "renyi"])
+def test_adaptive_filters_charge_the_substeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theorem: str
+) -> None:
+    """As many steps as ran, in the filter's own currency."""
+    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}")
+    make_project(tmp_path, monkeypatch, policy.replace("basic", theorem))
+    step = Gaussian(sensitivity=1, sigma=20)
+    stopped_at(3, EarlyStopping(step, stops=(5, 10)))
+    rule = make_filter(theorem, epsilon=1, delta="1e-6")
+    price = rule.price(step)
+    expected = rule.named(price + price + price)
+    assert account().spent == expected
+
+
+def test_a_body_that_fails_is_charged_in_full(project: Path) -> None:
+    """Its error may come from any sub-step."""
+
+    @guarded(dataset="shop", cost=EarlyStopping(TENTH, stops=STOPS))
+    def fit() -> None:
+        for step in iterations():
+            if step.number == 2:
+                raise ValueError
+
+    with pytest.raises(DPStepFailed):
+        fit()
+    assert used() == Fraction(8, 10)
+
+
+def test_a_body_that_never_counts_is_charged_in_full(project: Path) -> None:
+    """Nobody knows what it ran."""
+
+    @guarded(dataset="shop", cost=EarlyStopping(TENTH, stops=STOPS))
+    def fit() -> int:
+        return 1
+
+    fit()
+    assert used() == Fraction(8, 10)
+
+
+def test_the_journal_says_how_many_ran(project: Path) -> None:
+    """With what was posted, not what was reserved."""
+    stopped_at(3)
+    settled = history(current_project().ledger)[0]
+    assert (settled.kind, settled.body["reported"]) == ("settle", 3)
+    assert settled.amount["epsilon"] == "0.3"
+
+
+def test_a_second_loop_is_refused(project: Path) -> None:
+    """The cost covers one."""
+    cost = EarlyStopping(TENTH, stops=STOPS)
+
+    @guarded(dataset="shop", cost=cost)
+    def fit() -> int:
+        for _ in iterations():
+            break
+        with pytest.raises(ReleaseError, match="twice"):
+            iterations()
+        return 1
+
+    fit()
+
+
+def test_a_loop_cannot_go_on_after_its_step_has_ended(project: Path) -> None:
+    """Its charge is posted, so nothing would pay for more."""
+    kept = {}
+
+    @guarded(dataset="shop", cost=EarlyStopping(SUBSTEP, stops=STOPS))
+    def fit() -> int:
+        kept["loop"] = iterations()
+        kept["step"] = next(kept["loop"])
+        return 1
+
+    fit()
+    assert used() == Fraction(1, 10)
+    with pytest.raises(ReleaseError, match="over"):
+        kept["step"].release(1.0)
+    with pytest.raises(ReleaseError, match="has ended"):
+        next(kept["loop"])
+    assert used() == Fraction(1, 10)
+
+
+def test_iterations_needs_its_own_cost(project: Path) -> None:
+    """And a step around it."""
+    with pytest.raises(ReleaseError, match="outside the body"):
+        iterations()
+
+    @guarded(dataset="shop", cost=TENTH)
+    def fit() -> None:
+        with pytest.raises(ReleaseError, match="EarlyStopping"):
+            iterations()
+
+    fit()
+
+
+# ---- noise of a sub-step
+
+SUBSTEP = Laplace(sensitivity=1, epsilon="0.1")
+TEST = Laplace(sensitivity=1, epsilon="0.05")
+BOTH = EarlyStopping(Composed(SUBSTEP, TEST), stops=(3, 6))
+
+
+def test_each_part_of_a_substep_is_drawn_once(project: Path) -> None:
+    """The second draw of a part has nothing that pays for it."""
+    answers = []
+
+    @guarded(dataset="shop", cost=BOTH)
+    def fit() -> int:
+        for step in iterations():
+            answers.append(step.release(0.0, cost=SUBSTEP))
+            assert step.test(1e9, at_least=0, cost=TEST)
+            with pytest.raises(ReleaseError, match="nothing is left"):
+                step.release(0.0, cost=SUBSTEP)
+            if step.may_stop:
+                break
+        return step.number
+
+    assert fit() == 3
+    assert len(set(answers)) == 3
+    assert used() == 3 * Fraction(15, 100)
+
+
+def test_threads_do_not_share_one_part_of_a_substep(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However they race for it, one draws; the others may not take another part."""
+    both = threading.Barrier(2)
+    equal = Laplace.__eq__
+
+    def together(self: Laplace, other: object) -> Any:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(timeout=0.2)
+        return equal(self, other)
+
+    taken = []
+
+    def take(step: SubStep) -> None:
+        with contextlib.suppress(ReleaseError):
+            taken.append(step.claim("a thread", Laplace(sensitivity=1, epsilon="0.1")))
+
+    @guarded(dataset="shop", cost=BOTH)
+    def fit() -> int:
+        for step in iterations():
+            with monkeypatch.context() as patch:
+                patch.setattr(Laplace, "__eq__", together)
+                threads = [
+                    threading.Thread(target=take, args=(step,)) for _ in range(2)
+                ]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+            break
+        return 1
+
+    fit()
+    assert taken == [SUBSTEP]
+
+
+def test_what_was_not_declared_is_not_drawn(project: Path) -> None:
+    """Not a part that the sub-step lacks, and no part unnamed where there are two."""
+
+    @guarded(dataset="shop", cost=BOTH)
+    def fit() -> int:
+        for step in iterations():
+            for cost in (None, Laplace(sensitivity=1, epsilon=1)):
+                with pytest.raises(ReleaseError, match="Declare every draw"):
+                    step.release(0.0, cost=cost)
+            break
+        return 1
+
+    fit()
+
+
+def test_a_substep_is_over_when_the_next_begins(project: Path) -> None:
+    """So a body cannot draw more than it counted."""
+
+    @guarded(dataset="shop", cost=EarlyStopping(SUBSTEP, stops=STOPS))
+    def fit() -> int:
+        first = None
+        for step in iterations():
+            if first is None:
+                first = step
+                continue
+            with pytest.raises(ReleaseError, match="was over"):
+                first.release(0.0)
+            break
+        return 1
+
+    fit()
+    assert used() == Fraction(2, 10)
+
+
+# ---- other costs that settle by their outcome
+
+
+def reported(outcome: object, cost: Cost) -> None:
+    """Run a block that reports an outcome."""
+    with spend(dataset="shop", cost=cost, step="ask") as charge:
+        charge.report(outcome)  # type: ignore[arg-type]
+
+
+def test_a_cheap_cell_is_charged_under_output_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other theorems know no cells: they charge the worst case."""
+    cost = OutputDP({"none": "0.1", "answer": "0.5"})
+    for theorem, expected in (("output", "0.1"), ("basic", "0.5")):
+        folder = tmp_path / theorem
+        folder.mkdir()
+        make_project(folder, monkeypatch, POLICY.replace("basic", theorem))
+        reported("none", cost)
+        assert account().spent["epsilon"] == expected
+
+
+def test_an_outcome_is_reported_once_and_in_time(project: Path) -> None:
+    """By a step whose cost has outcomes, and one that it knows."""
+    cost = OutputDP({"none": "0.1", "answer": "0.5"})
+    with spend(dataset="shop", cost=cost, step="ask") as charge:
+        with pytest.raises(InvalidCost, match="unknown cell"):
+            charge.report("other")
+        charge.report("none")
+        with pytest.raises(ReleaseError, match="had reported"):
+            charge.report("answer")
+    with pytest.raises(ReleaseError, match="had ended"):
+        charge.report("answer")
+    with (
+        spend(dataset="shop", cost=TENTH, step="ask") as charge,
+        pytest.raises(ReleaseError, match="costs the same"),
+    ):
+        charge.report("none")
+
+
+# ---- progress
+
+
+@pytest.mark.parametrize(("number", "expected"), [(3, [3]), (8, [8]), (99, [8])])
+def test_listeners_hear_where_the_loop_was_left(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    expected: list[int],
+) -> None:
+    """At the end, or where it was broken off; not of every sub-step of a fast loop."""
+    heard = []
+
+    def tell(_: Place, kind: str, request: object, **details: Any) -> None:
+        if kind == "progress":
+            heard.append(details)
+
+    monkeypatch.setattr(Place, "tell", tell)
+    stopped_at(number)
+    assert heard == [{"done": done, "most": 8} for done in expected]
+
+
+SCRIPT = """
+import time
+from dpflow import EarlyStopping, PureDP, guarded, iterations
+
+@guarded(dataset="shop", cost=EarlyStopping(PureDP(epsilon="0.1"), stops=(2, 4)))
+def fit():
+    for step in iterations():
+        time.sleep(0.2)
+
+fit()
+"""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_shows_in_terminals_only(project: Path, terminal: bool) -> None:
+    """With the step's name and how far it is; a log file stays clean."""
+    reader, writer = os.openpty() if terminal else os.pipe()
+    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        stderr=writer,
+        cwd=project,
+        env=environment,
+        check=True,
+        timeout=120,
+    )
+    os.close(writer)
+    shown = b""
+    # A terminal whose other end is closed is an error to read.
+    with contextlib.suppress(OSError):
+        while part := os.read(reader, 65536):
+            shown += part
+    os.close(reader)
+    assert done.returncode == 0
+    if terminal:
+        assert b"fit" in shown
+        assert b"100%" in shown
+    else:
+        assert shown == b""

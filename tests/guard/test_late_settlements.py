@@ -1,0 +1,322 @@
+"""A settlement that the ledger did not take is made as soon as it can be."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpflow import EarlyStopping, PureDP, guarded, iterations
+from dpflow.exceptions import DPStepFailed, LedgerUnavailable
+from dpflow.guard.project import current_project
+from dpflow.ledger.records import Granted
+from tests.ledger.support import Child
+from tests.projects import (
+    bring_ledger_back,
+    caught,
+    held,
+    hide_ledger,
+    journal,
+    kinds,
+    make_project,
+    run_python,
+    spent,
+    start_python,
+)
+
+TENTH = PureDP(epsilon="0.1")
+WARNS = "stays charged in full and unsettled"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a project with epsilon 1 for its one dataset."""
+    return make_project(tmp_path, monkeypatch)
+
+
+class BadDisk:
+    """A disk under the ledger that fails or hides its files until it is mended."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+        self._folder, self._patch, self._how = folder, monkeypatch, how
+        self._real = fcntl.flock
+        self.asked = 0
+
+    def fail(self) -> None:
+        """Let it fail from now on."""
+        if self._how == "files are gone":
+            hide_ledger(self._folder)
+        else:
+            self._patch.setattr(fcntl, "flock", self._fail)
+
+    def _fail(self, *_: object) -> None:
+        self.asked += 1
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def mend(self) -> None:
+        """Let it work again."""
+        if self._how == "files are gone":
+            bring_ledger_back(self._folder)
+        else:
+            self._patch.setattr(fcntl, "flock", self._real)
+
+
+@pytest.fixture(params=["files are gone", "locks fail"])
+def disk(
+    request: pytest.FixtureRequest, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> BadDisk:
+    """Give the disk under the ledger, which may fail in either way."""
+    return BadDisk(shop, monkeypatch, request.param)
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> bool:
+    """Wait until something holds; say whether it came to that."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def trying() -> bool:
+    """Say whether a thread of this process tries to settle."""
+    return any(each.name == "dpflow-unsettled" for each in threading.enumerate())
+
+
+def ended(step: Callable[[], object]) -> object:
+    """Return what a step returns or raises."""
+    try:
+        return step()
+    except DPStepFailed as error:
+        return error
+
+
+ASK = """
+import json, time
+from dpflow import PureDP, guarded
+
+@guarded(dataset="shop", cost=PureDP(epsilon="0.1"), release_key="x", name="count")
+def count():
+    return 6
+
+since = time.monotonic()
+print(json.dumps([count(), time.monotonic() - since]))
+"""
+
+
+@pytest.mark.parametrize("ends", ["with a value", "with an error"])
+def test_another_process_need_not_wait_for_this_one_to_end(
+    shop: Path, disk: BadDisk, ends: str
+) -> None:
+    """Its key is free soon after the disk is well, and the first charge stays."""
+
+    @guarded(dataset="shop", cost=TENTH, release_key="x", name="count")
+    def count() -> int:
+        disk.fail()
+        if ends == "with an error":
+            raise ValueError
+        return 5
+
+    with pytest.warns(RuntimeWarning, match=WARNS):
+        ended(count)
+    disk.mend()
+    value, seconds = run_python(ASK, folder=shop)
+    assert value == 6
+    assert seconds < 20
+    assert kinds() == ["reserve", "settle", "reserve", "settle"]
+    assert (spent(), held()) == ("0.2", "0")
+    assert until(lambda: not trying())
+
+
+def test_what_was_reported_is_posted_late_and_no_less(disk: BadDisk) -> None:
+    """A step that stopped early costs what it reported, whenever that is posted."""
+    cost = EarlyStopping(PureDP(epsilon="0.01"), stops=(10, 20))
+
+    @guarded(dataset="shop", cost=cost)
+    def fit() -> int:
+        steps = iterations()
+        for step in steps:
+            if step.may_stop:
+                break
+        disk.fail()
+        return 1
+
+    with pytest.warns(RuntimeWarning, match=WARNS):
+        fit()
+    disk.mend()
+    assert until(lambda: kinds() == ["reserve", "settle"])
+    assert (spent(), held()) == ("0.1", "0")
+
+
+def test_the_thread_rests_between_its_tries(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks seldom, and the next step of this process lets it ask at once."""
+    monkeypatch.setattr("dpflow.guard.late_settlements._PAUSE_SECONDS", (60.0, 60.0))
+    disk = BadDisk(shop, monkeypatch, "locks fail")
+
+    @guarded(dataset="shop", cost=TENTH, name="count")
+    def count(*, bad: bool) -> None:
+        if bad:
+            disk.fail()
+
+    with pytest.warns(RuntimeWarning, match=WARNS):
+        count(bad=True)
+    asked = disk.asked
+    time.sleep(0.5)
+    assert disk.asked == asked
+    disk.mend()
+    assert kinds() == ["reserve"]
+    count(bad=False)
+    assert until(lambda: kinds().count("settle") == 2)
+
+
+LAST = """
+import warnings
+from pathlib import Path
+from dpflow import PureDP, guarded
+from tests.projects import bring_ledger_back, hide_ledger
+
+folder = Path.cwd()
+
+@guarded(dataset="shop", cost=PureDP(epsilon="0.1"), name="count")
+def count():
+    hide_ledger(folder)
+
+warnings.simplefilter("ignore")
+count()
+bring_ledger_back(folder)
+print("null")
+"""
+
+
+def test_a_process_tries_once_more_when_it_ends(shop: Path) -> None:
+    """What the ledger can take then is not left for an operator to close."""
+    run_python(LAST, folder=shop)
+    assert kinds() == ["reserve", "settle"]
+    assert (spent(), held()) == ("0.1", "0")
+
+
+def test_a_process_ends_although_the_ledger_stays_away(shop: Path) -> None:
+    """The last try is one, and its charge is forfeited like a dead process's."""
+    since = time.monotonic()
+    run_python(LAST.replace("bring_ledger_back(folder)", ""), folder=shop)
+    assert time.monotonic() - since < 30
+    bring_ledger_back(shop)
+    assert kinds() == ["reserve"]
+
+
+def test_a_forked_child_does_not_settle_what_its_parent_owes(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent lives and does it itself."""
+    monkeypatch.setattr("dpflow.guard.late_settlements._PAUSE_SECONDS", (60.0, 60.0))
+    disk = BadDisk(shop, monkeypatch, "locks fail")
+
+    @guarded(dataset="shop", cost=TENTH, name="count")
+    def count(*, bad: bool) -> None:
+        if bad:
+            disk.fail()
+
+    with pytest.warns(RuntimeWarning, match=WARNS):
+        count(bad=True)
+    disk.mend()
+
+    def step(say: Callable[[str], None]) -> None:
+        count(bad=False)
+        say(json.dumps(trying()))
+
+    child = Child(step)
+    assert child.line() == "false"
+    assert child.end()[0] == 0
+    assert kinds() == ["reserve", "reserve", "settle"]
+
+
+def test_a_reservation_whose_answer_is_lost_frees_its_key(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been made: then it is charged, and nobody waits for its key."""
+    ledger = current_project().ledger
+    reserve = ledger.reserve
+
+    def lose(request: Any) -> None:
+        assert isinstance(reserve(request), Granted)
+        msg = "the answer was lost"
+        raise LedgerUnavailable(msg)
+
+    @guarded(dataset="shop", cost=TENTH, release_key="x", name="count")
+    def count() -> int:
+        return 5
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "reserve", lose)
+        assert isinstance(caught(count), LedgerUnavailable)
+    value, seconds = run_python(ASK, folder=shop)
+    assert value == 6
+    assert seconds < 20
+    assert kinds() == ["reserve", "settle", "reserve", "settle"]
+    said = [entry.body.get("outcome") for entry in journal()[2::2]]
+    assert said == ["failed", "completed"]
+    assert spent() == "0.2"
+
+
+def test_what_was_never_charged_needs_no_settlement(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A question that the ledger never got is forgotten."""
+    disk = BadDisk(shop, monkeypatch, "locks fail")
+    step = guarded(dataset="shop", cost=TENTH, name="count")(lambda: 5)
+    current_project()
+    disk.fail()
+    assert isinstance(caught(step), LedgerUnavailable)
+    disk.mend()
+    assert until(lambda: not trying())
+    assert kinds() == []
+
+
+@contextlib.contextmanager
+def waiting_process(folder: Path) -> Iterator[Any]:
+    """Start a process that asks for the key, and end it in any case."""
+    with start_python(ASK, folder=folder) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_who_waits_for_the_key_already_gets_its_answer(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked while the body ran, and goes on asking."""
+    disk = BadDisk(shop, monkeypatch, "locks fail")
+    began, may_end = threading.Event(), threading.Event()
+
+    @guarded(dataset="shop", cost=TENTH, release_key="x", name="count")
+    def count() -> int:
+        began.set()
+        assert may_end.wait(60)
+        disk.fail()
+        return 5
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    assert began.wait(60)
+    with waiting_process(shop) as process:
+        time.sleep(2)
+        may_end.set()
+        with pytest.warns(RuntimeWarning, match=WARNS):
+            thread.join()
+        disk.mend()
+        output, errors = process.communicate(timeout=40)
+        assert output.startswith("[6"), errors
+    assert kinds() == ["reserve", "settle", "reserve", "settle"]

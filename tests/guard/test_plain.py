@@ -1,0 +1,390 @@
+"""Guarded functions and blocks: charged once, replayed by key, waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import typing
+
+import pytest
+
+from dpflow import ZCDP, Laplace, PureDP, guarded, release, spend
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    ConfigurationError,
+    DPStepFailed,
+    ReleaseError,
+    ReservationConflict,
+    UnsupportedCost,
+)
+from dpflow.guard.project import current_project
+from dpflow.ledger.views import open_reservations
+from tests.projects import (
+    NOISY,
+    POLICY,
+    TENTH,
+    account,
+    journal,
+    kinds,
+    make_project,
+    rewrite_policy,
+    rows,
+    spent,
+)
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """Return the folder of a project with one dataset."""
+    return make_project(tmp_path, monkeypatch)
+
+
+# Charged once
+
+
+def test_a_guarded_call_is_reserved_run_and_settled(shop):
+    """One call is one charge, and its value is the body's."""
+
+    @guarded(dataset="shop", cost=TENTH)
+    def count(week):
+        assert kinds() == ["reserve"]
+        return week * 2
+
+    assert count(21) == 42
+    assert kinds() == ["reserve", "settle"]
+    assert spent() == "0.1"
+    assert open_reservations(current_project().ledger) == []
+
+
+async def test_an_async_function_is_guarded_the_same_way(shop):
+    """Awaiting charges once, and `release` finds its step behind an await."""
+
+    @guarded(dataset="shop", cost=NOISY)
+    async def count(week):
+        await asyncio.sleep(0)
+        return release(float(week))
+
+    coroutine = count(7)
+    assert inspect.iscoroutinefunction(count)
+    assert rows(shop)["entry"] == []
+    assert isinstance(await coroutine, float)
+    assert kinds() == ["reserve", "settle"]
+    assert journal()[-1].body["noise"] == "opendp"
+
+
+def test_the_decorated_function_keeps_what_it_was(shop):
+    """Name, docstring, signature and type hints survive the guard."""
+
+    def count(week: int, *, city: str = "Bonn") -> float:
+        """Count customers."""
+        return float(week + len(city))
+
+    step = guarded(dataset="shop", cost=TENTH)(count)
+    assert (step.__name__, step.__doc__) == ("count", "Count customers.")
+    assert step.__qualname__ == count.__qualname__
+    assert step.__module__ == __name__
+    assert inspect.signature(step) == inspect.signature(count)
+    assert typing.get_type_hints(step) == typing.get_type_hints(count)
+    assert not inspect.iscoroutinefunction(step)
+    assert step(3, city="Ulm") == 6.0
+
+
+def test_ten_tenths_fit_and_the_eleventh_does_not_run(shop):
+    """The budget is exhausted exactly, and the refused body never runs."""
+    ran = []
+    step = guarded(dataset="shop", cost=TENTH, name="count")(ran.append)
+    for week in range(10):
+        step(week)
+    with pytest.raises(BudgetExhausted) as caught:
+        step(10)
+    assert list(range(10)) == ran
+    assert spent() == "1"
+    assert kinds()[-1] == "refuse"
+    assert caught.value.asked["epsilon"] == "0.1"
+    assert caught.value.left["epsilon"] == "0"
+    assert "Nothing was charged" in str(caught.value)
+
+
+def test_a_cost_that_never_fitted_is_refused_and_exhausts_nothing(shop):
+    """A mistyped epsilon is told from a budget that ran out; the next step runs."""
+    step = guarded(dataset="shop", cost=PureDP(epsilon=10))(lambda: 1)
+    with pytest.raises(BudgetRefused) as caught:
+        step()
+    assert type(caught.value) is BudgetRefused
+    assert guarded(dataset="shop", cost=TENTH)(lambda: 1)() == 1
+
+
+def test_wrong_arguments_are_a_type_error_and_cost_nothing(shop):
+    """A call that Python itself would refuse charges nothing."""
+    step = guarded(dataset="shop", cost=TENTH)(lambda week: week)
+    with pytest.raises(TypeError, match="week"):
+        step()
+    assert rows(shop)["entry"] == []
+
+
+def test_every_dataset_of_a_step_is_charged_or_none(tmp_path, monkeypatch):
+    """A step on two datasets is refused by either, and then neither is charged."""
+    small = POLICY.replace("shop", "small").replace("epsilon: 1}", "epsilon: 0.1}")
+    make_project(tmp_path, monkeypatch, POLICY, small)
+    step = guarded(dataset=("shop", "small"), cost=TENTH, name="both")(lambda: 1)
+    assert step() == 1
+    with pytest.raises(BudgetExhausted) as caught:
+        step()
+    assert caught.value.dataset == "small"
+    assert (spent("shop"), spent("small")) == ("0.1", "0.1")
+
+
+def test_a_flow_is_charged_to_its_share(tmp_path, monkeypatch):
+    """The named flow has its share charged; a flow that is not named is refused."""
+    policy = POLICY + "flows: {report: {epsilon: 0.1}}\n"
+    make_project(tmp_path, monkeypatch, policy)
+    named, other, none = (
+        guarded(dataset="shop", cost=TENTH, flow=flow, name="count")(lambda: 1)
+        for flow in ("report", "other", None)
+    )
+    assert named() == 1
+    assert account(kind="flow").spent["epsilon"] == "0.1"
+    for step in (named, other, none):
+        with pytest.raises(BudgetRefused):
+            step()
+    assert spent() == "0.1"
+
+
+@pytest.mark.parametrize("flow", ["", 5])
+def test_a_flow_that_is_no_name_is_refused_when_defined(flow):
+    """An empty flow must not silently mean no flow."""
+    with pytest.raises(ConfigurationError, match="flow= takes a text"):
+        guarded(dataset="shop", cost=TENTH, flow=flow)(lambda: 1)
+
+
+def test_nested_steps_pay_each_for_itself(shop):
+    """The noise of an inner step is not the outer one's, before and after it."""
+    inner = guarded(dataset="shop", cost=NOISY, name="inner")(lambda: release(1.0))
+
+    @guarded(dataset="shop", cost=NOISY)
+    def outer():
+        inner()
+        return release(2.0)
+
+    outer()
+    assert kinds() == ["reserve", "reserve", "settle", "settle"]
+    assert [entry.body.get("noise") for entry in journal()[-2:]] == ["opendp"] * 2
+
+
+# Replays
+
+
+def test_a_release_key_replays_its_value_at_no_cost(shop):
+    """A second call under the same key returns the kept value without running."""
+    ran = []
+
+    @guarded(dataset="shop", cost=NOISY, release_key="count/{week}")
+    def count(week, comment=""):
+        ran.append(week)
+        return release(week)
+
+    first = count(1)
+    assert [count(1), count(1, comment="again"), count(week=1)] == [first] * 3
+    count(2)
+    assert ran == [1, 2]
+    assert kinds() == ["reserve", "settle"] * 2
+
+
+async def test_an_async_release_is_replayed(shop):
+    """The kept value of an async step keeps its type."""
+    ran = []
+
+    @guarded(dataset="shop", cost=TENTH, release_key="pair")
+    async def pair():
+        ran.append(1)
+        return (1, 2.5)
+
+    assert await pair() == (1, 2.5)
+    assert await pair() == (1, 2.5)
+    assert ran == [1]
+
+
+def test_none_is_a_value_and_is_replayed(shop):
+    """A body that returns nothing has still been charged for it once."""
+    ran = []
+    step = guarded(dataset="shop", cost=TENTH, release_key="x", name="n")(ran.append)
+    assert [step(1), step(2)] == [None, None]
+    assert ran == [1]
+
+
+def test_without_a_key_every_call_outside_a_flow_is_charged(shop):
+    """There is no run within which a value could be replayed."""
+    ran = []
+    step = guarded(dataset="shop", cost=TENTH, flow="report", name="n")(ran.append)
+    step(1)
+    step(1)
+    assert ran == [1, 1]
+    assert spent() == "0.2"
+    assert rows(shop)["release"] == []
+
+
+def test_a_changed_cost_under_one_key_is_an_error(shop):
+    """The kept value was made with other noise than is now declared."""
+    costs = [TENTH, Laplace(sensitivity=1, epsilon="0.2")]
+    step = guarded(
+        dataset="shop", cost=lambda: costs[0], release_key="x", name="count"
+    )(lambda: 1)
+    step()
+    before = rows(shop)
+    costs.pop(0)
+    with pytest.raises(ReservationConflict, match="Use another release_key"):
+        step()
+    assert before == rows(shop)
+
+
+def test_a_new_version_of_the_data_is_released_anew(shop):
+    """The version is part of the key, whether the step or the policy says it."""
+    ran = []
+
+    def step(version=None):
+        return guarded(
+            dataset="shop", cost=TENTH, release_key="x", name="n", version=version
+        )(lambda: ran.append(version))
+
+    step()()
+    step("2")()
+    step("2")()
+    rewrite_policy(shop, "unit:", "version: '2'\nunit:")
+    step()()
+    assert ran == [None, "2"]
+
+
+def test_a_failed_step_keeps_nothing_to_replay(shop):
+    """The next call under the key runs, and pays, again."""
+    answers = [ZeroDivisionError(), 5]
+
+    @guarded(dataset="shop", cost=TENTH, release_key="x")
+    def count():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(DPStepFailed):
+        count()
+    assert [count(), count()] == [5, 5]
+    assert spent() == "0.2"
+
+
+def test_a_value_that_cannot_be_stored_is_loud_charged_and_not_replayed(shop):
+    """The caller gets it with a warning that names its type, and pays again."""
+
+    @guarded(dataset="shop", cost=TENTH, release_key="x")
+    def model():
+        return object()
+
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="type object cannot be stored"):
+            assert type(model()) is object
+    assert spent() == "0.2"
+    assert [entry.body["outcome"] for entry in journal()[2::2]] == ["completed"] * 2
+
+
+def test_a_warning_that_is_an_error_comes_after_the_charge_was_posted(shop):
+    """`-W error` cannot leave a charge unsettled."""
+    step = guarded(dataset="shop", cost=TENTH, release_key="x", name="n")(object)
+    with pytest.warns(RuntimeWarning):
+        step()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warnings.filters", [("error", None, Warning, None, 0)])
+        with pytest.raises(RuntimeWarning, match="cannot be stored"):
+            step()
+    assert [entry.body.get("outcome") for entry in journal()[2::2]] == ["completed"] * 2
+
+
+# Blocks
+
+
+def test_a_block_is_charged_and_draws_its_noise(shop):
+    """`spend` reserves before the block and settles after it."""
+    with spend(dataset="shop", cost=NOISY, step="count", flow="report") as charge:
+        assert kinds() == ["reserve"]
+        value = charge.release(100)
+    assert isinstance(value, int)
+    assert kinds() == ["reserve", "settle"]
+    body = journal()[-1].body
+    assert (body["step"], body["flow"]) == ("count", "report")
+    assert (body["noise"], body["outcome"]) == ("opendp", "completed")
+
+
+def test_release_finds_the_block_it_is_called_in(shop):
+    """The plain `release` works in a block too."""
+    with spend(dataset="shop", cost=NOISY, step="count") as charge:
+        release(1.0)
+        assert charge.noise == "opendp"
+    with pytest.raises(ReleaseError, match="outside the body"):
+        release(1.0)
+
+
+def test_a_refused_block_does_not_run(shop):
+    """The refusal comes before the first line of the block."""
+    ran = []
+    with (
+        pytest.raises(BudgetRefused),
+        spend(dataset="shop", cost=PureDP(epsilon=2), step="count"),
+    ):
+        ran.append(1)
+    assert ran == []
+    assert kinds() == ["refuse"]
+
+
+def test_a_block_that_is_left_early_is_charged(shop):
+    """A return out of the block settles it."""
+
+    def early():
+        with spend(dataset="shop", cost=TENTH, step="count"):
+            return 5
+
+    assert early() == 5
+    assert kinds() == ["reserve", "settle"]
+
+
+def test_a_decorator_made_of_spend_charges_every_call(shop):
+    """A context manager is a decorator too, and each call enters it anew."""
+
+    @spend(dataset="shop", cost=TENTH, step="count")
+    def count():
+        return 1
+
+    assert [count(), count()] == [1, 1]
+    assert spent() == "0.2"
+
+
+@pytest.mark.parametrize("cost", [None, 0.1, "Laplace", lambda: TENTH, Laplace])
+def test_a_block_needs_a_cost(shop, cost):
+    """A number, a function or a class is not a cost."""
+    with (
+        pytest.raises(ConfigurationError, match=r"spend\(\) needs cost="),
+        spend(dataset="shop", cost=cost, step="count"),
+    ):
+        pytest.fail("the block ran")
+    assert rows(shop)["entry"] == []
+
+
+@pytest.mark.parametrize("step", ["", 5, None])
+def test_a_block_needs_the_name_of_its_step(shop, step):
+    """The journal never falls back to a name that nobody chose."""
+    with (
+        pytest.raises(ConfigurationError, match="step= takes a text"),
+        spend(dataset="shop", cost=TENTH, step=step),
+    ):
+        pytest.fail("the block ran")
+    assert rows(shop)["entry"] == []
+
+
+def test_a_cost_without_a_price_is_refused_and_leaves_no_trace(tmp_path, monkeypatch):
+    """A theorem that has no price for a cost refuses it rather than guess."""
+    policy = POLICY.replace("basic", "gaussian").replace(": 1}", ": 1, delta: 1e-6}")
+    make_project(tmp_path, monkeypatch, policy)
+    before, ran = rows(tmp_path), []
+    step = guarded(dataset="shop", cost=ZCDP(rho="1e-4"), name="n")(ran.append)
+    with pytest.raises(UnsupportedCost, match="Use filter: concentrated"):
+        step(1)
+    assert before == rows(tmp_path)
+    assert ran == []

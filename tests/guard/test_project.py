@@ -1,0 +1,221 @@
+"""The project that the guard finds: one open ledger, policies as the files say."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerMissing,
+    PolicyError,
+    UnknownDataset,
+)
+from dpflow.guard import project
+from dpflow.guard.project import current_project, forget_projects
+from dpflow.ledger import create_ledger, pin_ledger
+from tests.ledger.support import Child
+from tests.projects import (
+    POLICY,
+    fill_project,
+    ledger_away,
+    ledger_file,
+    make_project,
+    rewrite_policy,
+)
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """Return the folder of a project with one dataset."""
+    folder = tmp_path / "one"
+    folder.mkdir()
+    return make_project(folder, monkeypatch)
+
+
+def test_the_ledger_is_opened_once(shop):
+    """Later calls get the same one, from any thread."""
+    first = current_project()
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(current_project().ledger))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [first.ledger] * 4 == found
+    assert str(ledger_file(shop)) == first.ledger.place
+
+
+def test_forgetting_opens_it_again(shop):
+    """Programs that delete a ledger start anew."""
+    first = current_project().ledger
+    forget_projects()
+    second = current_project().ledger
+    assert second is not first
+    assert second.id == first.id
+
+
+def test_every_project_has_its_own_ledger(shop, tmp_path, monkeypatch):
+    """The working directory decides, at each call."""
+    other = tmp_path / "two"
+    other.mkdir()
+    fill_project(other)
+    first = current_project().ledger
+    monkeypatch.chdir(other)
+    second = current_project().ledger
+    monkeypatch.chdir(shop / "policies")
+    assert first.id != second.id
+    assert current_project().ledger is first
+
+
+def test_a_ledger_that_the_policies_do_not_pin_is_refused(shop, tmp_path, monkeypatch):
+    """An address in the environment does not get around the pin."""
+    url = f"sqlite:///{tmp_path}/other.db"
+    create_ledger(url).close()
+    monkeypatch.setenv(LEDGER_VARIABLE, url)
+    for _ in range(2):
+        with pytest.raises(LedgerCorrupt, match="pins"):
+            current_project()
+
+
+def test_the_policies_may_lie_elsewhere(shop, tmp_path, monkeypatch):
+    """With a pin of their own."""
+    ledger = current_project().ledger
+    folder = tmp_path / "elsewhere"
+    pin_ledger(ledger, folder)
+    folder.joinpath("site.yaml").write_text(POLICY.replace("shop", "site"), "utf-8")
+    monkeypatch.setenv(POLICIES_VARIABLE, str(folder))
+    assert list(current_project().policies) == ["site"]
+    assert current_project().ledger.id == ledger.id
+
+
+def test_policies_are_read_again_when_a_file_changes(shop):
+    """And only then."""
+    first = current_project().policies
+    assert current_project().policies is first
+    rewrite_policy(shop, "customer", "visitors")
+    second = current_project().policies
+    assert second.policy_for("shop").unit == "visitors"
+    (shop / "policies" / "site.yaml").write_text(POLICY.replace("shop", "site"))
+    assert sorted(current_project().policies) == ["shop", "site"]
+    (shop / "policies" / "site.yaml").unlink()
+    with pytest.raises(UnknownDataset):
+        current_project().policies.policy_for("site")
+
+
+def test_other_files_are_no_reason_to_read_policies_again(shop):
+    """Each step asks: only files that policies are read from are looked at."""
+    first = current_project().policies
+    for name in ("notes.txt", ".hidden.yaml"):
+        (shop / "policies" / name).write_text("- no policy")
+        assert current_project().policies is first
+    (shop / "policies" / "new.yml").write_text(POLICY.replace("shop", "site"))
+    assert sorted(current_project().policies) == ["shop", "site"]
+
+
+def test_a_step_looks_at_the_policies_that_govern_it(shop, monkeypatch):
+    """Its dataset's and the population's, and not at all that there are."""
+    everybody = POLICY.replace("dataset: shop", "population: people")
+    (shop / "policies" / "people.yaml").write_text(everybody)
+    rewrite_policy(shop, "filter: basic", "filter: basic\npopulation: people")
+    (shop / "policies" / "site.yaml").write_text(POLICY.replace("shop", "site"))
+    found, seen = current_project(("shop",)), []
+    stamp = project.file_stamp
+
+    def noted(path):
+        seen.append(os.path.relpath(path, shop))
+        return stamp(path)
+
+    monkeypatch.setattr(project, "file_stamp", noted)
+    assert current_project(("shop",)) is found
+    assert seen == ["policies", "policies/0.yaml", "policies/people.yaml"]
+    (shop / "policies" / "site.yaml").write_text("no policy")
+    assert current_project(("shop",)) is found
+    with pytest.raises(PolicyError):
+        current_project(("site",))
+    with pytest.raises(PolicyError):
+        current_project()
+    (shop / "policies" / "site.yaml").write_text(POLICY.replace("shop", "site"))
+    (shop / "policies" / "people.yaml").write_text(everybody.replace("1}", "2}"))
+    people = current_project(("shop",)).policies["population/people"]
+    assert people.budget.epsilon == 2
+
+
+def test_a_file_of_the_same_size_and_time_is_seen(shop):
+    """Copying a file with its times must not hide an edit."""
+    path = shop / "policies" / "0.yaml"
+    status = path.stat()
+    assert current_project().policies.policy_for("shop").unit == "customer"
+    rewrite_policy(shop, "customer", "employee")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size
+    assert current_project().policies.policy_for("shop").unit == "employee"
+
+
+def test_a_file_that_points_nowhere_harms_nobody(shop):
+    """Editors leave such links beside the file that is being edited."""
+    (shop / "policies" / ".#0.yaml").symlink_to("someone@somewhere.1:2")
+    assert list(current_project().policies) == ["shop"]
+
+
+def test_a_policy_that_points_nowhere_is_told(shop):
+    """A link that should be a policy is one that cannot be read."""
+    (shop / "policies" / "site.yaml").symlink_to("nowhere.yaml")
+    with pytest.raises(PolicyError, match=r"site\.yaml"):
+        current_project()
+
+
+def test_a_missing_folder_of_policies_is_told_also_after_it_was_there(shop):
+    """What was read before does not stand in for what is gone."""
+    current_project()
+    (shop / "policies").rename(shop / "gone")
+    for _ in range(2):
+        with pytest.raises(PolicyError, match="the policies cannot be read"):
+            current_project()
+
+
+def test_a_missing_ledger_is_told_and_found_when_it_is_back(shop):
+    """An error of the first call is not kept."""
+    with ledger_away(shop), pytest.raises(LedgerMissing):
+        current_project()
+    assert list(current_project().policies) == ["shop"]
+
+
+def test_a_setting_that_names_no_ledger_is_told(shop, monkeypatch):
+    """The error says what an address looks like, and no password."""
+    monkeypatch.setenv(LEDGER_VARIABLE, "mysql://me:hunter2@host/db")
+    with pytest.raises(ConfigurationError, match="sqlite:///relative") as error:
+        current_project()
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_fork_while_another_thread_opens_the_ledger(shop, monkeypatch):
+    """The child opens it for itself, instead of waiting for a thread it has not."""
+    opening, go_on = threading.Event(), threading.Event()
+    open_one = project.project_ledger
+
+    def slowly(found):
+        opening.set()
+        go_on.wait(30)
+        return open_one(found)
+
+    monkeypatch.setattr(project, "project_ledger", slowly)
+    thread = threading.Thread(target=current_project)
+    thread.start()
+    assert opening.wait(30)
+    monkeypatch.setattr(project, "project_ledger", open_one)
+    child = Child(lambda say: say(current_project().ledger.id))
+    spoke = child.speaks(20)
+    os.kill(child.pid, signal.SIGKILL)
+    go_on.set()
+    thread.join(30)
+    assert spoke
+    assert child.end()[1] == [current_project().ledger.id]

@@ -1,0 +1,533 @@
+"""Who draws: what `release` loads first, a body that forgets it, and whose charge pays.
+
+`release` finds the step by the frames that called it: other threads, other tasks and
+what runs between two steps of a generator are not called by the block that they are in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dpflow import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    EarlyStopping,
+    Gaussian,
+    Laplace,
+    PureDP,
+    guarded,
+    iterations,
+    release,
+    spend,
+)
+from dpflow.exceptions import (
+    ConfigurationError,
+    DPStepFailed,
+    LedgerUnavailable,
+    ReleaseError,
+)
+from dpflow.guard.charge import Execution
+from dpflow.guard.project import current_project
+from dpflow.guard.step import define_step
+from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.views.releases import releases
+from tests.projects import (
+    NOISY,
+    POLICY,
+    caught,
+    chain,
+    journal,
+    kinds,
+    make_project,
+    outcome,
+    rows,
+    run_python,
+    spent,
+    told,
+)
+
+#: Delta for Gaussians, and order by order.
+CURVES = POLICY.replace("basic", "renyi").replace(
+    "budget: {epsilon: 1", "budget: {delta: 0.000001, epsilon: 1"
+)
+EXACT = 4211.5
+ASYNC = "test_an_async_body_that_forgets_to_release_fails"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a project with a budget of 1 under the sum rule."""
+    return make_project(tmp_path, monkeypatch)
+
+
+# What release needs is there before anything is reserved
+
+
+#: Argument: how often to call at once.
+COLD = """
+import json, sys
+from concurrent.futures import ThreadPoolExecutor
+from dpflow import PureDP, Laplace, guarded, release
+COST = Laplace(sensitivity=1, epsilon="0.01")
+@guarded(dataset="shop", cost=COST, release_key="{number}")
+def count(number):
+    return release(VALUE)
+def ask(number):
+    try:
+        count(number)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+assert not {"numpy", "polars", "opendp"} & set(sys.modules)
+with ThreadPoolExecutor(20) as pool:
+    found = list(pool.map(ask, range(20)))
+print(json.dumps([text for text in found if text]))
+"""
+
+
+@pytest.mark.parametrize("value", ["4000", "4000.5"])
+def test_the_first_threads_of_a_process_can_draw(shop: Path, value: str) -> None:
+    """Nobody looks at a library that another thread has loaded by half."""
+    policy = shop / "policies" / "0.yaml"
+    policy.write_text(POLICY.replace("redact", "keep") + "errors: keep\n", "utf-8")
+    assert run_python(COLD.replace("VALUE", value), folder=shop) == []
+    assert kinds().count("settle") == 20
+    assert {entry.body["noise"] for entry in journal() if entry.kind == "settle"} == {
+        "opendp"
+    }
+
+
+WITHOUT = """
+import json, sys
+sys.modules["opendp"] = None
+from dpflow import Laplace, PureDP, guarded, release
+ran = []
+COST = Laplace(sensitivity=1, epsilon="0.1")
+@guarded(dataset="shop", cost=COST, release_key="{value}")
+def count(value):
+    ran.append(value)
+    return release(1)
+@guarded(dataset="shop", cost=COST, noise="own")
+def own():
+    return 1
+@guarded(dataset="shop", cost=PureDP(epsilon="0.1"))
+def guarantee():
+    return 1
+def ask(n):
+    try:
+        return count(n)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+print(json.dumps([ask(1), ask(2), ran, own(), guarantee()]))
+"""
+
+
+def test_a_draw_without_opendp_is_refused_before_it_is_charged(shop: Path) -> None:
+    """What was released before is still replayed, and other bodies run."""
+    step = guarded(dataset="shop", cost=NOISY, release_key="{value}", name="count")
+    step(release)(1)
+    kept, refused, ran, own, guarantee = run_python(WITHOUT, folder=shop)
+    assert isinstance(kept, int)
+    assert refused.startswith("ReleaseError: ")
+    assert "opendp" in refused
+    assert "install" in refused
+    assert (ran, own, guarantee) == ([], 1, 1)
+    assert spent() == "0.3"
+    assert kinds().count("reserve") == 3
+
+
+def test_a_first_call_that_may_only_read_replays_what_is_kept(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ask whether noise will be needed takes no right to write either."""
+    step = guarded(dataset="shop", cost=NOISY, release_key="{value}", name="count")
+    count = step(release)
+    kept = count(1)
+    why = LedgerUnavailable("may be read here and not written")
+    monkeypatch.setattr(SqliteStorage, "unwritable", why)
+    monkeypatch.setattr("dpflow.noise.draws.is_imported", lambda: False)
+    monkeypatch.setattr("dpflow.noise.draws.load", lambda: pytest.fail("loaded"))
+    assert count(1) == kept
+    with pytest.raises(LedgerUnavailable, match="not written"):
+        count(2)
+    assert spent() == "0.1"
+
+
+async def test_an_async_step_without_opendp_is_refused_before_it_is_charged(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a sync one."""
+    monkeypatch.setitem(sys.modules, "opendp.prelude", None)
+    before = rows(shop)
+
+    @guarded(dataset="shop", cost=NOISY)
+    async def count() -> float:
+        return release(1.0)
+
+    with pytest.raises(ReleaseError, match="not installed"):
+        await count()
+    assert rows(shop) == before
+
+
+def test_a_scale_that_cannot_be_drawn_is_refused_before_it_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sigma between two floats has no discrete Gaussian of OpenDP's."""
+    make_project(tmp_path, monkeypatch, CURVES)
+    before = rows(tmp_path)
+    step = guarded(dataset="shop", cost=DiscreteGaussian(sensitivity=1, sigma="1e9"))(
+        lambda: release(1)
+    )
+    assert isinstance(step(), int)
+    before = rows(tmp_path)
+    huge = DiscreteGaussian(sensitivity="1e10", sigma="1e15")
+    with pytest.raises(ReleaseError, match="cannot be drawn"):
+        guarded(dataset="shop", cost=huge)(lambda: release(1))()
+    assert rows(tmp_path) == before
+
+
+# A body that ends without the draw that its cost declares
+
+
+DRAWN = [
+    NOISY,
+    Gaussian(sensitivity=1, sigma=20),
+    DiscreteLaplace(sensitivity=1, epsilon="0.1"),
+    DiscreteGaussian(sensitivity=1, sigma=20),
+]
+
+
+@pytest.mark.parametrize("cost", DRAWN, ids=lambda cost: cost.mechanism)
+def test_a_body_that_forgets_to_release_fails(tmp_path, monkeypatch, cost) -> None:
+    """It is charged in full, and its exact value goes nowhere."""
+    make_project(tmp_path, monkeypatch, CURVES)
+    count = guarded(dataset="shop", cost=cost, release_key="count", name="count")(
+        lambda: EXACT
+    )
+    error = caught(count)
+    assert isinstance(error, ReleaseError)
+    for words in ("release(value)", 'noise="own"', "charged in full", "'count'"):
+        assert words in error.message
+    assert str(EXACT) not in told(error)
+    assert outcome()["outcome"] == "failed"
+    assert not [each for each in releases(current_project().ledger) if each.digest]
+    assert str(EXACT) not in repr(rows(tmp_path))
+
+
+async def test_an_async_body_that_forgets_to_release_fails(shop: Path) -> None:
+    """As a sync one."""
+
+    @guarded(dataset="shop", cost=NOISY)
+    async def count() -> float:
+        return EXACT
+
+    with pytest.raises(ReleaseError, match="without release") as found:
+        await count()
+    assert str(EXACT) not in told(found.value, skip_frames=("count", ASYNC))
+    assert spent() == "0.1"
+
+
+def test_a_block_that_forgets_to_release_fails(shop: Path) -> None:
+    """What it computed is the block's own; the error says what to write."""
+    with (
+        pytest.raises(ReleaseError, match=r'noise="own"'),
+        spend(dataset="shop", cost=NOISY, step="count"),
+    ):
+        pass
+    assert spent() == "0.1"
+    assert outcome()["outcome"] == "failed"
+
+
+def test_a_refused_draw_is_none(shop: Path) -> None:
+    """A body that goes on without the noise would return the exact value."""
+
+    @guarded(dataset="shop", cost=NOISY)
+    def count() -> object:
+        with pytest.raises(ReleaseError):
+            release("text")
+        return EXACT
+
+    with pytest.raises(ReleaseError, match="without release"):
+        count()
+
+
+def test_a_body_may_say_that_it_draws_its_own_noise(shop: Path) -> None:
+    """The journal tells, and the value is returned and kept."""
+    count = guarded(dataset="shop", cost=NOISY, noise="own", release_key="count")(
+        lambda: 7
+    )
+    assert count() == count() == 7
+    assert outcome()["noise"] == "own"
+    with spend(dataset="shop", cost=NOISY, step="block", noise="own"):
+        pass
+    assert outcome()["noise"] == "own"
+    assert spent() == "0.2"
+
+
+def test_a_guarantee_needs_no_word(shop: Path) -> None:
+    """`release` could not have drawn it; the journal tells who did."""
+    for noise in ("release", "own"):
+        guarded(dataset="shop", cost=PureDP(epsilon="0.1"), noise=noise)(lambda: 7)()
+    found = [entry.body["noise"] for entry in journal() if entry.kind == "settle"]
+    assert found == ["self-declared", "own"]
+
+
+def stopping() -> EarlyStopping:
+    """Return a cost that is drawn by sub-steps."""
+    return EarlyStopping(Laplace(sensitivity=1, epsilon="0.1"), stops=(1, 2))
+
+
+def test_own_noise_and_a_draw_of_dpflows_contradict_each_other(shop: Path) -> None:
+    """It is refused before it is drawn: nothing says which of the two is meant."""
+
+    @guarded(dataset="shop", cost=NOISY, noise="own")
+    def count() -> float:
+        return release(EXACT)
+
+    with pytest.raises(ReleaseError, match=r'noise="own".*charged in full'):
+        count()
+
+    @guarded(dataset="shop", cost=stopping(), noise="own")
+    def fit() -> None:
+        for step in iterations():
+            step.release(1.0)
+
+    with pytest.raises(ReleaseError, match=r'noise="own"'):
+        fit()
+    assert outcome()["outcome"] == "failed"
+
+
+def test_own_noise_may_be_counted_by_sub_steps(shop: Path) -> None:
+    """The loop counts; who draws in it is another thing."""
+
+    @guarded(dataset="shop", cost=stopping(), noise="own")
+    def fit() -> int:
+        return sum(1 for _ in iterations())
+
+    assert fit() == 2
+    assert outcome()["noise"] == "own"
+
+
+@pytest.mark.parametrize("noise", ["none", "Own", "", None, True, 0])
+def test_a_wrong_word_for_the_noise_is_refused(noise: object) -> None:
+    """The error says which words there are."""
+    for declare in (
+        partial(define_step, test_a_guarantee_needs_no_word),
+        lambda **given: guarded(**given)(lambda: 1),
+        lambda **given: spend(step="block", **given).__enter__(),
+    ):
+        with pytest.raises(ConfigurationError, match=r'noise="release".*noise="own"'):
+            declare(dataset="shop", cost=NOISY, noise=noise)
+
+
+# Errors say what they cost
+
+
+@pytest.mark.parametrize("errors", ["redact", "keep"])
+@pytest.mark.parametrize(
+    "body", [lambda: release("text"), lambda: (release(1), release(1))]
+)
+def test_a_refused_draw_says_that_the_step_was_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body, errors: str
+) -> None:
+    """Once, whoever reads it."""
+    make_project(tmp_path, monkeypatch, f"{POLICY}errors: {errors}\n")
+    with pytest.raises(ReleaseError) as found:
+        guarded(dataset="shop", cost=NOISY, name="count")(body)()
+    assert str(found.value).count("charged in full") == 1
+    assert found.value.message == str(found.value)
+
+
+# Whose charge pays
+
+
+def block(sensitivity: int, step: str) -> Iterator[object]:
+    """Enter a block and wait in it; then release what the caller sends."""
+    cost = Laplace(sensitivity=sensitivity, epsilon="0.1")
+    with spend(dataset="shop", cost=cost, step=step):
+        value = yield
+        yield release(value)
+
+
+def test_a_block_in_a_generator_draws_its_own_noise(shop: Path) -> None:
+    """Whichever block was entered last."""
+    wide, narrow = block(10**6, "wide"), block(1, "narrow")
+    next(wide)
+    next(narrow)
+    # By the narrow block's noise it would be closer by a factor of a million.
+    drawn = wide.send(5e9)
+    assert abs(drawn - 5e9) > 10
+    assert abs(narrow.send(5e9) - 5e9) < 10**4
+    assert list(wide) == list(narrow) == []
+    assert spent() == "0.2"
+
+
+def test_a_generators_caller_has_no_charge(shop: Path) -> None:
+    """Between two `next()`, the block of the generator is nobody's."""
+    waiting = block(1, "waiting")
+    next(waiting)
+    with pytest.raises(ReleaseError, match="outside the body of a DP step"):
+        release(1.0)
+
+    @guarded(dataset="shop", cost=Laplace(sensitivity=10**6, epsilon="0.1"))
+    def count() -> float:
+        inner = block(1, "inner")
+        next(inner)
+        drawn = release(5e9)
+        inner.send(1.0)
+        assert list(inner) == []
+        return drawn
+
+    assert abs(count() - 5e9) > 10
+    assert isinstance(waiting.send(1.0), float)
+    assert list(waiting) == []
+
+
+async def test_a_block_in_an_async_generator_draws_its_own_noise(shop: Path) -> None:
+    """As in a generator."""
+
+    async def stream():
+        with spend(dataset="shop", cost=NOISY, step="stream"):
+            yield "waiting"
+            yield release(1.0)
+
+    waiting = stream()
+    assert await anext(waiting) == "waiting"
+    with pytest.raises(ReleaseError, match="outside the body of a DP step"):
+        release(1.0)
+    assert isinstance(await anext(waiting), float)
+    assert [each async for each in waiting] == []
+    assert spent() == "0.1"
+
+
+def test_a_generator_may_be_closed_in_another_context(shop: Path) -> None:
+    """No error of Python's own carries the body's along."""
+    canary = "canary-" + "271828"
+
+    def failing() -> Iterator[None]:
+        with spend(dataset="shop", cost=NOISY, step="block"):
+            yield
+            raise ValueError(canary)
+
+    for end in (next, lambda generator: generator.close()):
+        generator = failing()
+        next(generator)
+        context = contextvars.copy_context()
+        error: Exception | None = None
+        try:
+            contextvars.Context().run(end, generator)
+        except Exception as found:
+            error = found
+        assert error is None or isinstance(error, DPStepFailed)
+        assert canary not in repr([] if error is None else list(chain(error)))
+        context.run(list, generator)
+    assert spent() == "0.2"
+    # And nothing of the blocks is left in this context.
+    guarded(dataset="shop", cost=NOISY)(lambda: release(1.0))()
+
+
+def test_a_copied_context_carries_no_charge(shop: Path) -> None:
+    """Run inside another block, it would draw by the first one's cost."""
+    wide = Laplace(sensitivity=10**6, epsilon="0.1")
+    with spend(dataset="shop", cost=NOISY, step="narrow") as narrow:
+        context = contextvars.copy_context()
+        with spend(dataset="shop", cost=wide, step="wide"):
+            drawn = context.run(release, 5e9)
+        narrow.release(1.0)
+    assert abs(drawn - 5e9) > 10
+
+
+def refused_in(run: Callable[[Callable[[], None]], object]) -> str:
+    """Return the error of a release that something else runs."""
+    errors: list[str] = []
+
+    def work() -> None:
+        try:
+            release(1.0)
+        except ReleaseError as error:
+            errors.append(error.message)
+
+    run(work)
+    (text,) = errors
+    return text
+
+
+def in_a_thread(work: Callable[[], None]) -> None:
+    """Run in a thread that inherits the context."""
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(work,))
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_has_no_charge_even_with_the_context(shop: Path) -> None:
+    """It may go on while the body enters another block; the block's own handle may."""
+    with spend(dataset="shop", cost=NOISY, step="count") as charge:
+        assert "charge.release" in refused_in(in_a_thread)
+        found: list[float] = []
+        in_a_thread(lambda: found.append(charge.release(1.0)))
+    assert isinstance(found[0], float)
+    assert outcome()["noise"] == "opendp"
+
+
+async def test_another_task_has_no_charge(shop: Path) -> None:
+    """What the body awaits has; what it starts beside itself has not."""
+
+    async def draw() -> float:
+        await asyncio.sleep(0)
+        return release(1.0)
+
+    @guarded(dataset="shop", cost=NOISY)
+    async def beside() -> float:
+        return await asyncio.create_task(draw())
+
+    @guarded(dataset="shop", cost=NOISY)
+    async def in_a_worker() -> float:
+        return await asyncio.to_thread(release, 1.0)
+
+    @guarded(dataset="shop", cost=NOISY)
+    async def awaited() -> float:
+        return await draw()
+
+    for step in (beside, in_a_worker):
+        with pytest.raises(ReleaseError, match="in the same thread"):
+            await step()
+    found = await asyncio.gather(awaited(), awaited(), awaited())
+    assert [type(each) for each in found] == [float] * 3
+
+
+def test_a_block_that_others_entered_is_drawn_by_its_handle(shop: Path) -> None:
+    """A stack of the caller's own is the caller's; a generator's is not."""
+
+    @contextmanager
+    def wrapped() -> Iterator[Execution]:
+        with spend(dataset="shop", cost=NOISY, step="wrapped") as charge:
+            yield charge
+
+    with wrapped() as charge:
+        with pytest.raises(ReleaseError, match=r"charge\.release"):
+            release(1.0)
+        assert isinstance(charge.release(1.0), float)
+    with ExitStack() as stack:
+        stack.enter_context(spend(dataset="shop", cost=NOISY, step="stacked"))
+        assert isinstance(release(1.0), float)
+    assert spent() == "0.2"
+
+
+def test_blocks_within_each_other_draw_their_own(shop: Path) -> None:
+    """The innermost first; after it, the one around it again."""
+    with spend(dataset="shop", cost=NOISY, step="outer"):
+        with spend(dataset="shop", cost=NOISY, step="inner"):
+            release(1.0)
+            with pytest.raises(ReleaseError, match="inner' drew noise twice"):
+                release(1.0)
+        assert isinstance(release(1.0), float)
+    assert spent() == "0.2"

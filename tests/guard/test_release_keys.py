@@ -1,0 +1,418 @@
+"""Keys made of arguments: two arguments never share a release, or none is made."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import uuid
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePosixPath
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpflow import guarded, releasable, release, spend
+from dpflow.exceptions import ConfigurationError
+from dpflow.guard.charge import run
+from dpflow.guard.release_keys import Untold, fill
+from dpflow.guard.request import EnclosingFlow, Place
+from dpflow.guard.step import define_step
+from dpflow.ledger.codec import encode
+from tests.projects import NOISY, POLICY, TENTH, make_project, rows
+from tests.sizes import scaled
+
+#: A budget that two charges of a tenth leave alone.
+DIVIDED = POLICY.replace("epsilon: 1}", "epsilon: 9}") + "partition: {by: day}\n"
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """Return the folder of a project with one dataset."""
+    return make_project(tmp_path, monkeypatch)
+
+
+class Colour(enum.Enum):
+    """An enumeration as most are."""
+
+    RED = 1
+    BLUE = 2
+
+
+class Alike(enum.Enum):
+    """One whose members all read the same."""
+
+    RED = 1
+    BLUE = 2
+
+    def __str__(self):
+        return "colour"
+
+
+class Week(str):
+    """A text by another name."""
+
+    __slots__ = ()
+
+
+class Short(str):
+    """A text that shows its beginning only."""
+
+    __slots__ = ()
+
+    def __format__(self, form):
+        return self[:3]
+
+
+class Plain:
+    """An object with the text that every object has."""
+
+
+class Named:
+    """An object whose text is its class's own invention."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __str__(self):
+        return "named"
+
+
+@releasable
+@dataclass(frozen=True)
+class Window:
+    """What its author declared."""
+
+    start: int
+    end: int
+
+    def __str__(self):
+        return "window"
+
+
+def changed(values, place):
+    """Return a copy that differs in one number, in the middle."""
+    found = values.copy()
+    found[place] += 1
+    return found
+
+
+LONG = np.arange(2000)
+FRAME = pd.DataFrame({"a": range(200), "b": range(200)})
+PAIRS = {
+    "numpy": (LONG, changed(LONG, 1000)),
+    "numpy-dtype": (np.array([1, 2]), np.array([1.0, 2.0])),
+    "numpy-shape": (np.zeros(4), np.zeros((2, 2))),
+    "numpy-float": (np.array([0.1]), np.array([0.1 + 1e-12])),
+    "series": (pd.Series(LONG), pd.Series(changed(LONG, 1000))),
+    "series-index": (pd.Series([1, 2]), pd.Series([1, 2], index=[1, 2])),
+    "frame": (FRAME, FRAME.assign(b=changed(FRAME["b"].to_numpy(), 100))),
+    "polars": (pl.Series(LONG), pl.Series(changed(LONG, 1000))),
+    "polars-frame": (pl.DataFrame({"a": LONG}), pl.DataFrame({"b": LONG})),
+    "list": ([1] * 500, [1] * 499 + [2]),
+    "nested": ([[1, 2], [3]], [[1], [2, 3]]),
+    "list-types": ([1, "2"], ["1", 2]),
+    "list-tuple": ([1], (1,)),
+    "dict": ({"a": 1}, {"a": 2}),
+    "array-in-list": ([LONG], [changed(LONG, 1000)]),
+    "declared": (Window(1, 2), Window(1, 3)),
+    "enum": (Colour.RED, Colour.BLUE),
+    "float": (0.1 + 0.2, 0.3),
+    "two-fields": (("a/b", "c"), ("a", "b/c")),
+}
+
+
+def counting(**declared):
+    """Return a guarded step over one argument and the list of what it ran for."""
+    ran = []
+
+    @guarded(dataset="shop", cost=NOISY, **declared)
+    def count(ids, rest=""):
+        ran.append(ids)
+        return release(len(ran) * 1000)
+
+    return count, ran
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_another_argument_is_never_answered_with_this_ones_release(shop, name):
+    """Arrays, frames and objects are in the key whole, however they are shown."""
+    count, ran = counting(release_key="sum/{ids}/{rest}")
+    one, other = PAIRS[name]
+    if name != "two-fields":
+        one, other = (one,), (other,)
+    first = count(*one)
+    count(*other)
+    assert count(*one) == first
+    assert len(ran) == 2
+    assert len(rows(shop)["release"]) == 2
+
+
+def a_lambda():
+    """Return another function at each call, which may lie where the last one lay."""
+    return lambda: 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Plain(),
+        Named(1),
+        Alike.RED,
+        Short("monday"),
+        a_lambda(),
+        len,
+        Plain,
+        functools.partial(int, "1"),
+        iter([1]),
+        np.array([Plain()]),
+        np.ma.masked_array([1]),
+        [Plain()],
+        pl.DataFrame({"a": [1]}).lazy(),
+        str(Plain()),
+        1j,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("keyword", ["release_key", "partitions"])
+def test_what_no_text_tells_is_refused_before_anything_is_charged(
+    tmp_path, monkeypatch, keyword, value
+):
+    """Its address is given away again, or its text says what its class likes."""
+    make_project(tmp_path, monkeypatch, DIVIDED)
+    count, ran = counting(**{"partitions": "p", keyword: "sum/{ids}"})
+    before = rows(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"(?s)'ids'.*Name what tells it"):
+        count(value)
+    assert ran == []
+    assert before == rows(tmp_path)
+
+
+def test_objects_at_one_address_are_no_one_release(shop):
+    """As they were: most were answered with the release of one that was gone."""
+    count, ran = counting(release_key="sum/{ids}")
+    before = rows(shop)
+    for _ in range(40):
+        with pytest.raises(ConfigurationError):
+            count(Plain())
+    assert ran == []
+    assert before == rows(shop)
+
+
+@pytest.mark.parametrize(
+    ("value", "template", "text"),
+    [
+        ("2026-W01", "revenue/{v}", "revenue/2026-W01"),
+        (7, "revenue/{v}", "revenue/7"),
+        (7, "revenue/{v:03d}", "revenue/007"),
+        (True, "{v}", "True"),
+        (None, "{v}", "None"),
+        (0.1, "{v}", "0.1"),
+        (0.25, "{v:.1f}", "0.2"),
+        (date(2026, 1, 5), "{v}", "2026-01-05"),
+        (date(2026, 1, 5), "{v:%G-W%V}", "2026-W02"),
+        (datetime(2026, 1, 5, 7, tzinfo=UTC), "{v}", "2026-01-05 07:00:00+00:00"),
+        (timedelta(hours=1), "{v}", "1:00:00"),
+        (Decimal("1.50"), "{v}", "1.50"),
+        (Fraction(1, 3), "{v}", "1/3"),
+        (uuid.UUID(int=1), "{v}", "00000000-0000-0000-0000-000000000001"),
+        (PurePosixPath("a/b"), "{v}", "a/b"),
+        (Colour.RED, "{v}", "Colour.RED"),
+        (Colour.RED, "{v.name}", "RED"),
+        (Week("w"), "{v}", "w"),
+        (np.int64(7), "{v}", "7"),
+        (np.datetime64("2026-01-05"), "{v}", "2026-01-05"),
+        (pd.Timestamp("2026-01-05"), "{v:%G-W%V}", "2026-W02"),
+        (["a", "b"], "{v[0]}", "a"),
+        (["a", "b"], "{v}", "['a', 'b']"),
+        ((1, 2), "{v}", "(1, 2)"),
+        (np.zeros((2, 3)), "{v.shape}", "(2, 3)"),
+        (Named(3), "{v.number}", "3"),
+        ("a", "{v!r}", "'a'"),
+    ],
+)
+def test_plain_arguments_read_as_python_writes_them(value, template, text):
+    """A format that shortens is its author's choice, in public."""
+    assert fill(template, {"v": value}).text == text
+
+
+def test_what_is_long_is_digested():
+    """And told by its type."""
+    text = fill("sum/{ids}", {"ids": LONG}).text
+    assert text.startswith("sum/ndarray:")
+    assert len(text) == len("sum/ndarray:") + 32
+
+
+def test_what_reads_the_same_is_the_same_key(shop):
+    """A week that comes as a number from a schedule and as text from a shell."""
+    count, ran = counting(release_key="sum/{ids}")
+    assert count(7) == count("7") == count(np.int64(7))
+    assert ran == [7]
+
+
+def test_a_key_of_one_text_is_what_it_was(shop):
+    """Releases that were made before are found again."""
+    assert fill("revenue/{week}/{city}", {"week": 1, "city": "Bonn"}).fields == ()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_partitions_are_told_apart_as_well(name):
+    """Each part has an account of its own, named by what was asked."""
+    one, other = PAIRS[name]
+    texts = {fill("{v}", {"v": value}).text for value in (one, other)}
+    assert len(texts) == 2
+
+
+def test_the_part_that_an_array_names_has_an_account_of_its_own(tmp_path, monkeypatch):
+    """Its name is short enough for one."""
+    make_project(tmp_path, monkeypatch, DIVIDED)
+    count, _ = counting(partitions="{ids}")
+    for value in PAIRS["numpy"]:
+        count(value)
+    names = {row for row in map(str, rows(tmp_path)["account"]) if "ndarray:" in row}
+    assert len(names) == 2
+
+
+def test_a_name_that_describes_an_object_by_its_address_is_refused(shop):
+    """Another object would be charged and shown under it later."""
+    name = f"sum of {Plain()}"
+    before = rows(shop)
+    with pytest.raises(ConfigurationError, match="by its address"):
+        guarded(dataset="shop", cost=TENTH, name=name)(lambda: 1)
+    with (
+        pytest.raises(ConfigurationError, match="by its address"),
+        spend(dataset="shop", cost=TENTH, step=name),
+    ):
+        pytest.fail("the block ran")
+    assert before == rows(shop)
+
+
+# Within a flow run
+
+
+def in_one_run(values):
+    """Run one step for each value within one flow run; return what it ran for."""
+    ran = []
+
+    def count(ids):
+        ran.append(ids)
+        return len(ran)
+
+    step = define_step(count, dataset="shop", cost=TENTH)
+    # The body closes over its record, which is no argument.
+    step = replace(step, replays=True)
+    place = Place(flows=(EnclosingFlow(name="report", run="run-1"),))
+    for value in values:
+        run(step, count, (value,), {}, place)
+    return ran
+
+
+@pytest.mark.parametrize("name", sorted(set(PAIRS) - {"enum"}))
+def test_within_a_flow_run_other_arguments_are_not_replayed(shop, name):
+    """The key that nobody named holds them whole, too."""
+    one, other = PAIRS[name]
+    assert len(in_one_run([one, other, one])) == 2
+
+
+@pytest.mark.parametrize(
+    "value", [Plain(), a_lambda(), functools.partial(int, "1"), np.array([Plain()])]
+)
+def test_within_a_flow_run_what_no_text_tells_is_refused(shop, value):
+    """The next step: mark it private, or name the release."""
+    before = rows(shop)
+    with pytest.raises(ConfigurationError, match=r"Mark it private=\('ids',\)"):
+        in_one_run([value])
+    assert before == rows(shop)
+
+
+# Any two arguments
+
+NUMBERS = st.integers(-3, 3) | st.floats(allow_nan=False) | st.booleans()
+LEAVES = NUMBERS | st.none() | st.dates() | st.binary(max_size=3)
+TREES = st.recursive(
+    LEAVES | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=2), inner, max_size=2)
+    ),
+    max_leaves=8,
+)
+ARRAYS = st.builds(
+    lambda numbers, kind: np.resize(np.array(numbers, dtype=kind), 1500),
+    st.lists(st.integers(0, 3), min_size=1, max_size=1500),
+    st.sampled_from(["int64", "float32", "float64"]),
+)
+VALUES = (
+    TREES
+    | ARRAYS
+    | ARRAYS.map(pd.Series)
+    | ARRAYS.map(pl.Series)
+    | ARRAYS.map(lambda each: pd.DataFrame({"a": each}))
+    | st.builds(Plain)
+    | st.builds(Named, st.integers())
+    | st.sampled_from([*Colour, *Alike, Window(1, 2), Window(2, 1)])
+)
+
+
+def collide(one, other, key):
+    """Say whether two arguments that differ get one key."""
+    try:
+        same_key = key(one) == key(other)
+    except Untold:
+        return False
+    return same_key and not same(one, other)
+
+
+def same(one, other):
+    """Say whether the codec takes two values for one."""
+    if isinstance(one, enum.Enum | str) or isinstance(other, enum.Enum | str):
+        # What reads as a text does has one key with it.
+        return str(one) == str(other)
+    return encode(one) == encode(other)
+
+
+def by_text(value):
+    """Make a key as it was made: by `str`."""
+    return f"{value}"
+
+
+def by_name(value):
+    """Make a key as it is made now."""
+    return fill("{v}", {"v": value})
+
+
+@settings(max_examples=scaled(60), suppress_health_check=[HealthCheck.too_slow])
+@given(VALUES, VALUES, st.integers(0, 1499))
+def test_two_arguments_never_share_a_key(one, other, place):
+    """Nor does one with another that differs in a single number."""
+    assert not collide(one, other, by_name)
+    if isinstance(one, np.ndarray):
+        assert not collide(one, changed(one, place), by_name)
+
+
+def test_keys_by_text_would_be_shared():
+    """The test above can fail."""
+    assert collide(LONG, changed(LONG, 1000), by_text)
+    assert collide(pd.Series(LONG), pd.Series(changed(LONG, 1000)), by_text)
+    assert collide(pl.Series(LONG), pl.Series(changed(LONG, 1000)), by_text)
+    assert not collide(LONG, changed(LONG, 1000), by_name)
+
+
+@given(
+    st.lists(st.text("ab/", max_size=3), min_size=3, max_size=3),
+    st.lists(st.text("ab/", max_size=3), min_size=3, max_size=3),
+    st.sampled_from(["{a}/{b}/{c}", "{a}{b}-{c}", "{a}//{b}/a{c}", "/{a}a{b}b{c}/"]),
+)
+def test_fields_that_run_together_are_told_apart(one, other, template):
+    """As "a/b" and "c", and "a" and "b/c", which give one text."""
+    names = [
+        fill(template, dict(zip("abc", each, strict=True))) for each in (one, other)
+    ]
+    assert (names[0] == names[1]) == (one == other)

@@ -1,0 +1,200 @@
+"""The `preflight` block: a whole run held outside Prefect."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+
+import pytest
+
+from dpflow import (
+    BudgetRefused,
+    Laplace,
+    RunCosts,
+    guarded,
+    preflight,
+    spend,
+)
+from dpflow.exceptions import ConfigurationError, UnknownDataset
+from dpflow.guard.project import current_project
+from dpflow.ledger.audit.verify import verify
+from tests.projects import (
+    TENTH,
+    account,
+    held,
+    kinds,
+    locked_ledger,
+    make_project,
+    spent,
+    start_python,
+)
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """Give a project with one dataset; its ledger must verify at the end."""
+    folder = make_project(tmp_path, monkeypatch)
+    yield folder
+    assert verify(current_project().ledger).bad == []
+
+
+@guarded(dataset="shop", cost=TENTH)
+def count() -> float:
+    """Stand for a step."""
+    return 100.0
+
+
+def test_a_block_holds_its_steps_and_returns_the_rest(shop):
+    """Functions and blocks under the guard draw from it."""
+    with preflight(costs={"shop": [TENTH] * 4}, flow="weekly"):
+        assert (held(), spent()) == ("0.4", "0")
+        count()
+        with spend(dataset="shop", cost=TENTH, step="other", flow="weekly"):
+            assert (held(), spent()) == ("0.3", "0.1")
+    assert (held(), spent()) == ("0", "0.2")
+    assert kinds() == ["reserve", *["reserve", "settle"] * 2, "seal"]
+
+
+def test_an_error_ends_it_as_well(shop):
+    """A failed step is charged in full; the rest is returned."""
+
+    def half() -> None:
+        with preflight(costs={"shop": [TENTH] * 4}):
+            count()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+    assert (held(), spent()) == ("0", "0.1")
+
+
+def test_a_block_that_does_not_fit_draws_nothing(shop):
+    """Its first draw says what was asked for all, what is left and what would fit."""
+    ran = []
+
+    @guarded(dataset="shop", cost=TENTH)
+    def cheap() -> None:
+        ran.append(1)
+
+    with preflight(costs={"shop": [TENTH] * 11}):
+        for _ in range(2):
+            with pytest.raises(BudgetRefused, match="Repeated\\(PureDP") as caught:
+                cheap()
+            assert caught.value.asked["epsilon"] == "1.1"
+    assert ran == []
+    assert kinds() == ["refuse"] * 3
+    assert (held(), spent()) == ("0", "0")
+
+
+def test_a_block_that_does_not_fit_replays_what_is_kept(shop):
+    """What was published once is there when the budget is gone."""
+
+    @guarded(dataset="shop", cost=TENTH, release_key="week/{week}")
+    def weekly(week: int) -> float:
+        return 100.0 * week
+
+    def report(week: int) -> list[float]:
+        with preflight(costs={"shop": [TENTH] * 6}):
+            return [weekly(10 * week + part) for part in range(6)]
+
+    published = report(1)
+    with pytest.raises(BudgetRefused, match="draws nothing"):
+        report(2)
+    assert report(1) == published
+    assert (held(), spent()) == ("0", "0.6")
+
+
+def test_a_late_thread_of_a_block_that_did_not_fit_draws_nothing(shop):
+    """The ledger remembers of its run that it holds nothing."""
+    with preflight(costs={"shop": [TENTH] * 11}):
+        context = contextvars.copy_context()
+    with pytest.raises(BudgetRefused, match="draws nothing"):
+        context.run(count)
+    assert count() is not None
+
+
+def test_a_thread_that_took_the_context_along_comes_too_late(shop):
+    """After the block its steps are refused; a plain thread was never in the run."""
+    with preflight(costs={"shop": [TENTH]}):
+        context = contextvars.copy_context()
+    with pytest.raises(BudgetRefused, match="sealed"):
+        context.run(count)
+    threading.Thread(target=count).run()
+    assert spent() == "0.1"
+
+
+def test_blocks_inside_draw_from_the_one_around(shop):
+    """A run within a run is held once."""
+    with preflight(costs={"shop": [TENTH] * 8}):
+        with preflight(costs={"shop": [TENTH] * 2}):
+            count()
+            assert held() == "0.7"
+        assert held() == "0.6"
+        count()
+    assert (held(), spent()) == ("0", "0.2")
+
+
+def test_a_seal_that_fails_is_told_and_the_rest_stays_held(shop, caplog):
+    """Nothing is returned that the ledger did not commit."""
+    with preflight(costs={"shop": [TENTH] * 2}):
+        count()
+        lock = locked_ledger(shop)
+        lock.__enter__()
+    lock.__exit__(None, None, None)
+    assert "stays held, undrawn rest and all" in caplog.text
+    assert (held(), spent()) == ("0.1", "0.1")
+
+
+KILLED = """
+import sys
+from dpflow import PureDP, preflight, guarded
+cost = PureDP(epsilon="0.1")
+
+@guarded(dataset="shop", cost=cost)
+def count():
+    return 1
+
+with preflight(costs={"shop": [cost] * 4}):
+    count()
+    print("drawn", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_killed_block_stays_held(shop):
+    """No timer gives it back; an operator can close it, in full."""
+    with start_python(KILLED, folder=shop) as process:
+        assert process.stdout.readline() == "drawn\n"
+        process.kill()
+    view = account()
+    assert (view.spent["epsilon"], view.forfeited["epsilon"]) == ("0.1", "0.3")
+
+
+@pytest.mark.parametrize(
+    ("costs", "partitions", "error"),
+    [
+        ({}, {}, ConfigurationError),
+        ({"shop": []}, {}, ConfigurationError),
+        ({"shop": TENTH}, {}, ConfigurationError),
+        ({"shop": ["0.1"]}, {}, ConfigurationError),
+        ({3: [TENTH]}, {}, ConfigurationError),
+        ({"shop": [TENTH]}, {"other": ["w1"]}, ConfigurationError),
+        ({"shop": [TENTH]}, {"shop": ["w1"]}, ConfigurationError),
+        ({"other": [TENTH]}, {}, UnknownDataset),
+    ],
+)
+def test_bad_declarations_charge_nothing(shop, costs, partitions, error):
+    """The error names what is wrong, and the block does not run."""
+    with pytest.raises(error), preflight(costs=costs, partitions=partitions):
+        pytest.fail("the block ran")
+    with preflight(costs={"shop": [TENTH]}):
+        pass
+    assert kinds() == ["reserve", "seal"]
+
+
+def test_a_declaration_is_checked_where_it_is_made():
+    """Costs of several datasets are keyed by all their names."""
+    cost = Laplace(sensitivity=1, epsilon=1)
+    assert RunCosts(costs={("a", "b"): [cost]}, partitions={"b": ["w"]})
+    with pytest.raises(ConfigurationError, match="list of costs"):
+        RunCosts(costs={"a": {cost}})

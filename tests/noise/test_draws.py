@@ -1,0 +1,428 @@
+"""The noise of `draw`: its law, its price, its containers, and what it never says."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.noise import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+)
+from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
+from dpflow.exceptions import DpflowError, ReleaseError
+from dpflow.noise import draws as noise
+from dpflow.noise.draws import LARGEST_INT, draw, sampler_for
+from dpflow.rounding import float_up
+from tests.sizes import scaled
+
+DRAWS = 20_000
+
+#: Massart's bound: P(sup |empirical - true| > t) <= 2 exp(-2 n t^2), here below 1e-9.
+KS_LIMIT = float(np.sqrt(np.log(2 / 1e-9) / (2 * DRAWS)))
+
+QUIET = Laplace(sensitivity=1, scale="1e-6")
+MECHANISMS = [Gaussian(sensitivity=1, sigma=3), Laplace(sensitivity=1, scale=3)]
+NAMES = ["gaussian", "laplace"]
+
+
+def true_law(cost: Cost) -> Any:
+    """Return the continuous distribution that a cost promises."""
+    if isinstance(cost, Gaussian):
+        return stats.norm(scale=float(cost.sigma))
+    assert isinstance(cost, Laplace)
+    return stats.laplace(scale=float(cost.scale))
+
+
+def distance(sample: np.ndarray, law: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Return the Kolmogorov-Smirnov distance of a sample to a distribution."""
+    ordered = np.sort(sample)
+    below = np.arange(len(ordered)) / len(ordered)
+    true = law(ordered)
+    step = 1 / len(ordered)
+    return float(np.max(np.maximum(np.abs(true - below), np.abs(true - below - step))))
+
+
+class TestLaw:
+    """The noise has the distribution that was declared."""
+
+    @pytest.mark.parametrize("cost", MECHANISMS, ids=NAMES)
+    def test_floats(self, cost: Cost) -> None:
+        """Floats get the continuous noise, centred on the value."""
+        sample = draw(cost, np.full(DRAWS, 0.5)) - 0.5
+        assert distance(sample, true_law(cost).cdf) < KS_LIMIT
+
+    @pytest.mark.parametrize("cost", MECHANISMS, ids=NAMES)
+    def test_ints(self, cost: Cost) -> None:
+        """Ints get the continuous noise, rounded to the nearest int."""
+        sample = draw(cost, np.full(DRAWS, 7)) - 7
+        points = np.arange(-40, 41)
+        empirical = np.searchsorted(np.sort(sample), points, side="right") / DRAWS
+        assert np.max(np.abs(empirical - true_law(cost).cdf(points + 0.5))) < KS_LIMIT
+
+    @pytest.mark.parametrize(
+        ("cost", "weight"),
+        [
+            (DiscreteLaplace(sensitivity=1, scale=3), lambda x: -np.abs(x) / 3),
+            (DiscreteGaussian(sensitivity=1, sigma=3), lambda x: -(x**2) / 18),
+        ],
+        ids=["laplace", "gaussian"],
+    )
+    def test_whole_numbers(self, cost: Cost, weight: Callable[..., Any]) -> None:
+        """Discrete noise has the weights that its cost says; a fifth less is seen."""
+        sample = np.array(draw(cost, [7] * DRAWS)) - 7
+        points = np.arange(-200, 201)
+        weights = np.exp(weight(points))
+        for factor, fits in ((1, True), (0.8, False)):
+            law = np.cumsum(np.exp(weight(points / factor)) if factor < 1 else weights)
+            empirical = np.searchsorted(np.sort(sample), points, side="right") / DRAWS
+            distance = np.max(np.abs(empirical - law / law[-1]))
+            assert (distance < KS_LIMIT) == fits
+        with pytest.raises(ReleaseError, match="whole numbers only"):
+            draw(cost, 7.0)
+
+    @pytest.mark.parametrize("cost", MECHANISMS, ids=NAMES)
+    def test_the_distance_can_tell(self, cost: Cost) -> None:
+        """A scale that is a fifth too small would be noticed, a right one is not."""
+        law = true_law(cost)
+        sample = law.rvs(DRAWS, random_state=1)
+        assert distance(sample, law.cdf) < KS_LIMIT
+        assert distance(sample * 0.8, law.cdf) > KS_LIMIT
+
+    def test_entries_are_independent(self) -> None:
+        """Every entry has noise of its own: neighbours do not correlate."""
+        sample = draw(Gaussian(sensitivity=1, sigma=1), np.zeros(DRAWS))
+        correlation = np.corrcoef(sample[:-1], sample[1:])[0, 1]
+        # Six and a half standard deviations of the correlation of independent draws.
+        assert abs(correlation) < 6.5 / np.sqrt(DRAWS)
+        # Two exact draws may meet by chance (about once in 10^8 runs), three never.
+        assert len(set(sample)) > DRAWS - 3
+
+
+numbers = st.fractions(min_value=Fraction(1, 10**6), max_value=10**6)
+ratios = st.fractions(min_value=Fraction(1, 100), max_value=10**4)
+
+
+class TestPrice:
+    """OpenDP's own privacy map never exceeds what dpflow charges."""
+
+    @given(sensitivity=numbers, ratio=ratios)
+    @settings(max_examples=scaled(16), deadline=None)
+    def test_map(self, sensitivity: Fraction, ratio: Fraction) -> None:
+        """Its rho is at most (sensitivity / sigma)^2 / 2, its epsilon 1 / ratio."""
+        scale, slack = float_up(sensitivity * ratio), 1 + 1e-9
+        gaussian = noise._make_measurement("gaussian", scale)
+        assert gaussian.map(float(sensitivity)) <= float(1 / (2 * ratio**2)) * slack
+        laplace = noise._make_measurement("laplace", scale)
+        assert laplace.map(float(sensitivity)) <= float(1 / ratio) * slack
+
+    def test_scale_is_rounded_up(self) -> None:
+        """A scale of one third is drawn with the float above it, never below."""
+        cost = Laplace(sensitivity=1, epsilon=3)
+        noise._measurements.make.cache_clear()
+        draw(cost, 0.0)
+        measurement = noise._measurements.make("laplace", float_up(Fraction(1, 3)))
+        assert noise._measurements.make.cache_info().hits == 1
+        assert measurement.map(1.0) <= 3.0000000000000005
+        assert Fraction(float_up(Fraction(1, 3))) >= Fraction(1, 3)
+
+    @pytest.mark.parametrize("scale", [Fraction(0), Fraction(10) ** 400])
+    def test_no_noise_is_refused(self, scale: Fraction) -> None:
+        """OpenDP returns the true value at scale 0; dpflow does not get there."""
+        with pytest.raises(ReleaseError, match="cannot be drawn"):
+            noise._continuous("laplace", scale)
+
+
+class TestContainers:
+    """What goes in comes out, with noise."""
+
+    @pytest.mark.parametrize(
+        "value", [5, np.int8(5), np.int64(5), np.uint16(5)], ids=repr
+    )
+    def test_whole_scalars(self, value: Any) -> None:
+        """Ints of Python and numpy come back as ints."""
+        noisy = draw(QUIET, value)
+        assert int is type(noisy)
+        assert noisy == 5
+
+    @pytest.mark.parametrize(
+        "value", [5.5, np.float64(5.5), np.float32(5.5), np.float16(5.5)], ids=repr
+    )
+    def test_real_scalars(self, value: Any) -> None:
+        """Floats of Python and numpy come back as floats."""
+        noisy = draw(QUIET, value)
+        assert float is type(noisy)
+        assert pytest.approx(noisy, abs=1e-3) == 5.5
+        assert noisy != 5.5
+
+    def test_lists(self) -> None:
+        """Ints stay ints; one float makes the whole list floats."""
+        whole = draw(QUIET, [1, 2, np.int16(3)])
+        assert whole == [1, 2, 3]
+        assert {int} == {type(number) for number in whole}
+        mixed = draw(QUIET, [1, 2.5])
+        assert {float} == {type(number) for number in mixed}
+        assert pytest.approx(mixed, abs=1e-3) == [1, 2.5]
+
+    @pytest.mark.parametrize("dtype", ["i1", "u2", "i8", "u8", ">i4"])
+    @pytest.mark.parametrize("shape", [(), (1,), (6,), (2, 3), (1, 2, 3)], ids=str)
+    def test_whole_arrays(self, dtype: str, shape: tuple[int, ...]) -> None:
+        """Arrays of ints keep their shape and order and become int64."""
+        array = np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)
+        noisy = draw(QUIET, array)
+        assert np.ndarray is type(noisy)
+        assert np.dtype("int64") == noisy.dtype
+        assert shape == noisy.shape
+        assert np.array_equal(array, noisy)
+
+    @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f8"])
+    @pytest.mark.parametrize("shape", [(), (6,), (2, 3)], ids=str)
+    def test_real_arrays(self, dtype: str, shape: tuple[int, ...]) -> None:
+        """Arrays of floats keep shape, order and width."""
+        array = np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)
+        noisy = draw(QUIET, array)
+        assert np.ndarray is type(noisy)
+        assert array.dtype.newbyteorder("=") == noisy.dtype
+        assert np.allclose(array, noisy, atol=1e-3)
+
+    def test_strided_arrays(self) -> None:
+        """Views and Fortran order do not shuffle the entries."""
+        array = np.asfortranarray(np.arange(12.0).reshape(3, 4))[::2, ::-1]
+        assert np.allclose(array, draw(QUIET, array), atol=1e-3)
+
+    @pytest.mark.parametrize("dtype", ["int64", "float64", "float32"])
+    def test_series(self, dtype: str) -> None:
+        """A Series keeps index, name and dtype."""
+        index = pd.Index(["a", "b", "c"], name="key")
+        series = pd.Series([1, 2, 3], index=index, name="count", dtype=dtype)
+        noisy = draw(QUIET, series)
+        pd.testing.assert_series_equal(series, noisy, atol=1e-3)
+        assert noisy is not series
+
+    def test_the_value_is_not_changed(self) -> None:
+        """The noise goes into a copy."""
+        array, numbers_list = np.zeros(3), [1.0, 2.0]
+        draw(MECHANISMS[0], array)
+        draw(MECHANISMS[0], numbers_list)
+        assert not array.any()
+        assert numbers_list == [1.0, 2.0]
+
+    def test_ints_up_to_the_limit(self) -> None:
+        """2**53 is the last int accepted; noise may carry the result beyond it."""
+        cost = Laplace(sensitivity="1e15", scale="1e15")
+        assert int is type(draw(cost, LARGEST_INT))
+        assert int is type(draw(cost, -LARGEST_INT))
+
+    def test_ints_that_leave_int64(self) -> None:
+        """Noise beyond int64 is held at its ends and never wraps around."""
+        cost = Gaussian(sensitivity="1e15", noise_multiplier="1e9")
+        noisy = draw(cost, np.zeros(50, dtype=np.int64))
+        assert noisy.min() == -(2**63) + 1024
+        assert noisy.max() == 2**63 - 1024
+        assert any(abs(number) > 2**63 for number in draw(cost, [0] * 50))
+
+
+SECRET = 731_954_286
+SECRETS: list[Any] = [
+    *(True, np.True_, float("nan"), float("inf"), -np.float64("inf")),
+    f"{SECRET}",
+    complex(SECRET),
+    None,
+    Fraction(SECRET),
+    np.longdouble(SECRET),
+    np.timedelta64(SECRET, "s"),
+    SECRET * LARGEST_INT,
+    -SECRET * LARGEST_INT,
+    SECRET * 10**400,
+    [],
+    [SECRET, True],
+    [SECRET, float("nan")],
+    [SECRET * 10**400, 1.0],
+    [[SECRET]],
+    (SECRET,),
+    {"a": SECRET},
+    {SECRET},
+    np.array([]),
+    np.zeros((3, 0)),
+    np.array([True]),
+    np.array([SECRET], dtype=object),
+    np.array([SECRET], dtype=complex),
+    np.array([SECRET], dtype=np.longdouble),
+    np.array([f"{SECRET}"]),
+    np.array([SECRET * 2**33], dtype="u8"),
+    np.array([SECRET, np.nan]),
+    np.ma.array([SECRET], mask=[True]),
+    pd.Series([SECRET], dtype="Int64"),
+    pd.Series([f"{SECRET}"]),
+    pd.Series([SECRET, None]),
+    pd.Series([True]),
+    pd.DataFrame({"a": [SECRET]}),
+]
+
+
+class TestRefusals:
+    """What cannot be noised is refused without a word about the value."""
+
+    @pytest.mark.parametrize("value", SECRETS, ids=lambda value: type(value).__name__)
+    def test_values(self, value: Any) -> None:
+        """The error names the type and what to do, and never the value."""
+        with pytest.raises(ReleaseError) as caught:
+            draw(MECHANISMS[0], value)
+        error = caught.value
+        assert type(value).__name__ in str(error)
+        assert str(SECRET)[:5] not in f"{error} {error.details}"
+        assert error.__cause__ is None
+        assert error.__context__ is None
+
+    def test_what_to_do(self) -> None:
+        """The error for a number too large says how to release it."""
+        with pytest.raises(ReleaseError) as caught:
+            draw(MECHANISMS[0], 2**53 + 1)
+        expected = (
+            "release() cannot noise a value of type int: it holds an int beyond 2**53. "
+            "Divide by a unit first (thousands, say) or release a float."
+        )
+        assert expected == str(caught.value)
+
+    @pytest.mark.parametrize(
+        "cost",
+        [PureDP(epsilon=1), ApproxDP(epsilon=1, delta="1e-6"), ZCDP(rho="0.1")],
+        ids=lambda cost: cost.mechanism,
+    )
+    def test_a_guarantee_is_no_mechanism(self, cost: Cost) -> None:
+        """A cost that only declares a guarantee says so, before it looks at data."""
+        with pytest.raises(ReleaseError, match="only a guarantee") as caught:
+            draw(cost, object())
+        assert cost.mechanism == caught.value.mechanism
+        assert "self-declared" in str(caught.value)
+
+    def test_opendp_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without OpenDP the error says what to install; it is one of our tree."""
+        noise._measurements.make.cache_clear()
+        monkeypatch.setitem(sys.modules, "opendp.prelude", None)
+        with pytest.raises(DpflowError, match=r"pip install '\.\[opendp\]'"):
+            draw(MECHANISMS[0], 1.0)
+
+    def test_opendp_fails(self) -> None:
+        """An error inside OpenDP keeps its text to itself."""
+
+        def measurement(values: list[float]) -> list[float]:
+            raise ValueError(values)
+
+        with pytest.raises(ReleaseError, match="ValueError") as caught:
+            noise._invoke(measurement, [float(SECRET)])
+        assert str(SECRET) not in str(caught.value)
+        assert caught.value.__context__ is None
+
+    def test_imports_wait(self) -> None:
+        """Importing the module loads neither OpenDP nor pandas nor numpy."""
+        code = (
+            "import sys; import dpflow.noise.draws; "
+            "print([n for n in ('opendp', 'pandas', 'numpy') if n in sys.modules])"
+        )
+        answer = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        assert answer.stdout.strip() == "[]"
+
+
+def test_a_new_cost_registers_its_sampler() -> None:
+    """A cost with a mechanism of its own plugs in without a change here."""
+
+    class Silent(Laplace):
+        pass
+
+    sampler_for.register(Silent, lambda _cost: lambda values: [0.0 for _ in values])
+    assert draw(Silent(sensitivity=1, scale=1), [3, 4]) == [0, 0]
+    assert draw(QUIET, [3, 4]) == [3, 4]
+
+
+def fork_draw(_: int) -> list[float]:
+    """Draw in a child process."""
+    return list(draw(Laplace(sensitivity=1, scale=1), [0.0] * 20))
+
+
+class TestConcurrency:
+    """Threads and forks never share noise."""
+
+    def test_threads(self) -> None:
+        """Many threads draw at once; no draw repeats and the law holds."""
+        cost = Laplace(sensitivity=1, scale=1)
+
+        def work(_: int) -> list[float]:
+            return list(
+                chain.from_iterable(draw(cost, [0.0] * 25) for _ in range(DRAWS // 400))
+            )
+
+        with ThreadPoolExecutor(8) as pool:
+            drawn = list(chain.from_iterable(pool.map(work, range(16))))
+        assert len(drawn) == DRAWS
+        assert len(set(drawn)) > DRAWS - 3
+        assert distance(np.array(drawn), true_law(cost).cdf) < KS_LIMIT
+
+    def test_threads_have_their_own_measurements(self) -> None:
+        """A measurement is never handed to another thread."""
+        key = ("laplace", 1.0)
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(lambda: noise._measurements.make(*key)).result()
+        assert other is not noise._measurements.make(*key)
+        assert noise._measurements.make(*key) is noise._measurements.make(*key)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    def test_forks(self) -> None:
+        """Forked workers do not repeat the parent's noise or each other's."""
+        first = fork_draw(0)
+        with multiprocessing.get_context("fork").Pool(3) as pool:
+            drawn = pool.map(fork_draw, range(6), chunksize=1)
+        drawn += [first, fork_draw(0)]
+        assert len(set(chain.from_iterable(drawn))) == 8 * 20
+
+
+def coarse(outputs: np.ndarray, low: float) -> tuple[int, int]:
+    """Count the outputs in (low, 2 low), and those of them on the 2^-53 grid."""
+    window = outputs[(outputs > low) & (outputs < 2 * low)]
+    return len(window), int(np.sum(window * 2.0**53 % 1 == 0))
+
+
+class TestFloatingPoint:
+    """Where a noisy float lies on the grid of floats says nothing about the value."""
+
+    def test_numpy_has_the_fault(self) -> None:
+        """Near 0, sums of 1 and numpy's noise lie on a coarser grid than the noise."""
+        rng = np.random.default_rng(20261121)
+        sample = rng.laplace(0, 1, 4_000_000)
+        total, on_grid = coarse(sample, 0.001)
+        assert total > 1500
+        assert on_grid < 0.02 * total
+        total, on_grid = coarse(1 + rng.laplace(0, 1, 4_000_000), 0.001)
+        assert total > 500
+        assert total == on_grid
+
+    def test_draw_has_not(self) -> None:
+        """The same statistic is the same for both values: 2^-5 of the window."""
+        # Floats in (2^-6, 2^-5) have a grid of 2^-58, of which 1 in 32 is coarse.
+        low, share, wanted = 2.0**-6, 2.0**-5, 1e-9
+        cost = Laplace(sensitivity=1, scale=1)
+        for value, count in ((0.0, DRAWS), (1.0, 3 * DRAWS)):
+            total, on_grid = coarse(draw(cost, np.full(count, value)), low)
+            assert total > 60
+            assert on_grid <= stats.binom.isf(wanted, total, share)
+            # The same limit would catch the fault, which puts all of them there.
+            assert total > 2 * stats.binom.isf(wanted, total, share)

@@ -1,0 +1,224 @@
+"""Nothing shows who takes part or what anybody has left."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import io
+import json
+import logging
+import pickle
+import pprint
+import re
+import traceback
+import uuid
+
+import cloudpickle
+import numpy as np
+import pytest
+from rich.console import Console
+from rich.pretty import pretty_repr
+
+from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.exceptions import InvalidCost, ReleaseError
+from dpflow.people import PrivateTally, create_store
+
+BOUND = IndividualBound(measure="renyi", order=8, bound=1)
+#: What people have left if they spent the first cost; no text may hold it.
+CANARY_COST = 0.123456789012345
+
+
+def tally_and_mask(costs):
+    """Make a tally that one step has charged, and the mask of that step."""
+    tally = PrivateTally(BOUND, people=len(costs))
+    return tally, tally.admit(np.array(costs))
+
+
+def logged(value) -> str:
+    """Log a value in every way."""
+    stream = io.StringIO()
+    logger = logging.getLogger(f"canary.{uuid.uuid4()}")
+    logger.propagate = False
+    # Other libraries raise the root logger's level.
+    logger.setLevel(logging.WARNING)
+    logger.addHandler(logging.StreamHandler(stream))
+    logger.warning("%s %r", value, value, extra={"value": value})
+    return stream.getvalue()
+
+
+def traced(value) -> str:
+    """Format a traceback that shows local variables."""
+    try:
+        json.dumps(value)
+    except TypeError as error:
+        shown = traceback.TracebackException.from_exception(error, capture_locals=True)
+        return "".join(shown.format())
+    return ""
+
+
+def rich_traced(value) -> str:
+    """Show a traceback with local variables, as Prefect and typer do."""
+    console = Console(file=io.StringIO(), width=200)
+    try:
+        value + 1
+    except TypeError:
+        console.print_exception(show_locals=True)
+    return console.file.getvalue()
+
+
+SHOWN = [
+    repr,
+    str,
+    lambda v: f"{v} {v!r} {v:>40} {v:.3f}",
+    lambda v: "%s" % (v,),  # noqa: UP031
+    ascii,
+    logged,
+    traced,
+    rich_traced,
+    pprint.pformat,
+    pretty_repr,
+    lambda v: json.dumps({"value": v}, default=str),
+    lambda v: repr([v, {"a": v}, (v,)]),
+]
+
+REFUSED = [
+    pickle.dumps,
+    lambda v: pickle.dumps(v, protocol=0),
+    cloudpickle.dumps,
+    lambda v: pickle.dumps({"nested": [v]}),
+    copy.copy,
+    copy.deepcopy,
+    list,
+    iter,
+    len,
+    bool,
+    int,
+    float,
+    complex,
+    bytes,
+    hash,
+    np.asarray,
+    lambda v: np.array(v, float),
+    lambda v: v == v,  # noqa: PLR0124
+    lambda v: v != 1,
+    lambda v: [v] == [1],
+    lambda v: v < v,  # noqa: PLR0124
+    lambda v: v >= 0.5,
+    lambda v: v[0],
+    lambda v: v[:],
+    lambda v: True in v,
+    lambda v: {v},
+    lambda v: {v: 1},
+    lambda v: [1][v],
+    lambda v: list(reversed(v)),
+    lambda v: v and None,
+    lambda v: not v,
+    lambda v: sorted([v, v]),
+    [0, 1].index,
+]
+
+UNSUPPORTED = [
+    json.dumps,
+    vars,
+    dataclasses.asdict,
+    lambda v: v + 1,
+    lambda v: 1 + v,
+    lambda v: v & v,
+    lambda v: ~v,
+    lambda v: np.add(v, 1),
+    lambda v: np.ones(3) * v,
+    lambda v: np.ones(3) + v,
+    memoryview,
+    lambda v: v(),
+    sum,
+    max,
+]
+
+
+@pytest.mark.parametrize("show", SHOWN)
+def test_texts_are_the_same_whatever_is_inside(show):
+    """Logs, tracebacks with locals and viewers show a placeholder and no value."""
+    some = tally_and_mask([CANARY_COST, 2.0, 0.5])
+    others = tally_and_mask([2.0, 0.25, CANARY_COST])
+    for one, other in zip(some, others, strict=True):
+        text, same = (
+            re.sub("0x[0-9a-f]+", "", show(value).replace(str(id(value)), ""))
+            for value in (one, other)
+        )
+        assert "withheld" in text
+        assert same == text
+        for trace in ("123456", "1973", "array", "[[", "0.25"):
+            assert trace not in text
+
+
+@pytest.mark.parametrize("use", REFUSED)
+def test_copies_comparisons_and_counts_are_refused(use):
+    """Every way to copy, store, compare, count or walk the values is an error."""
+    for value in tally_and_mask([CANARY_COST, 2.0, 0.5]):
+        with pytest.raises(ReleaseError) as caught:
+            use(value)
+        assert "123456" not in str(caught.value)
+        assert caught.value.details == {}
+
+
+@pytest.mark.parametrize("use", UNSUPPORTED)
+def test_operators_and_serialisers_find_nothing(use):
+    """Operators, buffers, instance dictionaries and JSON do not exist."""
+    for value in tally_and_mask([CANARY_COST, 2.0, 0.5]):
+        with pytest.raises((TypeError, ReleaseError)) as caught:
+            use(value)
+        assert "123456" not in str(caught.value)
+
+
+def test_prefect_cannot_store_or_hash_them():
+    """Prefect's serialisers fail and its cache keys hold no value."""
+    from prefect.serializers import JSONSerializer, PickleSerializer
+    from prefect.utilities.hashing import hash_objects
+
+    tally, mask = tally_and_mask([CANARY_COST, 2.0, 0.5])
+    for value in (tally, mask, {"result": [mask]}):
+        for serializer in (PickleSerializer(), JSONSerializer()):
+            with pytest.raises((ReleaseError, ValueError, TypeError)) as caught:
+                serializer.dumps(value)
+            assert "123456" not in str(caught.value)
+        assert hash_objects(value) is None
+
+
+def test_errors_name_no_person_and_no_value():
+    """An error about an array says what is wanted, not what is there."""
+    tally, mask = tally_and_mask([CANARY_COST, 2.0, 0.5])
+    calls = (
+        lambda: tally.admit(np.array([CANARY_COST])),
+        lambda: tally.admit([CANARY_COST]),
+        lambda: mask.sum(np.array([CANARY_COST])),
+    )
+    for call in calls:
+        with pytest.raises(InvalidCost) as caught:
+            call()
+        for trace in ("123456", "3"):
+            assert trace not in str(caught.value).replace("float64", "")
+
+
+def test_a_store_is_withheld_too(tmp_path):
+    """The open store shows no value, and its public position is no function of data."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "state").mkdir()
+    place = {"witness": tmp_path / "state" / "w", "reservation": "r-1"}
+    with create_store(tmp_path / "data" / "p", bound=BOUND, people=3, **place) as store:
+        mask = store.reserve(np.array([CANARY_COST, 2.0, 0.5]))
+        assert repr(store) == str(store) == "<PersonStore: withheld>"
+        assert repr(mask) == "<PrivateMask: withheld>"
+        with pytest.raises(ReleaseError):
+            pickle.dumps(store)
+        with pytest.raises(TypeError):
+            vars(store)
+    public = (tmp_path / "state" / "w").read_bytes()
+    left = np.float64(round((1 - CANARY_COST) * 2**51)).tobytes()
+    assert left[2:7] in (tmp_path / "data" / "p").read_bytes()
+    assert left[2:7] not in public
+    assert sorted(json.loads(public.split(b"\n")[0])) == [
+        "settled",
+        "step",
+        "store",
+        "token",
+    ]

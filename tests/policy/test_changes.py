@@ -1,0 +1,258 @@
+"""Each edit of a policy is judged: tighter, looser, or another guarantee."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+import pytest
+
+from dpflow.accounting import make_filter
+from dpflow.exceptions import PolicyError
+from dpflow.policy import Policy, parse_policy
+from dpflow.policy.changes import judge, overall, tightened_pins
+
+BASE = {
+    "dataset": "shop",
+    "unit": "customer",
+    "relation": "add-or-remove",
+    "budget": "{epsilon: 3, delta: 1e-6}",
+    "filter": "gaussian",
+    "odometer": "{theorem: renyi, delta: 1e-6}",
+    "flows": "{weekly: {epsilon: 2, delta: 5e-7, halt_at_epsilon: 3}}",
+}
+
+
+def policy(**fields: str | None) -> Policy:
+    """Make the base policy with other fields; None leaves one out."""
+    given = {name: text for name, text in (BASE | fields).items() if text is not None}
+    return parse_policy("\n".join(f"{name}: {text}" for name, text in given.items()))
+
+
+def judged(
+    before: Policy, after: Policy, charged: Collection[str] | None = None
+) -> list[tuple[str, str]]:
+    """Return each changed field with its verdict."""
+    found = judge(before.declared(), after.declared(), charged_flows=charged)
+    return [(change.field, change.verdict) for change in found]
+
+
+def verdict(before: Policy, after: Policy, charged: Collection[str] = ()) -> str:
+    """Return what all changes together do."""
+    return overall(judge(before.declared(), after.declared(), charged_flows=charged))
+
+
+# Declarations
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"budget": "{epsilon: 3.00, delta: 0.000001}"},
+        {"budget": '{delta: "1e-6", epsilon: "3.0"}'},
+        {"filter": "{theorem: gaussian}"},
+        {"odometer": '{theorem: renyi, delta: "0.000001"}'},
+        {"flows": "{weekly: {halt_at_epsilon: 3.0, epsilon: 2.0, delta: 0.5e-6}}"},
+        {"other_flows": "refuse"},
+        {"alerts": "[0.9]", "errors": "keep", "version": '"2"'},
+    ],
+)
+def test_one_guarantee_has_one_declaration(fields: dict[str, str]) -> None:
+    """However its numbers are spelt, and whatever no guarantee rests on."""
+    assert policy(**fields).declared() == policy().declared()
+
+
+def test_options_are_declared_in_one_spelling_too() -> None:
+    """Also inside lists and mappings; words and flags stay."""
+    one = policy(filter="{theorem: renyi, orders: [2, 8.0], conversion: tight}")
+    two = policy(filter='{theorem: renyi, orders: ["2.0", 8], conversion: tight}')
+    assert one.declared()["filter"] == two.declared()["filter"]
+    assert one.declared()["filter"]["orders"] == ["2", "8"]
+
+
+def test_a_declaration_has_no_derived_number() -> None:
+    """The pinned copy has; the order of an odometer is tuned."""
+    declared, pinned = policy().declared(), policy().pinned()
+    assert "order" not in json.dumps(declared)
+    assert "order" in pinned["odometer"]
+    assert declared["odometer"] == {"theorem": "renyi", "delta": "0.000001"}
+
+
+def test_lifetime_and_officers_are_kept_only_where_they_are_given() -> None:
+    """So that policies of before pin as before."""
+    assert {"lifetime", "officers"} & policy().pinned().keys() == set()
+    full = policy(lifetime="{epsilon: 9, delta: 1e-5}", officers="[bob, ann]")
+    assert full.declared()["lifetime"] == {"epsilon": "9", "delta": "0.00001"}
+    assert full.pinned()["officers"] == ["ann", "bob"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"lifetime": "{epsilon: 2, delta: 1}"}, "lifetime.delta"),
+        ({"lifetime": "{epsilon: 2, delta: 1e-5}"}, "below the budget's epsilon 3"),
+        ({"lifetime": "{epsilon: 9}"}, "below the budget's delta 0.000001"),
+        ({"officers": "[ann, ann]"}, "must be different people"),
+        ({"officers": '[""]'}, "officers"),
+    ],
+)
+def test_a_lifetime_that_holds_no_term_is_refused(
+    fields: dict[str, str], told: str
+) -> None:
+    """And officers are people, each named once."""
+    with pytest.raises(PolicyError, match=told):
+        policy(**fields)
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"budget": "{epsilon: 2, delta: 1e-6}"}, [("budget.epsilon", "tighter")]),
+        ({"budget": "{epsilon: 3, delta: 9e-7}"}, [("budget.delta", "tighter")]),
+        ({"budget": "{epsilon: 4, delta: 1e-6}"}, [("budget.epsilon", "looser")]),
+        (
+            {"budget": "{epsilon: 2, delta: 2e-6}"},
+            [("budget.delta", "looser"), ("budget.epsilon", "tighter")],
+        ),
+        ({"unit": "visit"}, [("unit", "other")]),
+        ({"relation": "replace-one", "odometer": None}, None),
+        ({"filter": "concentrated"}, [("filter.theorem", "other")]),
+        ({"filter": "{theorem: renyi, order: 9}"}, None),
+        (
+            {"odometer": "{theorem: renyi, delta: 9e-7}"},
+            [("odometer.delta", "other")],
+        ),
+        ({"other_flows": "allow"}, [("other_flows", "looser")]),
+        (
+            {"lifetime": "{epsilon: 9, delta: 1e-5}"},
+            [("lifetime", "tighter")],
+        ),
+        ({"officers": "[ann]"}, [("officers", "neutral")]),
+    ],
+)
+def test_each_field_is_judged(
+    fields: dict[str, str | None], expected: list[tuple[str, str]] | None
+) -> None:
+    """And the other way round, the other way round."""
+    if fields.get("odometer", "") is None:
+        fields = fields | {"flows": "{weekly: {epsilon: 2, delta: 5e-7}}"}
+    before, after = policy(), policy(**fields)
+    if expected is None:
+        assert verdict(before, after) == verdict(after, before) == "other"
+        return
+    assert judged(before, after) == expected
+    opposite = {"tighter": "looser", "looser": "tighter"}
+    back = [(field, opposite.get(v, v)) for field, v in expected]
+    assert judged(after, before) == back
+
+
+def test_an_unknown_field_cannot_be_compared() -> None:
+    """A later version's field is no tightening to this one."""
+    before, after = dict(policy().declared()), dict(policy().declared())
+    after["partition"] = {"by": "week"}
+    (change,) = judge(before, after)
+    assert (change.field, change.verdict) == ("partition", "other")
+
+
+SHARED = (
+    "{weekly: {epsilon: 2, delta: 5e-7, halt_at_epsilon: 3}, "
+    "daily: {epsilon: 1, delta: 5e-7}}"
+)
+NAMED = "{weekly: {epsilon: 2, delta: 5e-7, halt_at_epsilon: 3}, daily: {}}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "others", "charged", "expected"),
+    [
+        # A flow that could not use the dataset.
+        (None, SHARED, "refuse", (), "looser"),
+        (None, NAMED, "refuse", (), "looser"),
+        (SHARED, None, "refuse", ("daily",), "tighter"),
+        # One that could: its share is new, and must have seen all that it charged.
+        (None, SHARED, "allow", (), "tighter"),
+        (None, SHARED, "allow", ("daily",), "other"),
+        (None, SHARED, "allow", None, "other"),
+        (NAMED, SHARED, "refuse", (), "tighter"),
+        (NAMED, SHARED, "refuse", ("daily",), "other"),
+        (SHARED, None, "allow", (), "looser"),
+        (SHARED, NAMED, "refuse", (), "looser"),
+        (None, NAMED, "allow", ("daily",), "neutral"),
+        (SHARED, SHARED.replace(": 1,", ": 0.5,"), "refuse", ("daily",), "tighter"),
+        (SHARED, SHARED.replace(": 1,", ": 1.5,"), "refuse", (), "looser"),
+        (SHARED, SHARED.replace("n: 3}", "n: 2.5}"), "refuse", ("weekly",), "tighter"),
+        (SHARED, SHARED.replace("n: 3}", "n: 3.5}"), "refuse", (), "looser"),
+        (SHARED.replace(", halt_at_epsilon: 3", ""), SHARED, "refuse", None, "tighter"),
+        (SHARED, SHARED.replace(", halt_at_epsilon: 3", ""), "refuse", (), "looser"),
+    ],
+)
+def test_each_change_of_a_flow_is_judged(
+    old: str | None,
+    new: str | None,
+    others: str,
+    charged: Collection[str] | None,
+    expected: str,
+) -> None:
+    """A share may begin in the middle of a term only if nothing was charged before."""
+    before = policy(flows=old or BASE["flows"], other_flows=others)
+    after = policy(flows=new or BASE["flows"], other_flows=others)
+    found = judge(before.declared(), after.declared(), charged_flows=charged)
+    assert found
+    assert overall(found) == expected
+
+
+def test_the_first_named_flow_closes_the_dataset_to_others() -> None:
+    """By default; both changes are told, and both are tighter."""
+    before = policy(flows=None)
+    found = judged(before, policy(), charged=())
+    assert [field for field, _ in found] == [
+        "flows.weekly.delta",
+        "flows.weekly.epsilon",
+        "flows.weekly.halt_at_epsilon",
+        "other_flows",
+    ]
+    assert {each for _, each in found} == {"tighter"}
+
+
+def test_nothing_changed_is_the_same() -> None:
+    """There is no verdict on nothing."""
+    assert verdict(policy(), policy()) == "same"
+    assert verdict(policy(), policy(officers="[ann]")) == "neutral"
+    both = policy(budget="{epsilon: 2, delta: 1e-6}", officers="[ann]")
+    assert verdict(policy(), both) == "tighter"
+    mixed = policy(budget="{epsilon: 2, delta: 2e-6}")
+    assert verdict(policy(), mixed) == "other"
+
+
+# What a tightened term pins
+
+
+def test_derived_numbers_stay_as_they_were_pinned() -> None:
+    """The file alone would tune another order, which no tally has kept."""
+    renyi = {"filter": "renyi"}
+    before = policy(**renyi)
+    after = policy(
+        **renyi,
+        budget="{epsilon: 2.5, delta: 1e-6}",
+        flows="{weekly: {epsilon: 1.5, delta: 5e-7, halt_at_epsilon: 2.5}}",
+    )
+    old, pins = before.pinned(), tightened_pins(before.pinned(), after)
+    assert pins["filter"] == {**old["filter"], "epsilon": "2.5"}
+    assert pins["filter"] != after.pinned()["filter"]
+    assert pins["odometer"] == old["odometer"]
+    share, kept = pins["flows"]["weekly"], old["flows"]["weekly"]
+    assert share["filter"] == {**kept["filter"], "epsilon": "1.5"}
+    assert (share["odometer"], share["halt_at_epsilon"]) == (kept["odometer"], "2.5")
+    assert make_filter(**share["filter"]).components == ("renyi",)
+
+
+def test_a_new_share_is_tuned_for_itself() -> None:
+    """There is no tally yet that it would have to go on with; the odometer has one."""
+    before = policy(filter="renyi", flows=None)
+    after = policy(filter="renyi", other_flows="allow")
+    pins = tightened_pins(before.pinned(), after)
+    share = pins["flows"]["weekly"]
+    assert share["filter"] == after.pinned()["flows"]["weekly"]["filter"]
+    assert share["odometer"] == before.pinned()["odometer"]

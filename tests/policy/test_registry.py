@@ -1,0 +1,155 @@
+"""Policies know theorems through the registries only; these register some more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from dpflow.accounting import FILTERS, ODOMETERS
+from dpflow.accounting.rules.basic import BasicFilter
+from dpflow.accounting.rules.renyi import RenyiOdometer
+from dpflow.policy import parse_policy, policy_schema
+from dpflow.rounding import Number, exact, number_text
+from tests.policy_examples import EXAMPLE, SHORT, edited, refused
+
+
+class OrdersFilter(BasicFilter):
+    """A filter with options of every kind that YAML has."""
+
+    theorem = "orders"
+
+    def __init__(
+        self,
+        *,
+        epsilon: Number,
+        delta: Number = 0,
+        orders: Sequence[Number] = (2,),
+        strict: bool = False,
+        weights: dict[str, Number] | None = None,
+    ) -> None:
+        """Keep the options as they came."""
+        super().__init__(epsilon=epsilon, delta=delta)
+        self.given = {"orders": orders, "strict": strict, "weights": weights}
+        self.orders = [number_text(exact(order, name="orders")) for order in orders]
+        1 / len(self.orders)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the orders too."""
+        return super().parameters() | {"orders": self.orders}
+
+
+class OpenFilter(BasicFilter):
+    """A filter that takes whatever it is given."""
+
+    theorem = "open"
+
+    def __init__(self, *, epsilon: Number, delta: Number = 0, **others: Any) -> None:
+        """Keep the options as they came."""
+        super().__init__(epsilon=epsilon, delta=delta)
+        self.others = others
+
+
+class FixedOdometer(RenyiOdometer):
+    """An odometer without constants to tune."""
+
+    theorem = "fixed"
+
+    def __init__(self, *, delta: Number) -> None:
+        """Take no halt to tune for."""
+        super().__init__(delta=delta, order=8)
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FILTERS, "orders", f"{__name__}:OrdersFilter")
+    monkeypatch.setitem(FILTERS, "open", f"{__name__}:OpenFilter")
+    monkeypatch.setitem(FILTERS, "absent", "dpflow_absent:AbsentFilter")
+    monkeypatch.setitem(ODOMETERS, "fixed", f"{__name__}:FixedOdometer")
+
+
+def test_options_of_every_kind_reach_a_new_theorem() -> None:
+    """Lists, mappings, booleans, whole and exact numbers arrive as written."""
+    options = "orders: [2, 4.5, 1e1], strict: true, weights: {two: 0.1}"
+    policy = parse_policy(edited("gaussian", f"{{theorem: orders, {options}}}", SHORT))
+    rule = policy.dataset_filter()
+    assert isinstance(rule, OrdersFilter)
+    assert rule.given == {
+        "orders": [2, Decimal("4.5"), Decimal(10)],
+        "strict": True,
+        "weights": {"two": Decimal("0.1")},
+    }
+    assert policy.pinned()["filter"]["orders"] == ["2", "4.5", "10"]
+
+
+def test_lists_in_pins_are_compared_whole() -> None:
+    """A list of orders is one value."""
+    text = edited("gaussian", "{theorem: orders, orders: [2, 4]}", SHORT)
+    policy = parse_policy(text)
+    pinned = json.loads(json.dumps(policy.pinned()))
+    assert policy.differences(pinned) == []
+    other = parse_policy(edited("[2, 4]", "[2, 8]", text))
+    expected = ['filter.orders: ledger ["2", "4"], file ["2", "8"]']
+    assert other.differences(pinned) == expected
+
+
+def test_wrong_values_of_options_point_at_the_option() -> None:
+    """The error of the theorem itself gets the file and the line."""
+    error = refused(edited("gaussian", "{theorem: orders,\n orders: [two]}", SHORT))
+    assert error.line == 6
+    assert "filter.orders must be a finite number, got 'two'" in str(error)
+
+
+def test_any_failure_of_a_theorem_is_a_policy_error() -> None:
+    """A theorem that divides by zero refuses the policy, with the line."""
+    text = edited("gaussian", "{theorem: orders, orders: []}", SHORT)
+    error = refused(text)
+    assert error.line == 5
+    assert "filter: division by zero" in str(error)
+    assert error.hint == "Check the options of the filter."
+
+
+def test_a_theorem_that_takes_no_such_value_is_blamed_once() -> None:
+    """A TypeError of the constructor points at the filter."""
+    error = refused(edited("gaussian", "{theorem: orders, orders: 3}", SHORT))
+    assert error.line == 5
+    assert str(error).startswith("cdnow.yaml:5: filter: the filter 'orders' does not")
+
+
+def test_open_ended_theorems_check_their_own_options() -> None:
+    """A theorem that takes any option gets them all."""
+    policy = parse_policy(edited("gaussian", "{theorem: open, x: 1}", SHORT))
+    rule = policy.dataset_filter()
+    assert isinstance(rule, OpenFilter)
+    assert rule.others == {"x": 1}
+
+
+def test_budgets_stay_out_of_open_ended_options() -> None:
+    """The budget comes from one place only."""
+    error = refused(edited("gaussian", "{theorem: open, epsilon: 1}", SHORT))
+    assert "filter.epsilon is not an option" in str(error)
+
+
+def test_theorems_that_cannot_be_loaded_are_refused() -> None:
+    """A theorem whose package is missing says so."""
+    error = refused(edited("gaussian", "absent", SHORT))
+    assert error.line == 5
+    assert "'absent' cannot be loaded: No module named 'dpflow_absent'" in str(error)
+    assert error.hint == "Install what it needs."
+
+
+def test_odometers_without_constants_are_not_tuned() -> None:
+    """Only what an odometer takes is passed to it."""
+    policy = parse_policy(edited("theorem: renyi", "theorem: fixed"))
+    assert policy.flow_odometer("weekly-report") == FixedOdometer(delta="1e-6")
+
+
+def test_the_schema_offers_new_theorems() -> None:
+    """Nothing else names theorems."""
+    definitions = policy_schema()["$defs"]
+    assert "orders" in definitions["FilterChoice"]["anyOf"][0]["enum"]
+    assert "fixed" in definitions["OdometerChoice"]["anyOf"][0]["enum"]
+    assert "fixed" not in EXAMPLE

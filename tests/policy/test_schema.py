@@ -1,0 +1,94 @@
+"""The JSON schema of policies is current, valid and explains itself."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+import yaml
+
+from dpflow.accounting import FILTERS
+from dpflow.policy import (
+    Policy,
+    policy_schema,
+)
+from tests.policy_examples import EXAMPLE, SHORT, edited, share
+from tests.projects import ROOT
+
+SCHEMA_FILE = ROOT / "policies" / "policy.schema.json"
+
+
+# The schema
+
+
+def test_the_schema_file_is_current() -> None:
+    """What editors use is what the code says."""
+    expected = json.dumps(policy_schema(), indent=2) + "\n"
+    assert expected == SCHEMA_FILE.read_text(), (
+        "write policies/policy.schema.json anew: dpflow policy schema"
+    )
+
+
+def test_the_schema_is_a_schema() -> None:
+    """It is valid draft 2020-12."""
+    schema = policy_schema()
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_every_field_of_the_schema_explains_itself() -> None:
+    """Editors show a title, a description and an example for each field."""
+    schema = policy_schema()
+    parts = [schema, *schema["$defs"].values()]
+    parts += [form for part in parts for form in part.get("anyOf", [])]
+    fields = [item for part in parts for item in part.get("properties", {}).items()]
+    assert len(fields) > 15
+    for name, shown in fields:
+        kind = shown.get("$ref", "").rpartition("/")[2]
+        known = {**schema["$defs"].get(kind, {}), **shown}
+        missing = {"title", "description", "examples"} - known.keys()
+        assert set() == missing, name
+
+
+def test_every_example_of_the_schema_is_valid() -> None:
+    """What an editor offers is accepted by the schema and by the loader."""
+    schema = policy_schema()
+    base = yaml.safe_load(SHORT)
+    for name, shown in schema["properties"].items():
+        for value in shown["examples"]:
+            jsonschema.validate(base | {name: value}, schema)
+            Policy.model_validate(base | {name: value})
+
+
+@pytest.mark.parametrize("text", [EXAMPLE, SHORT])
+def test_the_schema_accepts_policies(text: str) -> None:
+    """Numbers may be numbers or text."""
+    jsonschema.validate(yaml.safe_load(text), policy_schema())
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("unit: customer\n", ""),
+        ("errors:", "erors:"),
+        ("gaussian", "gausian"),
+        ("epsilon: 3", "epsilon: true"),
+        ("epsilon: 3", "epsilon: null"),
+        ("epsilon: 3", "epsilon: -1"),
+        ("cdnow", "a b"),
+        ("weekly-report", "' a'"),
+    ],
+)
+def test_the_schema_refuses_what_the_loader_refuses(old: str, new: str) -> None:
+    """An editor underlines what would be refused."""
+    data = yaml.safe_load(edited(old, new, share("{halt_at_epsilon: 2}")))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data, policy_schema())
+
+
+def test_the_schema_offers_the_registered_theorems() -> None:
+    """Both forms list the registry."""
+    by_name, with_options = policy_schema()["$defs"]["FilterChoice"]["anyOf"]
+    assert sorted(FILTERS) == by_name["enum"]
+    assert sorted(FILTERS) == with_options["properties"]["theorem"]["enum"]

@@ -1,0 +1,336 @@
+"""Burn-downs: what is left, charge by charge or day by day, made of public facts."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from fractions import Fraction
+
+import pytest
+from matplotlib.dates import date2num
+from matplotlib.figure import Figure
+
+from dpflow import Gaussian, PureDP, guarded
+from dpflow.exceptions import BudgetRefused, ConfigurationError, UnknownDataset
+from dpflow.forecast import BudgetLine
+from dpflow.guard.project import current_project
+from dpflow.ledger.records import Usage
+from dpflow.show.figures import BurnDown, alt_text, burn_down, draw_burn_down, picture
+from tests.projects import POLICY, TENTH, make_project
+
+MONDAY = datetime(2026, 1, 5, 6, tzinfo=UTC)
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """Return the folder of a project with one dataset."""
+    return make_project(tmp_path, monkeypatch, POLICY + "alerts: [0.25, 0.75]\n")
+
+
+def charge(week, cost=TENTH):
+    """Charge one week under a key, with a value that no figure may show."""
+
+    @guarded(dataset="shop", cost=cost, release_key="count/{week}", noise="own")
+    def count(week):
+        return "canary-271828"
+
+    return count(week)
+
+
+def texts(figure):
+    """Return every text of a figure."""
+    (axes,) = figure.axes
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    notes = [note.get_text() for note in axes.texts]
+    titles = [axes.get_title(loc=place) for place in ("left", "center", "right")]
+    legend = axes.get_legend()
+    names = [] if legend is None else [text.get_text() for text in legend.texts]
+    return [*labels, *notes, *titles, *names, axes.get_ylabel(), alt_text(figure)]
+
+
+def weekly(count, kind="settle", share=0.025):
+    """Return the points of a dataset that is charged every week."""
+    return tuple(
+        Usage(
+            seq=number,
+            kind=kind,
+            used_fraction=number * share,
+            reservation=f"r{number}",
+            step="count",
+            release_key=f"count/{number}",
+            at=(MONDAY + timedelta(weeks=number)).isoformat(),
+        )
+        for number in range(1, count + 1)
+    )
+
+
+def made(*lines, **fields):
+    """Return what a figure of these lines shows."""
+    given = {"dataset": "shop", "budget": "epsilon 1", "lines": lines}
+    return BurnDown(**{**given, **fields})
+
+
+def test_the_burn_down_falls_with_every_charge(shop):
+    """The line starts at the whole budget and ends at what is left, in percent."""
+    for week in range(3):
+        charge(f"2026-W{week}")
+    figure = burn_down("shop")
+    (axes,) = figure.axes
+    line = axes.lines[0]
+    assert isinstance(figure, Figure)
+    assert tuple(figure.get_size_inches()) == (8.0, 4.2)
+    # Reserve and settle of each; the last point is drawn to the end.
+    heights = [100, 90, 90, 80, 80, 70, 70, 70]
+    assert list(line.get_ydata()) == pytest.approx(heights)
+    assert list(line.get_xdata()) == [0, 1, 2, 3, 4, 5, 6, 6]
+    found = texts(figure)
+    assert "shop: epsilon 1 at delta 0, basic filter" in found
+    alerts = {"alert at 25 % used", "alert at 75 % used"}
+    assert {*alerts, "2026-W0", "budget left, %"} <= set(found)
+    assert not any("canary" in text for text in found)
+
+
+def test_the_sentence_says_what_the_figure_shows(shop):
+    """For those who do not see it, from the same numbers."""
+    charge("W1")
+    with pytest.raises(BudgetRefused):
+        charge("W2", PureDP(epsilon=5))
+    sentence = alt_text(burn_down("shop"))
+    today = datetime.now(UTC).date().isoformat()
+    assert sentence.startswith("Burn-down of shop (epsilon 1 at delta 0, basic filter)")
+    assert f"1 charges on {today}" in sentence
+    assert "dataset shop: 90 % left; 1 refusal; alerts at 25 %, 75 % used." in sentence
+
+
+def test_what_is_left_is_rounded_down():
+    """A sentence never promises more than there is."""
+    points = weekly(1, share=0.99951)
+    assert "the whole: 0 % left" in made(("the whole", points)).sentence()
+    assert (
+        "the whole: 99.9 % left"
+        in made(("the whole", weekly(1, share=0.00001))).sentence()
+    )
+
+
+def test_refusals_are_marked_where_they_happened(shop):
+    """A cross after the charges that came before it."""
+    charge("W1")
+    with pytest.raises(BudgetRefused):
+        charge("W2", PureDP(epsilon=5))
+    charge("W3")
+    figure = burn_down("shop")
+    (axes,) = figure.axes
+    crosses = next(line for line in axes.lines if line.get_marker() == "x")
+    assert list(crosses.get_xdata()) == [2]
+    assert list(crosses.get_ydata()) == pytest.approx([90])
+    assert "1 refused" in texts(figure)
+
+
+def test_the_gate_that_halts_a_flow_is_drawn_with_its_refusals(tmp_path, monkeypatch):
+    """An odometer's line falls from all to nothing left, and its crosses are on it."""
+    odometer = "odometer: basic\nflows: {weekly: {halt_at_epsilon: 0.5}}\n"
+    make_project(tmp_path, monkeypatch, POLICY + odometer)
+
+    @guarded(dataset="shop", cost=TENTH, flow="weekly", fresh=True)
+    def count():
+        return 3
+
+    for _ in range(5):
+        count()
+    for _ in range(2):
+        with pytest.raises(BudgetRefused):
+            count()
+    figure = burn_down("shop")
+    (axes,) = figure.axes
+    crosses = next(line for line in axes.lines if line.get_marker() == "x")
+    assert list(crosses.get_ydata()) == pytest.approx([0, 0])
+    assert "2 refused" in texts(figure)
+    assert "odometer of weekly, halts at 0.5" in texts(figure)
+    sentence = alt_text(figure)
+    assert "odometer of weekly, halts at 0.5: 0 % left; 2 refusals" in sentence
+    assert "dataset shop: 50 % left" in sentence
+
+
+def test_a_ledger_with_refusals_only_is_drawn(shop):
+    """Everything is left."""
+    with pytest.raises(BudgetRefused):
+        charge("W1", PureDP(epsilon=5))
+    (axes,) = burn_down("shop").axes
+    assert set(axes.lines[0].get_ydata()) == {100}
+
+
+def test_many_charges_have_few_labels(shop):
+    """The axis stays readable."""
+    for week in range(30):
+        charge(f"W{week}", PureDP(epsilon="0.01"))
+    (axes,) = burn_down("shop").axes
+    assert 5 < len(axes.get_xticks()) <= 13
+
+
+def test_charges_without_keys_are_numbered(shop):
+    """Thirty times the name of one step would say nothing."""
+
+    @guarded(dataset="shop", cost=TENTH)
+    def count():
+        return 1
+
+    count()
+    figure = burn_down("shop")
+    assert "count" not in texts(figure)
+    assert len(figure.axes[0].get_xticks()) > 1
+
+
+def test_an_exhausted_budget_ends_at_nothing(shop):
+    """Not below, and not above."""
+    for week in range(10):
+        charge(f"W{week}")
+    (axes,) = burn_down("shop").axes
+    assert axes.lines[0].get_ydata()[-1] == pytest.approx(0)
+
+
+def test_every_account_with_a_budget_has_a_line(tmp_path, monkeypatch):
+    """With its epsilon where they differ; each charge is at one place on all."""
+    flows = "flows:\n  weekly: {epsilon: 0.5}\n"
+    make_project(tmp_path, monkeypatch, POLICY + flows)
+
+    @guarded(dataset="shop", cost=TENTH, flow="weekly", release_key="count/{week}")
+    def count(week):
+        return week
+
+    count(1)
+    count(2)
+    figure = burn_down("shop")
+    whole, share = figure.axes[0].lines[:2]
+    assert list(whole.get_xdata()) == list(share.get_xdata()) == [0, 1, 2, 3, 4, 4]
+    assert whole.get_ydata()[-1] == pytest.approx(80)
+    assert share.get_ydata()[-1] == pytest.approx(60)
+    assert {"dataset shop, epsilon 1", "share of weekly, epsilon 0.5"} <= set(
+        texts(figure)
+    )
+    assert whole.get_color() != share.get_color()
+    assert whole.get_linestyle() != share.get_linestyle()
+
+
+def test_the_parts_that_were_charged_last_are_drawn(tmp_path, monkeypatch):
+    """A year of weeks would be a tangle; the sentence says how many are left out."""
+    policy = POLICY.replace("unit: customer", "unit: customer-week")
+    make_project(tmp_path, monkeypatch, policy + "partition: {by: week}\n")
+
+    @guarded(dataset="shop", cost=TENTH, partitions="{week}")
+    def count(week):
+        return week
+
+    for week in range(1, 10):
+        count(f"2026-W{week:02}")
+    data = BurnDown.read(current_project().ledger, "shop")
+    names = [name for name, _ in data.lines]
+    assert names == [f"partition 2026-W{week:02}" for week in range(4, 10)]
+    assert data.omitted == 3
+    assert "3 more accounts are not drawn" in data.sentence()
+
+
+def test_months_of_charges_are_drawn_over_dates():
+    """Two days or less are drawn over charges, unless dates are asked for."""
+    data = made(("dataset shop", weekly(30)))
+    line = draw_burn_down(data).axes[0].lines[0]
+    moments = [point.at for point in data.points]
+    assert list(date2num(line.get_xdata())) == pytest.approx(
+        date2num(
+            [datetime.fromisoformat(at) for at in [moments[0], *moments, moments[-1]]]
+        )
+    )
+    by_charge = draw_burn_down(data, over="charges").axes[0].lines[0]
+    assert list(by_charge.get_xdata()) == [*range(31), 30]
+
+
+def test_a_forecast_goes_on_from_the_newest_point():
+    """Dates and shares used; it never goes below nothing, and may be wired later."""
+    forecast = ((date(2026, 8, 10), 0.8), (datetime(2026, 9, 1, tzinfo=UTC), 1.2))
+    data = made(("dataset shop", weekly(30)), forecast=forecast)
+    figure = draw_burn_down(data)
+    line = figure.axes[0].lines[1]
+    assert list(line.get_ydata()) == pytest.approx([25, 20, 0])
+    last = datetime.fromisoformat(data.points[-1].at)
+    expected = [last, datetime(2026, 8, 10, tzinfo=UTC), forecast[1][0]]
+    assert list(date2num(line.get_xdata())) == pytest.approx(date2num(expected))
+    assert "forecast" in texts(figure)
+    assert "forecast: 120.0% used on 2026-09-01" in alt_text(figure)
+
+
+def test_what_the_runs_foretell_is_drawn_in_its_own_calendar():
+    """Days of release keys are entries to come, and never dates beside the clock's."""
+    points = ((date(1997, 1, 6), 0.8, 2), (date(1997, 1, 13), 0.85, 4))
+    keyed = BudgetLine(account="a", points=points, clock=False)
+    data = made(("dataset shop", weekly(30)), line=keyed)
+    by_charge = draw_burn_down(data, over="charges").axes[0].lines[1]
+    assert list(by_charge.get_xdata()) == [30, 32, 34]
+    assert list(by_charge.get_ydata()) == pytest.approx([25, 20, 15])
+    by_date = draw_burn_down(data, over="dates").axes[0]
+    assert "forecast" not in texts(by_date.figure)
+    assert "used on 1997-01-13, as release keys count" in data.sentence()
+    start = datetime.fromisoformat(data.points[-1].at).date()
+    moved = tuple(
+        (start + timedelta(weeks=n), u, g) for n, (_, u, g) in enumerate(points, 1)
+    )
+    clock = replace(data, line=replace(keyed, points=moved, clock=True))
+    assert "forecast" in texts(draw_burn_down(clock, over="dates"))
+
+
+def test_a_forecast_leaves_room_for_the_journal():
+    """A hundred years ahead would squeeze it to nothing."""
+    points = tuple((MONDAY.date(), 0.75, 2 * n) for n in range(1, 5000))
+    line = BudgetLine(account="a", points=points, clock=False)
+    data = made(("dataset shop", weekly(30)), line=line)
+    axes = draw_burn_down(data, over="charges").axes[0]
+    assert axes.get_xlim()[1] <= 100
+
+
+def test_the_ledgers_own_forecast_is_drawn_without_asking(shop):
+    """From the same runs as `dpflow status`, on the account that it is of."""
+    for week in range(10, 15):
+        charge(f"2026-W{week}")
+    figure = burn_down("shop")
+    assert "forecast" in texts(figure)
+    assert "forecast: 100.0% used on 2026-05-04" in alt_text(figure)
+    assert "forecast" not in texts(burn_down("shop", forecast=()))
+    other = BudgetLine(
+        account="another", points=((MONDAY.date(), 0.5, 2),), clock=False
+    )
+    assert BurnDown.read(current_project().ledger, "shop", line=other).line is None
+
+
+def test_hostile_names_are_drawn_as_they_are():
+    """Dollars are no formulas, and an underscore hides nothing from the legend."""
+    name = "$\\frac{$ _x_ " + "y" * 300 + "\x1b[31m"
+    data = made((name, weekly(3)), ("_hidden", weekly(3)), dataset="$a_b$")
+    figure = draw_burn_down(data)
+    names = [text.get_text() for text in figure.axes[0].get_legend().texts]
+    assert all(len(each) < 50 for each in names)
+    assert names[1] == " _hidden"
+    # Matplotlib raises here if it reads a name as a formula.
+    assert picture(figure).startswith(b"\x89PNG")
+
+
+def test_nothing_charged_and_no_such_dataset_are_told_apart(shop):
+    """A misspelt name is not an unused budget."""
+    with pytest.raises(ConfigurationError, match="nothing was charged to dataset"):
+        burn_down("shop")
+    with pytest.raises(UnknownDataset, match="shpo"):
+        burn_down("shpo")
+
+
+def test_matplotlib_is_an_extra(shop, monkeypatch):
+    """Without it, the error says what to install."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[plots\]'"):
+        burn_down("shop")
+
+
+def test_the_budget_of_a_theorem_is_in_the_title(tmp_path, monkeypatch):
+    """As people write numbers."""
+    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 3, delta: 1e-6}")
+    make_project(tmp_path, monkeypatch, policy.replace("basic", "gaussian"))
+    charge("W1", Gaussian(sensitivity=1, sigma=20))
+    data = BurnDown.read(current_project().ledger, "shop", alerts=[Fraction(1, 2)])
+    assert data.budget == "epsilon 3 at delta 1e-6, gaussian filter"

@@ -1,0 +1,123 @@
+"""The poster's figure: every odometer over 100 steps, the wrong ones marked."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dpflow.accounting import FILTERS, ODOMETERS, make_odometer
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.exceptions import ConfigurationError, InvalidCost
+from dpflow.show.figures import alt_text, compare_odometers
+from dpflow.show.figures.odometers import readings
+from dpflow.show.figures.published import wrong_readings
+
+GIVEN = {"epsilon": "0.1", "delta": "1e-6", "halt_at_epsilon": 5}
+
+
+@pytest.fixture(scope="module")
+def figure():
+    """Return the figure of the poster."""
+    return compare_odometers()
+
+
+def lines(figure):
+    """Return the figure's lines by the names in its legend."""
+    (axes,) = figure.axes
+    names = [text.get_text().rsplit("  ", 1)[0] for text in axes.get_legend().texts]
+    return dict(zip(names, axes.lines, strict=True))
+
+
+def test_every_odometer_is_drawn_at_every_step(figure):
+    """As it reads, on a logarithmic axis."""
+    drawn = lines(figure)
+    names = {name for key in drawn if "WRONG" not in key for name in key.split(", ")}
+    assert names == set(ODOMETERS)
+    assert figure.axes[0].get_yscale() == "log"
+    step = PureDP(epsilon="0.1")
+    for key, line in drawn.items():
+        if "WRONG" in key:
+            continue
+        for name in key.split(", "):
+            odometer = make_odometer(name, delta="1e-6", halt_at_epsilon=5)
+            tally = odometer.zero()
+            for number in range(100):
+                tally = tally + odometer.price(step)
+                assert line.get_ydata()[number] == odometer.read(tally)
+
+
+def test_what_the_poster_says_of_its_figure_holds(figure):
+    """Mixture and stitched improve on the original, at different points in time."""
+    drawn = {name: line.get_ydata() for name, line in lines(figure).items()}
+    assert drawn["mixture"][99] < drawn["rogers"][99]
+    assert drawn["stitched"][99] < drawn["rogers"][99]
+    assert drawn["mixture"][0] < drawn["rogers"][0] < drawn["stitched"][0]
+    # What this package reads by default is below both.
+    assert drawn["individual, renyi"][99] < drawn["mixture"][99]
+
+
+def test_the_wrong_ones_are_marked_and_cannot_be_named(figure):
+    """They have another look, and no policy takes them."""
+    wrong = {name: line for name, line in lines(figure).items() if "WRONG" in name}
+    assert len(wrong) == 4
+    right = {
+        line.get_color() for name, line in lines(figure).items() if name not in wrong
+    }
+    for name, line in wrong.items():
+        assert line.get_color() not in right
+        assert line.get_marker() != "None"
+        plain = name.removeprefix("WRONG ")
+        assert plain not in {*ODOMETERS, *FILTERS}
+        with pytest.raises(InvalidCost):
+            make_odometer(plain, delta="1e-6", halt_at_epsilon=5)
+    assert "Published, but wrong as odometers: poster's mixture" in alt_text(figure)
+
+
+@pytest.mark.parametrize(
+    ("theorem", "options", "wrong"),
+    [
+        ("mixture", {"rho": 1}, "poster's mixture (no drift)"),
+        ("stitched", {"v0": "0.01"}, "poster's stitched (no drift)"),
+    ],
+)
+def test_the_posters_formulas_lack_the_drift_and_nothing_else(theorem, options, wrong):
+    """The right reading minus V/2 is what the poster shows."""
+    found = wrong_readings("0.1", "1e-6", 5, 100)[wrong]
+    odometer = make_odometer(theorem, delta="1e-6", form="pure", **options)
+    tally = odometer.zero()
+    for number in range(1, 101):
+        tally = tally + odometer.price(PureDP(epsilon="0.1"))
+        drift = number * 0.1**2 / 2
+        assert found[number - 1] == pytest.approx(
+            odometer.read(tally) - drift, rel=1e-9
+        )
+
+
+def test_windows_are_whole():
+    """Ten windows of ten steps: each reads more than its steps, save the last."""
+    found = wrong_readings("0.1", "1e-6", 5, 100)["Feldman-Zrnic windows"]
+    assert len({f"{value:.9f}" for value in found}) == 10
+    right = readings(**GIVEN, steps=100)["individual, renyi"]
+    assert found[9] == pytest.approx(right[9], rel=1e-6)
+    assert found[0] == pytest.approx(right[9], rel=1e-6)
+
+
+def test_advanced_composition_is_the_formula():
+    """At 100 steps: 100 * 0.005 + 0.1 * sqrt(200 log 1e6)."""
+    found = wrong_readings("0.1", "1e-6", 5, 100)["advanced composition"]
+    assert found[99] == pytest.approx(0.5 + 0.1 * math.sqrt(200 * math.log(1e6)))
+
+
+def test_other_steps_are_drawn_as_well():
+    """With their own numbers in the title."""
+    figure = compare_odometers(steps=10, epsilon="0.5", delta="1e-5")
+    title = figure.axes[0].get_title(loc="left")
+    assert title == "Odometers over 10 steps of (0.5, 0)-DP, at delta 1e-5"
+
+
+@pytest.mark.parametrize("steps", [-1, 0, 1, 10_001])
+def test_a_number_of_steps_that_is_none_is_refused(steps):
+    """With the limits."""
+    with pytest.raises(ConfigurationError, match=f"from 2 to 10000, got {steps}"):
+        compare_odometers(steps=steps)

@@ -1,0 +1,612 @@
+"""The page: whole, harmless, readable by everyone, and silent about values."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import re
+import sqlite3
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from dpflow import Gaussian, Laplace, PureDP, guarded, release
+from dpflow.config import settings
+from dpflow.exceptions import BudgetExhausted, BudgetRefused, DPStepFailed
+from dpflow.guard.project import current_project
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.records import OpenReservation, TermView
+from dpflow.ledger.views import refusals
+from dpflow.show.overview import FlowOverview, RunState
+from dpflow.show.page import render as page
+from dpflow.show.page.facts import headline, read_report
+from dpflow.show.page.render import Live, render, render_problem, security_policy
+from dpflow.show.page.stamp import verified
+from tests.projects import POLICY, TENTH, make_project, start_python
+
+EVIL = "<script>alert('1')</script>\"&\x00\u202e"
+CANARIES = ("canary-271828", "canary-161803", "canary-141421")
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+class Tree(HTMLParser):
+    """Reads a page; notes its elements, its text by place, and tags left open."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.text, self.open, self.wrong = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        """Note an element."""
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        """Check that the last one opened is closed."""
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data):
+        """Note text, and where it stands."""
+        if data.strip():
+            self.text.append((self.open[-1] if self.open else "", data.strip()))
+
+    def all(self, tag):
+        """Return the attributes of all elements of a kind."""
+        return [attrs for name, attrs in self.found if name == tag]
+
+    def words(self, *tags):
+        """Return the texts inside elements of some kinds."""
+        return [text for place, text in self.text if place in tags]
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """Return the folder of a project that has charges, a failure and refusals."""
+    flows = "flows: {weekly: {epsilon: 0.9, halt_at_epsilon: 3}}\n"
+    odometer = "odometer: {theorem: renyi, delta: 1e-6}\nother_flows: allow\n"
+    make_project(tmp_path, monkeypatch, POLICY + odometer + flows)
+
+    @guarded(dataset="shop", cost=TENTH, flow="weekly", release_key="count/{week}")
+    def count(week, *, private):
+        return CANARIES[0]
+
+    @guarded(dataset="shop", cost=Laplace(sensitivity=1, epsilon="0.4"), name=EVIL[:-2])
+    def fails(private):
+        raise ValueError(CANARIES[2] + private)
+
+    @guarded(dataset="shop", cost=PureDP(epsilon=5), name="<b>greedy</b>")
+    def greedy():
+        return CANARIES[0]
+
+    count("W1", private=CANARIES[1])
+    with pytest.raises(DPStepFailed):
+        fails(CANARIES[1])
+    for _ in range(2):
+        with pytest.raises(BudgetRefused):
+            greedy()
+    return tmp_path
+
+
+def report(**changes):
+    """Return the facts of the project's page, verified."""
+    return replace(read_report(settings(), stamp=verified), **changes)
+
+
+def test_a_page_says_what_there_is(shop):
+    """Status, guarantee, odometer, alerts, refusals, releases and the stamp."""
+    text = render(report())
+    tree = Tree(text)
+    headings = tree.words("h1", "h2", "h3")
+    assert headings[0] == "Privacy budget report"
+    assert {"Status", "shop", "Refusals", "Releases", "Is the ledger whole?"} <= set(
+        headings
+    )
+    said = " ".join(each for _, each in tree.text)
+    assert "Every customer, over all reports ever: epsilon at most 1, delta at" in said
+    assert "if every declared sensitivity is right" in said
+    assert "50% of the budget of shop#1 is used, since" in said
+    assert "The ledger agrees with its journal." in said
+    assert "Witness: agrees." in said
+    assert "2 of 2, newest first; those alike stand together." in said
+
+
+def test_the_stamp_has_the_heads_that_were_verified(shop):
+    """Anyone can compare them with a later page."""
+    made = report()
+    text = render(made)
+    assert len(made.stamp.heads) == 1
+    for head in made.stamp.heads:
+        assert re.fullmatch("[0-9a-f]{64}", head.digest)
+        assert head.digest in text
+
+
+def test_the_stamp_says_whether_signatures_were_checked(shop, monkeypatch):
+    """Only the key can tell; a page never signs anything."""
+    text = render(report())
+    assert "signatures checked" not in text
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "k" * 32)
+    unsigned = report()
+    assert not unsigned.stamp.fine
+    assert "no signed checkpoint" in unsigned.stamp.problems[0]
+    assert (unsigned.stamp.signed, unsigned.stamp.checkpoints) == (True, 0)
+    with sqlite3.connect(shop / ".dpflow/ledger.db") as database:
+        asked = "SELECT count(*) FROM entry WHERE kind = 'checkpoint'"
+        assert database.execute(asked).fetchone() == (0,)
+    verify(current_project().ledger, key=b"k" * 32, sign_new=True)
+    made = report()
+    assert made.stamp.fine
+    assert "Signed checkpoints: 1; signatures checked." in " ".join(
+        each for _, each in Tree(render(made)).text
+    )
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "another key of 32 characters ...")
+    forged = report()
+    assert not forged.stamp.fine
+    assert "forged" in forged.stamp.problems[0]
+    monkeypatch.delenv("DPFLOW_LEDGER_KEY")
+    assert "signatures were not checked" in render(report())
+
+
+def test_runs_left_are_on_the_page_and_in_its_facts(shop):
+    """In the table of all datasets, and by flow below it."""
+    made = report()
+    (section,) = made.sections
+    assert {outlook.flow for outlook in section.outlooks} >= {None}
+    said = " ".join(each for _, each in Tree(render(made)).text)
+    assert "Runs left" in said
+    for outlook in section.outlooks:
+        assert outlook.left_text in said
+        assert outlook.per_run in said
+    facts = made.as_json()["sections"][0]["outlooks"]
+    assert facts == [outlook.as_json() for outlook in section.outlooks]
+    json.dumps(made.as_json())
+
+
+def test_of_many_parts_the_page_shows_some(shop):
+    """A dataset of a thousand weeks has three thousand accounts."""
+    made = report()
+    (section,) = made.sections
+    view = section.filters[0]
+    parts = tuple(
+        replace(
+            view,
+            id=f"shop#1/partition/p{n:04}/partition/p{n:04}",
+            kind="partition",
+            name=f"p{n:04}",
+            used_fraction=0.9 if n == 7 else 0.1,
+        )
+        for n in range(1000)
+    )
+    many = replace(section, accounts=(*section.accounts, *parts))
+    text = render(replace(made, sections=(many,)))
+    assert "p0999" in text
+    assert "p0007" in text
+    assert "p0500" not in text
+    assert "more accounts are in" in text
+    assert text.count("<tr>") < 150
+
+
+def test_a_page_of_a_bad_ledger_says_so_first(shop):
+    """Before any number."""
+    made = report()
+    bad = replace(made.stamp, fine=False, problems=("entry 3 was edited",))
+    text = render(replace(made, stamp=bad))
+    assert text.index("The ledger is bad.") < text.index("Status")
+    assert "entry 3 was edited" in text
+    assert "Let no step run before each line is explained. Where" in text
+    assert "agrees with its journal" not in text
+    assert "The ledger is bad" not in render(made)
+
+
+def test_without_a_verification_there_is_no_stamp(shop):
+    """And no word that could be taken for one."""
+    text = render(report(stamp=None))
+    assert "It was not verified for this page" in text
+    assert "agrees with its journal" not in text
+
+
+def test_no_value_no_argument_and_no_failure_is_on_it(shop):
+    """Their digests are; the canaries are in the ledger or were in the process."""
+    made = report()
+    for text in (render(made), str(made), str(made.as_json())):
+        assert not any(canary in text for canary in CANARIES)
+    (kept,) = made.releases
+    assert kept.digest in render(made)
+    # What is kept would be found if it were shown.
+    from dpflow.guard.project import current_project
+    from dpflow.ledger.views.releases import release_value
+
+    assert CANARIES[0] in release_value(current_project().ledger, "count/W1")[1]
+
+
+def test_nothing_comes_from_elsewhere_and_nothing_runs(shop):
+    """No script, no style of an element, no address but those inside the page."""
+    text = render(report())
+    tree = Tree(text)
+    tags = {tag for tag, _ in tree.found}
+    assert tags.isdisjoint({"script", "iframe", "object", "embed", "form", "base"})
+    for tag, attrs in tree.found:
+        assert not any(name.startswith("on") or name == "style" for name in attrs), tag
+        for name in ("src", "href", "srcset", "action"):
+            assert attrs.get(name, "#").startswith(("#", "data:")), attrs
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_its_policy_allows_its_own_style_and_no_other(shop):
+    """By the hash of what stands between the tags; a changed style has another."""
+    text = render(report())
+    style = re.search("<style>(.*?)</style>", text, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    (meta,) = [m for m in Tree(text).all("meta") if "http-equiv" in m]
+    assert meta["content"] == security_policy()
+    assert f"style-src 'sha256-{digest}'" in meta["content"]
+    assert "default-src 'none'" in meta["content"]
+
+
+def test_hostile_names_are_text(shop):
+    """Wherever a name can stand: dataset, unit, flow, step, account, key, message."""
+    made = report()
+    (section,) = made.sections
+    view = replace(
+        section.accounts[0], name=EVIL, theorem=EVIL, state=EVIL, kind=EVIL, id=EVIL
+    )
+    (refusal, *_) = section.refusals
+    body = {**refusal.body, "step": EVIL, "flow": EVIL, "fits": EVIL, "gate": EVIL}
+    evil = replace(
+        section,
+        dataset=EVIL,
+        headline=EVIL,
+        guarantee=EVIL,
+        history=EVIL,
+        frozen=EVIL,
+        differences=(EVIL,),
+        accounts=(view, *section.accounts[1:]),
+        refusals=(replace(refusal, body=body),),
+        alerts=(replace(section.alerts[0], account=EVIL, threshold=EVIL),),
+        overview=replace(
+            section.overview,
+            state=RunState(word="halted", by=EVIL, since=EVIL),
+            spent=(replace(section.overview.spent[0], where=EVIL),),
+            flows=(
+                FlowOverview(
+                    flow=EVIL, state=RunState(word=EVIL), lost=None, outlook=None
+                ),
+            ),
+        ),
+        burn_down=replace(section.burn_down, dataset=EVIL),
+        composition=None,
+    )
+    held = OpenReservation(
+        reservation="r",
+        step=EVIL,
+        accounts=(EVIL,),
+        cost={"mechanism": EVIL},
+        body={"flow": EVIL},
+        alive=False,
+        at=EVIL,
+    )
+    kept = replace(made.releases[0], key=EVIL, step=EVIL, dataset=EVIL)
+    stamp = replace(made.stamp, fine=False, problems=(EVIL,), witness=EVIL)
+    hostile = replace(
+        made,
+        place=EVIL,
+        warnings=(EVIL,),
+        sections=(evil,),
+        reservations=(held,),
+        releases=(kept,),
+        stamp=stamp,
+    )
+    live = Live(here=EVIL, dataset=EVIL)
+    for text in (
+        render(hostile),
+        render(hostile, live=live),
+        render_problem(EVIL, live=live),
+    ):
+        tree = Tree(text)
+        assert not tree.all("script")
+        assert (tree.wrong, tree.open) == ([], [])
+        assert "<script" not in text
+        assert "\x00" not in text
+        assert "\u202e" not in text
+        assert "&lt;script&gt;" in text
+    assert render(hostile).count("&lt;script&gt;") >= 20
+
+
+def test_without_escaping_the_test_above_would_fail(shop, monkeypatch):
+    """The hostile unit of a policy would be a script."""
+    made = report(warnings=(EVIL,))
+    monkeypatch.setattr(page._environment(), "autoescape", False)
+    page._environment().cache.clear()
+    try:
+        assert "<script>alert" in render(made)
+    finally:
+        page._environment.cache_clear()
+
+
+def test_it_can_be_read_by_everyone(shop):
+    """Language, one h1, headings in order, texts for pictures, heads of tables."""
+    text = render(report())
+    tree = Tree(text)
+    assert (tree.wrong, tree.open) == ([], [])
+    assert tree.all("html") == [{"lang": "en"}]
+    levels = [int(tag[1]) for tag, _ in tree.found if re.fullmatch("h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    for image in tree.all("img"):
+        assert image["alt"].startswith(("Burn-down of shop", "Spending of shop"))
+        assert image["src"].startswith("data:image/svg+xml;base64,")
+    assert len(tree.all("img")) == 2
+    assert all(cell["scope"] in {"col", "row"} for cell in tree.all("th"))
+    assert all(meter["aria-label"] for meter in tree.all("meter"))
+    names = [attrs["id"] for _, attrs in tree.found if "id" in attrs]
+    assert len(names) == len(set(names))
+    targets = [a["href"][1:] for a in tree.all("a") if a["href"].startswith("#")]
+    assert "main" in targets
+    assert set(targets) <= set(names)
+    for _, attrs in tree.found:
+        assert attrs.get("aria-labelledby", "main") in names
+
+
+def luminance(colour):
+    """Return the relative luminance of a colour, as WCAG defines it."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in parts
+    ]
+    return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def schemes():
+    """Return the colours of the light page, the dark one and the printed one."""
+    return [
+        dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", block))
+        for block in re.findall(r":root \{(.*?)\}", page._style())
+    ]
+
+
+@pytest.mark.parametrize("colours", schemes(), ids=["light", "dark", "print"])
+@pytest.mark.parametrize("ink", ["text", "soft", "link", "good", "bad"])
+def test_texts_stand_out(colours, ink):
+    """By a contrast of 4.5 from the page and from the heads of tables."""
+    for ground in ("page", "head"):
+        light, dark = sorted(
+            (luminance(colours[ink]), luminance(colours[ground])), reverse=True
+        )
+        assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def test_without_matplotlib_the_tables_are_there(shop, monkeypatch):
+    """And it says what to install."""
+    import sys
+
+    page._picture.cache_clear()
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    text = render(report())
+    assert not Tree(text).all("img")
+    assert ".whl[plots]" in text
+    assert "dataset shop" in text
+
+
+def test_a_ledger_without_a_charge_has_a_page(tmp_path, monkeypatch):
+    """What the policies announce, and no picture of nothing."""
+    make_project(tmp_path, monkeypatch)
+    text = render(report())
+    assert "not pinned yet" in text
+    assert "No step was refused." in text
+    assert not Tree(text).all("img")
+    assert ".whl[plots]" not in text
+
+
+def test_a_project_without_policies_has_a_page(tmp_path, monkeypatch):
+    """It says what comes next."""
+    make_project(tmp_path, monkeypatch)
+    (tmp_path / "policies" / "0.yaml").unlink()
+    text = render(report())
+    assert "No policy and no charge is known yet." in text
+    assert "Status" not in Tree(text).words("h2")
+
+
+def test_a_broken_policy_hides_nothing(shop):
+    """The ledger's copy governs; the page warns."""
+    (shop / "policies" / "0.yaml").write_text("dataset: [", "utf-8")
+    text = render(report())
+    assert "<strong>Warning:</strong>" in text
+    assert "dataset shop" in text
+
+
+def test_charges_of_the_dead_are_told_from_running_ones(shop):
+    """Both are held in full."""
+    script = """
+import os, sys
+from dpflow import PureDP, guarded
+@guarded(dataset="shop", cost=PureDP(epsilon="0.01"))
+def dies():
+    os._exit(0)
+dies()
+"""
+    with start_python(script, folder=shop) as process:
+        process.communicate(timeout=60)
+    (held,) = report().reservations
+    assert (held.step, held.alive) == ("dies", False)
+    text = render(report())
+    assert "PureDP(epsilon=0.01)" in text
+    assert "forfeited" in Tree(text).words("td")
+
+
+def term(number, **fields):
+    """Return a charged term."""
+    given = {
+        "number": number,
+        "unit": "customer",
+        "relation": "add-or-remove",
+        "opened": {"epsilon": "3", "delta": "0.000001"},
+        "budget": {"epsilon": "3", "delta": "0.000001"},
+        "charged": True,
+        "lifetime": None,
+        "officers": (),
+        "because": "",
+        "opened_at": "",
+        "opened_by": "",
+    }
+    return TermView(**{**given, **fields})
+
+
+PINNED = {
+    "unit": "customer",
+    "relation": "add-or-remove",
+    "budget": {"epsilon": "2", "delta": "0.000001"},
+}
+BY_WEEK = {**PINNED, "unit": "customer-week", "partition": {"by": "week"}}
+EIGHT = {"epsilon": "8", "delta": "0.00001"}
+
+
+@pytest.mark.parametrize(
+    ("pinned", "terms", "said"),
+    [
+        (PINNED, [], "Every customer, over all reports ever: epsilon at most 2, "),
+        # A term that was tightened counts as it was opened.
+        (
+            PINNED,
+            [term(1)],
+            "Every customer, over all reports ever: epsilon at most 3, ",
+        ),
+        (
+            {**PINNED, "lifetime": EIGHT},
+            [term(1), term(2)],
+            "Every customer, over all reports ever: epsilon at most 8, ",
+        ),
+        (BY_WEEK, [], "Every customer-week, in each week: epsilon at most 2, "),
+    ],
+)
+def test_the_headline_says_what_is_guaranteed(pinned, terms, said):
+    """In one sentence, never less than the terms allow."""
+    assert headline(pinned, terms).startswith(said)
+
+
+@pytest.mark.parametrize("other", [{"unit": "visit"}, {"relation": "replace-one"}])
+def test_terms_of_different_promises_have_no_headline(other):
+    """Their sum guarantees neither."""
+    assert headline({**PINNED, "lifetime": EIGHT}, [term(1, **other), term(2)]) == ""
+    uncharged = term(1, **other, charged=False)
+    assert headline({**PINNED, "lifetime": EIGHT}, [uncharged, term(2)]) != ""
+
+
+def test_alike_refusals_stand_together(shop):
+    """A step that asks every minute fills no page, nor do two that take turns."""
+    made = report()
+    (section,) = made.sections
+    (row,) = page._alike(section.refusals)
+    assert (row["times"], row["said"]["step"]) == (2, "<b>greedy</b>")
+    other = replace(section.refusals[0], body={**section.refusals[0].body, "step": "x"})
+    alike = page._alike((section.refusals[0], other, section.refusals[1]))
+    assert [each["times"] for each in alike] == [2, 1]
+
+
+def test_datasets_have_different_places_on_the_page():
+    """Also those whose names are alike but for signs."""
+    names = ["a.b", "a-b", "a b", "A-B"]
+    assert len({page.anchor(name, 1) for name in names}) == 4
+
+
+GATED = """\
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1, delta: 1e-6}
+filter: gaussian
+odometer: {theorem: renyi, delta: 1e-6}
+flows:
+  weekly: {halt_at_epsilon: 0.8}
+"""
+
+
+def halted_project(folder, monkeypatch):
+    """Let an odometer refuse a flow twice while the dataset has most of its budget."""
+    make_project(folder, monkeypatch, GATED)
+    cost = Gaussian(sensitivity=1, sigma=30)
+    count = guarded(dataset="shop", cost=cost, flow="weekly", name="count", fresh=True)(
+        lambda: release(4000)
+    )
+    refused = 0
+    while refused < 2:
+        try:
+            count()
+        except BudgetExhausted:
+            refused += 1
+
+
+def test_a_halt_is_seen_everywhere(tmp_path, monkeypatch):
+    """The page, the picture and `why` say by which gate, and count the same."""
+    halted_project(tmp_path, monkeypatch)
+    made = report()
+    (section,) = made.sections
+    assert section.overview.state.text == "halted by the odometer of weekly"
+    assert section.refused == 2
+    assert "2 refusals" in section.burn_down.sentence()
+    assert len(refusals(current_project().ledger, dataset="shop")) == 2
+    titles = [title for title, _ in section.burn_down.lines]
+    assert titles == ["dataset shop", "odometer of weekly, halts at 0.8"]
+    refused = [point for point in section.burn_down.points if point.kind == "refuse"]
+    assert len(refused) == 2
+    tree = Tree(render(made))
+    said = " ".join(each for _, each in tree.text)
+    assert "Halted by the odometer of weekly since" in said
+    assert "weekly: halted by its odometer" in said
+    # A bar is red from its first per mille on where nothing runs.
+    (meter,) = tree.all("meter")
+    assert float(meter["high"]) < 0.001 < float(meter["value"]) < 0.95
+
+
+def test_what_was_asked_and_left_are_of_one_unit(tmp_path, monkeypatch):
+    """Of a halt both are readings: how far it would rise, and how far it may."""
+    halted_project(tmp_path, monkeypatch)
+    ((section,), said) = (report().sections, [])
+    for refusal in section.refusals:
+        asked, left = refusal.body["asked"], refusal.body["left"]
+        said.append((set(asked), set(left)))
+        assert float(asked["epsilon"]) > float(left["epsilon"]) > 0
+    assert said == [({"epsilon"}, {"epsilon"})] * 2
+
+
+def test_the_first_table_becomes_cards_where_it_is_narrow(shop):
+    """Used and runs left need no scrolling; what they are called stands beside them."""
+    tree = Tree(render(report()))
+    labels = [cell.get("data-label") for cell in tree.all("td")]
+    for name in ("state", "epsilon", "used", "runs left", "refused"):
+        assert name in labels
+    assert "@media screen and (max-width: 40rem)" in page._style()
+
+
+def test_pictures_are_dark_on_a_dark_page():
+    """On a screen only; on paper they are as they were drawn."""
+    dark = page._style().partition("@media screen and (prefers-color-scheme: dark)")[2]
+    assert "img { filter: invert" in dark.partition("}")[0]
+
+
+def test_ten_releases_are_shown_and_their_digests_unfolded(tmp_path, monkeypatch):
+    """Half of a page of digests tells nobody anything."""
+    make_project(tmp_path, monkeypatch)
+    cost = Laplace(sensitivity=1, epsilon="0.01")
+
+    @guarded(dataset="shop", cost=cost, name="count", release_key="{day}")
+    def count(day):
+        return release(4000)
+
+    for day in range(12):
+        count(day)
+    made = report()
+    text = render(made)
+    assert len(made.releases) == 12
+    assert "The newest 10 of 12" in text
+    shown = [each.digest for each in made.releases if each.digest in text]
+    assert shown == [each.digest for each in made.releases[:10]]
+    section = text.partition('<h2 id="releases">')[2].partition("</section>")[0]
+    assert section.index("<details>") < section.index(shown[0])

@@ -1,0 +1,156 @@
+"""Accounts in words: spent is never shown smaller than it is, left never larger."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from fractions import Fraction
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpflow import guarded
+from dpflow.guard.project import current_project
+from dpflow.ledger.views import accounts
+from dpflow.ledger.views.words import (
+    account_lines,
+    account_title,
+    amounts_text,
+    percent_text,
+    reading_text,
+    telling,
+)
+from tests.projects import POLICY, TENTH, make_project
+
+ODOMETER = POLICY.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}") + (
+    "odometer: {theorem: renyi, delta: 1e-6}\n"
+    "flows: {report: {epsilon: 0.5, halt_at_epsilon: 2.5}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "up", "text"),
+    [
+        (None, True, "-"),
+        ({}, True, "0"),
+        ({"epsilon": "0", "delta": "0"}, True, "0"),
+        ({"epsilon": "0.1", "delta": "0"}, True, "epsilon 0.1"),
+        ({"epsilon": "0.100001", "delta": "0.000001"}, True, "epsilon 0.1001, delta "),
+        ({"epsilon": "0.999999"}, False, "epsilon 0.9999"),
+        ({"uncovered": "123456"}, True, "uncovered 123456"),
+    ],
+)
+def test_amounts_are_short_and_on_the_safe_side(amounts, up, text):
+    """Counts are told exactly, other numbers to four digits."""
+    assert amounts_text(amounts, up=up).startswith(text)
+
+
+@given(st.fractions(min_value=0, max_value=10**6, max_denominator=10**12))
+def test_spent_is_rounded_up_and_left_is_rounded_down(value):
+    """Whatever the number is."""
+    text = f"{value.numerator}/{value.denominator}"
+    for up in (True, False):
+        shown = amounts_text({"epsilon": text}, up=up).removeprefix("epsilon ")
+        assert (Fraction(shown) >= value) if up else (Fraction(shown) <= value)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(None, "-"), (0.0, "0.0%"), (0.254, "25.4%"), (1.0, "100.0%")]
+)
+def test_shares_are_percentages(share, text):
+    """One digit behind the point."""
+    assert percent_text(share) == text
+
+
+def reading(value, halt="2.5", *, charged=True):
+    """Return the part of a view that a reading is made of."""
+    return SimpleNamespace(
+        reading=value, delta="0.000001", halt_at=halt, charged=charged
+    )
+
+
+@pytest.mark.parametrize(
+    ("view", "text"),
+    [
+        (reading(None), "-"),
+        (reading(1.5), "epsilon 1.5 at delta 1e-6, halts at 2.5"),
+        (reading(1.5, None), "epsilon 1.5 at delta 1e-6"),
+        (reading(1.00001), "epsilon 1.001 at delta 1e-6, halts at 2.5"),
+        (reading(0.0), "epsilon 0 at delta 1e-6, halts at 2.5"),
+        (reading(float("inf")), "epsilon infinity at delta 1e-6, halts at 2.5"),
+        (reading(1.5, charged=False), "epsilon 0"),
+        (reading(1.5, "2.99999"), "epsilon 1.5 at delta 1e-6, halts at 2.999"),
+    ],
+)
+def test_a_reading_is_a_bound_and_rounded_up(view, text):
+    """A bound that is shown smaller than it is holds no more."""
+    assert reading_text(view) == text
+
+
+@given(st.floats(min_value=0, max_value=1e6, allow_nan=False))
+def test_no_reading_is_shown_smaller_than_it_is(value):
+    """Whatever the reading is."""
+    shown = reading_text(reading(value)).split()[1]
+    assert Fraction(shown) >= Fraction(value)
+
+
+def test_the_accounts_of_a_project_become_a_table(tmp_path, monkeypatch):
+    """One column for the dataset, the flow's share and its odometer."""
+    make_project(tmp_path, monkeypatch, ODOMETER)
+    guarded(dataset="shop", cost=TENTH, flow="report")(lambda: 1)()
+    views = accounts(current_project().ledger)
+    lines = account_lines(views)
+    assert [account_title(view) for view in views] == [
+        "dataset shop",
+        "share of report",
+        "odometer of report",
+    ]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    table = {row[0]: row[1:] for row in cells}
+    assert table[""] == ["dataset shop", "share of report", "odometer of report"]
+    assert table["---"] == ["---"] * 3
+    assert table["theorem"] == ["basic", "basic", "renyi"]
+    assert table["spent"][:2] == ["epsilon 0.1"] * 2
+    assert table["reserved"] == table["forfeited"] == ["0"] * 3
+    assert table["left"][0].startswith("epsilon 0.9")
+    assert table["used"][:2] == ["10.0%", "20.0%"]
+    assert 0 < float(table["used"][2].rstrip("%")) < 10
+    assert table["reading"][:2] == ["-", "-"]
+    assert table["reading"][2].endswith("at delta 1e-6, halts at 2.5")
+
+
+EVIL = "a|b\n| spent | 0 |\x1b[2J ![x](http://e.example/x.png) <img src=x> \\[l](u)"
+
+
+def test_no_name_is_markup_in_the_table(tmp_path, monkeypatch):
+    """No name makes cells or lines of its own, pictures, links or tags."""
+    make_project(tmp_path, monkeypatch, ODOMETER)
+
+    guarded(dataset="shop", cost=TENTH, flow="report")(lambda: 1)()
+    views = accounts(current_project().ledger)
+    odd = [replace(view, name=EVIL) for view in views]
+    lines = account_lines(odd)
+    assert len(lines) == len(account_lines(views))
+    bare = re.sub(r"\\.", "", lines[0])
+    assert bare.count("|") == account_lines(views)[0].count("|")
+    assert not set("<[]\x1b\n") & set(bare)
+
+
+def view(name, *, used=0.0, kind="partition"):
+    """Return an account of a part, or of the whole."""
+    place = f"shop#1/partition/{name}" if kind == "partition" else "shop#1"
+    return SimpleNamespace(
+        id=place, kind=kind, name=name, used_fraction=used, reading=None, halt_at=None
+    )
+
+
+def test_of_many_parts_the_fullest_and_the_newest_tell_most():
+    """What belongs to no part is always there, and few accounts all are."""
+    parts = [view(f"2026-W{n:02}", used=0.9 if n == 3 else 0.1) for n in range(1, 40)]
+    views = [view("", kind="dataset"), *parts]
+    shown = [each.name for each in telling(views, 5)]
+    assert shown == ["", "2026-W01", "2026-W03", "2026-W38", "2026-W39"]
+    assert telling(views, 40) == views
+    assert telling(views[:1], 0) == views[:1]

@@ -1,0 +1,280 @@
+"""The live page: for this machine only, reading only, never cached."""
+
+from __future__ import annotations
+
+import threading
+from html.parser import HTMLParser
+
+import pytest
+from starlette.testclient import TestClient
+
+from dpflow import guarded
+from dpflow.config import settings
+from dpflow.guard.project import current_project, forget_projects, project_ledger
+from dpflow.ledger import open_ledger
+from dpflow.show.live import HEADERS, Stamps, make_app
+from dpflow.show.page.facts import read_report
+from dpflow.show.page.render import security_policy
+from dpflow.show.page.stamp import verified
+from tests.projects import POLICY, TENTH, ledger_away, make_project, rows
+
+TWO = (POLICY, POLICY.replace("shop", "lab/2"))
+
+
+def charge(dataset="shop"):
+    """Charge a tenth of the budget, with a value that no page may show."""
+
+    @guarded(dataset=dataset, cost=TENTH, release_key="count/{week}")
+    def count(week):
+        return "canary-271828"
+
+    return count(threading.get_native_id())
+
+
+def browser(host="127.0.0.1:8484", stamps=None):
+    """Return a client that asks under a name."""
+    found = settings()
+
+    def check():
+        ledger = project_ledger(found, read_only=True)
+        ledger.close()
+        return ledger.id
+
+    app = make_app(
+        lambda dataset, stamp: read_report(found, dataset, stamp=stamp),
+        check,
+        stamps=stamps,
+    )
+    return TestClient(app, base_url=f"http://{host}", raise_server_exceptions=True)
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """Return the folder of a project with two datasets."""
+    return make_project(tmp_path, monkeypatch, *TWO)
+
+
+class Links(HTMLParser):
+    """Collects the addresses of links and the metas."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.metas = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        """Note a link or a meta."""
+        if tag == "a":
+            self.links.append(dict(attrs)["href"])
+        if tag == "meta":
+            self.metas.append(dict(attrs))
+
+
+def test_the_page_is_live(shop):
+    """Each answer is read anew."""
+    client = browser()
+    assert "not pinned yet" in client.get("/").text
+    charge()
+    page = client.get("/")
+    assert page.status_code == 200
+    assert "term 1" in page.text
+    assert "The ledger agrees with its journal." in page.text
+    assert "canary" not in page.text
+
+
+def test_each_dataset_has_a_page(shop):
+    """Linked from the first one; a name with a slash included."""
+    charge()
+    client = browser()
+    links = Links(client.get("/").text).links
+    assert {"/dataset/shop", "/dataset/lab/2"} <= set(links)
+    page = client.get("/dataset/lab/2").text
+    assert "<h1>Privacy budget report: lab/2</h1>" in page
+    assert "dataset shop" not in page
+    missing = client.get("/dataset/shpo")
+    assert missing.status_code == 404
+    assert "did you mean" in missing.text.lower()
+    evil = client.get("/dataset/%3Cscript%3Ealert(1)%3C%2Fscript%3E")
+    assert evil.status_code == 404
+    assert "<script" not in evil.text
+
+
+def test_programs_have_the_same_facts(shop):
+    """Without values, and without a verification for a mere heartbeat."""
+    charge()
+    client = browser()
+    facts = client.get("/status.json").json()
+    assert [s["dataset"] for s in facts["sections"]] == ["lab/2", "shop"]
+    assert "canary" not in str(facts)
+    id_ = current_project().ledger.id
+    assert client.get("/healthz").json() == {"status": "ok", "ledger": id_}
+
+
+@pytest.mark.parametrize("path", ["/", "/dataset/shop", "/status.json", "/healthz"])
+def test_another_name_gets_no_answer(shop, path):
+    """A page from elsewhere that points its name at this machine learns nothing."""
+    for host in (
+        "evil.example",
+        "evil.example:8484",
+        "127.0.0.1.evil.example",
+        "0.0.0.0",
+    ):
+        answer = browser(host).get(path)
+        assert answer.status_code == 421
+        assert "shop" not in answer.text
+    for host in ("127.0.0.1:8484", "localhost:8484", "127.0.0.1", "LOCALHOST:1"):
+        assert browser(host).get(path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "localhost:",
+        "localhost:99999999",
+        "localhost:x",
+        "a@localhost",
+        "localhost\t",
+    ],
+)
+def test_a_strange_name_gets_no_answer(shop, host):
+    """Nor two names, nor none that is ours."""
+    assert browser().get("/healthz", headers={"Host": host}).status_code == 421
+
+
+def test_two_names_get_no_answer(shop):
+    """A proxy and the server might read different ones."""
+    headers = [("Host", "localhost"), ("Host", "evil.example")]
+    assert browser().get("/healthz", headers=headers).status_code == 421
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_nothing_can_be_sent(shop, method):
+    """There is nothing that a request could change."""
+    client = browser()
+    for path in ("/", "/dataset/shop", "/status.json", "/healthz"):
+        assert client.request(method, path).status_code == 405
+    assert client.head("/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/dataset/shpo", "/status.json", "/healthz", "/x"]
+)
+def test_every_answer_has_its_headers(shop, path):
+    """Not kept, not framed, not guessed at, not read by other pages."""
+    answer = browser().get(path)
+    for name, value in HEADERS.items():
+        assert value in answer.headers[name]
+    assert "access-control-allow-origin" not in answer.headers
+    assert answer.headers["cache-control"] == "no-store"
+    if answer.headers["content-type"].startswith("text/html"):
+        policy = answer.headers["content-security-policy"]
+        assert policy == f"{security_policy()}; frame-ancestors 'none'"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_missing_ledger_is_a_clear_page(shop, there):
+    """And the next look finds it again."""
+    charge()
+    forget_projects()
+    client = browser()
+    with ledger_away(shop):
+        page = client.get("/")
+        assert page.status_code == 503
+        assert "there is no ledger at" in page.text
+        assert client.get("/status.json").status_code == 503
+        health = client.get("/healthz")
+        assert (health.status_code, health.json()["status"]) == (503, "bad")
+    assert client.get("/").status_code == 200
+
+
+def test_reading_again_is_asked_for_by_the_address(shop):
+    """No page moves by itself unless somebody wants it to."""
+
+    def refresh(query):
+        page = Links(browser().get(f"/{query}").text)
+        return [m["content"] for m in page.metas if m.get("http-equiv") == "refresh"]
+
+    assert refresh("") == []
+    assert refresh("?refresh=30") == ["30"]
+    for wrong in ("0", "4", "3601", "x", "-5", "1e9", "9" * 5000, "٣٠", "5;url=//evil"):
+        assert refresh(f"?refresh={wrong}") == []
+    assert "/?refresh=30" in Links(browser().get("/").text).links
+
+
+def test_looking_writes_nothing(shop):
+    """Every row of every table is as it was."""
+    charge()
+    before = rows(shop)
+    client = browser()
+    for path in ("/", "/dataset/shop", "/status.json", "/healthz"):
+        assert client.get(path).status_code == 200
+    assert rows(shop) == before
+
+
+def test_steps_go_on_while_somebody_looks(shop):
+    """Every charge of another thread is taken, every page is answered."""
+    client, answers = browser(), []
+    stop = threading.Event()
+
+    def look():
+        while not stop.is_set():
+            answers.append(client.get("/status.json"))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        url = settings().ledger_url
+        for number in range(8):
+
+            @guarded(dataset="shop", cost=TENTH, name=f"step {number}")
+            def step():
+                return 1
+
+            step()
+    finally:
+        stop.set()
+        looking.join()
+    assert {answer.status_code for answer in answers} == {200}
+    assert answers
+    ledger = open_ledger(url, read_only=True)
+    assert verified(ledger).fine
+    ledger.close()
+    shop_now = client.get("/status.json").json()["sections"][1]
+    assert shop_now["accounts"][0]["spent"] == {"epsilon": "0.8", "delta": "0"}
+
+
+def test_a_verification_is_used_for_a_while(shop, monkeypatch):
+    """For a minute, and longer if it took long; a bad one is done again."""
+    charge()
+    counted = []
+
+    def count(ledger):
+        counted.append(ledger.id)
+        return verified(ledger)
+
+    monkeypatch.setattr("dpflow.show.live.verified", count)
+    client = browser(stamps=Stamps(seconds=60))
+    for _ in range(3):
+        client.get("/")
+    assert len(counted) == 1
+    client = browser(stamps=Stamps(seconds=0))
+    client.get("/")
+    monkeypatch.setattr("dpflow.show.live.time.monotonic", lambda: 1e12)
+    client.get("/")
+    assert len(counted) == 3
+
+
+def test_a_bad_verification_is_not_kept(shop, monkeypatch):
+    """Whoever mends the ledger sees it at once."""
+    from dpflow.show.page.stamp import Stamp
+
+    charge()
+    bad = Stamp(fine=False, at="2026-01-01T00:00:00", seconds=0.0, problems=("x",))
+    monkeypatch.setattr("dpflow.show.live.verified", lambda _: bad)
+    client = browser(stamps=Stamps(seconds=60))
+    assert "The ledger is bad." in client.get("/").text
+    monkeypatch.undo()
+    # The working directory went back with it.
+    monkeypatch.chdir(shop)
+    assert "The ledger is bad." not in client.get("/").text
