@@ -37,7 +37,7 @@ def thaw(dataset: Dataset, *, because: Because, as_json: AsJson = False) -> None
 def _change(kind: str, dataset: str, because: str, *, as_json: bool) -> None:
     from dpflow.cli.source import project_ledger
     from dpflow.ledger import office
-    from dpflow.ledger.refusal import frozen_text
+    from dpflow.ledger.decision.refusal import frozen_text
     from dpflow.ledger.views.standing import check_dataset
     from dpflow.policy.files import policies_and_problem
 

@@ -250,7 +250,7 @@ def _print_overview(known: _Known) -> None:
     from rich.text import Text
 
     from dpflow.cli.tables import STATE_STYLES, flows_table
-    from dpflow.ledger.refusal import frozen_text
+    from dpflow.ledger.decision.refusal import frozen_text
     from dpflow.ledger.views.words import percent_text
     from dpflow.show.guarantees import shares_in_words, terms_in_words, unusual_text
 

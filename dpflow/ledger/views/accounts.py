@@ -14,7 +14,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State, rule_of
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.rows import Account, Amounts
-from dpflow.ledger.storage.base import Reading
+from dpflow.ledger.storage.questions import Reading
 from dpflow.ledger.views.reservations import waiting
 from dpflow.ledger.views.said import account_of_term, openings
 from dpflow.rounding import number_text

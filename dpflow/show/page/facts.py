@@ -14,6 +14,7 @@ from dpflow.exceptions import LedgerCorrupt
 from dpflow.forecast import Outlook, budget_line, flow_outlooks, outlooks
 from dpflow.guard.inspection import inspected
 from dpflow.ledger import Ledger, views
+from dpflow.ledger.decision.refusal import frozen_text
 from dpflow.ledger.records import (
     AccountView,
     AlertView,
@@ -21,7 +22,6 @@ from dpflow.ledger.records import (
     RefusalView,
     TermView,
 )
-from dpflow.ledger.refusal import frozen_text
 from dpflow.ledger.views.releases import Release, releases
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.policy import Policy, PolicySet
