@@ -395,9 +395,10 @@ def test_importing_costs_little(module):
     assert set(run_python(LOADED, module)) & HEAVY == set()
 
 
-def test_the_guard_needs_no_prefect_numpy_or_opendp():
-    """Code without Prefect does not pay for it."""
-    loaded = set(run_python(LOADED, "dpflow.guard.plain"))
+@pytest.mark.parametrize("module", ["dpflow.guard.plain", "dpflow.forecast"])
+def test_the_guard_needs_no_prefect_numpy_or_opendp(module):
+    """Code without Prefect does not pay for it; its room asks forecasts, too."""
+    loaded = set(run_python(LOADED, module))
     assert loaded & {"prefect", "numpy", "pandas", "opendp", "matplotlib"} == set()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dpflow import PureDP
-from dpflow.accounting.costs import base as costs
+from dpflow.accounting.costs import notions
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.ledger.ledger import Ledger
@@ -95,7 +95,7 @@ def lax_numbers(patch: pytest.MonkeyPatch) -> None:
                 return Fraction(value)
         raise InvalidCost
 
-    patch.setattr(costs, "exact_epsilon", take)
+    patch.setattr(notions, "exact_epsilon", take)
 
 
 def lax_tallies(patch: pytest.MonkeyPatch) -> None:
