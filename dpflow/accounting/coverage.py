@@ -43,6 +43,7 @@ from dpflow.accounting.curves.prices import (
     renyi_divergence,
 )
 from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.accounting.rules.residue import residue_pair
 from dpflow.accounting.rules.rule import Rule
 from dpflow.exceptions import DpflowError, UnsupportedCost
 
@@ -80,6 +81,7 @@ _OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("filter", "whitehouse"): _SPLIT,
     ("filter", "individual"): {"order": _ORDER},
     ("filter", "renyi"): {"order": _ORDER},
+    ("filter", "residue"): _SPLIT,
     ("odometer", "individual"): {"order": _ORDER},
     ("odometer", "renyi"): {"order": _ORDER},
     ("odometer", "rogers"): {"beta": "0.01"},
@@ -99,6 +101,7 @@ _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
     "individual": (renyi_divergence,),
     "output": (approx_dp,),
     "renyi": (renyi_divergence,),
+    "residue": (residue_pair,),
     "renyi-doubling": (renyi_divergence,),
     "rogers": (approx_dp,),
     "whitehouse": (approx_dp, approx_zcdp),

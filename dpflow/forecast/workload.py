@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from dpflow.accounting import FILTERS, Filter, Odometer, make_filter, make_odometer
@@ -43,6 +43,10 @@ class Step:
 
 
 Workload = tuple[Step, ...]
+#: What is reserved and posted for a step where so much is used.
+Ask = Callable[[Step, Tally], tuple[Tally, Tally]]
+#: From what is used to what is used afterwards; None if it is refused.
+Once = Callable[[Tally], Tally | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +109,68 @@ def count_admitted(admits: Callable[[int], bool]) -> int | None:
     return low
 
 
-def priced(rule: Rule, step: Step) -> tuple[Tally, Tally]:
-    """Return what a step reserves and what it posts.
+def priced(rule: Rule, step: Step, used: Tally | None = None) -> tuple[Tally, Tally]:
+    """Return what a step reserves and what it posts, with nothing beside it.
 
     Raises:
         UnsupportedCost: If the theorem has no sound price for it.
     """
-    return rule.price(step.cost), rule.price_realised(step.cost, step.outcome)
+    cost = step.cost
+    return rule.price(cost, used), rule.price_realised(cost, step.outcome, used)
+
+
+def repeated(once: Once, total: Tally, most: int = NO_END) -> tuple[Tally, int]:
+    """Do again and again what costs more as more is used.
+
+    What is equal in a row is taken at once: prices never fall, so those between two
+    equal ones are equal.
+
+    Args:
+        once: From what is used to what is used after it; None if that is refused.
+        total: What is used at first.
+        most: How often at most.
+
+    Returns:
+        What is used then, and how often it was admitted.
+    """
+    found = 0
+    while found < most and (after := once(total)) is not None:
+        fit = _alike(once, total, after - total, most - found)
+        total, found = total + times(after - total, fit), found + fit
+    return total, found
+
+
+def _alike(once: Once, total: Tally, each: Tally, most: int) -> int:
+    """Count how often the same is added in a row, at most `most` times."""
+
+    def same(count: int) -> bool:
+        before = total + times(each, count - 1)
+        return count <= most and once(before) == before + each
+
+    return count_admitted(same) or most
+
+
+def in_turn(ask: Ask, admits: Callable[[Tally], bool], step: Step) -> Once:
+    """Return what one execution of a step makes of what is used."""
+
+    def once(used: Tally) -> Tally | None:
+        reserved, posted = ask(step, used)
+        return used + posted if admits(used + reserved) else None
+
+    return once
+
+
+def round_of(ask: Ask, admits: Callable[[Tally], bool], workload: Workload) -> Once:
+    """Return what a whole workload makes of what is used."""
+
+    def once(used: Tally) -> Tally | None:
+        for step in workload:
+            used, fit = repeated(in_turn(ask, admits, step), used, step.times)
+            if fit < step.times:
+                return None
+        return used
+
+    return once
 
 
 def trace(pairs: Iterable[tuple[Tally, Tally, int]], zero: Tally) -> Iterator[Tally]:
@@ -134,6 +193,14 @@ def steps_admitted(rule: Filter, workload: Workload) -> int:
         UnsupportedCost: If the theorem has no sound price for one.
     """
     total, found = rule.zero(), 0
+    if not rule.steady:
+        for step in workload:
+            once = in_turn(partial(priced, rule), rule.admits, step)
+            total, fit = repeated(once, total, step.times)
+            found += fit
+            if fit < step.times:
+                break
+        return found
     prices = [(priced(rule, step), step.times) for step in workload]
     for (reserved, posted), count in prices:
         fit = _admitted_of(rule, total, reserved, posted, count)
@@ -160,6 +227,10 @@ def rounds_admitted(rule: Filter, workload: Workload) -> int | None:
     Raises:
         UnsupportedCost: If the theorem has no sound price for a step.
     """
+    if not rule.steady:
+        once = round_of(partial(priced, rule), rule.admits, workload)
+        rounds = repeated(once, rule.zero())[1]
+        return rounds if rounds < NO_END else None
     prices = [(*priced(rule, step), step.times) for step in workload]
     *peaks, total = trace(prices, rule.zero())
     return count_admitted(
