@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import dpflow.accounting as theorems
 from dpflow.accounting.costs.base import Cost
@@ -57,7 +57,6 @@ TUNED_SHARE, MIXTURE_SHARE = Fraction(7, 10), Fraction(28, 100)
 _BEST_ORDERS = ("1.5", "2", "3", "4", "6", "8", "12", "16", "24", "32", "64", "128")
 
 Member = str | Mapping[str, Any]
-_Rule = TypeVar("_Rule", bound=Rule)
 
 
 class PortfolioFilter(Filter):
@@ -110,6 +109,7 @@ class PortfolioFilter(Filter):
                 theorems.make_filter(epsilon=self.epsilon, **o) for o in options
             )
         self.components, self._cuts = _layout(self.members)
+        self.steady = all(member.steady for member in self.members)
         # A threshold costs least to look at.
         self._by_speed = sorted(
             range(len(self.members)),
@@ -118,10 +118,34 @@ class PortfolioFilter(Filter):
 
     def step_price(self, cost: Cost) -> Tally:
         """Return the step's price of every member, or one uncovered step for it."""
-        amounts, reasons = _prices(self.members, lambda m: _own_price(m, cost))
+        return self._all_prices(cost, self.zero())
+
+    def price(self, cost: Cost, used: Tally | None = None) -> Tally:
+        """Return what a step adds for each member where so much is used.
+
+        Raises:
+            UnsupportedCost: If no member has a price for it.
+        """
+        if self.steady:
+            return super().price(cost)
+        return self._all_prices(cost, self.zero() if used is None else used)
+
+    def _all_prices(self, cost: Cost, used: Tally) -> Tally:
+        amounts, reasons = _prices(
+            self.members,
+            lambda i: _own_price(self.members[i], cost, self._part(i, used)),
+        )
         if len(reasons) == len(self.members):
             raise _uncovered(cost, self.theorem, reasons)
         return Tally(amounts)
+
+    def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
+        """Return what each member posts; what none of them priced returns."""
+        amounts: list[int] = []
+        for i, member in enumerate(self.members):
+            own = member.settled_late(self._part(i, reserved), self._part(i, posted))
+            amounts += (*own.amounts, self._uncovered_by(i, posted))
+        return Tally(tuple(amounts))
 
     def admits(self, tally: Tally) -> bool:
         """Say whether a member that covers all steps admits the tally."""
@@ -225,7 +249,7 @@ class BestOdometer(Odometer):
 
     def step_price(self, cost: Cost) -> Tally:
         """Return the step's price of every member, or one uncovered step for it."""
-        amounts, reasons = _prices(self.members, lambda m: m.price(cost))
+        amounts, reasons = _prices(self.members, lambda i: self.members[i].price(cost))
         if len(reasons) == len(self.members):
             raise _uncovered(cost, self.theorem, reasons)
         return Tally((*amounts, 0))
@@ -360,9 +384,9 @@ def _layout(
     return flat, list(pairwise(ends))
 
 
-def _own_price(member: Filter, cost: Cost) -> Tally:
+def _own_price(member: Filter, cost: Cost, used: Tally) -> Tally:
     """Return a filter's price followed by its count of uncovered steps, zero."""
-    price = member.price(cost)
+    price = member.price(cost, used)
     limit = member.limit
     if limit is not None:
         for name, amount, high in zip(
@@ -376,14 +400,14 @@ def _own_price(member: Filter, cost: Cost) -> Tally:
 
 
 def _prices(
-    members: Sequence[_Rule], price: Callable[[_Rule], Tally]
+    members: Sequence[Rule], price: Callable[[int], Tally]
 ) -> tuple[tuple[int, ...], list[str]]:
     """Return all members' amounts, and why some have no price."""
     amounts: list[int] = []
     reasons: list[str] = []
-    for member in members:
+    for i, member in enumerate(members):
         try:
-            amounts += price(member).amounts
+            amounts += price(i).amounts
         except UnsupportedCost as error:
             reasons.append(f"{member.theorem}: {error.message}")
             own = len(member.components) - isinstance(member, Odometer)

@@ -448,7 +448,7 @@ def charges_of(
 
     Args:
         asked: The gates, each with a cost.
-        held: What the run of a step that draws holds for it and its other steps.
+        held: What is left out of what is used, by account.
 
     Raises:
         UnsupportedCost: If a gate would have to guess.

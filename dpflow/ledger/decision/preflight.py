@@ -18,7 +18,7 @@ from dpflow.exceptions import ReservationConflict, UnsupportedCost
 from dpflow.ledger.decision.gates import Gate, charges_of
 from dpflow.ledger.model import Decision, Pen, State
 from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.rows import Charge, Sums, epoch_of
+from dpflow.ledger.rows import Amounts, Charge, Sums, added_up, epoch_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Cover:
         ended: Whether it was sealed or closed, or the ledger was repaired since: the
             run is over for the ledger.
         drawn: What the step takes of it on every account; None if it has less left.
-        held: What it held until then, where a step's price depends on that.
+        held: What the runs around the step hold, where its price depends on that.
         refused: What the journal says of its refusal, if it was refused.
     """
 
@@ -72,18 +72,34 @@ def cover_of(
         if charge is None:
             continue
         ended = charge.state != "open" or is_repaired(state, charge)
-        drawn = None if ended else _drawn(asked, charge.held)
-        moving = {gate.id for gate, _ in asked if not gate.rule.steady}
-        held = {name: a for name, a in charge.held.items() if name in moving}
-        return Cover(preflight=charge.id, ended=ended, drawn=drawn, held=held)
+        around = _held_around(state, request, asked)
+        drawn = None if ended else _drawn(asked, charge.held, around)
+        return Cover(preflight=charge.id, ended=ended, drawn=drawn, held=around)
     return None
 
 
+def _held_around(
+    state: State, request: Request, asked: Sequence[tuple[Gate, Cost]]
+) -> Sums:
+    """Return what the runs around a step hold where its price depends on what is used.
+
+    Nothing runs under a preflight, so such a price is asked for beside it.
+    """
+    moving = {gate.id for gate, _ in asked if not gate.rule.steady}
+    found: dict[str, Amounts] = {}
+    for name in request.preflights if moving else ():
+        charge = state.charge(state.run(name).preflight or "")
+        if charge is not None and charge.state == "open":
+            here = {name: a for name, a in charge.held.items() if name in moving}
+            found = added_up(found, here)
+    return found
+
+
 def _drawn(
-    asked: Sequence[tuple[Gate, Cost]], held: Sums
+    asked: Sequence[tuple[Gate, Cost]], held: Sums, around: Sums
 ) -> Sequence[tuple[Gate, Tally]] | None:
     """Return what a step asks of each account, if its run holds so much there."""
-    pairs = charges_of(asked, held)
+    pairs = charges_of(asked, around)
     fits = all(
         gate.id in held and amount.fits_within(Tally(held[gate.id]))
         for gate, amount in pairs
