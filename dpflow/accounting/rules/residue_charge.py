@@ -7,6 +7,7 @@ For the pairs here that is one inequality, at epsilon 0: docs/derivations/residu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
@@ -28,6 +29,7 @@ Advantage = Callable[[Any, Fraction, Any], Any]
 _DIGITS, _AGREES = 90, 1e-14
 _FIRST_STEP, _TRIES = Fraction(1, 10**13), 20
 _MOST_UNIFORM = 4
+_RANGE_STEPS, _RANGE_MOST, _RANGE_MORE = 100, 64, 1 + Fraction(1, 10**12)
 
 
 @lru_cache(maxsize=65536)
@@ -57,7 +59,7 @@ def residue_charge(kind: str, size: Fraction, rest: int) -> int:
     if alone >= rest:
         return alone
     if kind == RANGE:
-        return min(alone, _range_charge(size, rest))
+        return _range_charge(size, rest, alone)
     if kind == LAPLACE:
         found = _least(laplace_advantage, size, rest, alone)
         if found < alone and _is_concave(size, rest - found):
@@ -157,15 +159,41 @@ def _is_concave(epsilon: Fraction, left: int) -> bool:
     return weight <= _MOST_UNIFORM
 
 
-def _range_charge(eta: Fraction, rest: int) -> int:
-    """Return the smaller root of c (m - c) = m eta**2 / 4, or the whole rest."""
-    whole, spread = Fraction(rest, UNITS), eta**2 / 4
-    if whole <= 4 * spread:
-        return rest + 1
+def _range_charge(eta: Fraction, rest: int, alone: int) -> int:
+    """Return about the least charge of docs/derivations/residue.md#bounded-range.
 
-    def root(mp: Any) -> Any:
-        share = to_real(mp, 4 * spread / whole)
-        return 2 * to_real(mp, spread) / (1 + mp.sqrt(1 - share))
+    Where to look is a guess; only `range_certifies` decides.
+    """
+    variance, whole = float(eta) ** 2 / 4, rest / UNITS
+    found = variance
+    for _ in range(_RANGE_STEPS):
+        if found >= min(whole, _RANGE_MOST):
+            return alone
+        spread = math.sqrt((whole - found / 2) / (whole - found))
+        found = variance * math.exp(found / 16) * spread
+    charge = up(Fraction(found) * _RANGE_MORE)
+    return charge if charge < alone and range_certifies(eta, rest, charge) else alone
 
-    charge = up(bound_above(root))
-    return charge if charge * (rest - charge) >= rest * up(spread) else rest + 1
+
+def range_certifies(eta: Fraction, rest: int, charge: int) -> bool:
+    """Say whether a charge holds for every step whose loss has a range.
+
+    Decided outward: docs/derivations/residue.md#bounded-range.
+    """
+    if charge >= rest:
+        return False
+    whole, taken = Fraction(rest, UNITS), Fraction(charge, UNITS)
+    left, variance = whole - taken, eta**2 / 4
+    middle = taken / 2 - (4 + left) * taken**3 / (96 * left * variance)
+    if 5 * left * middle < 2 * variance * whole:
+        return False
+
+    def spare(mp: Any) -> Any:
+        c, h = to_real(mp, taken), to_real(mp, left)
+        mass = c * mp.exp(-c / 16) * mp.sqrt(h / (h + c / 2))
+        return mass - to_real(mp, variance)
+
+    try:
+        return bound_below(spare) >= 0
+    except ArithmeticError:
+        return False

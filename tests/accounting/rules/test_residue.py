@@ -7,6 +7,7 @@ import time
 from fractions import Fraction
 
 import mpmath
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,14 +74,16 @@ def admitted(rule, costs):
         (("1", "1e-6"), PureDP(epsilon="0.01"), 558),
         (("1", "1e-6"), Laplace(sensitivity=1, epsilon="0.01"), 560),
         (("1", "1e-6"), TENTH, 4),
-        (("1", "1e-6"), RANGE_TENTH, 19),
+        (("1", "1e-6"), RANGE_TENTH, 20),
         (("1", "1e-6"), G20, 22),
         (("5", "1e-6"), PureDP(epsilon="0.01"), 10_409),
         (("5", "1e-6"), TENTH, 102),
-        (("5", "1e-6"), RANGE_TENTH, 410),
+        (("5", "1e-6"), RANGE_TENTH, 413),
         (("5", "1e-6"), G20, 416),
         (("10", "1e-5"), PureDP(epsilon="0.01"), 40_015),
-        (("10", "1e-5"), RANGE_TENTH, 1593),
+        (("5", "1e-6"), Laplace(sensitivity=1, epsilon="0.01"), 10_444),
+        (("10", "1e-5"), TENTH, 398),
+        (("10", "1e-5"), RANGE_TENTH, 1597),
         (("10", "1e-5"), G20, 1600),
     ],
 )
@@ -177,9 +180,11 @@ CASES = [
     (LAPLACE, "0.5", "1"),
     (LAPLACE, "1.5", "4"),
     (RANGE, "0.1", "0.06"),
-    (RANGE, "0.1", "0.0105"),
+    (RANGE, "0.1", "0.012"),
     (RANGE, "1", "2"),
+    (RANGE, "3", "40"),
 ]
+WINDOWS = (0.02, 0.2, 0.4, 0.48, 0.5, 0.55, 0.9)
 
 
 @pytest.mark.parametrize(("kind", "size", "rest"), CASES)
@@ -190,11 +195,11 @@ def test_a_charge_holds_at_all_epsilons(kind, size, rest):
     """
     size, rest = Fraction(size), units_up(Fraction(rest))
     charge = residue_charge(kind, size, rest)
-    windows = (0.1, 0.3, 0.42, 0.5, 0.55, 0.9) if kind == RANGE else (0.5,)
+    windows = WINDOWS if kind == RANGE else (0.5,)
     points = 5 if kind == LAPLACE else 41
     for window in windows:
         assert min(margins(kind, size, rest, charge, points, window=window)) > -1e-30
-    if kind != RANGE:
+    if (kind, str(size)) != (RANGE, "3"):
         assert min(margins(kind, size, rest, charge * 95 // 100, points)) < 0
 
 
@@ -206,6 +211,26 @@ def test_no_smaller_charge_holds(kind, size, rest):
     assert 0 <= margins(kind, size, rest, charge, 3)[1] < 1e-12
     less = charge - charge // 10**9
     assert margins(kind, size, rest, less, 3)[1] < 0
+
+
+def test_the_bound_on_windows_of_a_range():
+    """L(x) <= exp(x**2 / 5) on a grid on which both sides rise, with room beside it."""
+    xs = np.geomspace(0.4, 6, 20_000)
+    left = np.expm1(np.log(np.sinh(xs) / xs) + xs / np.tanh(xs) - 1)
+    right = xs**2 / 2 * np.exp(xs**2 / 5)
+    assert (left[1:] < right[:-1] * (1 - 1e-9)).all()
+
+
+def test_a_certificate_on_too_coarse_a_grid_would_charge_too_little():
+    """Negative control: the ends of a range, or epsilon 0 alone, do not tell."""
+    size, rest = Fraction(1, 10), units_up(Fraction("0.012"))
+    least = residue_charge(RESPONSE, size / 2, rest) * 9 // 10
+    for window in (0, 1):
+        assert min(margins(RANGE, size, rest, least, 41, window=window)) > -1e-30
+    assert min(margins(RANGE, size, rest, least, 41, window=0.5)) < 0
+    # A window beside the middle is worst at another epsilon than 0.
+    at_zero = margins(RANGE, size, rest, least, 3, window=0.3)[1]
+    assert min(margins(RANGE, size, rest, least, 41, window=0.3)) < at_zero
 
 
 def test_breakpoints_rounded_up_would_charge_too_little():
