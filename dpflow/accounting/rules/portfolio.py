@@ -29,13 +29,13 @@ _MOST_MEMBERS = 16
 #: benchmarks/admitted.py without sampled Gaussians, of which 200 steps fit, gets 0.96
 #: of what a fixed sequence could have; `renyi` has what that leaves.
 RESIDUE_SHARE, RENYI_SHARE, CONCENTRATED_SHARE = (
-    Fraction(815, 1000),
-    Fraction(180, 1000),
+    Fraction(835, 1000),
+    Fraction(160, 1000),
     Fraction(5, 1000),
 )
 #: Parts of the shares of `residue` and `concentrated` for their own losses; the rest is
 #: for deltas of steps, which no other member takes.
-RESIDUE_LOSS, CONCENTRATED_LOSS = Fraction(162, 163), Fraction(1, 5)
+RESIDUE_LOSS, CONCENTRATED_LOSS = Fraction(166, 167), Fraction(1, 5)
 
 #: How the default members of `best` share delta: tuned, mixture, basic.
 TUNED_SHARE, MIXTURE_SHARE = Fraction(7, 10), Fraction(28, 100)
@@ -66,8 +66,8 @@ class PortfolioFilter(Filter):
         epsilon: Budget, positive.
         delta: Budget, in (0, 1).
         members: Filters as names or mappings: `theorem`, their part `delta` (default
-            0) and their options. Default: `residue` with 0.815 of delta, `renyi` with
-            0.18, `concentrated` with 0.005 (of the first 0.005 and of the last 0.004
+            0) and their options. Default: `residue` with 0.835 of delta, `renyi` with
+            0.16, `concentrated` with 0.005 (of the first 0.005 and of the last 0.004
             for deltas of steps), and `basic` with none, which is free for steps
             without a delta.
 
