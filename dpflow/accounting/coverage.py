@@ -108,12 +108,13 @@ _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
     "linear": (approx_zcdp,),
     "mixture": (approx_zcdp,),
     "stitched": (approx_zcdp,),
-    "portfolio": (gdp_mu_squared, renyi_divergence, approx_zcdp, approx_dp),
+    "portfolio": (residue_pair, renyi_divergence, approx_zcdp, approx_dp),
     "best": (renyi_divergence, probabilistic_dp),
 }
 
 _DEFINITION = "By definition."
 _PLANNED = "Composed with the whole plan by its accountant: see `plan`."
+_IN_TURN = "Its parts one after another: derivations/residue.md#the-rule."
 _AS_PURE = "As (epsilon, 0)-DP."
 _AS_APPROX = "As (epsilon, delta)-DP: derivations/notions.md#probabilistic-dp."
 _TANH = "epsilon tanh(epsilon / 2): derivations/notions.md#pure-to-concentrated."
@@ -218,6 +219,8 @@ def source_of(kind: str, theorem: str, cost: Cost) -> str:
     """
     if theorem == "plan":
         return _PLANNED
+    if theorem in ("portfolio", "residue") and isinstance(cost, Composed):
+        return _IN_TURN
     substeps = getattr(cost, "substeps", None)
     if substeps is not None:
         step, times = substeps
