@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -96,6 +97,9 @@ class PortfolioFilter(Filter):
             )
         self.components, self._cuts = _layout(self.members)
         self.steady = all(member.steady for member in self.members)
+        self._steady_price = lru_cache(maxsize=1024)(
+            lambda i, cost: _own_price(self.members[i], cost, None)
+        )
         # A threshold costs least to look at.
         self._by_speed = sorted(
             range(len(self.members)),
@@ -119,11 +123,17 @@ class PortfolioFilter(Filter):
     def _all_prices(self, cost: Cost, used: Tally) -> Tally:
         amounts, reasons = _prices(
             self.members,
-            lambda i: _own_price(self.members[i], cost, self._part(i, used)),
+            lambda i: self._own_price(i, cost, used),
         )
         if len(reasons) == len(self.members):
             raise _uncovered(cost, self.theorem, reasons)
         return Tally(amounts)
+
+    def _own_price(self, index: int, cost: Cost, used: Tally) -> Tally:
+        member = self.members[index]
+        if member.steady:
+            return self._steady_price(index, cost)
+        return _own_price(member, cost, self._part(index, used))
 
     def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
         """Return what each member posts; what none of them priced returns."""
@@ -355,7 +365,7 @@ def _layout(
     return flat, list(pairwise(ends))
 
 
-def _own_price(member: Filter, cost: Cost, used: Tally) -> Tally:
+def _own_price(member: Filter, cost: Cost, used: Tally | None) -> Tally:
     """Return a filter's price followed by its count of uncovered steps, zero."""
     price = member.price(cost, used)
     limit = member.limit
