@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr, ndtr
 
-from dpflow import PureDP
+from dpflow import ExponentialMechanism, PureDP
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.residue import ResidueFilter
 from dpflow.accounting.rules.residue_charge import RESPONSE, residue_charge
@@ -61,9 +61,14 @@ def mean_after_gaussian(after, m, epsilon):
 
 
 def true_delta(rule, menu, *, gaussian=True):
-    """Return the value of the game; losses are kept in millionths, exactly."""
-    costs = [PureDP(epsilon=e) for e in menu]
-    sizes = [int(e * 10**6) for e in menu]
+    """Return the value of the game; losses are kept in millionths, exactly.
+
+    Args:
+        rule: What must admit each step.
+        menu: Epsilons of randomized responses, or costs with the losses of two outputs.
+        gaussian: Whether the last step may be a Gaussian that uses up the rest.
+    """
+    moves = [each if isinstance(each, tuple) else response_of(each) for each in menu]
     epsilon, most = float(rule.epsilon), rule.thresholds[0]
 
     @cache
@@ -73,18 +78,33 @@ def true_delta(rule, menu, *, gaussian=True):
         if gaussian:
             # The remainder is a budget; what is taken of it is one Gaussian.
             best = max(best, divergence((most - used) / UNITS, spare))
-        for cost, size in zip(costs, sizes, strict=True):
+        for cost, top, bottom in moves:
             after = Tally((used, 0)) + rule.price(cost, Tally((used, 0)))
             if not rule.admits(after):
                 continue
-            up = 1 / (1 + math.exp(-size / 10**6))
-            ahead = value(after.amounts[0], loss + size)
-            behind = value(after.amounts[0], loss - size)
+            low, high = (math.exp(-each / 10**6) for each in (top, bottom))
+            up = (high - 1) / (high - low)
+            ahead = value(after.amounts[0], loss + top)
+            behind = value(after.amounts[0], loss + bottom)
             best = max(best, up * ahead + (1 - up) * behind)
             assert value.cache_info().currsize < MOST_NODES
         return best
 
     return value(0, 0)
+
+
+def response_of(epsilon):
+    """Return a pure step with the losses of its worst case, in millionths."""
+    size = int(epsilon * 10**6)
+    return PureDP(epsilon=epsilon), size, -size
+
+
+def windows_of(eta, parts):
+    """Return an exponential mechanism with its range at several places."""
+    cost, size = ExponentialMechanism(epsilon=eta), int(Fraction(eta) * 10**6)
+    return [
+        (cost, size * n // parts, size * n // parts - size) for n in range(1, parts)
+    ]
 
 
 def ratio(rule, menu, **options):
@@ -123,6 +143,13 @@ def test_known_menus(epsilon, delta, menu):
     assert 0.9 < found <= 1 + 1e-9
     alone = ratio(rule, [Fraction(e) for e in menu], gaussian=False)
     assert alone <= found
+
+
+def test_a_range_whose_place_is_chosen_at_each_step():
+    """By the outputs so far; 5 % less than the charge is more than delta."""
+    menu, budget = windows_of("0.2", 4), {"epsilon": "0.5", "delta": "0.02"}
+    assert 0.9 < ratio(make_filter("residue", **budget), menu) <= 1 + 1e-9
+    assert ratio(TooLittle(**budget), menu) > 1.001
 
 
 def test_random_menus():
