@@ -10,7 +10,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
-from dpflow.forecast.workload import NO_END, count_admitted, repeated, times
+from dpflow.forecast.counts import NO_END, count_admitted, repeated, times
 from dpflow.ledger.decision.gates import Gate
 
 

@@ -23,8 +23,9 @@ from dpflow.forecast.advice import (
     declared_workload,
     suggestion,
 )
+from dpflow.forecast.counts import Workload
 from dpflow.forecast.outlook import example_run
-from dpflow.forecast.workload import Workload, merged
+from dpflow.forecast.workload import merged
 from dpflow.forecast.workload_file import step_from_text, workload_of_runs
 from dpflow.ledger import Ledger
 from dpflow.ledger import views as ledger_views

@@ -24,16 +24,9 @@ from dpflow.cli.tables import cell, new_table
 from dpflow.cli.theorem_tables import no_price
 from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError, InvalidCost, LedgerMissing
+from dpflow.forecast.counts import Step, Workload
 from dpflow.forecast.stopping import Leftover, leftovers, small_step
-from dpflow.forecast.workload import (
-    Fit,
-    Reading,
-    Step,
-    Workload,
-    fits,
-    merged,
-    reading_of,
-)
+from dpflow.forecast.workload import Fit, Reading, fits, merged, reading_of
 from dpflow.forecast.workload_file import (
     read_workload,
     step_from_text,

@@ -32,10 +32,11 @@ from dpflow.forecast import (
     outlook_of,
     runs_left,
 )
+from dpflow.forecast.counts import Workload
 from dpflow.forecast.gates import Pinned, population_of, refused_flow
 from dpflow.forecast.noise import FACTORS, half_width, scaled_workload
 from dpflow.forecast.outlook import example_run, flow_schedule
-from dpflow.forecast.workload import Fit, Workload, fits, length, merged
+from dpflow.forecast.workload import Fit, fits, length, merged
 from dpflow.forecast.workload_file import step_from_text, workload_of_run
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.gates import Gate

@@ -8,8 +8,8 @@ from typing import Any
 from dpflow.accounting.costs.base import Cost, relations_of
 from dpflow.accounting.rules.rule import Rule
 from dpflow.exceptions import UnsupportedCost
+from dpflow.forecast.counts import Workload
 from dpflow.forecast.loads import Load, empty_gate, load_of
-from dpflow.forecast.workload import Workload
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import rule_of

@@ -10,7 +10,7 @@ from functools import partial
 from dpflow.accounting.rules.rule import Filter, Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.workload import (
+from dpflow.forecast.counts import (
     NO_END,
     Once,
     Step,
@@ -19,8 +19,8 @@ from dpflow.forecast.workload import (
     repeated,
     round_of,
     times,
-    trace,
 )
+from dpflow.forecast.workload import trace
 from dpflow.ledger.decision.gates import Gate
 from dpflow.rounding import number_from_text
 

@@ -16,7 +16,8 @@ from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.workload import Step, rounds_admitted, times
+from dpflow.forecast.counts import Step, times
+from dpflow.forecast.workload import rounds_admitted
 
 #: Steps that are small beside any budget, for theorems whose thresholds do not add up:
 #: each share has an order of its own, or there are several members.

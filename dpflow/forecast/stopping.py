@@ -15,7 +15,8 @@ from dpflow.accounting.rules.output import OutputFilter
 from dpflow.accounting.rules.rule import share_used
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
-from dpflow.forecast.workload import NO_END, Step, in_turn, priced, repeated
+from dpflow.forecast.counts import NO_END, Step, in_turn, repeated
+from dpflow.forecast.workload import priced
 
 #: Not adaptive, or not a matter of sums; the others are asked.
 _LEFT_OUT = ("individual", "plan", "output")

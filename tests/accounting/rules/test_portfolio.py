@@ -20,7 +20,8 @@ from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
 from dpflow.accounting.rules.portfolio import default_members
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.workload import Step, rounds_admitted, steps_admitted
+from dpflow.forecast.counts import Step
+from dpflow.forecast.workload import rounds_admitted, steps_admitted
 from tests.sizes import SCALE, scaled
 
 IN_CAMPAIGN = pytest.mark.skipif(SCALE <= 1, reason="takes half a minute")

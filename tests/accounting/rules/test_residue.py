@@ -40,7 +40,8 @@ from dpflow.accounting.rules.residue_charge import (
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.workload import Step, rounds_admitted, steps_admitted
+from dpflow.forecast.counts import Step
+from dpflow.forecast.workload import rounds_admitted, steps_admitted
 from dpflow.rounding import UNITS, units_up
 from tests.sizes import scaled
 
