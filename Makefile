@@ -4,22 +4,37 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types tests types-and-tests tests-prefect tests-rules tests-ledger docs wheel slow campaign data schema clean
+.PHONY: demo test quick quick-rules quick-steps lint types tests types-and-tests tests-prefect tests-rules tests-ledger docs wheel slow campaign data schema clean
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
 # What waits for servers, disks and killed processes runs beside what computes.
-LEDGER := tests/ledger tests/crash tests/races
+LEDGER := tests/ledger tests/crash tests/races tests/hunts
 SYSTEM := tests/prefect $(LEDGER)
 PARTS := tests-prefect tests-rules tests-ledger
 TOGETHER := $(MAKE) --no-print-directory -j3 --output-sync=target
+PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 
 demo: $(VENV)/examples.installed
 	@echo "== The main job: a weekly private report until its budget is gone"
 	$(BIN)/dpflow demo
 
 test: $(VENV)/dev.installed lint types-and-tests
+
+quick: $(VENV)/dev.installed
+	@echo "== A minute of tests of every room: tests/quick.txt, in two halves at once"
+	$(TOGETHER) quick-rules quick-steps
+
+# Databases are left out, and searches are small.
+QUICK := DPFLOW_CAMPAIGN=0.25 $(PYTEST) -k "not postgres and not sqlite"
+STEPS := tests/(cli|guard|ledger|prefect)/
+
+quick-rules:
+	$(QUICK) $$(grep -vE '$(STEPS)' tests/quick.txt)
+
+quick-steps:
+	$(QUICK) $$(grep -E '$(STEPS)' tests/quick.txt)
 
 lint:
 	@echo "== Lint and format"
@@ -39,24 +54,25 @@ types-and-tests:
 	$(TOGETHER) types $(PARTS)
 
 tests-rules:
-	$(BIN)/python -m pytest -q tests $(addprefix --ignore=,$(SYSTEM))
+	$(PYTEST) -n 2 --dist loadfile tests $(addprefix --ignore=,$(SYSTEM))
 
 tests-ledger:
-	$(BIN)/python -m pytest -q -p no:cacheprovider $(LEDGER)
+	$(PYTEST) $(LEDGER)
 
 # Two processes, each with a server of its own: most of the time one only waits.
 tests-prefect:
-	$(BIN)/python -m pytest -q -p no:cacheprovider -n 2 tests/prefect
+	$(PYTEST) -n 2 tests/prefect
 
 docs: $(VENV)/dev.installed
 	@echo "== The documentation, in site/"
+	$(BIN)/python docs/_site/write.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # How much larger than at each push the hunts are, and all other searches;
 # docs/campaign.md has the figures.
 SCALE ?= 20
 SEARCH_SCALE ?= 5
-SEARCHES := tests $(addprefix --ignore=,tests/prefect tests/crash tests/races tests/hunts)
+SEARCHES := tests $(addprefix --ignore=,tests/crash tests/races tests/hunts)
 
 wheel: | $(BIN)/python
 	@echo "== A wheel in dist/, to install elsewhere"

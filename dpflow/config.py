@@ -228,3 +228,11 @@ def _table(pyproject: Path) -> dict[str, str]:
             )
             raise ConfigurationError(msg)
     return table
+
+
+def short_path(path: Path | str) -> str:
+    """Write a path from the working directory, if it lies below it; keep a URL."""
+    if "://" in str(path):
+        return str(path)
+    path, here = Path(path), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

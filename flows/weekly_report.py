@@ -35,7 +35,7 @@ from prefect.artifacts import create_image_artifact
 from prefect.runtime import flow_run
 
 from dpflow import BudgetRefused, Gaussian, dp_flow, dp_task, release
-from dpflow.show.figures import alt_text, burn_down, data_uri
+from dpflow.plots import alt_text, burn_down, data_uri
 from flows import data
 
 REPORTS = Path("reports")

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from runpy import run_path as run_module
 
 import pytest
 import yaml
@@ -68,6 +69,31 @@ def test_every_test_that_a_document_names_exists() -> None:
     assert "test_that_nobody_wrote" not in defined
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
     assert all("`test_" in row for row in rows)
+
+
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+
+
+def test_the_figure_of_the_rooms_is_drawn_from_the_imports() -> None:
+    """It is what the script prints, which knows every room."""
+    script = ROOT / "docs" / "_site" / "rooms.py"
+    drawn = run_module(script)["figure"]()
+    assert f"```text\n{drawn}```" in ARCHITECTURE.read_text("utf-8"), (
+        "write the figure anew: python docs/_site/rooms.py"
+    )
+    assert "\nledger " in drawn
+
+
+def test_the_files_that_the_architecture_names_exist() -> None:
+    """A reader who follows a table finds something; and a wrong path is found."""
+
+    def missing(text: str) -> list[str]:
+        named = re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text)
+        return [n for n in named if not any((r / n).exists() for r in places)]
+
+    places = (ROOT, ROOT / "dpflow", ROOT / "docs")
+    assert missing(ARCHITECTURE.read_text("utf-8")) == []
+    assert missing("`ledger/nowhere.py`") == ["ledger/nowhere.py"]
 
 
 #: A requirement with an extra, or an installer that is given the bare name.

@@ -515,10 +515,11 @@ def test_the_plugin_is_registered_and_light():
 def run_pytest(folder):
     """Run pytest as a user would, with the plugin."""
     plugins = ("-p", "no:cacheprovider", "-p", "dpflow.testing")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("DPFLOW_")}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugins, str(folder)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**kept, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,

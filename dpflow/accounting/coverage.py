@@ -252,27 +252,32 @@ def _source(notion: Any, cost: Cost) -> str:
     return text.split("\n\n")[0].replace("\n    ", " ")
 
 
-def coverage_table(rows: list[Coverage]) -> str:
-    """Write rows as Markdown: a line for each cost, and which theorems price it."""
-    lines = ["| cost | filters that price it | odometers that cover it |"]
-    lines.append("| --- | --- | --- |")
+def prices_page(rows: list[Coverage]) -> str:
+    """Write rows as a page: for each cost which rules price it, and by what source."""
+    parts = [
+        "# Where prices come from",
+        (
+            "What each cost is priced at, by rule. A rule that is not named "
+            "refuses the cost with `UnsupportedCost`."
+        ),
+    ]
     for example in dict.fromkeys(row.example for row in rows):
         mine = [row for row in rows if row.example == example and row.priced]
+        parts += [f"## {mine[0].mechanism}", f"`{example}`", _prices(mine)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _prices(rows: list[Coverage]) -> str:
+    """Write the priced rows of a cost as a table, each source once."""
+    lines = ["| filters | odometers | source |", "| --- | --- | --- |"]
+    for reason in dict.fromkeys(row.reason for row in rows):
         cells = [
-            ", ".join(f"`{row.theorem}`" for row in mine if row.kind == kind) or "none"
+            ", ".join(
+                f"`{row.theorem}`"
+                for row in rows
+                if row.reason == reason and row.kind == kind
+            )
             for kind in ("filter", "odometer")
         ]
-        lines.append(f"| `{example}` | {cells[0]} | {cells[1]} |")
-    return "\n".join(lines) + "\n"
-
-
-def source_list(rows: list[Coverage]) -> str:
-    """Write where each price comes from, as Markdown, each source once."""
-    places: dict[str, list[str]] = {}
-    for row in rows:
-        if row.priced:
-            places.setdefault(row.reason, []).append(f"{row.mechanism}/{row.theorem}")
-    return "".join(
-        f"- {reason} ({', '.join(dict.fromkeys(names))})\n"
-        for reason, names in places.items()
-    )
+        lines.append(f"| {cells[0]} | {cells[1]} | {reason} |")
+    return "\n".join(lines)

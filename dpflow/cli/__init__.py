@@ -7,6 +7,7 @@ and the theorems when they run, and none of them imports Prefect to answer.
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import getdoc
 from typing import Annotated, Any
 
 import typer
@@ -52,7 +53,7 @@ app = typer.Typer(
     cls=_Commands,
     add_completion=False,
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,  # plain help needs half the time
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -99,6 +100,19 @@ app.add_typer(plot.app, name="plot")
 app.add_typer(policy.app, name="policy")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(releases.app, name="releases")
+
+
+def _say_whole_sentences(app: typer.Typer) -> None:
+    """Let lists of commands show each one's first sentence, not its first words."""
+    for command in app.registered_commands:
+        said = getdoc(command.callback) or ""
+        command.short_help = said.partition("\n\n")[0].replace("\n", " ")
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _say_whole_sentences(group.typer_instance)
+
+
+_say_whole_sentences(app)
 
 
 def main() -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, finite, plain, say, say_json
+from dpflow.cli.output import AsJson, finite, plain, say, say_json, warn
 
 if TYPE_CHECKING:
-    from dpflow.cli.comparison import Comparison, Stopping
+    from dpflow.forecast.comparison import Stopping, TheoremComparison
 
 
 _File = Annotated[
@@ -74,22 +74,21 @@ def compare(
     Example: `dpflow compare --cost 'EarlyStopping(PureDP(epsilon=0.01), stops=(25, 50,
     100))' --stop 50 --epsilon 1 --delta 1e-6`
     """
-    from dpflow.cli.comparison import Question, compared
+    from dpflow.forecast.comparison import compare_theorems
 
     if workload is not None and cost:
         msg = "give either --workload FILE or --cost COST, not both"
         raise typer.BadParameter(msg)
-    found = compared(
-        Question(
-            dataset=dataset,
-            file=workload,
-            costs=tuple(cost or ()),
-            times=times,
-            stop=stop,
-            rest=rest,
-            epsilon=epsilon,
-            delta=delta,
-        )
+    found = compare_theorems(
+        dataset,
+        costs=cost or (),
+        times=times,
+        file=workload,
+        stop=stop,
+        rest=rest,
+        epsilon=epsilon,
+        delta=delta,
+        tell=warn,
     )
     if as_json:
         say_json(_as_json(found))
@@ -97,7 +96,7 @@ def compare(
         _print(found)
 
 
-def _as_json(found: Comparison) -> dict[str, Any]:
+def _as_json(found: TheoremComparison) -> dict[str, Any]:
     from dpflow.cli.theorem_tables import fit_json
 
     return {
@@ -133,11 +132,17 @@ def _stopping_json(found: Stopping) -> dict[str, Any]:
     }
 
 
-def _print(found: Comparison) -> None:
+def _print(found: TheoremComparison) -> None:
     from rich.text import Text
 
-    from dpflow.cli.comparison import leftovers_table, odometers_table, verdict
-    from dpflow.cli.theorem_tables import compare_table, say_left_out, telling
+    from dpflow.cli.theorem_tables import (
+        compare_table,
+        leftovers_table,
+        odometers_table,
+        say_left_out,
+        telling,
+        verdict,
+    )
     from dpflow.forecast.workload import length
 
     steps = length(found.workload)

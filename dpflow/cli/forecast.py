@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.cli.output import AsJson, plain, say, say_json, warn
 
 if TYPE_CHECKING:
-    from dpflow.cli.what_if import Answer
+    from dpflow.forecast.what_if import Forecast
 
 
 _Costs = Annotated[
@@ -71,7 +71,7 @@ def forecast(
     Example: `dpflow forecast sales --cost 'Gaussian(sensitivity=1, sigma=40)' --every
     week --from 2026-01-05`
     """
-    from dpflow.cli.what_if import Question, answer
+    from dpflow.forecast.what_if import forecast as foresee
 
     if bool(cost) == (like is not None):
         msg = "give either --cost COST, once or several times, or --like FLOW"
@@ -79,16 +79,15 @@ def forecast(
     if start is not None and every is None and like is None:
         msg = "--from needs --every INTERVAL"
         raise typer.BadParameter(msg)
-    found = answer(
-        Question(
-            dataset=dataset,
-            costs=tuple(cost or ()),
-            like=like,
-            flow=flow or like,
-            every=_interval(every),
-            start=_date(start),
-            fresh=fresh,
-        )
+    found = foresee(
+        dataset,
+        costs=cost or (),
+        like=like,
+        flow=flow,
+        every=_interval(every),
+        start=_date(start),
+        fresh=fresh,
+        tell=warn,
     )
     if as_json:
         say_json(_as_json(found))
@@ -120,7 +119,7 @@ def _date(text: str | None) -> Any:
         raise typer.BadParameter(msg, param_hint="--from") from None
 
 
-def _as_json(found: Answer) -> dict[str, Any]:
+def _as_json(found: Forecast) -> dict[str, Any]:
     from dpflow.cli.theorem_tables import fit_json
     from dpflow.rounding import float_up
 
@@ -150,11 +149,10 @@ def _as_json(found: Answer) -> dict[str, Any]:
     }
 
 
-def _print(found: Answer) -> None:
+def _print(found: Forecast) -> None:
     from rich.text import Text
 
-    from dpflow.cli.theorem_tables import runs_table, say_left_out, telling
-    from dpflow.cli.what_if import noise_table
+    from dpflow.cli.theorem_tables import noise_table, runs_table, say_left_out, telling
 
     outlook = found.outlook
     title = (plain(found.dataset), "bold cyan")
@@ -174,7 +172,7 @@ def _print(found: Answer) -> None:
     say_left_out(found.fits, shown)
 
 
-def _headline(found: Answer) -> str:
+def _headline(found: Forecast) -> str:
     outlook = found.outlook
     left = outlook.runs_left
     if left is None:

@@ -35,14 +35,11 @@ def thaw(dataset: Dataset, *, because: Because, as_json: AsJson = False) -> None
 
 
 def _change(kind: str, dataset: str, because: str, *, as_json: bool) -> None:
-    from dpflow.cli.source import (
-        known_datasets,
-        policies_and_problem,
-        project_ledger,
-        unknown_dataset,
-    )
+    from dpflow.cli.source import project_ledger
     from dpflow.ledger import office
-    from dpflow.ledger.refusal import frozen_text
+    from dpflow.ledger.decision.refusal import frozen_text
+    from dpflow.ledger.views.standing import known_datasets, unknown_dataset
+    from dpflow.policy.files import policies_and_problem
 
     if not because.strip():
         msg = "say why; the journal keeps it"

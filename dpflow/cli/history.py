@@ -12,7 +12,7 @@ from dpflow.cli.output import AsJson, is_terminal, plain, say, say_json
 from dpflow.cli.status import DatasetArgument
 
 if TYPE_CHECKING:
-    from dpflow.cli.journal import JournalEntry
+    from dpflow.ledger.views.entries import JournalEntry
 
 _LIMIT = 30
 
@@ -45,15 +45,11 @@ def history(
 
     Example: `dpflow history sales --decisions`
     """
-    from dpflow.cli.decisions import decision_json, decisions
-    from dpflow.cli.journal import journal, journal_json
-    from dpflow.cli.source import (
-        known_datasets,
-        ledger_facts,
-        policies_and_problem,
-        project_ledger,
-        unknown_dataset,
-    )
+    from dpflow.cli.journal import decision_json, journal_json
+    from dpflow.cli.source import ledger_facts, project_ledger
+    from dpflow.ledger.views.entries import decision_entries, journal_entries
+    from dpflow.ledger.views.standing import known_datasets, unknown_dataset
+    from dpflow.policy.files import policies_and_problem
 
     if decided and all_accounts:
         msg = "each decision is told once; leave out --all-accounts or --decisions"
@@ -61,9 +57,11 @@ def history(
     with project_ledger() as (found, ledger):
         # One more than asked for tells whether there are more.
         if decided:
-            items = decisions(ledger, dataset, limit=limit + 1)
+            items = decision_entries(ledger, dataset, limit=limit + 1)
         else:
-            items = journal(ledger, dataset, limit=limit + 1, all_accounts=all_accounts)
+            items = journal_entries(
+                ledger, dataset, limit=limit + 1, all_accounts=all_accounts
+            )
         facts = ledger_facts(ledger)
         policies, _ = policies_and_problem(found.policies)
         if not items and dataset is not None:
@@ -94,7 +92,7 @@ def _empty(dataset: str | None, *, any_policy: bool) -> str:
 
 
 def _print_decisions(items: list[JournalEntry], limit: int) -> None:
-    from dpflow.cli.decisions import decisions_table
+    from dpflow.cli.journal import decisions_table
 
     if not items:
         say("No decision is journaled yet; the first charge opens a term.")
@@ -104,18 +102,11 @@ def _print_decisions(items: list[JournalEntry], limit: int) -> None:
 
 
 def _print(items: list[JournalEntry], limit: int, *, all_accounts: bool) -> None:
-    from dpflow.cli.journal import journal_line
     from dpflow.cli.tables import history_table, messages
 
-    shown = items[:limit]
-    several = len({item.account.dataset for item in shown}) > 1
-    lines = []
-    for item in shown:
-        place = item.account.dataset if several else ""
-        place = item.account.id if all_accounts else place
-        lines.append(journal_line(item, place=place))
-    say(history_table(lines, settled=all_accounts, dates_apart=is_terminal()))
-    for number, text in enumerate(messages(lines), start=1):
+    shown, apart = items[:limit], is_terminal()
+    say(history_table(shown, all_accounts=all_accounts, dates_apart=apart))
+    for number, text in enumerate(messages(shown), start=1):
         say("", f"({number}) {plain(text)}")
     _say_more(items, limit)
 

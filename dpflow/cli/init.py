@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, plain, say, say_json, short_path, warn
+from dpflow.cli.output import AsJson, plain, say, say_json, warn
+from dpflow.config import short_path
 
 if TYPE_CHECKING:
-    from dpflow.cli.starter import Made, Wishes
+    from dpflow.starter.project import Made
+    from dpflow.starter.texts import Wishes
 
 #: A policy that is fine, in which each answer is tried.
 _PROBE: dict[str, Any] = {
@@ -61,7 +63,8 @@ def init(
 
     Example: `dpflow init --dataset sales --unit customer --epsilon 1 --yes`
     """
-    from dpflow.cli.starter import Wishes, make_project, place_note
+    from dpflow.starter.project import make_project, place_note
+    from dpflow.starter.texts import Wishes
 
     wishes = Wishes(
         dataset=dataset,
@@ -107,7 +110,7 @@ def _as_json(made: Made) -> dict[str, Any]:
 
 def _asked(wishes: Wishes) -> Wishes:
     """Ask for what was not given, with defaults that are sound."""
-    from dpflow.cli.starter import FILTERS, default_delta
+    from dpflow.starter.project import FILTERS, default_delta
 
     say("A few questions; Enter takes what is in brackets.", "")
     wishes = replace(

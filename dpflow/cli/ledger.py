@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpflow.cli import ledger_audit, ledger_operations
-from dpflow.cli.output import AsJson, plain, say, say_json, short_path
+from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -114,10 +115,10 @@ def status(*, as_json: AsJson = False) -> None:
 
     Example: `dpflow ledger status`
     """
-    from dpflow.cli.journal import FORFEITED
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger import LOCK_NAME, views
     from dpflow.ledger.storage.base import SCHEMA_VERSION
+    from dpflow.ledger.views.words import FORFEITED
 
     with project_ledger() as (found, ledger):
         datasets = {view.dataset for view in views.accounts(ledger)}

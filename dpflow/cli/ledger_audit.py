@@ -181,9 +181,10 @@ def reconcile(
 
     Example: `dpflow ledger reconcile --because "the disk was replaced"`
     """
-    from dpflow.cli.source import ledger_facts, policies_and_problem, project_ledger
+    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.audit.reconcile import compare
     from dpflow.ledger.audit.reconcile import reconcile as repair
+    from dpflow.policy.files import policies_and_problem
 
     with project_ledger(quiet=True, writes=because is not None) as (found, ledger):
         if because is None:

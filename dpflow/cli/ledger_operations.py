@@ -19,7 +19,8 @@ import typer
 
 from dpflow.cli.ledger_audit import Because
 from dpflow.cli.losses import comparison_json, say_comparison, say_lost_releases
-from dpflow.cli.output import AsJson, plain, say, say_json, short_path, warn
+from dpflow.cli.output import AsJson, plain, say, say_json, warn
+from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -98,12 +99,12 @@ def restore(
 
     Example: `dpflow ledger restore /backup/ledger.db --because "the disk died"`
     """
-    from dpflow.cli.source import policies_and_problem
     from dpflow.config import settings
     from dpflow.guard.project import project_conditions
     from dpflow.ledger import pinned_id, sqlite_path
     from dpflow.ledger.audit.backup import restore as put_back
     from dpflow.ledger.witness.places import witness_at
+    from dpflow.policy.files import policies_and_problem
 
     found = settings()
     place = sqlite_path(found.ledger_url)
@@ -178,9 +179,9 @@ def reservations(*, as_json: AsJson = False) -> None:
 
     Example: `dpflow ledger reservations`
     """
-    from dpflow.cli.journal import FORFEITED
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger import views
+    from dpflow.ledger.views.words import FORFEITED
 
     with project_ledger() as (_, ledger):
         found = views.open_reservations(ledger)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -63,14 +62,6 @@ def is_terminal() -> bool:
 def plain(text: str) -> str:
     """Make names from a journal harmless: no escape sequence reaches a terminal."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{BULLET}" for c in text)
-
-
-def short_path(path: Path | str) -> str:
-    """Write a path from the working directory, if it lies below it; keep a URL."""
-    if "://" in str(path):
-        return str(path)
-    path, here = Path(path), Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def finite(number: float | None) -> float | None:

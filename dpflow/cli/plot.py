@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli.output import AsJson, plain, say, say_json, short_path
+from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ def burn_down(
 
     Example: `dpflow plot burndown sales --out burndown.png`
     """
-    from dpflow.cli.source import policies_and_problem, project_ledger
+    from dpflow.cli.source import project_ledger
     from dpflow.forecast import budget_line, outlooks
+    from dpflow.policy.files import policies_and_problem
     from dpflow.show.figures.burndown import BurnDown, draw_burn_down
 
     with project_ledger() as (found, ledger):
@@ -163,11 +165,8 @@ def noise(
 
 def _nothing(ledger: Ledger, folder: Path, dataset: str) -> ConfigurationError:
     """Make the error for a dataset without a charge; a misspelt one has its own."""
-    from dpflow.cli.source import (
-        known_datasets,
-        policies_and_problem,
-        unknown_dataset,
-    )
+    from dpflow.ledger.views.standing import known_datasets, unknown_dataset
+    from dpflow.policy.files import policies_and_problem
 
     policies, _ = policies_and_problem(folder)
     known = known_datasets(ledger, policies)

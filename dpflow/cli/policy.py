@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpflow.cli import apply
-from dpflow.cli.output import AsJson, fail, plain, say, say_json, short_path
+from dpflow.cli.output import AsJson, fail, finite, plain, say, say_json, warn
+from dpflow.config import short_path
 
 if TYPE_CHECKING:
-    from dpflow.cli.check import Checked, Comparison, Judgement
     from dpflow.exceptions import DpflowError
+    from dpflow.forecast.check import Check, GateCheck, PolicyCheck
+    from dpflow.policy import Policy
 
 app = typer.Typer(no_args_is_help=True, help="Check, compare and apply policies.")
 
@@ -60,36 +62,16 @@ def check(
 
     Example: `dpflow policy check --people 20000 --strict`
     """
-    from dpflow.cli.check import check_files, compare, judgement, strictly
-    from dpflow.config import settings
-    from dpflow.exceptions import DpflowError
+    from dpflow.forecast.check import check_policies
 
-    found = check_files(settings().policies if path is None else path)
-    policies = {each.policy.dataset: each.policy for each in found if each.policy}
-    trouble: DpflowError | None = None
-    comparisons: dict[str, Comparison] | None = None
-    try:
-        comparisons = compare(policies)
-    except DpflowError as error:
-        trouble = error
-    errors: list[DpflowError] = [each.error for each in found if each.error]
-    if trouble is not None:
-        errors.append(trouble)
-    judged = {
-        name: judgement(
-            policy, (comparisons or {}).get(name), costs=cost or (), people=people
-        )
-        for name, policy in policies.items()
-    }
-    if strict:
-        judged = {name: strictly(policies[name], each) for name, each in judged.items()}
-    weak = strict and any(each.warnings for each in judged.values())
+    found = check_policies(
+        path, costs=cost or (), people=people, strict=strict, tell=warn
+    )
     if as_json:
-        _print_json(found, comparisons, errors, judged, weak=weak)
+        _print_json(found)
     else:
-        _print(found, comparisons, errors, judged, compared=trouble is None)
-    differing = [c for c in (comparisons or {}).values() if c.refused]
-    if errors or differing or weak:
+        _print(found)
+    if not found.fine:
         raise typer.Exit(1)
 
 
@@ -105,138 +87,111 @@ def schema(*, as_json: AsJson = True) -> None:
     say_json(policy_schema())
 
 
-def _print(
-    found: list[Checked],
-    comparisons: dict[str, Comparison] | None,
-    errors: list[DpflowError],
-    judged: dict[str, Judgement],
-    *,
-    compared: bool,
-) -> None:
-    from rich.text import Text
-
-    from dpflow.cli.check import STEPS_LEGEND, gate_rows, governing, guarantee
-    from dpflow.cli.tables import gates_table
-    from dpflow.show.guarantees import shares_in_words
-
-    for each in found:
-        name = plain(short_path(each.path))
-        if each.policy is None:
-            say(Text.assemble((name, "bold"), "  ", ("refused", "bold red")), "")
-            continue
-        dataset = plain(each.policy.dataset)
-        state = ("valid", "green")
-        say(Text.assemble((name, "bold"), f"  dataset {dataset}  ", state))
-        comparison = (comparisons or {}).get(each.policy.dataset)
-        say(plain(guarantee(each.policy, comparison)))
-        shares = shares_in_words(governing(each.policy, comparison))
-        if shares:
-            say(plain(shares))
-        say("", gates_table(gate_rows(governing(each.policy, comparison))), "")
-        if comparison is not None:
-            _print_comparison(comparison)
-        _print_judgement(judged[each.policy.dataset])
-    if any(each.policy for each in found):
-        say(STEPS_LEGEND)
-    if compared and comparisons is None:
+def _print(found: Check) -> None:
+    for each in found.files:
+        _print_policy(each)
+    if found.valid:
+        say(
+            "The last columns say how many steps fit each gate alone: Gaussian steps "
+            "with noise multiplier 20, and steps that are 0.1-DP. An odometer admits "
+            "up to its halt; idle is what it reads before any step."
+        )
+    if not found.compared:
         say("There is no ledger yet to compare with; `dpflow ledger init` makes one.")
-    for error in errors:
+    for error in found.errors:
         fail(error.message)
 
 
-def _print_comparison(comparison: Comparison) -> None:
+def _print_policy(each: PolicyCheck) -> None:
+    from rich.text import Text
+
+    from dpflow.cli.tables import gates_table
+    from dpflow.show.guarantees import shares_in_words
+
+    name = plain(short_path(each.path))
+    if each.policy is None:
+        say(Text.assemble((name, "bold"), "  ", ("refused", "bold red")), "")
+        return
+    dataset = plain(each.policy.dataset)
+    state = ("valid", "green")
+    say(Text.assemble((name, "bold"), f"  dataset {dataset}  ", state))
+    say(plain(_guarantee(each.policy, each)))
+    shares = shares_in_words(each.pinned)
+    if shares:
+        say(plain(shares))
+    say("", gates_table(each.gates), "")
+    if each.standing is not None:
+        _print_standing(each)
+    _print_judgement(each)
+
+
+def _print_standing(each: PolicyCheck) -> None:
     from rich.text import Text
 
     from dpflow.show.guarantees import terms_in_words, unusual_text
 
-    style = "yellow" if comparison.differences else ""
-    style = "bold red" if comparison.refused else style
-    say(Text(plain(comparison.text), style=style))
-    if comparison.terms:
-        say(plain(terms_in_words(comparison.terms)))
-    if told := unusual_text(comparison.unusual):
+    style = "yellow" if each.differences else ""
+    style = "bold red" if each.refused else style
+    say(Text(plain(each.standing_text), style=style))
+    if each.terms:
+        say(plain(terms_in_words(each.terms)))
+    if told := unusual_text(each.unusual):
         say(Text(told, style="yellow"))
     say("")
 
 
-def _print_judgement(judged: Judgement) -> None:
+def _print_judgement(each: PolicyCheck) -> None:
     from rich.text import Text
 
     from dpflow.forecast.advice import steps_text
 
-    for flow in judged.flows:
+    for flow in each.flows:
         say(plain(f"Gates of {flow.text}"))
-    for each in judged.warnings:
-        say(Text.assemble(("weak: ", "bold yellow"), plain(each.line)))
-    if judged.suggestion is not None:
-        steps = plain(steps_text(judged.workload))
-        say(f"Workload ({judged.origin}): {steps}. {judged.suggestion.text}")
-    if judged.flows or judged.warnings or judged.suggestion is not None:
+    for weak in each.warnings:
+        say(Text.assemble(("weak: ", "bold yellow"), plain(weak.line)))
+    if each.suggestion is not None:
+        steps = plain(steps_text(each.workload))
+        say(f"Workload ({each.origin}): {steps}. {each.suggestion.text}")
+    if each.flows or each.warnings or each.suggestion is not None:
         say("")
 
 
-def _print_json(
-    found: list[Checked],
-    comparisons: dict[str, Comparison] | None,
-    errors: list[DpflowError],
-    judged: dict[str, Judgement],
-    *,
-    weak: bool,
-) -> None:
-    refused = any(c.refused for c in (comparisons or {}).values())
+def _guarantee(policy: Policy, each: PolicyCheck) -> str:
+    """Say what a policy guarantees, with the term's budget where it governs."""
+    from dpflow.show.guarantees import term_guarantee
+
+    return term_guarantee(policy.declared(), each.terms if each.same else ())
+
+
+def _print_json(found: Check) -> None:
     say_json(
         {
-            "fine": not errors and not refused and not weak,
+            "fine": found.fine,
             "policies": [
-                _policy_json(each, comparisons)
-                | _judgement_json(judged[each.policy.dataset])
-                for each in found
-                if each.policy
+                _policy_json(each, each.policy) for each in found.files if each.policy
             ],
-            "errors": [_error_json(error) for error in errors],
+            "errors": [_error_json(error) for error in found.errors],
         }
     )
 
 
-def _policy_json(
-    each: Checked, comparisons: dict[str, Comparison] | None
-) -> dict[str, Any]:
-    from dpflow.cli.check import gates_json, governing, guarantee
-    from dpflow.cli.status import term_json
+def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
+    from dataclasses import asdict
+
     from dpflow.forecast.shares import reach_of_shares
 
-    policy = each.policy
-    if policy is None:
-        return {}
-    ledger = None
-    comparison = (comparisons or {}).get(policy.dataset)
-    if comparison is not None:
-        ledger = {
-            "term": comparison.term,
-            "differences": list(comparison.differences),
-            "refused": comparison.refused,
-            "terms": [term_json(view) for view in comparison.terms],
-            "own_noise": comparison.unusual.own_noise,
-        }
+    better = each.suggestion
     return {
         "file": short_path(each.path),
         "dataset": policy.dataset,
-        "guarantee": guarantee(policy, comparison),
-        "gates": gates_json(governing(policy, comparison)),
-        "shares_reach": reach_of_shares(governing(policy, comparison)),
-        "ledger": ledger,
-    }
-
-
-def _judgement_json(judged: Judgement) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    better = judged.suggestion
-    return {
-        "warnings": [asdict(each) for each in judged.warnings],
-        "flow_gates": [each.as_json() for each in judged.flows],
+        "guarantee": _guarantee(policy, each),
+        "gates": [_gate_json(gate) for gate in each.gates],
+        "shares_reach": reach_of_shares(each.pinned),
+        "ledger": _ledger_json(each),
+        "warnings": [asdict(weak) for weak in each.warnings],
+        "flow_gates": [flow.as_json() for flow in each.flows],
         "workload": [
-            {"cost": repr(step.cost), "times": step.times} for step in judged.workload
+            {"cost": repr(step.cost), "times": step.times} for step in each.workload
         ],
         "suggestion": better
         and {
@@ -245,6 +200,40 @@ def _judgement_json(judged: Judgement) -> dict[str, Any]:
             "policy_runs": better.own.rounds,
             "text": better.text,
         },
+    }
+
+
+def _gate_json(gate: GateCheck) -> dict[str, Any]:
+    """Return a gate for programs; `steps` is null where there is no end or no price."""
+    from dpflow.forecast.check import STEPS
+
+    account = gate.account
+    return {
+        "kind": account.kind,
+        "name": account.name,
+        "theorem": account.theorem,
+        "parameters": account.parameters,
+        "budget": account.budget,
+        "idle_reading": finite(account.reading),
+        "halt_at_epsilon": account.halt_at,
+        "fits": [
+            {"cost": STEPS[name].describe(), "priced": priced, "steps": steps}
+            for name, (priced, steps) in gate.counts.items()
+        ],
+    }
+
+
+def _ledger_json(each: PolicyCheck) -> dict[str, Any] | None:
+    from dpflow.cli.status import term_json
+
+    if each.standing is None:
+        return None
+    return {
+        "term": each.standing.term,
+        "differences": list(each.differences),
+        "refused": each.refused,
+        "terms": [term_json(view) for view in each.terms],
+        "own_noise": each.unusual.own_noise,
     }
 
 

@@ -4,22 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli.output import AsJson, plain, say, say_json, short_path, warn
+from dpflow.cli.output import AsJson, plain, say, say_json, warn
 from dpflow.cli.plot import write_file
 from dpflow.cli.status import DatasetArgument
+from dpflow.config import short_path
 
 if TYPE_CHECKING:
-    from dpflow.config import Settings
-    from dpflow.ledger import Ledger
     from dpflow.show.page.facts import Report
-    from dpflow.show.page.stamp import Stamp
 
 Verify = Annotated[
     bool,
@@ -47,6 +43,7 @@ def report(
     Example: `dpflow report sales --out sales.html`
     """
     from dpflow.config import settings
+    from dpflow.show.page.facts import read_report
     from dpflow.show.page.stamp import verified
 
     made = read_report(settings(), dataset, stamp=verified if verify else None)
@@ -62,57 +59,6 @@ def report(
     if made.stamp is not None and not made.stamp.fine:
         warn(f"the ledger is bad: {made.stamp.problems[0]}")
         raise typer.Exit(1)
-
-
-def read_report(
-    found: Settings,
-    dataset: str | None = None,
-    *,
-    stamp: Callable[[Ledger], Stamp] | None = None,
-) -> Report:
-    """Read what the page shows; the ledger is opened for reading only.
-
-    Args:
-        found: Where the project's ledger and policies are.
-        dataset: Only this dataset. Default: all.
-        stamp: Verifies the ledger; None leaves that out.
-
-    Raises:
-        LedgerError: If the ledger is missing, out of reach or not the pinned one.
-        UnknownDataset: If neither the ledger nor a policy knows the dataset.
-    """
-    from dpflow.cli.source import damage_told, policies_and_problem, standings
-    from dpflow.exceptions import LedgerCorrupt
-    from dpflow.guard.project import project_ledger
-    from dpflow.show.page.facts import collect, unread
-
-    with (
-        closing(project_ledger(found, read_only=True)) as ledger,
-        damage_told(ledger),
-    ):
-        policies, problem = policies_and_problem(found.policies)
-        # A verification asks the witness by itself.
-        forgot = _rollback(ledger) if stamp is None else None
-        problems = [text for text in (problem, forgot) if text is not None]
-        made = None if stamp is None else stamp(ledger)
-        try:
-            return collect(
-                ledger,
-                standings(ledger, policies, dataset),
-                policies,
-                dataset=dataset,
-                problems=problems,
-                stamp=made,
-            )
-        except LedgerCorrupt as error:
-            if made is None or made.fine:
-                raise
-            return unread(ledger, [*problems, error.message], made)
-
-
-def _rollback(ledger: Ledger) -> str | None:
-    """Say that the numbers are too small, if the ledger forgot charges."""
-    return ledger.watch.problem(ledger.storage)
 
 
 def _summary(made: Report) -> str:

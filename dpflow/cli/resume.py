@@ -38,7 +38,8 @@ def resume(
 
     Example: `dpflow resume weekly-report/mondays`
     """
-    from dpflow.cli.source import policies_and_problem, project_ledger
+    from dpflow.cli.source import project_ledger
+    from dpflow.policy.files import policies_and_problem
     from dpflow.prefect.schedules import resume_deployment
 
     flow, _, name = deployment.partition("/")

@@ -31,10 +31,10 @@ def serve(
     """
     import uvicorn
 
-    from dpflow.cli.report import read_report
     from dpflow.config import settings
     from dpflow.guard.project import project_ledger
     from dpflow.show.live import make_app
+    from dpflow.show.page.facts import read_report
 
     found = settings()
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, finite, plain, say, say_json, short_path, warn
+from dpflow.cli.output import AsJson, finite, plain, say, say_json, warn
+from dpflow.config import short_path
 
 if TYPE_CHECKING:
-    from dpflow.cli.source import Standing
     from dpflow.config import Settings
     from dpflow.forecast import Outlook
     from dpflow.ledger import Ledger
     from dpflow.ledger.records import AccountView, TermView
+    from dpflow.ledger.views.standing import Standing
     from dpflow.policy import PolicySet
     from dpflow.show.overview import Overview
 
@@ -45,13 +46,10 @@ def status(
 
     Example: `dpflow status sales`
     """
-    from dpflow.cli.source import (
-        ledger_facts,
-        policies_and_problem,
-        project_ledger,
-        standings,
-    )
+    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.forecast import flow_outlooks, outlooks
+    from dpflow.ledger.views.standing import standings
+    from dpflow.policy.files import policies_and_problem
 
     with project_ledger() as (found, ledger):
         policies, problem = policies_and_problem(found.policies)
@@ -252,7 +250,7 @@ def _print_overview(known: _Known) -> None:
     from rich.text import Text
 
     from dpflow.cli.tables import STATE_STYLES, flows_table
-    from dpflow.ledger.refusal import frozen_text
+    from dpflow.ledger.decision.refusal import frozen_text
     from dpflow.ledger.views.words import percent_text
     from dpflow.show.guarantees import shares_in_words, terms_in_words, unusual_text
 

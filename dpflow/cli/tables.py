@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from rich import box
 from rich.table import Table
@@ -12,8 +11,10 @@ from rich.text import Text
 
 from dpflow.cli.output import plain
 from dpflow.forecast import Outlook
+from dpflow.forecast.check import GateCheck
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views.accounts import partition_of
+from dpflow.ledger.views.entries import JournalEntry
 from dpflow.ledger.views.words import (
     account_title,
     amount_text,
@@ -198,90 +199,83 @@ def _charged(view: AccountView) -> tuple[Mapping[str, str], ...]:
 # The journal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One journal entry as the commands show it.
-
-    Attributes:
-        place: Dataset or account, where several are shown.
-        amount: Exact decimal text by component.
-        settled: The same after the entry.
-        left: What the budget has left after it, or None if there is no budget.
-        outcome: What came of it, in a few words.
-        alarm: Whether that is bad news.
-        message: What to say below the table, or "".
-    """
-
-    at: str
-    kind: str
-    place: str
-    step: str
-    flow: str
-    amount: Mapping[str, str]
-    settled: Mapping[str, str]
-    left: Mapping[str, str] | None
-    release: str
-    outcome: str
-    alarm: bool
-    message: str
-
-
-def messages(lines: Sequence[Line]) -> list[str]:
+def messages(items: Sequence[JournalEntry]) -> list[str]:
     """Return what is said below the table; a repeated message is said once."""
-    return list(dict.fromkeys(line.message for line in lines if line.message))
+    return list(dict.fromkeys(item.message for item in items if item.message))
 
 
-def history_table(lines: Sequence[Line], *, settled: bool, dates_apart: bool) -> Table:
+def history_table(
+    items: Sequence[JournalEntry], *, all_accounts: bool, dates_apart: bool
+) -> Table:
     """Show journal entries; columns in which nothing stands are left out.
 
     Args:
-        lines: The entries, newest first.
-        settled: Show what was settled after each entry, too.
+        items: The entries, newest first.
+        all_accounts: Show which account each moved, and what was settled after it.
         dates_apart: Say each date once, above its entries.
     """
-    currency = _commonest(lines)
+    currency = _commonest(items)
     when, amount = "when (UTC)", f"amount\n{currency}".rstrip()
     after, left = "settled\nafter", "left\nafter"
+    entries = [item.entry for item in items]
     cells: dict[str, list[Text]] = {
-        when: [cell(_moment(line.at, dates_apart=dates_apart)) for line in lines],
-        "entry": [cell(line.kind, _KIND_STYLES.get(line.kind, "")) for line in lines],
-        "account" if settled else "dataset": [cell(line.place) for line in lines],
-        "step": [cell(line.step) for line in lines],
-        "flow": [cell(line.flow) for line in lines],
-        amount: [_amounts(line.amount, currency, up=True) for line in lines],
-        after: [_amounts(line.settled, currency, up=True) for line in lines],
-        left: [_amounts(line.left, currency, up=False) for line in lines],
-        "release key": [cell(line.release) for line in lines],
-        "outcome": [_outcome(line, messages(lines)) for line in lines],
+        when: [cell(_moment(each.at, dates_apart=dates_apart)) for each in entries],
+        "entry": [cell(each.kind, _KIND_STYLES.get(each.kind, "")) for each in entries],
+        **_places(items, all_accounts=all_accounts),
+        "step": [_said(item, "step") for item in items],
+        "flow": [_said(item, "flow") for item in items],
+        amount: [_amounts(each.amount, currency, up=True) for each in entries],
+        after: [_amounts(each.settled_after, currency, up=True) for each in entries],
+        left: [_amounts(item.left_after, currency, up=False) for item in items],
+        "release key": [_said(item, "release_key") for item in items],
+        "outcome": [_outcome(item, messages(items)) for item in items],
     }
-    if not settled:
+    if not all_accounts:
         del cells[after]
     said = {name: column for name, column in cells.items() if any(map(str, column))}
     table = new_table(*said, numbers=(when, "entry", amount, after, left))
     for column in table.columns[:2]:
         column.justify = "left"
     date = ""
-    for line, row in zip(lines, zip(*said.values(), strict=True), strict=True):
-        if dates_apart and line.at[:10] != date:
-            date = line.at[:10]
+    for each, row in zip(entries, zip(*said.values(), strict=True), strict=True):
+        if dates_apart and each.at[:10] != date:
+            date = each.at[:10]
             table.add_row(cell(date, "bold"))
         table.add_row(*row)
     return table
+
+
+def _places(
+    items: Sequence[JournalEntry], *, all_accounts: bool
+) -> dict[str, list[Text]]:
+    """Return the column that tells accounts or datasets apart, if there are several."""
+    if all_accounts:
+        return {"account": [cell(item.account.id) for item in items]}
+    names = [item.account.dataset for item in items]
+    return {"dataset": [cell(name) for name in names]} if len(set(names)) > 1 else {}
+
+
+def _said(item: JournalEntry, name: str) -> Text:
+    return cell(item.entry.body.get(name) or "")
 
 
 def _moment(at: str, *, dates_apart: bool) -> str:
     return at[11:19] if dates_apart else at[:19].replace("T", " ")
 
 
-def _outcome(line: Line, said: Sequence[str]) -> Text:
-    number = f" ({said.index(line.message) + 1})" if line.message else ""
-    return cell(f"{line.outcome}{number}", "red" if line.alarm else "")
+def _outcome(item: JournalEntry, said: Sequence[str]) -> Text:
+    number = f" ({said.index(item.message) + 1})" if item.message else ""
+    text, alarm = item.outcome
+    return cell(f"{text}{number}", "red" if alarm else "")
 
 
-def _commonest(lines: Sequence[Line]) -> str:
+def _commonest(items: Iterable[JournalEntry]) -> str:
     """Return the component that most amounts are in; its name stands once."""
     counted = Counter(
-        name for line in lines for name, text in line.amount.items() if text != "0"
+        name
+        for item in items
+        for name, text in item.entry.amount.items()
+        if text != "0"
     )
     return counted.most_common(1)[0][0] if counted else ""
 
@@ -302,36 +296,28 @@ def _amounts(amounts: Mapping[str, str] | None, currency: str, *, up: bool) -> T
 # Gates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateRow:
-    """A gate of a policy and how many steps it admits.
-
-    Attributes:
-        constants: The rule's parameters, derived ones included.
-        threshold: What it compares with: a budget, or the reading that halts.
-        steps: Steps that fit, by the name of their cost; text if none is counted.
-    """
-
-    title: str
-    theorem: str
-    constants: Mapping[str, object]
-    threshold: str
-    steps: Mapping[str, str]
-
-
-def gates_table(rows: Sequence[GateRow]) -> Table:
-    """Show the gates of a policy."""
-    costs = list(rows[0].steps) if rows else []
+def gates_table(gates: Sequence[GateCheck]) -> Table:
+    """Show the gates of a policy, with the rules' parameters, derived ones included."""
+    costs = list(gates[0].counts) if gates else []
     columns = ("gate", "theorem", "constants", "threshold")
     table = new_table(*columns, *costs, numbers=costs)
-    for row in rows:
+    for gate in gates:
+        account = gate.account
         constants = ", ".join(
-            f"{name} {_constant(value)}" for name, value in row.constants.items()
+            f"{name} {_constant(value)}"
+            for name, value in account.parameters.items()
+            if name != "theorem"
         )
-        steps = [cell(row.steps[name]) for name in costs]
-        texts = (row.title, row.theorem, constants, row.threshold)
-        table.add_row(*map(cell, texts), *steps)
+        texts = (account_title(account), account.theorem, constants)
+        counts = [cell(_count(*gate.counts[name])) for name in costs]
+        table.add_row(*map(cell, texts), cell(_threshold(account)), *counts)
     return table
+
+
+def _count(priced: bool, steps: int | None) -> str:  # noqa: FBT001
+    if not priced:
+        return "no price"
+    return "no end" if steps is None else f"{steps}"
 
 
 def _constant(value: object) -> str:
@@ -345,7 +331,7 @@ def _constant(value: object) -> str:
     return short if number_from_text(short) == number else text
 
 
-def threshold_text(view: AccountView) -> str:
+def _threshold(view: AccountView) -> str:
     """Say what a gate compares with."""
     if view.reading is not None:
         halt = "never" if view.halt_at is None else f"at {float(view.halt_at):g}"

@@ -10,9 +10,12 @@ from rich.text import Text
 
 from dpflow.cli.output import plain, say
 from dpflow.cli.tables import cell, new_table
+from dpflow.forecast.comparison import Stopping
 from dpflow.forecast.stopping import Leftover
+from dpflow.forecast.what_if import Forecast
 from dpflow.forecast.workload import Fit, Reading
-from dpflow.rounding import float_up, short_up
+from dpflow.ledger.views.words import percent_text
+from dpflow.rounding import float_up, reading_up, short_up
 
 R = TypeVar("R", Fit, Reading, Leftover)
 
@@ -109,3 +112,76 @@ def _runs(fit: Fit) -> Text:
     if fit.problem:
         return cell("-")
     return cell("no end" if fit.rounds is None else fit.rounds)
+
+
+def noise_table(found: Forecast) -> Table:
+    """Show what other noise would change."""
+    numbers = ("noise", "runs", "refused from")
+    columns = ("noise", "runs", "refused from", "95 % of releases within +-")
+    table = new_table(*columns, numbers=numbers)
+    for row in found.rows:
+        style = "bold" if row.factor == 1 else ""
+        widths = ", ".join("-" if w is None else short_up(w, 3) for w in row.widths)
+        left = "no end" if row.runs_left is None else str(row.runs_left)
+        table.add_row(
+            cell(f"x {float(row.factor):g}", style),
+            cell("-" if row.problem else left, style),
+            cell(row.ends or "-", style),
+            cell(row.problem or widths, "dim" if row.problem else style),
+        )
+    return table
+
+
+def odometers_table(readings: Sequence[Reading]) -> Table:
+    """Show what each odometer reads after a workload."""
+    table = new_table("odometer", "reads", "remark", numbers=("reads",))
+    for each in readings:
+        shown = "-" if each.problem else reading_up(each.epsilon)
+        problems = (other.problem for other in readings)
+        why = no_price(each.problem, problems) if each.problem else ""
+        table.add_row(cell(each.theorem), cell(shown), why)
+    return table
+
+
+def leftovers_table(ways: Sequence[Leftover]) -> Table:
+    """Show what each way of accounting for an early stop leaves."""
+    numbers = ("held", "cost", "left for")
+    table = new_table("way", *numbers, "remark", numbers=numbers)
+    for each in ways:
+        rest = "no end" if each.rest is None else f"{each.rest}"
+        if each.problem:
+            problems = (other.problem for other in ways)
+            why = no_price(each.problem, problems)
+            row = [cell("-")] * 3 + [why]
+        else:
+            delta = f"and {percent_text(each.delta)} of delta" if each.delta else ""
+            shares = percent_text(each.reserved), percent_text(each.posted)
+            row = [cell(text) for text in (*shares, rest, delta)]
+        table.add_row(cell(_way(each)), *row)
+    return table
+
+
+def verdict(found: Stopping) -> str:
+    """Say which way leaves more for the rest."""
+    known = [each for each in found.ways if not each.problem]
+    how = f"After {found.stop} of at most {found.cost.stops[-1]} sub-steps"
+    if not known:
+        return f"{how}: no theorem has a price for {found.cost!r} within this budget."
+    best = known[0]
+    text = f"{how}, {_way(best)} leaves most: {_count(best)} further {found.rest!r}"
+    other = next((e for e in known if e.output_dp is not best.output_dp), None)
+    if other is None:
+        kind = "filter" if best.output_dp else "way of output DP"
+        return f"{text}. No {kind} has a price for it within this budget."
+    kind = "output DP" if other.output_dp else "a filter"
+    return f"{text}. The best of {kind}, {_way(other)}, leaves {_count(other)}."
+
+
+def _way(each: Leftover) -> str:
+    if each.theorem != "output":
+        return f"filter {each.theorem}"
+    return f"output DP by {each.accountant}"
+
+
+def _count(each: Leftover) -> str:
+    return "no end of" if each.rest is None else f"{each.rest}"

@@ -46,15 +46,11 @@ def why(
 
     Example: `dpflow why sales --by flow,step,week`
     """
-    from dpflow.cli.source import (
-        known_datasets,
-        ledger_facts,
-        policies_and_problem,
-        project_ledger,
-        unknown_dataset,
-    )
+    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.views.spending import GROUPS, spending
+    from dpflow.ledger.views.standing import known_datasets, unknown_dataset
     from dpflow.ledger.views.unusual import unusual
+    from dpflow.policy.files import policies_and_problem
 
     names = tuple(name.strip() for name in by.split(","))
     if not set(names) <= set(GROUPS):

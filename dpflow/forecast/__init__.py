@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dpflow.forecast.cadence import Every, Schedule
 from dpflow.forecast.gates import loads_of
-from dpflow.forecast.line import Line, budget_line
+from dpflow.forecast.line import BudgetLine, budget_line
 from dpflow.forecast.loads import Load, load_of, runs_left
 from dpflow.forecast.outlook import Outlook, flow_outlooks, outlook_of, outlooks
 
 __all__ = [
+    "BudgetLine",
     "Every",
-    "Line",
     "Load",
     "Outlook",
     "Schedule",

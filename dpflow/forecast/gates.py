@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, relations_of
-from dpflow.accounting.rules.rule import Rule
 from dpflow.exceptions import UnsupportedCost
 from dpflow.forecast.counts import Workload
-from dpflow.forecast.loads import Load, empty_gate, load_of
+from dpflow.forecast.loads import Load, load_of
+from dpflow.ledger.decision.announced import announced_gate
 from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.entry import canonical
-from dpflow.ledger.model import rule_of
 from dpflow.policy.pinned import TIMES
 from dpflow.policy.population import PREFIX
 
@@ -102,7 +100,7 @@ def _standing(
         if (gate.dataset, gate.kind, gate.name) == (dataset, kind, name):
             yield gate, False
             return
-    fresh = _fresh(pinned, kind, name)
+    fresh = announced_gate(pinned, kind, name)
     if fresh is not None:
         yield fresh, False
 
@@ -122,7 +120,7 @@ def _in_parts(
             if a.kind == kind and (a.partition if name else True)
             if name in ("", a.name)
         ]
-        fresh = _fresh(pinned, kind, name or _NEXT)
+        fresh = announced_gate(pinned, kind, name or _NEXT)
         if fresh is None:
             continue
         if renewed or not standing:
@@ -130,34 +128,6 @@ def _in_parts(
         else:
             for gate in standing:
                 yield gate, False
-
-
-def _fresh(pinned: Pinned, kind: str, name: str) -> Gate | None:
-    """Return the gate that a first charge would meet; None if a copy asks for none."""
-    found = _asked_for(pinned, kind, name)
-    if found is None:
-        return None
-    return empty_gate(str(pinned["dataset"]), kind, name, *found)
-
-
-def _asked_for(pinned: Pinned, kind: str, name: str) -> tuple[Rule, str | None] | None:
-    """Return the rule and the halt that a copy asks for."""
-    if kind in ("dataset", "partition", "population"):
-        # All partitions by time together have a cap of their own, if any.
-        whole = pinned.get("whole") if kind == "dataset" else None
-        return _rule("filter", whole or pinned["filter"]), None
-    share = pinned["flows"].get(name, {})
-    if kind == "flow":
-        rule = share.get("filter")
-        return None if rule is None else (_rule("filter", rule), None)
-    rule = share.get("odometer", pinned["odometer"])
-    if rule is None:
-        return None
-    return _rule("odometer", rule), share.get("halt_at_epsilon")
-
-
-def _rule(role: str, numbers: Pinned) -> Rule:
-    return rule_of(canonical({"role": role, **numbers}))
 
 
 def population_of(pinned: Pinned) -> str | None:

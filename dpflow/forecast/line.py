@@ -15,7 +15,7 @@ _ENTRIES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class BudgetLine:
     """What is foreseen for one account.
 
     Attributes:
@@ -31,7 +31,7 @@ class Line:
     clock: bool
 
 
-def budget_line(outlooks: Iterable[Outlook]) -> Line | None:
+def budget_line(outlooks: Iterable[Outlook]) -> BudgetLine | None:
     """Add up the outlooks of one dataset's flows on its budget.
 
     Shares add up for theorems of one sum; for others the line is above what will be
@@ -55,7 +55,7 @@ def budget_line(outlooks: Iterable[Outlook]) -> Line | None:
         if used >= 1:
             break
     clock = told[0].source != _KEYS
-    return Line(account=told[0].account, points=tuple(points), clock=clock)
+    return BudgetLine(account=told[0].account, points=tuple(points), clock=clock)
 
 
 def _moves(outlook: Outlook) -> Iterator[tuple[date, float, int]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import partial
 
-from dpflow.accounting.rules.rule import Filter, Odometer, Rule
+from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counts import (
@@ -22,7 +21,6 @@ from dpflow.forecast.counts import (
 )
 from dpflow.forecast.workload import trace
 from dpflow.ledger.decision.gates import Gate
-from dpflow.rounding import number_from_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,19 +130,3 @@ def _asked(gate: Gate, step: Step, used: Tally) -> tuple[Tally, Tally]:
         return reserved, rule.price_realised(cost, outcome, used)
     except (InvalidCost, UnsupportedCost):
         return reserved, reserved
-
-
-def empty_gate(
-    dataset: str, kind: str, name: str, rule: Rule, halt: Fraction | str | None = None
-) -> Gate:
-    """Return a gate to which nothing was charged, of no ledger."""
-    return Gate(
-        id="",
-        dataset=dataset,
-        kind=kind,
-        name=name,
-        partition="",
-        rule=rule,
-        halt=number_from_text(halt) if isinstance(halt, str) else halt,
-        used=rule.zero(),
-    )

@@ -19,7 +19,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.forecast.cadence import Every, Schedule, schedule_of
 from dpflow.forecast.deployment import deployed_schedule
 from dpflow.forecast.gates import refused_flow
-from dpflow.forecast.loads import Load, empty_gate, runs_left
+from dpflow.forecast.loads import Load, runs_left
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.views.runs import (
@@ -325,7 +325,10 @@ def _load(gate: Gate, charge: RunCharge, *, renewed: bool) -> Load:
 
 
 def _empty(gate: Gate) -> Gate:
-    return empty_gate(gate.dataset, gate.kind, gate.name, gate.rule, gate.halt)
+    """Return a gate as if nothing was charged to it, of no account."""
+    return gate._replace(
+        id="", partition="", used=gate.rule.zero(), row=None, state="open", size=1
+    )
 
 
 def budget_load(loads: Iterable[Load]) -> Load | None:

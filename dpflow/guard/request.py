@@ -132,7 +132,7 @@ def current_place(flow: str | None = None) -> Place:
     """
     if not _within_prefect():
         return Place(named=flow)
-    place: Place = import_module("dpflow.prefect.place").current_place(named=flow)
+    place: Place = import_module("dpflow.prefect.run_context").current_place(named=flow)
     return place
 
 

@@ -225,13 +225,14 @@ def entry_of(
     return tuple.__new__(Entry, fields)
 
 
-def proof_of(previous: str, columns: Sequence[Any], told: str) -> Entry:
-    """Read an entry without its body, to check by it what it moved.
+def with_body(entry: Entry, text: str) -> Entry:
+    """Return an entry with its body, which is read from its text.
 
     Raises:
-        JournalError: As `entry_of`.
+        JournalError: If it is no JSON object.
     """
-    return entry_of(previous, columns, told, proof=True)
+    body = _body_of(entry.kind, text)
+    return tuple.__new__(Entry, (*entry[:5], body, *entry[6:]))
 
 
 def _body_of(kind: str, text: str) -> Mapping[str, Any]:
@@ -256,9 +257,11 @@ class Written(Entry):
 
     Attributes:
         texts: Its postings and its body in canonical form; None once it is changed.
+        previous: The hash of the entry before; empty for the first.
     """
 
     texts: tuple[str, str] | None = None
+    previous: str = ""
 
 
 def columns_of(entry: Entry) -> Columns:
@@ -266,4 +269,5 @@ def columns_of(entry: Entry) -> Columns:
     book, number, kind, charge, postings, body, at, writer, _ = entry
     texts = entry.texts if isinstance(entry, Written) else None
     told, text = texts or (postings_text(postings), canonical(body))
-    return Columns(book, number, kind, charge, told, text, at, writer)
+    fields = (book, number, kind, charge, told, text, at, writer)
+    return tuple.__new__(Columns, fields)

@@ -144,7 +144,7 @@ def next_entry(
     columns = Columns(book, number, kind, charge, told, text, at, writer)
     whole = entry_hash(head.hash, columns)
     entry = Written(book, number, kind, charge, postings, body, at, writer, whole)
-    entry.texts = told, text
+    entry.texts, entry.previous = (told, text), head.hash
     return entry, _changes(rows, entry, head, amounts, moved)
 
 
@@ -193,7 +193,8 @@ def _posted(
     # What a step draws from its run's preflight is held already.
     holds = rule.holds and "preflight" not in body
     book, number = place
-    mine, moved = f"{book}#", dict[Key, Account]()
+    mine = f"{book}#"
+    moved: dict[Key, Account] = {}
     for name, amount in amounts.items():
         key = ("account", name)
         before = rows.get(key)
@@ -254,7 +255,8 @@ def _noted(moved: Mapping[Key, Account], body: Mapping[str, Any]) -> dict[Key, A
 def _changes(
     rows: Rows, entry: Entry, head: Book, amounts: Sums, moved: Mapping[Key, Account]
 ) -> Changes:
-    kind, changes, state = entry.kind, Changes(moved), KINDS[entry.kind].ends
+    kind, state = entry.kind, KINDS[entry.kind].ends
+    changes: Changes = {**moved}
     if kind == "reserve":
         _reserve(rows, entry, amounts, changes)
     elif state is not None:
@@ -341,7 +343,8 @@ def _end(rows: Rows, entry: Entry, state: str, changes: Changes) -> None:
     """End a charge in one of its books."""
     book, kind, postings = entry.book, entry.kind, entry.postings
     charge = _known(rows, entry)
-    held, rest = charge.held, dict[str, Amounts]()
+    held = charge.held
+    rest: dict[str, Amounts] = {}
     if held.keys() != postings.keys():
         rest = {n: a for n, a in held.items() if not n.startswith(f"{book}#")}
     if charge.state not in ("open", state) or len(rest) == len(held):

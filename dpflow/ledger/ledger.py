@@ -44,8 +44,8 @@ from dpflow.ledger.orders import Checkpoint
 from dpflow.ledger.provenance import provenance, writer
 from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
 from dpflow.ledger.rows import Changes
-from dpflow.ledger.storage.base import Reading, Storage
 from dpflow.ledger.storage.owners import Liveness
+from dpflow.ledger.storage.questions import Reading, Storage
 from dpflow.ledger.tail import check_tail
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.check import Watch
@@ -178,7 +178,8 @@ class Ledger:
         if again:
             commands = [replace(command, again=True) for command in commands]
         others = self.sources.others([p for c in commands for p in c.reads])
-        found, entries = list[Decision](), list[Entry]()
+        found: list[Decision] = []
+        entries: list[Entry] = []
         changes: Changes = {}
         values: dict[str, str] = {}
         with self.storage.write() as transaction, Readable(self.place):

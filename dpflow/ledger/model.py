@@ -67,7 +67,8 @@ class Keys(NamedTuple):
         granted: What a step was granted before, as (book, step).
         claims: Names that are used once.
         whole: Books of which every term and account is needed.
-        entries: Further entries, as (book, number); one that is not there is left out.
+        entries: Further entries, as (book, number), without their bodies; one that is
+            not there is left out.
         reach: How much is read of the charges and preflights.
     """
 

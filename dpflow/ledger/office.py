@@ -33,7 +33,7 @@ from dpflow.policy import Policy
 from dpflow.rounding import number_text
 
 if TYPE_CHECKING:
-    from dpflow.ledger.storage.base import Reading
+    from dpflow.ledger.storage.questions import Reading
 
 # Freezing
 

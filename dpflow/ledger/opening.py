@@ -18,9 +18,10 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
-from dpflow.ledger.storage.base import Identity, Storage
+from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.memory import MEMORY, Memory, MemoryOwners
 from dpflow.ledger.storage.owners import Liveness, Owners
+from dpflow.ledger.storage.questions import Storage
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.witness.places import witness_at
 

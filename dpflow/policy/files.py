@@ -153,6 +153,17 @@ def load_policies(directory: Path | str) -> PolicySet:
     return PolicySet(policies, sources, folder)
 
 
+def policies_and_problem(directory: Path) -> tuple[PolicySet, str | None]:
+    """Read the policies; say what is wrong with them instead of failing."""
+    if not directory.is_dir():
+        return PolicySet({}, {}, directory), None
+    try:
+        return load_policies(directory), None
+    except PolicyError as error:
+        hint = "`dpflow policy check` lists every problem."
+        return PolicySet({}, {}, directory), f"{error.message} {hint}"
+
+
 def _policy_files(folder: Path) -> list[Path]:
     try:
         paths = sorted(folder.iterdir())

@@ -20,7 +20,7 @@ from dpflow.ledger.views import accounts, alerts, terms
 from dpflow.ledger.views.alerts import alert_text
 from dpflow.ledger.views.terms import newest_term
 from dpflow.ledger.views.words import account_lines, in_markdown, telling
-from dpflow.prefect.reach import ask_briefly, tell_progress
+from dpflow.prefect.time_limit import ask_briefly, tell_progress
 from dpflow.show.guarantees import term_guarantee
 
 logger = logging.getLogger("dpflow")

@@ -22,11 +22,11 @@ from dpflow.guard.project import current_project
 from dpflow.ledger.views import count_refusals, refusal_of_run
 from dpflow.prefect.artifacts import publish_budget
 from dpflow.prefect.delivery import aflushed, flushed
-from dpflow.prefect.deployed import DPFlow
+from dpflow.prefect.deployments import DPFlow
 from dpflow.prefect.futures import noted_steps, wait_for_steps
 from dpflow.prefect.preflight import Preflight, PreflightLike
-from dpflow.prefect.reach import ask_briefly
 from dpflow.prefect.states import refused_state
+from dpflow.prefect.time_limit import ask_briefly
 
 P = ParamSpec("P")
 R = TypeVar("R")

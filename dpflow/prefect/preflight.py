@@ -12,7 +12,7 @@ from prefect.exceptions import Pause
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.run import Costs, RunCosts, begin, begin_like_last, seal_run
-from dpflow.prefect.place import current_place
+from dpflow.prefect.run_context import current_place
 
 #: What `dp_flow(preflight=...)` takes: the costs of all steps by dataset, a function of
 #: the flow's parameters that returns them, or those of the last completed run.

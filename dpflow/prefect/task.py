@@ -35,7 +35,6 @@ from dpflow.guard.step import (
     define_step,
 )
 from dpflow.prefect.futures import note_future
-from dpflow.prefect.place import called_by_engine, current_place, listen_for_task
 from dpflow.prefect.privacy import (
     check_flow_parameters,
     check_inside,
@@ -46,6 +45,7 @@ from dpflow.prefect.privacy import (
     nothing_stored,
     refuse_background,
 )
+from dpflow.prefect.run_context import called_by_engine, current_place, listen_for_task
 from dpflow.prefect.states import Told, refusal_in, refused_state, value_of
 
 P = ParamSpec("P")

@@ -17,6 +17,7 @@ from dpflow.forecast.workload import epsilon_used
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AccountView, Halt, UnusualSteps
 from dpflow.ledger.views.accounts import partition_of
+from dpflow.ledger.views.standing import ENDED
 from dpflow.ledger.views.words import kind_title
 from dpflow.policy import Policy
 from dpflow.policy.population import PREFIX
@@ -25,7 +26,7 @@ from dpflow.rounding import number_from_text, number_text, short_up
 RUNNING, HALTED, FROZEN, PAUSED, OVERDRAWN = (
     *("running", "halted", "frozen", "paused", "overdrawn"),
 )
-NOT_STARTED, ENDED = "not started", "ended"
+NOT_STARTED = "not started"
 #: States in which no step runs that somebody waits for.
 STOPPED = (HALTED, FROZEN, PAUSED, OVERDRAWN)
 _WHOLE = "budget of dataset "
@@ -34,7 +35,7 @@ _OF_FLOW = ("flow", "odometer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class RunState:
     """Whether a dataset or flow runs.
 
     Attributes:
@@ -79,7 +80,7 @@ def state_of(
     halt: Halt | None = None,
     outlook: Outlook | None = None,
     pauses: bool = False,
-) -> State:
+) -> RunState:
     """Return the state of a flow on a dataset; the first that is true.
 
     frozen: an officer or anyone froze a gate of it. overdrawn: more was charged by
@@ -96,22 +97,22 @@ def state_of(
         pauses: Whether the policy pauses the schedules of flows that are refused.
     """
     if FROZEN in gates:
-        return State(word=FROZEN)
+        return RunState(word=FROZEN)
     if OVERDRAWN in gates:
-        return State(word=OVERDRAWN)
+        return RunState(word=OVERDRAWN)
     if halt is not None and halt.current:
-        return State(word=HALTED, by=_gate(halt), since=halt.refusal.at)
+        return RunState(word=HALTED, by=_gate(halt), since=halt.refusal.at)
     if outlook is not None and outlook.runs_left == 0:
         by = (outlook.limited_by or "budget").rpartition(", which ")
-        return State(word=HALTED, by=_own(by[0] or by[2]))
+        return RunState(word=HALTED, by=_own(by[0] or by[2]))
     if halt is not None and pauses and not charged:
-        return State(word=PAUSED, since=halt.refusal.at)
-    return State(word=RUNNING if charged else NOT_STARTED)
+        return RunState(word=PAUSED, since=halt.refusal.at)
+    return RunState(word=RUNNING if charged else NOT_STARTED)
 
 
 def dataset_state(
-    gates: Collection[str], flows: Sequence[State], *, charged: bool
-) -> State:
+    gates: Collection[str], flows: Sequence[RunState], *, charged: bool
+) -> RunState:
     """Return the state of a dataset: its own, or that of its flows.
 
     It runs if one of its flows does. If none does, it is as the first that stopped.
@@ -227,7 +228,7 @@ class FlowOverview:
     """
 
     flow: str | None
-    state: State
+    state: RunState
     lost: Bound | None
     outlook: Outlook | None
 
@@ -249,7 +250,7 @@ class Overview:
         unusual: Counts of steps that did not go as most do, in the newest term.
     """
 
-    state: State
+    state: RunState
     spent: tuple[Spent, ...]
     flows: tuple[FlowOverview, ...]
     unusual: UnusualSteps
@@ -277,7 +278,9 @@ def overview(
     spent = tuple(_spent(ledger, view) for view in _budgets(accounts))
     if pinned is None:
         nothing = UnusualSteps()
-        return Overview(state=State(word=ENDED), spent=spent, flows=(), unusual=nothing)
+        return Overview(
+            state=RunState(word=ENDED), spent=spent, flows=(), unusual=nothing
+        )
     unusual = views.unusual_steps(ledger, dataset)
     whole = [view for view in accounts if view.kind in _BUDGETS]
     above = _above(ledger, pinned)

@@ -250,7 +250,7 @@ def test_sparse_vector_reaches_lemma_8(
     )
     for found in range(positives + 1):
         bound = float(dict(cost.output_dp().cells)[str(found)])
-        losses = [sparse_vector_loss(cost, found, 10**k) for k in range(7)]
+        losses = [sparse_vector_loss(cost, found, 10**k) for k in (0, 3, 6)]
         assert max(losses) <= bound * (1 + 1e-9)
         assert max(losses) >= bound * (1 - 1e-3)
 

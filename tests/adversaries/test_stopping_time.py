@@ -26,6 +26,7 @@ from dpflow.accounting.costs.notions import ApproxDP, ProbabilisticDP, PureDP
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.time_uniform import LinearOdometer
 from dpflow.exceptions import UnsupportedCost
+from tests.sizes import spread
 
 ROUNDING = 1e-10
 
@@ -193,7 +194,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize(("epsilon", "steps", "delta", "variance"), SETTINGS)
+@pytest.mark.parametrize(("epsilon", "steps", "delta", "variance"), spread(SETTINGS, 3))
 def test_no_shipped_odometer_is_crossed_more_often_than_delta(
     epsilon, steps, delta, variance
 ):

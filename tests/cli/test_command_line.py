@@ -157,7 +157,8 @@ def test_wrong_usage_is_2(empty: Shop, arguments: tuple[str, ...]) -> None:
 
 def test_the_process_ends_with_the_same_code(empty: Shop) -> None:
     """What the shell sees."""
-    assert run_process("nonsense").returncode == 2
+    code = "from dpflow.cli import main; main()"
+    assert run_process("nonsense", code=code).returncode == 2
 
 
 def test_an_error_is_1_and_on_standard_error(empty: Shop) -> None:

@@ -19,9 +19,9 @@ import pytest
 import yaml
 
 from dpflow import Gaussian, guarded
-from dpflow.cli import starter
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import forget_projects
+from dpflow.starter import project as starter
 from tests.cli.support import ADULT, Shop, _environment, run, run_fine, run_json
 from tests.cli.support import without_colour as plain
 

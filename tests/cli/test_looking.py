@@ -25,7 +25,6 @@ import dpflow.cli
 import dpflow.forecast
 import dpflow.ledger
 from dpflow import Laplace, guarded
-from dpflow.cli.report import read_report
 from dpflow.config import (
     LEDGER_VARIABLE,
     POLICIES_VARIABLE,
@@ -35,6 +34,7 @@ from dpflow.config import (
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.guard.project import forget_projects, project_ledger
 from dpflow.show.live import make_app
+from dpflow.show.page.facts import read_report
 from tests.cli.support import run
 from tests.ledger.mounting import read_only_view
 from tests.ledger.support import Child, Gate, die

@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows import data
+from tests.sizes import spread
 
 SMALLEST, MEDIAN, BUSIEST = "1998-W27", "1997-W48", "1997-W10"
 LARGEST_INT = 2**63 - 1
@@ -311,7 +312,7 @@ def test_statistics_do_not_depend_on_row_order_or_write() -> None:
 
 
 @pytest.mark.parametrize(("statistic", "sensitivity"), STATED)
-@pytest.mark.parametrize("week", [SMALLEST, MEDIAN, "1997-W01"])
+@pytest.mark.parametrize("week", spread([SMALLEST, "1997-W01", MEDIAN], 2))
 def test_removing_anybody_stays_within_the_sensitivity(
     week: str, statistic: Statistic, sensitivity: int
 ) -> None:
@@ -323,8 +324,8 @@ def test_removing_anybody_stays_within_the_sensitivity(
 def test_removing_an_outlier_stays_within_the_sensitivity(
     statistic: Statistic, sensitivity: int
 ) -> None:
-    """In each week the biggest spender and the biggest buyers are bounded."""
-    for week in data.weeks():
+    """In many weeks the biggest spender and the biggest buyers are bounded."""
+    for week in spread(data.weeks(), 16):
         frame = data.purchases(week)
         sums = frame.groupby("customer")[["cents", "cds"]].sum()
         often = frame["customer"].value_counts().idxmax()

@@ -18,9 +18,10 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import Load, flow_outlooks, outlooks, runs_left
 from dpflow.forecast.counts import Step, times
 from dpflow.forecast.gates import loads_of
-from dpflow.forecast.loads import empty_gate, load_of
+from dpflow.forecast.loads import load_of
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.office import amend
 from dpflow.ledger.records import Request
 from dpflow.ledger.views.runs import FlowRun, dataset_runs, run_charges
@@ -221,7 +222,7 @@ def test_a_plan_in_order_is_counted_run_by_run():
     rule = PlanFilter(
         epsilon=1, steps=[{"cost": pure, "times": 2}, other, pure], order="planned"
     )
-    gate = empty_gate("d", "dataset", "", rule)
+    gate = Gate("", "d", "dataset", "", "", rule, None, rule.zero())
     assert runs_left([load_of(gate, (Step(pure),))])[0] == 2
     assert rule.admits(times(rule.price(pure), 3) + rule.price(other))
 

@@ -67,14 +67,14 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def deadline(seconds: float = SECONDS) -> Iterator[None]:
+def deadline() -> Iterator[None]:
     """Stop a block of the main thread that takes too long."""
 
     def stop(*_: object) -> None:
         raise Stopped
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
         yield
     finally:

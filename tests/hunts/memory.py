@@ -10,7 +10,6 @@ from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.storage.base import Identity
-from dpflow.ledger.storage.memory import Kept
 from dpflow.ledger.storage.tables import Tables, make_tables
 from tests.hunts.hooks import Hooks, Wire
 from tests.ledger.columns import show_columns
@@ -36,14 +35,6 @@ def tables_in_memory() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.deserialize(empty_ledger())
     return show_columns(connection)
-
-
-def tables_of(kept: Kept) -> sqlite3.Connection:
-    """Write down a ledger that has no tables, so that it can be asked in SQL."""
-    connection = tables_in_memory()
-    entries = [entry for journal in kept.entries.values() for entry in journal]
-    Tables(connection, "memory", IDENTITY).store(dict(kept.rows), entries, kept.values)
-    return connection
 
 
 class MemoryStorage:

@@ -19,6 +19,7 @@ from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts
 from dpflow.locks import FileLock, Line
+from tests.hunts import interrupts
 from tests.hunts.interrupts import (
     Steps,
     by_line,
@@ -143,6 +144,10 @@ def test_a_lock_that_an_interrupt_keeps_is_found(
     shop: Path, monkeypatch: pytest.MonkeyPatch, place: type, name: str, who: str
 ):
     """The hunt above can fail, for each of those that come afterwards."""
+    # What is lost here is waited for in vain, so not for long.
+    monkeypatch.setattr(interrupts, "PATIENCE", 0.5)
+    monkeypatch.setattr(interrupts, "SECONDS", 2.0)
+    interrupts.patient()
     steps = Steps(shop, keyed=True)
     steps.run("first")
     count = lines_of(lambda: steps.run("counted"))

@@ -18,18 +18,15 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision import end
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import Request
-from dpflow.ledger.rows import Account
 from dpflow.ledger.storage import loading, tables
 from dpflow.ledger.storage.memory import Memory, forget_memory
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from tests.hunts.auditor import Ask
 from tests.hunts.hooks import HookedStorage
 from tests.hunts.machine import QUANTUM, LedgerMachine
-from tests.hunts.memory import IDENTITY, SECRET, MemoryStorage, tables_of
+from tests.hunts.memory import IDENTITY, SECRET, MemoryStorage
 from tests.hunts.support import (
     SCALE,
     all_happened,
-    asked,
     figure,
     first_seed,
     memory_folder,
@@ -85,41 +82,16 @@ class FileMachine(LedgerMachine):
 
 
 class RowsMachine(LedgerMachine):
-    """The same on a ledger in memory, which has no tables to edit."""
+    """The same on the ledger in memory that users have."""
 
     def open(self) -> None:
         """Make a ledger in memory."""
         self.memory = Memory.create(uuid.uuid4().hex, IDENTITY, SECRET)
+        self.raw = show_columns(self.memory.kept.connection)
 
     def storage(self) -> Any:
         """Open it."""
         return HookedStorage(Memory(self.memory.name))
-
-    def ask(self) -> Ask:
-        """Write it down."""
-        return asked(tables_of(self.memory.kept))
-
-    def accounts(self) -> list[Any]:
-        """Return what the ledger's accounts say."""
-        return [
-            (row.id, list(row.settled), list(row.held), row.entry)
-            for row in self.memory.kept.rows.values()
-            if isinstance(row, Account)
-        ]
-
-    def content(self) -> list[Any]:
-        """Return all that the ledger holds."""
-        kept = self.memory.kept
-        return [*kept.rows.items(), *kept.entries.items(), *kept.values.items()]
-
-    def tamper(self, worker: int, name: str) -> None:
-        """Nobody edits it."""
-
-    def reopen(self, worker: int, pick: int, whole: bool) -> None:
-        """Nobody reopens a charge of it."""
-
-    def rob(self, worker: int, pick: int) -> None:
-        """Nobody edits an owner of it."""
 
     def teardown(self) -> None:
         """Audit the journal, and forget it."""

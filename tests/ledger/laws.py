@@ -34,6 +34,7 @@ from dpflow.ledger.orders import (
 )
 from dpflow.ledger.records import Granted, Request, digest
 from dpflow.ledger.rows import Account, Book, Key, Release, Row, Run
+from dpflow.ledger.storage import texts
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.memory import Memory
 from dpflow.ledger.storage.postgres import PostgresStorage
@@ -77,10 +78,17 @@ class Recording:
     """A storage that remembers in which order entries of all books were written."""
 
     written: list[Entry]
+    read: Any
 
     def stored(self) -> dict[Key, Row]:
-        """Return every row that is stored."""
-        raise AssertionError
+        """Return every row that is stored, as another process would read it."""
+        with self.read() as reading:
+            known = all_rows(reading)
+            texts._rows.clear()
+            texts._entries.clear()
+            found = all_rows(reading)
+        assert found == known, "a row was remembered otherwise than it is read"
+        return found
 
 
 class Noting:
@@ -113,10 +121,6 @@ class InMemory(Recording, Memory):
         with super().write() as within:
             yield Noting(within, self.written)
 
-    def stored(self) -> dict[Key, Row]:
-        """Return every row that is stored."""
-        return self.kept.rows
-
 
 class InSqlite(Recording, SqliteStorage):
     """The storage in a file."""
@@ -137,11 +141,6 @@ class InSqlite(Recording, SqliteStorage):
         with super().write() as within:
             yield Noting(within, self.written)
 
-    def stored(self) -> dict[Key, Row]:
-        """Return every row that is stored."""
-        with self.read() as reading:
-            return all_rows(reading)
-
 
 class InPostgres(Recording, PostgresStorage):
     """The storage on a server."""
@@ -157,11 +156,6 @@ class InPostgres(Recording, PostgresStorage):
         """Remember what is written."""
         with super().write() as within:
             yield Noting(within, self.written)
-
-    def stored(self) -> dict[Key, Row]:
-        """Return every row that is stored."""
-        with self.read() as reading:
-            return all_rows(reading)
 
 
 def all_rows(reading: Any) -> dict[Key, Row]:

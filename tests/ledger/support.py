@@ -27,14 +27,13 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.opening import owners_of as owners_of_storage
 from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.storage.base import Storage
 from dpflow.ledger.storage.memory import MEMORY, Memory
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.postgres import PostgresStorage
 from dpflow.ledger.storage.postgres_owners import SessionOwners
+from dpflow.ledger.storage.questions import Storage
 from dpflow.ledger.storage.server import Connection
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.tables import Tables, make_tables
 from dpflow.ledger.storage.wire import Answer, Wire
 from dpflow.policy import Policy, parse_policy
 from tests.ledger.columns import show_columns, show_columns_of_postgres
@@ -136,14 +135,11 @@ def in_memory(path: Place) -> bool:
 
 
 def _copy_of_memory(path: str) -> sqlite3.Connection:
-    """Write a ledger in memory into the tables of a file, to ask them."""
-    storage = Memory(path.removeprefix(MEMORY))
+    """Copy a ledger in memory, to ask its tables."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    make_tables(connection, storage.identity, b"")
-    kept = storage.kept
-    entries = [entry for found in kept.entries.values() for entry in found]
-    tables = Tables(connection, path, storage.identity)
-    tables.store(dict(kept.rows), entries, kept.values)
+    connection.deserialize(
+        Memory(path.removeprefix(MEMORY)).kept.connection.serialize()
+    )
     return show_columns(connection)
 
 

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger.codec import MAX_DEPTH, MAX_TEXT, decode, encode, form, plain
+from tests.sizes import scaled
 
 relaxed = settings(
-    max_examples=80, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=scaled(24), deadline=None, suppress_health_check=list(HealthCheck)
 )
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 
@@ -99,7 +100,7 @@ class TestPython:
     """Values of the standard library."""
 
     @given(values)
-    @settings(relaxed, max_examples=400)
+    @settings(relaxed, max_examples=scaled(100))
     def test_round_trip(self, value: Any) -> None:
         """Whatever encode accepts comes back equal and of the same type."""
         assert same(value, again(value))
@@ -258,7 +259,7 @@ class TestRefusals:
             decode(f'[{{"$type":"{name}","items":[]}}]')
 
     @given(junk)
-    @settings(relaxed, max_examples=150)
+    @settings(relaxed, max_examples=scaled(40))
     def test_junk(self, tree: Any) -> None:
         """Any other text is read or refused; no other error gets out."""
         try:

@@ -18,9 +18,10 @@ from hypothesis.extra import pandas as pdst
 
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger.codec import decode, encode
+from tests.sizes import scaled
 
 relaxed = settings(
-    max_examples=80, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=scaled(24), deadline=None, suppress_health_check=list(HealthCheck)
 )
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 

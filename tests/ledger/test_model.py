@@ -1,12 +1,12 @@
-"""The ledger against a small model of its promises, over random histories."""
+"""The ledger on PostgreSQL against a small model, over random histories.
+
+`tests/hunts/test_model.py` has more of them on SQLite and in memory.
+"""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,8 +21,6 @@ from tests.hunts.model import Model
 from tests.ledger.support import (
     UNIT,
     FaultyPostgres,
-    FaultySqlite,
-    Place,
     audit,
     faulty,
     ledger_on,
@@ -33,6 +31,7 @@ from tests.ledger.support import (
     sums,
 )
 from tests.postgres import server
+from tests.sizes import scaled
 
 
 @pytest.fixture(autouse=True)
@@ -67,27 +66,16 @@ COST = st.integers(1, LIMIT + 50) | st.sampled_from(["left", "left + 1"])
 KEY = st.sampled_from([None, None, "k1", "k2"])
 
 
-class LedgerMachine(RuleBasedStateMachine):
+class PostgresMachine(RuleBasedStateMachine):
     """Three workers on one ledger, who die, err and repeat themselves."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.path = self.new_place()
+        self.path = server().new_database()
         make_ledger(self.path).close()
         self.model = Model()
         self.asked: list[Request] = []
         self.workers = [self.worker() for _ in range(3)]
-
-    def new_place(self) -> Place:
-        """Find a place for a ledger."""
-        memory = Path("/dev/shm")
-        folder = tempfile.mkdtemp(dir=memory if memory.is_dir() else None)
-        return Path(folder) / "ledger.db"
-
-    def forget_place(self) -> None:
-        """Remove the ledger."""
-        assert isinstance(self.path, Path)
-        shutil.rmtree(self.path.parent)
 
     def worker(self) -> Ledger:
         """Start a worker."""
@@ -182,7 +170,7 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> None:
         """Let every statement from the n-th on fail, before or after it ran."""
         made, database = self.make(worker, cost, key), self.workers[worker].storage
-        assert isinstance(database, FaultySqlite | FaultyPostgres)
+        assert isinstance(database, FaultyPostgres)
         count = 0
 
         def fail(sql: str) -> None:
@@ -214,7 +202,7 @@ class LedgerMachine(RuleBasedStateMachine):
         audit(self.path)
         states = dict(read(self.path, "SELECT id, state FROM charge"))
         assert {n: c.state for n, c in self.model.charges.items()} == states
-        self.forget_place()
+        server().drop(self.path)
 
 
 def fields_of(made: Request) -> dict[str, object]:
@@ -222,28 +210,11 @@ def fields_of(made: Request) -> dict[str, object]:
     return {name: getattr(made, name) for name in Request.__slots__}
 
 
-class PostgresMachine(LedgerMachine):
-    """The same on PostgreSQL."""
-
-    def new_place(self) -> Place:
-        """Make a database."""
-        return server().new_database()
-
-    def forget_place(self) -> None:
-        """Drop the database."""
-        assert isinstance(self.path, str)
-        server().drop(self.path)
-
-
-LedgerMachine.TestCase.settings = settings(
-    max_examples=30,
+PostgresMachine.TestCase.settings = settings(
+    max_examples=scaled(8),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
-)
-TestLedgerMachine = LedgerMachine.TestCase
-PostgresMachine.TestCase.settings = settings(
-    LedgerMachine.TestCase.settings, max_examples=8
 )
 TestPostgresMachine = PostgresMachine.TestCase
 

@@ -397,6 +397,26 @@ def test_a_join_sees_a_person_in_both_datasets(ledger: Ledger, folder: Path) -> 
     assert totals == {"shop": "0.3", "web": "0.3", "population/people": "0.6"}
 
 
+@pytest.mark.parametrize(
+    ("by", "unit", "population"),
+    [("week", "customer-week", "0.6"), ("region", "customer", "0.3")],
+    ids=["time", "people"],
+)
+def test_a_population_sees_a_person_in_every_week(
+    ledger: Ledger, folder: Path, by: str, unit: str, population: str
+) -> None:
+    """Two weeks of one person are a group of two; of two regions a person is in one."""
+    shop = folder / "shop.yaml"
+    text = shop.read_text().replace("unit: customer", f"unit: {unit}")
+    shop.write_text(f"{text}partition: {{by: {by}}}\n")
+    policies = load_policies(folder)
+    used = [policies["shop"]]
+    both = {"policies": used, "populations": policies.populations_of(used)}
+    ledger.settle(granted(ledger, "0.3", partitions=("2026-W05", "2026-W06"), **both))
+    totals = {v.dataset: v.spent["epsilon"] for v in accounts(ledger) if v.charged}
+    assert totals["population/people"] == population
+
+
 def test_a_frozen_population_answers_no_replay(ledger: Ledger, folder: Path) -> None:
     """Nothing of its datasets goes out, be it free; others go on."""
     policies = load_policies(folder)

@@ -41,6 +41,7 @@ from tests.ledger.support import (
 )
 from tests.postgres import PostgresServer, binaries, server
 from tests.proxy import Proxy
+from tests.sizes import scaled
 
 SMALL = PureDP(epsilon=Fraction(1, 10**6))
 UNITS = Fraction(1, 10**6)
@@ -140,7 +141,7 @@ def test_a_void_is_sent_again_after_a_cut(postgres_url: str) -> None:
 
 
 def test_a_storm_of_ended_sessions_loses_nothing(postgres_url: str) -> None:
-    """Four threads work while their sessions are ended a hundred times."""
+    """Four threads work while their sessions are ended again and again."""
     create_ledger(postgres_url).close()
     ledgers = [open_ledger(postgres_url) for _ in range(4)]
     done, names = threading.Event(), list[str]()
@@ -158,7 +159,7 @@ def test_a_storm_of_ended_sessions_loses_nothing(postgres_url: str) -> None:
         "= 'dpflow' AND datname = current_database() ORDER BY random() LIMIT 1"
     )
     killed = 0
-    while killed < 100:
+    while killed < scaled(40):
         killed += len(read(postgres_url, kill))
         time.sleep(0.005)
     done.set()

@@ -45,11 +45,12 @@ from tests.ledger.support import (
     url,
 )
 from tests.postgres import server
+from tests.sizes import scaled
 
 POLICY = make_policy(budget="{epsilon: 100}")
 OTHER = make_policy("b", budget="{epsilon: 100}")
-EACH = 20
-FEW = 5
+EACH = scaled(5)
+FEW = scaled(2)
 
 
 def copy_database(source: Path, target: Path) -> None:

@@ -31,7 +31,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.rows import Claim
-from dpflow.ledger.storage.base import Transaction
+from dpflow.ledger.storage.questions import Transaction
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.ledger.support import (
     Child,

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -25,15 +26,16 @@ from prefect.settings import (
     PREFECT_LOGGING_TO_API_ENABLED,
     temporary_settings,
 )
-from prefect.testing.utilities import prefect_test_harness
+from prefect.testing import utilities
 
 from dpflow.config import settings
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
-from dpflow.prefect import reach
+from dpflow.prefect import time_limit
+from tests.prefect.database import copy_database
 
 # As the timeout above.
-reach.PATIENCE_SECONDS = 240.0
+time_limit.PATIENCE_SECONDS = 240.0
 
 POLICY = """
 dataset: shop
@@ -70,11 +72,19 @@ def pytest_xdist_make_scheduler(config, log):
     return scheduler
 
 
+def _server_folder():
+    """Make the folder of the server's database, with the database."""
+    folder = tempfile.mkdtemp(prefix="dpflow-prefect-")
+    copy_database(Path(folder) / "prefect-test.db")
+    return folder
+
+
 @pytest.fixture(scope="session", autouse=True)
 def prefect_server():
-    """Run one ephemeral server; its start takes most of these tests' time."""
+    """Run one ephemeral server."""
     with (
-        prefect_test_harness(server_startup_timeout=180),
+        mock.patch.object(utilities, "mkdtemp", _server_folder),
+        utilities.prefect_test_harness(server_startup_timeout=180),
         # The heartbeat thread adds a second to every sync flow run
         # (PrefectHQ/prefect#19641, #21276).
         temporary_settings(

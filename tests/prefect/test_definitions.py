@@ -11,7 +11,7 @@ from prefect.settings import PREFECT_LOGGING_LOG_PRINTS, temporary_settings
 from dpflow import PureDP, dp_flow, dp_task, guarded, private_task
 from dpflow.exceptions import ConfigurationError
 from dpflow.prefect import DPTask, PrivateTask
-from dpflow.prefect.deployed import DPFlow
+from dpflow.prefect.deployments import DPFlow
 from tests.prefect.matrix.support import wait_until
 from tests.prefect.support import charges
 

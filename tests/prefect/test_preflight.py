@@ -32,7 +32,7 @@ from dpflow.ledger.office import apply_policy
 from dpflow.ledger.orders import Wish
 from dpflow.ledger.views import accounts, open_reservations
 from dpflow.prefect import flow as flow_module
-from dpflow.prefect import place
+from dpflow.prefect import run_context
 from tests.prefect.conftest import POLICY
 from tests.prefect.matrix.support import execute, run_again
 from tests.prefect.support import draws, kinds, spent
@@ -164,7 +164,7 @@ def pauses(monkeypatch):
 def events(monkeypatch):
     """Collect the kinds of what is told of steps."""
     found = []
-    monkeypatch.setattr(place, "send", lambda notice: found.append(notice.kind))
+    monkeypatch.setattr(run_context, "send", lambda notice: found.append(notice.kind))
     return found
 
 

@@ -7,7 +7,7 @@ from prefect.artifacts import Artifact
 
 from dpflow import EarlyStopping, PureDP, dp_flow, dp_task, iterations
 from dpflow.guard.project import current_project
-from dpflow.prefect import place
+from dpflow.prefect import run_context
 from tests.prefect.support import spent
 
 COST = EarlyStopping(PureDP(epsilon="0.1"), stops=(2, 4, 8))
@@ -44,7 +44,7 @@ def test_a_step_counts_on_where_prefect_keeps_no_artifact(make_project, monkeypa
     def fail(_):
         raise ConnectionError
 
-    monkeypatch.setattr(place, "publish_progress", fail)
+    monkeypatch.setattr(run_context, "publish_progress", fail)
 
     @dp_task(dataset="shop", cost=COST)
     def fit():

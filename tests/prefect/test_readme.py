@@ -93,21 +93,6 @@ def test_the_table_of_filters_is_true(theorem):
     assert numbers == [admitted(theorem, 1), admitted(theorem, 5)]
 
 
-def test_the_guard_without_prefect_runs(folder, monkeypatch, capsys):
-    """The second example charges two steps."""
-    policy = "dataset: orders\nunit: order\nrelation: add-or-remove\n"
-    policy += "budget: {epsilon: 1}\nfilter: basic\n"
-    (folder / "policies" / "orders.yaml").write_text(policy, "utf-8")
-    assert dpflow(monkeypatch, "ledger", "init") == 0
-    (folder / "plain.py").write_text(blocks("python")[1], "utf-8")
-    capsys.readouterr()
-    runpy.run_path("plain.py")
-    numbers = [int(line) for line in capsys.readouterr().out.split()]
-    assert len(numbers) == 2
-    (dataset,) = accounts(current_project().ledger, "orders")
-    assert dict(dataset.spent) == {"epsilon": "0.2", "delta": "0"}
-
-
 def test_the_two_commands_are_the_first_thing_shown():
     """`make demo` and `make test` stand in the first code block, and exist."""
     first = re.search(r"^```\w*\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)

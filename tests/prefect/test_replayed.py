@@ -281,12 +281,12 @@ def test_a_state_that_a_body_returns_is_not_taken_for_a_replay(project):
 
 def test_a_failing_listener_hides_no_replay(project, monkeypatch):
     """What the state is called does not depend on events that can be sent."""
-    from dpflow.prefect import place
+    from dpflow.prefect import run_context
 
     def fail(notice):
         raise RuntimeError(notice.kind)
 
-    monkeypatch.setattr(place, "send", fail)
+    monkeypatch.setattr(run_context, "send", fail)
 
     @flow(name="report")
     def report():

@@ -9,11 +9,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from dpflow import guarded
-from dpflow.cli.report import read_report
 from dpflow.config import settings
 from dpflow.guard.project import current_project, forget_projects, project_ledger
 from dpflow.ledger import open_ledger
 from dpflow.show.live import HEADERS, Stamps, make_app
+from dpflow.show.page.facts import read_report
 from dpflow.show.page.render import security_policy
 from dpflow.show.page.stamp import verified
 from tests.projects import POLICY, TENTH, ledger_away, make_project, rows

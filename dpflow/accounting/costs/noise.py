@@ -25,12 +25,9 @@ from dpflow.rounding import (
 )
 
 _RATE_LOW = Fraction(1, 10**12)
-
-
 _MOST_CATEGORIES = 10**12
-
-
 _EPSILON_STEP = 10**30
+_MOST_SENSITIVE = 10**15
 
 
 def _one_of(first: tuple[str, object], second: tuple[str, object], cost: str) -> str:
@@ -45,16 +42,37 @@ def _one_of(first: tuple[str, object], second: tuple[str, object], cost: str) ->
     return given[0]
 
 
-def _checked_ratio(scale: Fraction, sensitivity: Fraction, name: str) -> None:
-    exact(
-        scale / sensitivity,
-        name=f"{name} divided by sensitivity",
-        low=RATIO_LOW,
-        high=RATIO_HIGH,
-    )
+def _deviation(
+    cost: Cost, bound: Fraction, sigma: Number | None, multiplier: Number | None
+) -> Fraction:
+    """Return the standard deviation that was given, or a multiple of the bound."""
+    given = ("sigma", sigma), ("noise_multiplier", multiplier)
+    if _one_of(*given, cost.mechanism) == "sigma":
+        deviation = _spread(sigma, "sigma")
+    else:
+        deviation = _size(multiplier, "noise_multiplier") * bound
+    return _in_proportion(deviation, bound, "sigma")
 
 
-def _scale(value: object, name: str) -> Fraction:
+def _scale(
+    cost: Cost, bound: Fraction, scale: Number | None, epsilon: Number | None
+) -> Fraction:
+    """Return the scale that was given, or the one of an epsilon."""
+    given = ("scale", scale), ("epsilon", epsilon)
+    if _one_of(*given, cost.mechanism) == "scale":
+        spread = _spread(scale, "scale")
+    else:
+        spread = bound / exact_epsilon(epsilon)
+    return _in_proportion(spread, bound, "scale")
+
+
+def _in_proportion(spread: Fraction, sensitivity: Fraction, name: str) -> Fraction:
+    label = f"{name} divided by sensitivity"
+    exact(spread / sensitivity, name=label, low=RATIO_LOW, high=RATIO_HIGH)
+    return spread
+
+
+def _size(value: object, name: str) -> Fraction:
     return exact(value, name=name, low=SCALE_LOW, high=SCALE_HIGH)
 
 
@@ -91,13 +109,8 @@ class Gaussian(Cost):
         sigma: Number | None = None,
         noise_multiplier: Number | None = None,
     ) -> None:
-        bound = _scale(sensitivity, "sensitivity")
-        given = ("sigma", sigma), ("noise_multiplier", noise_multiplier)
-        if _one_of(*given, "Gaussian") == "sigma":
-            deviation = _spread(sigma, "sigma")
-        else:
-            deviation = _scale(noise_multiplier, "noise_multiplier") * bound
-        _checked_ratio(deviation, bound, "sigma")
+        bound = _size(sensitivity, "sensitivity")
+        deviation = _deviation(self, bound, sigma, noise_multiplier)
         self._set(sensitivity=bound, sigma=deviation)
 
     def noisier(self, factor: Fraction) -> Gaussian:
@@ -128,13 +141,8 @@ class Laplace(Cost):
         scale: Number | None = None,
         epsilon: Number | None = None,
     ) -> None:
-        bound = _scale(sensitivity, "sensitivity")
-        if _one_of(("scale", scale), ("epsilon", epsilon), "Laplace") == "scale":
-            spread = _spread(scale, "scale")
-        else:
-            spread = bound / exact_epsilon(epsilon)
-        _checked_ratio(spread, bound, "scale")
-        self._set(sensitivity=bound, scale=spread)
+        bound = _size(sensitivity, "sensitivity")
+        self._set(sensitivity=bound, scale=_scale(self, bound, scale, epsilon))
 
     def noisier(self, factor: Fraction) -> Laplace:
         """Return the mechanism with `factor` times the scale."""
@@ -169,14 +177,11 @@ class DiscreteLaplace(Cost):
         scale: Number | None = None,
         epsilon: Number | None = None,
     ) -> None:
-        high = 10**15
-        bound = whole_number(sensitivity, name="sensitivity", low=1, high=high)
-        if _one_of(("scale", scale), ("epsilon", epsilon), self.mechanism) == "scale":
-            spread = _spread(scale, "scale")
-        else:
-            spread = bound / exact_epsilon(epsilon)
-        _checked_ratio(spread, Fraction(bound), "scale")
-        self._set(sensitivity=Fraction(bound), scale=spread)
+        whole = whole_number(
+            sensitivity, name="sensitivity", low=1, high=_MOST_SENSITIVE
+        )
+        bound = Fraction(whole)
+        self._set(sensitivity=bound, scale=_scale(self, bound, scale, epsilon))
 
     def noisier(self, factor: Fraction) -> DiscreteLaplace:
         """Return the mechanism with `factor` times the scale."""
@@ -209,13 +214,8 @@ class DiscreteGaussian(Cost):
         sigma: Number | None = None,
         noise_multiplier: Number | None = None,
     ) -> None:
-        bound = _scale(sensitivity, "sensitivity")
-        given = ("sigma", sigma), ("noise_multiplier", noise_multiplier)
-        if _one_of(*given, self.mechanism) == "sigma":
-            deviation = _spread(sigma, "sigma")
-        else:
-            deviation = _scale(noise_multiplier, "noise_multiplier") * bound
-        _checked_ratio(deviation, bound, "sigma")
+        bound = _size(sensitivity, "sensitivity")
+        deviation = _deviation(self, bound, sigma, noise_multiplier)
         self._set(sensitivity=bound, sigma=deviation)
 
     def noisier(self, factor: Fraction) -> DiscreteGaussian:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpflow.cli.source import gates, project_ledger
+from dpflow.cli.source import project_ledger
 from dpflow.config import Settings
 from dpflow.contrib.preview.git import Version, versions
 from dpflow.contrib.preview.policies import PolicyDelta, compare_policies, read_policies
 from dpflow.contrib.preview.scan import Source, scan
 from dpflow.contrib.preview.steps import (
-    Budgets,
     StepDelta,
+    VersionBudgets,
     compare_steps,
     newly_own,
     newly_undrawn,
 )
 from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.ledger import Ledger
+from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.rows import Term
@@ -100,8 +101,8 @@ def preview(found: Settings, *, base: str | None, head: str | None) -> Preview:
     known, why = _accounts(old, new)
     steps = compare_steps(
         *sources,
-        Budgets(policies=old, accounts=known[0]),
-        Budgets(policies=new, accounts=known[1]),
+        VersionBudgets(policies=old, accounts=known[0]),
+        VersionBudgets(policies=new, accounts=known[1]),
     )
     return Preview(
         base=before.title,
@@ -174,7 +175,7 @@ def _after(term: Term, policy: Policy, accounts: _Accounts) -> _Accounts | None:
     if verdict != "tighter":
         return None
     try:
-        tightened = gates(tightened_pins(term.facts["pinned"], policy))
+        tightened = announced_gates(tightened_pins(term.facts["pinned"], policy))
     except InvalidCost:
         return None
     found = dict(accounts)

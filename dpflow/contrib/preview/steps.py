@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dpflow.accounting.costs.base import Cost, relations_of
-from dpflow.cli.capacity import is_priced, steps_that_fit
-from dpflow.cli.source import gates, view_of
 from dpflow.contrib.preview.scan import FoundStep, Source
 from dpflow.exceptions import DpflowError
+from dpflow.forecast.capacity import is_priced, steps_that_fit
+from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.views.accounts import account_view
 from dpflow.ledger.views.words import account_title
 from dpflow.policy import Policy
 from dpflow.policy.population import PREFIX
@@ -22,7 +23,7 @@ NO_END = "no end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class GateFit:
     """How many steps one gate admits.
 
     Attributes:
@@ -49,8 +50,8 @@ class StepDelta:
     status: str
     before: FoundStep | None
     after: FoundStep | None
-    fits_before: tuple[Fit, ...] = ()
-    fits_after: tuple[Fit, ...] = ()
+    fits_before: tuple[GateFit, ...] = ()
+    fits_after: tuple[GateFit, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -68,7 +69,7 @@ class StepDelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budgets:
+class VersionBudgets:
     """What the steps of one version are measured by.
 
     Attributes:
@@ -82,7 +83,7 @@ class Budgets:
 
 
 def compare_steps(
-    before: Source, after: Source, old: Budgets, new: Budgets
+    before: Source, after: Source, old: VersionBudgets, new: VersionBudgets
 ) -> Iterator[StepDelta]:
     """Yield each step that is in either version."""
     for was, is_ in _pairs(before.steps, after.steps):
@@ -103,7 +104,7 @@ def compare_steps(
         )
 
 
-def least(fits: tuple[Fit, ...], *, now: bool = False) -> int | str | None:
+def least(fits: tuple[GateFit, ...], *, now: bool = False) -> int | str | None:
     """Return how many steps all gates admit; None if nobody knows."""
     counts = [fit.now if now else fit.full for fit in fits]
     if not counts or None in counts:
@@ -224,7 +225,7 @@ def _warnings(step: FoundStep, policies: Mapping[str, Policy]) -> list[str]:
     return found
 
 
-def _fits(step: FoundStep | None, budgets: Budgets) -> tuple[Fit, ...]:
+def _fits(step: FoundStep | None, budgets: VersionBudgets) -> tuple[GateFit, ...]:
     if step is None or step.cost is None:
         return ()
     return tuple(
@@ -241,23 +242,23 @@ def _gates(
     policy = policies.get(dataset)
     if policy is None:
         return
-    for gate in gates(policy.pinned()):
+    for gate in announced_gates(policy.pinned()):
         halts = gate.kind != "odometer" or gate.halt is not None
         if halts and (gate.kind not in ("flow", "odometer") or gate.name in flows):
             yield gate
     whole = policies.get(f"{PREFIX}{policy.population}")
     if policy.population is not None and whole is not None:
-        yield from gates(whole.pinned())
+        yield from announced_gates(whole.pinned())
 
 
-def _fit(gate: Gate, cost: Cost, dataset: str, budgets: Budgets) -> Fit:
-    title = account_title(view_of(gate, state="open"))
+def _fit(gate: Gate, cost: Cost, dataset: str, budgets: VersionBudgets) -> GateFit:
+    title = account_title(account_view(gate))
     known = budgets.accounts.get(gate.dataset or dataset)
     now: int | str | None = None
     if known is not None and gate.kind != "partition":
         # One that no step has opened yet has its whole budget.
         now = _count(known.get((gate.kind, gate.name), gate), cost)
-    return Fit(gate=title, full=_count(gate, cost), now=now)
+    return GateFit(gate=title, full=_count(gate, cost), now=now)
 
 
 def _count(gate: Gate, cost: Cost) -> int | str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dpflow.contrib.preview.compare import Preview
 from dpflow.contrib.preview.policies import PolicyDelta
-from dpflow.contrib.preview.steps import AT_RUN_TIME, Fit, StepDelta, least
+from dpflow.contrib.preview.steps import AT_RUN_TIME, GateFit, StepDelta, least
 from dpflow.policy import Policy
 from dpflow.policy.changes import Change
 
@@ -210,5 +210,5 @@ def _step_json(step: StepDelta) -> dict[str, Any]:
     }
 
 
-def _fit_json(fit: Fit) -> dict[str, Any]:
+def _fit_json(fit: GateFit) -> dict[str, Any]:
     return {"gate": fit.gate, "whole_budget": fit.full, "now": fit.now}

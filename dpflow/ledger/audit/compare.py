@@ -22,7 +22,7 @@ from dpflow.ledger.rows import (
     Run,
     Term,
 )
-from dpflow.ledger.storage.base import Reading
+from dpflow.ledger.storage.questions import Reading
 from dpflow.ledger.storage.texts import key_of_text, row_text
 
 _PAGE = 2000

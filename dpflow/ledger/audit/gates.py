@@ -18,7 +18,8 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import admits_less
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.audit.pinned import is_taken_off
-from dpflow.ledger.decision.gates import gate_rule, gates_text, split
+from dpflow.ledger.decision.announced import gates_text
+from dpflow.ledger.decision.gates import gate_rule, split
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.model import rule_of
 from dpflow.ledger.records import digest

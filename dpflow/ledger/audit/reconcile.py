@@ -28,7 +28,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.orders import Repair, lost_name
 from dpflow.ledger.rows import Account, Amounts, epoch_of
-from dpflow.ledger.storage.base import Reading
+from dpflow.ledger.storage.questions import Reading
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.check import begin_anew, beginning, missing
 from dpflow.ledger.witness.file import KEPT

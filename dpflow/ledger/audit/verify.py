@@ -40,7 +40,7 @@ from dpflow.ledger.rows import (
     epoch_of,
     name_of_term,
 )
-from dpflow.ledger.storage.base import Reading
+from dpflow.ledger.storage.questions import Reading
 from dpflow.ledger.witness.check import missing
 
 _NONE: Mapping[int, str] = {}

@@ -1,7 +1,12 @@
-"""Polars frames and series as trees of plain JSON values, column by column."""
+"""Polars frames and series as trees of plain JSON values, column by column.
+
+Not as polars' own IPC: its bytes keep what a mask took away (docs/decisions.md).
+"""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -31,16 +36,59 @@ def packer_of(value: object) -> Pack | None:
 def _pack_column(packer: Packer, series: Any) -> Node:
     dtype = series.dtype
     kind = dtype.base_type().__name__
+    node = {"name": packer.pack(series.name), "dtype": kind}
+    if kind in _NESTED:
+        more: Node = _NESTED[kind](packer, series)
+        return node | more
     if kind not in _PLAIN and kind not in _CLOCKS:
         hint = f"a column of {dtype} has no exact text; cast it to numbers or text"
         raise unstorable(series, hint)
     values = series.to_physical() if kind in _CLOCKS else series
-    return {
-        "name": packer.pack(series.name),
-        "dtype": kind,
+    return node | {
         "unit": getattr(dtype, "time_unit", None),
         "zone": getattr(dtype, "time_zone", None),
         "values": packer.pack_all(values.to_list()),
+    }
+
+
+# Columns of columns, and of names. What a mask hides is dropped before they are cut up.
+
+
+def _pack_lists(packer: Packer, series: Any) -> Node:
+    lengths = series.list.len().to_list()
+    return {
+        "lengths": packer.pack_all(lengths),
+        "inner": _pack_column(packer, _flat(series, lengths)),
+    }
+
+
+def _flat(series: Any, lengths: list[int | None]) -> Any:
+    """Return what lists hold, one after another."""
+    held = [one for one, length in zip(series, lengths, strict=True) if length]
+    return pl.concat(held) if held else pl.Series("", [], dtype=series.dtype.inner)
+
+
+def _pack_structs(packer: Packer, series: Any) -> Node:
+    there = series.is_not_null()
+    fields = series.filter(there).struct.unnest()
+    return {
+        "there": packer.pack_all(there.to_list()),
+        "fields": [_pack_column(packer, column) for column in fields],
+    }
+
+
+def _pack_decimals(packer: Packer, series: Any) -> Node:
+    size = [series.dtype.precision, series.dtype.scale]
+    return {"size": size, "values": packer.pack_all(series.to_list())}
+
+
+def _pack_names(packer: Packer, series: Any) -> Node:
+    """Pack categories as their names; only an Enum's others are part of its type."""
+    known = getattr(series.dtype, "categories", None)
+    names = known.to_list() if series.dtype == pl.Enum and known is not None else None
+    return {
+        "categories": packer.pack(names),
+        "values": packer.pack_all(series.cast(pl.String).to_list()),
     }
 
 
@@ -55,6 +103,8 @@ def _pack_frame(packer: Packer, frame: Any) -> Node:
 
 def _unpack_series(node: Node, unpack: Unpack) -> Any:
     kind = member(node, "dtype", str)
+    if kind in _UNNESTED:
+        return _UNNESTED[kind](node, unpack).alias(unpack(node["name"]))
     values = [unpack(item) for item in member(node, "values", list)]
     name = unpack(node["name"])
     if kind in _PLAIN:
@@ -67,10 +117,66 @@ def _unpack_series(node: Node, unpack: Unpack) -> Any:
     return counts.cast(getattr(pl, kind))
 
 
+def _unpack_lists(node: Node, unpack: Unpack) -> Any:
+    inner = _unpack_series(member(node, "inner", dict), unpack)
+    lengths = [unpack(each) for each in member(node, "lengths", list)]
+    known = [length for length in lengths if length is not None]
+    starts = itertools.accumulate(known, initial=0)
+    # Never by Python's own values: their clocks have no nanoseconds.
+    lists = [inner.slice(*cut).implode() for cut in zip(starts, known, strict=False)]
+    if sum(known) != inner.len():
+        raise ValueError(known)
+    empty = pl.Series([], dtype=pl.List(inner.dtype))
+    return _with_gaps(
+        pl.concat([empty, *lists]), [each is not None for each in lengths]
+    )
+
+
+def _unpack_structs(node: Node, unpack: Unpack) -> Any:
+    columns = [_unpack_series(each, unpack) for each in member(node, "fields", list)]
+    there = [unpack(each) for each in member(node, "there", list)]
+    return _with_gaps(pl.DataFrame(columns).to_struct(), there)
+
+
+def _with_gaps(values: Any, there: list[bool]) -> Any:
+    """Return a series with its values where something is, and nulls elsewhere."""
+    if values.len() != sum(there):
+        raise ValueError(there)
+    places = iter(range(values.len()))
+    return values.gather([next(places) if each else None for each in there])
+
+
+def _unpack_decimals(node: Node, unpack: Unpack) -> Any:
+    precision, scale = member(node, "size", list)
+    values = [unpack(item) for item in member(node, "values", list)]
+    return pl.Series(values, dtype=pl.Decimal(precision, scale), strict=True)
+
+
+def _unpack_names(node: Node, unpack: Unpack) -> Any:
+    known = unpack(node["categories"])
+    values = [unpack(item) for item in member(node, "values", list)]
+    kind = pl.Categorical() if known is None else pl.Enum(known)
+    return pl.Series(values, dtype=pl.String, strict=True).cast(kind)
+
+
 def _unpack_frame(node: Node, unpack: Unpack) -> Any:
     columns = member(node, "columns", list)
     return pl.DataFrame([_unpack_series(column, unpack) for column in columns])
 
 
+_NESTED: dict[str, Pack] = {
+    "List": _pack_lists,
+    "Struct": _pack_structs,
+    "Decimal": _pack_decimals,
+    "Categorical": _pack_names,
+    "Enum": _pack_names,
+}
+_UNNESTED: dict[str, Callable[[Node, Unpack], Any]] = {
+    "List": _unpack_lists,
+    "Struct": _unpack_structs,
+    "Decimal": _unpack_decimals,
+    "Categorical": _unpack_names,
+    "Enum": _unpack_names,
+}
 _PACKERS: dict[type, Pack] = {pl.Series: _pack_series, pl.DataFrame: _pack_frame}
 UNPACKERS = {"polars.Series": _unpack_series, "polars.DataFrame": _unpack_frame}

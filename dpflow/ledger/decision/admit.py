@@ -30,6 +30,12 @@ from dpflow.ledger.decision.preflight import (
     cover_of,
     reopened,
 )
+from dpflow.ledger.decision.refusal import (
+    Refusal,
+    journaled,
+    refusal_error,
+    refused_with_run,
+)
 from dpflow.ledger.decision.terms import governing
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.memo import by_identity
@@ -43,12 +49,6 @@ from dpflow.ledger.records import (
     TermOpened,
     cost_text,
     described,
-)
-from dpflow.ledger.refusal import (
-    Refusal,
-    journaled,
-    refusal_error,
-    refused_with_run,
 )
 from dpflow.ledger.rows import Amounts, Charge, Term, epoch_of
 from dpflow.policy import Policy

@@ -7,12 +7,12 @@ partitions by time, see a person in each of them: the step costs them as a group
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import floor
 from operator import add, ge
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.groups import group_cost
@@ -21,11 +21,9 @@ from dpflow.accounting.rules.rule import (
     Odometer,
     Rule,
     ThresholdFilter,
-    solved_thresholds,
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
-from dpflow.ledger.entry import canonical
 from dpflow.ledger.memo import by_identity, by_parts
 from dpflow.ledger.model import State, rule_of
 from dpflow.ledger.records import Request
@@ -230,40 +228,7 @@ def remainder(limit: Tally, used: Tally) -> Tally:
     return Tally(tuple(max(a - b, 0) for a, b in pairs))
 
 
-# What a term pins of its gates
-
-
-def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rule and halt of every gate of a copy, with solved thresholds.
-
-    By "dataset", "partition", "population", "odometer" for flows that are not named,
-    and "flow/NAME" and "odometer/NAME" for those that are.
-    """
-    found: dict[str, Any] = {
-        "dataset": _gate_text("filter", pinned.get("whole") or pinned["filter"]),
-        "partition": _gate_text("filter", pinned["filter"]),
-        "population": _gate_text("filter", pinned["filter"]),
-        "odometer": _gate_text("odometer", pinned["odometer"]),
-    }
-    for name, share in pinned["flows"].items():
-        found[f"flow/{name}"] = _gate_text("filter", share.get("filter"))
-        rule = share.get("odometer", pinned["odometer"])
-        halt = share.get("halt_at_epsilon")
-        found[f"odometer/{name}"] = _gate_text("odometer", rule, halt)
-    return found
-
-
-def _gate_text(
-    role: str, rule: Mapping[str, Any] | None, halt: str | None = None
-) -> dict[str, Any] | None:
-    if rule is None:
-        return None
-    made = rule_of(canonical({"role": role, **rule}))
-    told: dict[str, Any] = {"role": role, **made.parameters()}
-    thresholds = solved_thresholds(made) if role == "filter" else None
-    if thresholds is not None:
-        told["thresholds"] = thresholds
-    return {"rule": canonical(told), "halt": halt}
+# What a term asks for
 
 
 def gate_rule(term: Term, kind: str, name: str) -> tuple[Rule, Fraction | None] | None:

@@ -12,7 +12,7 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.decision.gates import gates_text
+from dpflow.ledger.decision.announced import gates_text
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.memo import by_identity
 from dpflow.ledger.model import Pen, State

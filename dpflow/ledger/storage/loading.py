@@ -66,8 +66,8 @@ class Loading:
         #: Charges of which all is needed that their end moves.
         self._deep = set(keys.charges)
         #: Entries that are shown, and those that only prove what a row says.
-        self._shown: set[Place] = set(keys.entries)
-        self._proofs: set[Place] = set()
+        self._shown: set[Place] = set()
+        self._proofs: set[Place] = set(keys.entries)
 
     def state(self) -> State:
         """Return the rows with the entries of charges.
@@ -97,7 +97,8 @@ class Loading:
             self._read_entries(wanted_now, self._proofs - wanted_now - known.keys())
         )
         self._check()
-        entries = {place: known[place] for place in self._shown if place in known}
+        shown = self._shown.union(self._keys.entries)
+        entries = {place: known[place] for place in shown if place in known}
         return State(rows=rows, entries=entries, values=self._values)
 
     # What rows lead to, and which entries are behind them

@@ -1,63 +1,53 @@
 """A ledger in memory: for tests, and gone with its process.
 
-There is nothing to restore, copy or lose by accident, and so no witness, no lock file
-and no owner file. A forked child has a copy that would spend the same budget again, so
-it is refused there.
+Its tables are those of a file. There is nothing to restore, copy or lose by accident,
+and so no witness, no lock file and no owner file. A forked child has a copy that would
+spend the same budget again, so it is refused there.
 """
 
 from __future__ import annotations
 
 import os
+import sqlite3
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from dpflow.exceptions import (
     ConfigurationError,
-    LedgerCorrupt,
     LedgerMissing,
     LedgerUnavailable,
 )
-from dpflow.ledger.entry import Entry, columns_of
-from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Account, Changes, Charge, JournalError, Key, Release, Row
-from dpflow.ledger.storage.base import (
-    COMMON,
-    Identity,
-    Place,
-    damaged,
-    read_only_error,
-)
-from dpflow.ledger.storage.loading import Found, Loading
-from dpflow.ledger.storage.texts import key_text, row_text
+from dpflow.ledger.storage.base import Identity, damaged, read_only_error
+from dpflow.ledger.storage.tables import Tables, make_tables
 from dpflow.locks import Line, Turn
 
 #: How long a transaction waits for those of other threads.
 _LOCK_SECONDS = 30.0
-_PAGE = 1000
 #: What the URL of such a ledger begins with; a name follows.
 MEMORY = "memory://"
 
 
 @dataclass(slots=True)
 class Kept:
-    """All that is kept of one ledger.
-
-    Attributes:
-        rows: Every row, by its key.
-        entries: The journal of each book.
-        values: Kept values, by release key.
-    """
+    """All that is kept of one ledger: the tables of a file, in no file."""
 
     identity: Identity
-    secret: bytes
-    rows: dict[Key, Row] = field(default_factory=dict)
-    entries: dict[str, list[Entry]] = field(default_factory=dict)
-    values: dict[str, str] = field(default_factory=dict)
+    connection: sqlite3.Connection
     line: Line = field(default_factory=Line)
     pid: int = field(default_factory=os.getpid)
+
+    def roll_back(self) -> None:
+        """Leave a transaction that did not come to its end."""
+        if self.connection.in_transaction:
+            self.connection.rollback()
+
+    def leave(self, turn: Turn) -> None:
+        """End a turn, and what it did not commit; a second time, nothing."""
+        if self.line.is_first(turn):
+            self.roll_back()
+        self.line.leave(turn)
 
 
 _ledgers: dict[str, Kept] = {}
@@ -91,7 +81,13 @@ class Memory:
         if not name or name in _ledgers:
             msg = f"there is a ledger at {made.place} already, or it has no name"
             raise ConfigurationError(msg)
-        _ledgers[name] = Kept(identity, secret)
+        connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False
+        )
+        connection.execute("BEGIN")
+        make_tables(connection, identity, secret)
+        connection.execute("COMMIT")
+        _ledgers[name] = Kept(identity, connection)
         return made
 
     @property
@@ -127,34 +123,35 @@ class Memory:
         """Why nothing is written; None if it may be."""
         return read_only_error(self.place) if self._read_only else None
 
-    @contextmanager
-    def write(self) -> Iterator[Within]:
+    def write(self) -> AbstractContextManager[Tables]:
         """Run a block that no other thread overlaps; it is kept whole or not at all."""
         if (why := self.unwritable) is not None:
             raise why
-        with self._alone() as within:
-            yield within
-            within.keep()
+        return self._alone(keeps=True)
+
+    def read(self) -> AbstractContextManager[Tables]:
+        """Run a block that reads one consistent state; what it wrote would go."""
+        return self._alone(keeps=False)
 
     @contextmanager
-    def read(self) -> Iterator[Within]:
-        """Run a block that reads one consistent state."""
-        with self._alone() as within:
-            yield within
-
-    @contextmanager
-    def _alone(self) -> Iterator[Within]:
+    def _alone(self, *, keeps: bool) -> Iterator[Tables]:
         kept, turn = self.kept, Turn()
         try:
             try:
                 if not kept.line.take(turn, _LOCK_SECONDS):
                     raise self._busy(kept)
-                yield Within(kept, self.place)
+                kept.roll_back()  # an interrupt kept the turn before from its end
+                kept.connection.execute("BEGIN")
+                yield Tables(kept.connection, self.place, kept.identity)
+                if keeps:
+                    kept.connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise damaged(str(error), self.place) from error
             finally:
-                kept.line.leave(turn)
+                kept.leave(turn)
         finally:
             # An interrupt may have come before the line above.
-            kept.line.leave(turn)
+            kept.leave(turn)
 
     def close(self) -> None:
         """Do nothing: other objects of this process may use the same ledger."""
@@ -166,133 +163,6 @@ class Memory:
             "step did not run; try again."
         )
         return LedgerUnavailable(msg, ledger=self.place, waited=_LOCK_SECONDS)
-
-
-class Within:
-    """One transaction; what it stores is kept at its end."""
-
-    def __init__(self, kept: Kept, place: str) -> None:
-        self._kept, self._place = kept, place
-        self._changes: Changes = {}
-        self._entries: list[Entry] = []
-        self._values: dict[str, str] = {}
-
-    def load(self, keys: Keys) -> State:
-        """Return every row that the keys lead to, checked."""
-        loading = Loading(keys, self._rows, self._accounts, self._proved)
-        try:
-            return loading.state()
-        except JournalError as error:
-            raise damaged(str(error), self._place) from error
-
-    def store(
-        self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
-    ) -> None:
-        """Write entries, and the rows that follow from them."""
-        mine = [*self._entries, *entries]
-        for book in {entry.book for entry in entries}:
-            first = len(self._kept.entries.get(book, ())) + 1
-            numbers = [entry.number for entry in mine if entry.book == book]
-            if numbers != list(range(first, first + len(numbers))):
-                msg = f"entry {first} of book {book!r} is the next, not {numbers[0]}"
-                raise LedgerCorrupt(msg, ledger=self._place)
-        self._changes |= changes
-        self._entries += entries
-        self._values |= values
-
-    def keep(self) -> None:
-        """Keep what was stored."""
-        kept = self._kept
-        for entry in self._entries:
-            kept.entries.setdefault(entry.book, []).append(entry)
-        for key, row in self._changes.items():
-            if row is None:
-                kept.rows.pop(key, None)
-                kept.values.pop(key[1], None)
-                continue
-            kept.rows[key] = row
-            if isinstance(row, Release):
-                if row.state != "settled":
-                    kept.values.pop(row.key, None)
-                elif row.key in self._values:
-                    kept.values[row.key] = self._values[row.key]
-
-    def books(self) -> list[str]:
-        """Return the names of all books."""
-        return sorted(self._kept.entries)
-
-    def entries(self, places: Iterable[Place]) -> dict[Place, Entry]:
-        """Return those of some entries that are there."""
-        return {
-            (book, number): self._entry(book, number)
-            for book, number in places
-            if 0 < number <= len(self._kept.entries.get(book, ()))
-        }
-
-    def after(self, book: str, number: int = 0) -> Iterator[Entry]:
-        """Yield the entries of a book after a number, oldest first."""
-        yield from self._kept.entries.get(book, [])[number:]
-
-    def newest(self, book: str, before: int | None = None) -> Iterator[Entry]:
-        """Yield the entries of a book before a number, newest first."""
-        found = self._kept.entries.get(book, [])
-        yield from reversed(found if before is None else found[: before - 1])
-
-    def rare(self, book: str, *kinds: str) -> Iterator[Entry]:
-        """Yield a book's entries that are no step's, newest first."""
-        for each in reversed(self._kept.entries.get(book, [])):
-            if each.kind in kinds or not (kinds or each.kind in COMMON):
-                yield each
-
-    def open_charges(self) -> list[str]:
-        """Return the ids of all charges that did not end."""
-        rows = self._kept.rows.values()
-        return sorted(r.id for r in rows if isinstance(r, Charge) and r.state == "open")
-
-    def releases(self) -> list[tuple[Release, int | None]]:
-        """Return every release with the length of its value."""
-        found = [r for r in self._kept.rows.values() if isinstance(r, Release)]
-        values = self._kept.values
-        return [(r, len(values[r.key]) if r.key in values else None) for r in found]
-
-    def page(self, book: str, number: int) -> list[tuple[Any, ...]]:
-        """Return the next entries of a book after a number, as they are kept."""
-        found = self._kept.entries.get(book, [])[number : number + _PAGE]
-        return [(*columns_of(entry), entry.hash) for entry in found]
-
-    def kept(
-        self, kind: str, above: str = "", limit: int = _PAGE
-    ) -> list[tuple[str, str, str | None]]:
-        """Return rows of a kind as they are kept, by their keys."""
-        known, values = self._kept.rows, self._kept.values
-        rows = {key_text(key): row for key, row in known.items() if key[0] == kind}
-        wanted = sorted(text for text in rows if text > above)[:limit]
-        return [
-            (text, row_text(rows[text]), values.get(text.removeprefix("release:")))
-            for text in wanted
-        ]
-
-    def secret(self) -> bytes:
-        """Return what release keys are made with."""
-        return self._kept.secret
-
-    def _entry(self, book: str, number: int) -> Entry:
-        return self._kept.entries[book][number - 1]
-
-    def _accounts(self, book: str) -> list[Key]:
-        rows = self._kept.rows.items()
-        return [k for k, row in rows if isinstance(row, Account) and row.book == book]
-
-    def _rows(self, keys: Collection[Key]) -> Iterator[Found]:
-        kept = self._kept
-        for key in keys:
-            row = kept.rows.get(key)
-            if row is not None:
-                value = kept.values.get(row.key) if isinstance(row, Release) else None
-                yield key, row, value
-
-    def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
-        return self.entries(shown | proofs)
 
 
 class MemoryOwners:

@@ -1,17 +1,19 @@
-"""What is read of a ledger's tables within a transaction, whatever their dialect."""
+"""What is read of a ledger within a transaction, and what every storage does."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from heapq import merge
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.entry import Columns, Entry, entry_of, proof_of
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Charge, JournalError, Key, Release
+from dpflow.ledger.rows import Changes, Charge, JournalError, Key, Release
 from dpflow.ledger.storage.base import (
     Identity,
     Place,
@@ -26,7 +28,7 @@ from dpflow.ledger.storage.loading import (
     ReadEntries,
     ReadRows,
 )
-from dpflow.ledger.storage.texts import key_of_text, prefixed, row_of
+from dpflow.ledger.storage.texts import entry_from, key_of_text, prefixed, row_of
 
 _PAGE = 1000
 #: So many entries are read at once by who checks all of them.
@@ -35,8 +37,8 @@ _MOST = 4000
 _ENDLESS = 2**62
 
 
-class Questions(ABC):
-    """What may be read within a transaction.
+class Reading(ABC):
+    """One consistent state of a ledger, while its block runs.
 
     Args:
         place: The ledger, for messages.
@@ -49,7 +51,12 @@ class Questions(ABC):
 
     @abstractmethod
     def load(self, keys: Keys) -> State:
-        """Return every row that the keys lead to, checked."""
+        """Return every row that the keys lead to, checked; a writer locks its books.
+
+        Raises:
+            LedgerCorrupt: If a row is not what its entry says, or another ledger is
+                in the place of the one that was opened.
+        """
 
     def _loaded(
         self,
@@ -95,7 +102,12 @@ class Questions(ABC):
         yield from self._backwards("newest", book, before or _ENDLESS)
 
     def rare(self, book: str, *kinds: str) -> Iterator[Entry]:
-        """Yield a book's entries of other kinds than `COMMON`, or of some of these."""
+        """Yield a book's entries of other kinds than a step's, newest first.
+
+        Args:
+            book: Name of the book.
+            *kinds: Only these. Default: all that are found by an index.
+        """
         found = (
             self._backwards("rare", book, _ENDLESS, kind=kind) for kind in kinds or [""]
         )
@@ -116,7 +128,13 @@ class Questions(ABC):
         return [(row, size) for row, size in found if isinstance(row, Release)]
 
     def page(self, book: str, number: int) -> list[tuple[Any, ...]]:
-        """Return the next entries of a book after a number, as they are kept."""
+        """Return the next entries of a book after a number, as they are kept.
+
+        Nothing is checked; it is for who checks all of it.
+
+        Returns:
+            At most some thousand, oldest first: the columns of each and its hash.
+        """
         found: list[tuple[Any, ...]]
         found = self._ask("after", book=book, after=number, limit=_MOST).fetchall()
         return found
@@ -124,7 +142,17 @@ class Questions(ABC):
     def kept(
         self, kind: str, above: str = "", limit: int = _PAGE
     ) -> list[tuple[str, str, str | None]]:
-        """Return rows of a kind as they are kept, by their keys."""
+        """Return rows of a kind as they are kept, by their keys; unchecked.
+
+        Args:
+            kind: As `rows.Key` begins.
+            above: The key of each is above this one.
+            limit: The most to return.
+
+        Returns:
+            Key and row, as `texts` writes them, and the output of a release, if it is
+            kept.
+        """
         first, below = prefixed(kind)
         found: list[tuple[str, str, str | None]]
         found = self._ask(
@@ -133,7 +161,7 @@ class Questions(ABC):
         return found
 
     def secret(self) -> bytes:
-        """Return what release keys are made with."""
+        """Return what release keys are made with; who only reads may not have it."""
         ((text,),) = self._ask("secret").fetchall()
         return bytes.fromhex(text)
 
@@ -168,9 +196,8 @@ class Questions(ABC):
 
     def _entry(self, columns: tuple[Any, ...], *, body: bool = True) -> Entry:
         """Read an entry from its columns, its hash and the one before."""
-        read = entry_of if body else proof_of
         try:
-            return read(columns[9] or "", Columns(*columns[:8]), columns[8])
+            return entry_from(columns, body=body)
         except JournalError as error:
             what = f"entry {columns[1]} of book {columns[0]!r}: {error}"
             raise damaged(what, self.place) from error
@@ -199,3 +226,61 @@ class Questions(ABC):
     @abstractmethod
     def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
         """Return those of some entries that are there; proofs lack their bodies."""
+
+
+class Transaction(Reading):
+    """A state that nobody else changes, and what is written on it."""
+
+    @abstractmethod
+    def store(
+        self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
+    ) -> None:
+        """Write entries, and the rows that follow from them.
+
+        Args:
+            changes: The rows that `follow` made of the entries.
+            entries: Each the next of its book.
+            values: Values of the releases that they settle, by key.
+        """
+
+
+class Storage(Protocol):
+    """A place where a ledger is kept.
+
+    Attributes:
+        place: For messages; without any secret.
+        identity: Of the ledger that was opened.
+        exclusive: Whether a transaction keeps every other writer away, and not only
+            those of the books that it locks.
+    """
+
+    place: str
+    exclusive: bool
+
+    @property
+    def identity(self) -> Identity:
+        """Which ledger it is; read when it is opened.
+
+        Raises:
+            LedgerMissing: If there is none.
+            LedgerUnavailable: If it cannot be read, or is of another version.
+        """
+
+    @property
+    def unwritable(self) -> LedgerUnavailable | None:
+        """Why this process may only read; None if it may write."""
+
+    def write(self) -> AbstractContextManager[Transaction]:
+        """Run a block in one transaction; what it stored goes if it raises.
+
+        Nobody else writes the books that its first `load` names until it ends.
+
+        Raises:
+            LedgerUnavailable: If it cannot be had now, or its outcome is unknown.
+        """
+
+    def read(self) -> AbstractContextManager[Reading]:
+        """Run a block that sees one consistent state; the right to read will do."""
+
+    def close(self) -> None:
+        """Close it; a later call opens it again."""

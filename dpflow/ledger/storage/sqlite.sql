@@ -43,14 +43,15 @@ BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 CREATE TRIGGER entry_stays BEFORE UPDATE ON entry
 BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 
--- (?) stands for as many parameters as there are, ((?, ?)) for as many pairs.
+-- (?) stands for as many parameters as there are, ((?, ?)) for as many pairs, and what
+-- is after "each" for as many of it.
 
--- Which ledger it is comes first.
+-- Which ledger it is comes first. IN (...) would make a table of its own each time.
 
 -- name: rows
 SELECT NULL, ledger_id, min_writer FROM ledger
-UNION ALL
-SELECT key, value, output FROM row WHERE key IN (?)
+-- each
+ UNION ALL SELECT key, value, output FROM row WHERE key = ?
 
 -- name: entries
 SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from dpflow.exceptions import LedgerCorrupt
-from dpflow.ledger.entry import Entry, columns_of
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import Changes, JournalError, Key
 from dpflow.ledger.storage.base import (
@@ -22,12 +22,12 @@ from dpflow.ledger.storage.base import (
     first_edition,
 )
 from dpflow.ledger.storage.loading import Found
-from dpflow.ledger.storage.questions import Questions
+from dpflow.ledger.storage.questions import Transaction
 from dpflow.ledger.storage.texts import (
+    entry_texts,
     key_text,
-    output_of,
     row_of,
-    row_text,
+    row_texts,
     statements,
 )
 
@@ -39,7 +39,7 @@ _FEW = 16
 _MANY = 256
 
 
-class Tables(Questions):
+class Tables(Transaction):
     """A ledger within one transaction of a connection.
 
     Args:
@@ -62,16 +62,10 @@ class Tables(Questions):
         self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
     ) -> None:
         """Write entries, and the rows that follow from them."""
-        told = [(*columns_of(entry), entry.hash) for entry in entries]
-        rows = [
-            (key_text(key), row_text(row), output_of(row, values))
-            for key, row in changes.items()
-            if row is not None
-        ]
         gone = [(key_text(key),) for key, row in changes.items() if row is None]
         for name, each in (
-            ("new_entries", told),
-            ("new_rows", rows),
+            ("new_entries", entry_texts(entries)),
+            ("new_rows", row_texts(changes, values)),
             ("drop_rows", gone),
         ):
             for some in _pieces(each):
@@ -88,7 +82,8 @@ class Tables(Questions):
         Where pages are out of order, SQLite's search ends at some other row and does
         not look at its key again.
         """
-        texts, found = {key_text(key): key for key in keys}, list[Found]()
+        texts = {key_text(key): key for key in keys}
+        found: list[Found] = []
         for some in _pieces([*texts]):
             told = self.connection.execute(_text("rows", len(some)), some).fetchall()
             none, *identity = told[0] if told else ("",)
@@ -140,7 +135,8 @@ def _text(name: str, size: int) -> str:
             return f"({', '.join('?' * size)})"
         return ", ".join([found[1]] * size)
 
-    return _GROUPS.sub(repeated, statements("sqlite")[name])
+    text, _, each = statements("sqlite")[name].partition("-- each\n")
+    return _GROUPS.sub(repeated, text) + each * size
 
 
 def make_tables(

@@ -1,23 +1,34 @@
-"""Rows and their keys as text, the same in every database.
+"""Rows, their keys and entries as text, the same in every database.
 
 A row is the canonical JSON of its fields, a list that begins with its names; a term's
 facts are left to its entry.
+
+Each text is read from the database each time. Only what it was read as before, or
+written from, is remembered, by the whole of it: the same text always means the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
-from dpflow.ledger.entry import canonical
+from dpflow.ledger.entry import (
+    Entry,
+    Written,
+    canonical,
+    columns_of,
+    entry_of,
+    with_body,
+)
 from dpflow.ledger.rows import (
     Account,
     Amounts,
     Book,
+    Changes,
     Charge,
     Claim,
     Epoch,
@@ -30,6 +41,8 @@ from dpflow.ledger.rows import (
     Sums,
     Term,
 )
+
+T = TypeVar("T")
 
 _Fields = list[Any]
 
@@ -49,8 +62,7 @@ def statements(dialect: str) -> Mapping[str, str]:
 
 def key_text(key: Key) -> str:
     """Write a key; no two have the same text."""
-    kind, *names = key
-    return f"{kind}:{names[0] if len(names) == 1 else '#'.join(names)}"
+    return f"{key[0]}:{key[1] if len(key) == _ONE else '#'.join(key[1:])}"
 
 
 def key_of_text(text: str) -> Key:
@@ -69,19 +81,85 @@ def prefixed(kind: str, book: str | None = None) -> tuple[str, str]:
     return f"{kind}:{book}#", f"{kind}:{book}$"
 
 
+#: More texts than these are forgotten.
+_MOST = 512
+
+
+def _remember(known: dict[str, T], text: str, found: T) -> T:
+    if len(known) >= _MOST:
+        known.clear()
+    known[text] = found
+    return found
+
+
+# Entries
+
+#: By its hash, an entry without its body, and the columns that proved it.
+_entries: dict[str, tuple[Sequence[Any], Entry]] = {}
+
+
+def entry_texts(entries: Iterable[Entry]) -> list[tuple[Any, ...]]:
+    """Write entries: the columns of each, and its hash."""
+    found = []
+    for entry in entries:
+        columns = (*columns_of(entry), entry.hash)
+        previous = entry.previous if isinstance(entry, Written) else None
+        if previous:
+            proved = ((*columns, previous), Entry(*entry[:5], {}, *entry[6:]))
+            _remember(_entries, entry.hash, proved)
+        found.append(columns)
+    return found
+
+
+def entry_from(columns: Sequence[Any], *, body: bool = True) -> Entry:
+    """Read an entry from its columns, its hash and the one before.
+
+    Args:
+        columns: As they were read.
+        body: Read its body as well. Without it, an entry only proves what it moved.
+
+    Raises:
+        JournalError: If it is not what was hashed when it was written.
+    """
+    told = columns[8]
+    known = _entries.get(told)
+    if known is None or known[0] != columns:
+        proof = entry_of(columns[9] or "", columns[:8], told, proof=True)
+        known = _remember(_entries, told, (columns, proof))
+    return with_body(known[1], columns[5]) if body else known[1]
+
+
 # Rows
+
+#: By its text, a row and its key.
+_rows: dict[str, tuple[Key, Row]] = {}
+
+
+def row_texts(
+    changes: Changes, values: Mapping[str, str]
+) -> list[tuple[str, str, str | None]]:
+    """Write rows: the key, the text and the output of each.
+
+    Args:
+        changes: The rows; None takes one away.
+        values: Outputs that are kept, by release key.
+    """
+    found: list[tuple[str, str, str | None]] = []
+    for key, row in changes.items():
+        if row is None:
+            continue
+        text, output = row_text(row), None
+        if isinstance(row, Release) and row.state == "settled":
+            output = values.get(row.key)
+        if not isinstance(row, Term):
+            _remember(_rows, text, (key, row))
+        found.append((key_text(key), text, output))
+    return found
 
 
 def row_text(row: Row) -> str:
     """Write a row."""
     return canonical(row[:3] if isinstance(row, Term) else row)
-
-
-def output_of(row: Row, values: Mapping[str, str]) -> str | None:
-    """Return the output that is kept beside a row, if it is that of a release."""
-    if isinstance(row, Release) and row.state == "settled":
-        return values.get(row.key)
-    return None
 
 
 def row_of(key: Key, text: str) -> Row:
@@ -90,6 +168,13 @@ def row_of(key: Key, text: str) -> Row:
     Raises:
         JournalError: If it is that of another key, or nothing that `row_text` wrote.
     """
+    known = _rows.get(text)
+    if known is None or known[0] != key:
+        known = _remember(_rows, text, (key, _row_of(key, text)))
+    return known[1]
+
+
+def _row_of(key: Key, text: str) -> Row:
     kind = key[0]
     try:
         fields = _parsed(text)

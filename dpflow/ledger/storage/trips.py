@@ -15,19 +15,20 @@ from functools import cache
 from typing import Any
 
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.ledger.entry import Entry, columns_of
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import EPOCH, Book, Changes, Key, Rows
 from dpflow.ledger.storage.base import Identity, Place
 from dpflow.ledger.storage.loading import Found
-from dpflow.ledger.storage.questions import Questions
+from dpflow.ledger.storage.questions import Reading, Transaction
 from dpflow.ledger.storage.server import Durable, Server
 from dpflow.ledger.storage.texts import (
+    entry_texts,
     key_of_text,
     key_text,
-    output_of,
     row_of,
     row_text,
+    row_texts,
     statements,
 )
 from dpflow.ledger.storage.wire import Answer, Wire
@@ -38,7 +39,7 @@ _Columns = tuple[Any, ...]
 _LOADS = 5
 
 
-class Snapshot(Questions):
+class Snapshot(Reading):
     """A consistent state of the ledger.
 
     Args:
@@ -118,7 +119,7 @@ class Snapshot(Questions):
         return asked
 
 
-class Trips(Snapshot):
+class Trips(Snapshot, Transaction):
     """A transaction that decides: it loads behind locks, and stores once.
 
     Attributes:
@@ -201,16 +202,10 @@ class Trips(Snapshot):
             msg = "a transaction stores once, and only entries of books that it locked"
             raise ValueError(msg)
         self.stored = True
-        rows = [
-            (key_text(key), row_text(row), output_of(row, values))
-            for key, row in changes.items()
-            if row is not None
-        ]
-        told = [(*columns_of(entry), entry.hash) for entry in entries]
         self._send(
             "store",
-            entries=json.dumps(told),
-            rows=json.dumps(rows),
+            entries=json.dumps(entry_texts(entries)),
+            rows=json.dumps(row_texts(changes, values)),
             gone=_array(key_text(key) for key, row in changes.items() if row is None),
             versions=_array(self._versions),
         )

@@ -14,7 +14,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State, rule_of
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.rows import Account, Amounts
-from dpflow.ledger.storage.base import Reading
+from dpflow.ledger.storage.questions import Reading
 from dpflow.ledger.views.reservations import waiting
 from dpflow.ledger.views.said import account_of_term, openings
 from dpflow.rounding import number_text
@@ -107,6 +107,50 @@ def partition_of(account: str) -> str:
     return rest.partition("/")[0] if kind == "partition" else ""
 
 
+def account_view(
+    gate: Gate,
+    *,
+    dead: Tally | None = None,
+    closed: Tally | None = None,
+    charged: bool = False,
+    opened: Mapping[str, str] | None = None,
+) -> AccountView:
+    """Return an account as people read it.
+
+    Args:
+        gate: Its gate, as it stands; one of no ledger has no id and no term.
+        dead: What processes hold on it that have ended. Default: nothing.
+        closed: What was forfeited on it. Default: nothing.
+        charged: Whether a step may have read data under it.
+        opened: The budget that a filter was opened with, as the journal tells.
+    """
+    rule = gate.rule
+    dead, closed = dead or rule.zero(), closed or rule.zero()
+    budget = rule.limit if isinstance(rule, Filter) else None
+    return AccountView(
+        id=gate.id,
+        dataset=gate.dataset,
+        term=term_of(gate.id) if gate.id else 0,
+        kind=gate.kind,
+        name=gate.name,
+        theorem=rule.theorem,
+        state=gate.state,
+        parameters=rule.parameters(),
+        epsilon=number_text(rule.epsilon) if isinstance(rule, Filter) else None,
+        delta=number_text(rule.delta) if isinstance(rule, Filter | Odometer) else "0",
+        budget=None if budget is None else rule.named(budget),
+        spent=rule.named(gate.settled - closed),
+        reserved=rule.named(gate.held - dead),
+        forfeited=rule.named(dead + closed),
+        left=None if budget is None else rule.named(remainder(budget, gate.used)),
+        used_fraction=gate.used_share(gate.used),
+        reading=rule.read(gate.used) if isinstance(rule, Odometer) else None,
+        halt_at=None if gate.halt is None else number_text(gate.halt),
+        charged=charged,
+        opened=opened,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
     """All that is said of accounts.
@@ -126,32 +170,12 @@ class _Facts:
 
     def view(self, gate: Gate) -> AccountView:
         """Return an account as people read it."""
-        rule, used = gate.rule, gate.settled + gate.held
-        dead = _total(rule.zero(), self.dead.get(gate.id, ()))
-        closed = _total(rule.zero(), self.closed.get(gate.id, ()))
-        budget = rule.limit if isinstance(rule, Filter) else None
-        return AccountView(
-            id=gate.id,
-            dataset=gate.dataset,
-            term=term_of(gate.id),
-            kind=gate.kind,
-            name=gate.name,
-            theorem=rule.theorem,
-            state=gate.state,
-            parameters=rule.parameters(),
-            epsilon=number_text(rule.epsilon) if isinstance(rule, Filter) else None,
-            delta=number_text(rule.delta)
-            if isinstance(rule, Filter | Odometer)
-            else "0",
-            budget=None if budget is None else rule.named(budget),
-            spent=rule.named(gate.settled - closed),
-            reserved=rule.named(gate.held - dead),
-            forfeited=rule.named(dead + closed),
-            left=None if budget is None else rule.named(remainder(budget, used)),
-            used_fraction=gate.used_share(used),
-            reading=rule.read(used) if isinstance(rule, Odometer) else None,
-            halt_at=None if gate.halt is None else number_text(gate.halt),
-            charged=any(used.amounts) or self._has_charges(gate),
+        zero = gate.rule.zero()
+        return account_view(
+            gate,
+            dead=_total(zero, self.dead.get(gate.id, ())),
+            closed=_total(zero, self.closed.get(gate.id, ())),
+            charged=any(gate.used.amounts) or self._has_charges(gate),
             opened=self._opened(gate),
         )
 

@@ -16,7 +16,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.records import Entry
 from dpflow.ledger.rows import Amounts
-from dpflow.ledger.storage.base import Reading
+from dpflow.ledger.storage.questions import Reading
 from dpflow.ledger.views.said import told
 from dpflow.policy.population import PREFIX
 

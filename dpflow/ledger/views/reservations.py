@@ -11,7 +11,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.records import OpenReservation
 from dpflow.ledger.rows import Charge
-from dpflow.ledger.storage.base import Reading
+from dpflow.ledger.storage.questions import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

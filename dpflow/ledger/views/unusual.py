@@ -10,7 +10,7 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.records import UnusualSteps
-from dpflow.ledger.storage.base import Reading
+from dpflow.ledger.storage.questions import Reading
 from dpflow.ledger.views.reservations import Waiting, waiting
 from dpflow.ledger.views.said import openings, told
 

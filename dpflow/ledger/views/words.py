@@ -14,6 +14,11 @@ from dpflow.ledger.records import (
 from dpflow.ledger.views.accounts import partition_of
 from dpflow.rounding import number_from_text, short_down, short_up
 
+FORFEITED = (
+    "A forfeited reservation is one whose process ended without settling it. It stays "
+    "charged in full: nobody knows what the step released."
+)
+
 
 def amount_text(component: str, text: str | None, *, up: bool = True) -> str:
     """Write one amount for people.

@@ -18,7 +18,8 @@ from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import Account, epoch_of
-from dpflow.ledger.storage.base import Place, Reading, Storage
+from dpflow.ledger.storage.base import Place
+from dpflow.ledger.storage.questions import Reading, Storage
 from dpflow.ledger.witness.base import Unseen, Witness
 from dpflow.ledger.witness.lines import HEAD, TOLD, Line, line_of
 
@@ -162,10 +163,7 @@ class Watch:
         """
         if self.witness is None:
             return
-        lines = list[Line]()
-        for entry in entries:
-            if entry.kind in TOLD and (entry.kind != "open" or _is_told(entry)):
-                lines.append(line_of(entry))
+        lines = [line_of(entry) for entry in entries if _is_told(entry)]
         if not lines:
             return
         try:
@@ -238,7 +236,8 @@ def missing(reading: Reading, lines: Iterable[Line]) -> list[Line]:
         reading: Of the ledger.
         lines: What was told, oldest first.
     """
-    rest, gone = iter(lines), list[Line]()
+    rest = iter(lines)
+    gone: list[Line] = []
     while some := list(islice(rest, _AT_ONCE)):
         found = reading.entries({line.place for line in some})
         for line in some:

@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from typing import Any
 
-from dpflow.forecast import Line
+from dpflow.forecast import BudgetLine
 from dpflow.ledger.views.words import percent_text
 
 #: One point of a forecast: when, and the share of the budget that is used then.
-Forecast = Sequence[tuple[date | datetime, float]]
+DatedShares = Sequence[tuple[date | datetime, float]]
 #: A forecast takes at most so many times the room that the journal does.
 _HORIZON = 2.0
 
 
-def over_charges(line: Line, newest: int) -> list[tuple[Any, float]]:
+def over_charges(line: BudgetLine, newest: int) -> list[tuple[Any, float]]:
     """Go on from the newest entry, whatever calendar the line's days have."""
     points = [(newest + grown, used) for _, used, grown in line.points]
     return _within(points, newest * (1 + _HORIZON))
 
 
 def over_dates(
-    given: Forecast, line: Line | None, start: datetime, newest: datetime
+    given: DatedShares, line: BudgetLine | None, start: datetime, newest: datetime
 ) -> list[tuple[Any, float]]:
     """Go on from the newest charge; days that are not the clock's are left out.
 
@@ -41,7 +41,7 @@ def over_dates(
     return _within(points, newest + _HORIZON * (newest - start))
 
 
-def foretold(line: Line) -> str:
+def foretold(line: BudgetLine) -> str:
     """Say where a line ends, in the calendar of its days."""
     day, share, _ = line.points[-1]
     calendar = "" if line.clock else ", as release keys count"

@@ -10,14 +10,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpflow.exceptions import ConfigurationError
-from dpflow.forecast import Line, budget_line, outlooks
+from dpflow.forecast import BudgetLine, budget_line, outlooks
 from dpflow.guard.project import current_project
 from dpflow.ledger import Ledger
 from dpflow.ledger.records import AccountView, Usage
 from dpflow.ledger.views import accounts, refusals, usage
 from dpflow.ledger.views.words import account_title, percent_text
 from dpflow.show.figures import style
-from dpflow.show.figures.ahead import Forecast, foretold, over_charges, over_dates
+from dpflow.show.figures.ahead import DatedShares, foretold, over_charges, over_dates
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,8 +49,8 @@ class BurnDown:
     omitted: int = 0
     refused: int = 0
     alerts: tuple[Fraction, ...] = ()
-    forecast: Forecast = ()
-    line: Line | None = None
+    forecast: DatedShares = ()
+    line: BudgetLine | None = None
 
     @classmethod
     def read(
@@ -59,8 +59,8 @@ class BurnDown:
         dataset: str,
         *,
         alerts: Iterable[Any] = (),
-        forecast: Forecast = (),
-        line: Line | None = None,
+        forecast: DatedShares = (),
+        line: BudgetLine | None = None,
     ) -> BurnDown | None:
         """Read a dataset's newest term; None if no step has asked for anything."""
         views = accounts(ledger, dataset)
@@ -137,7 +137,7 @@ def burn_down(
     dataset: str,
     *,
     over: Literal["charges", "dates"] | None = None,
-    forecast: Forecast | None = None,
+    forecast: DatedShares | None = None,
 ) -> Figure:
     """Draw what is left of a dataset's gates: one falling line for each.
 

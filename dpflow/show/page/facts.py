@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
+from dpflow.config import Settings
+from dpflow.exceptions import LedgerCorrupt
 from dpflow.forecast import Outlook, budget_line, flow_outlooks, outlooks
+from dpflow.guard.inspection import inspected
 from dpflow.ledger import Ledger, views
+from dpflow.ledger.decision.refusal import frozen_text
 from dpflow.ledger.records import (
     AccountView,
     AlertView,
@@ -18,9 +22,10 @@ from dpflow.ledger.records import (
     RefusalView,
     TermView,
 )
-from dpflow.ledger.refusal import frozen_text
 from dpflow.ledger.views.releases import Release, releases
+from dpflow.ledger.views.standing import Standing, standings
 from dpflow.policy import Policy, PolicySet
+from dpflow.policy.files import policies_and_problem
 from dpflow.rounding import number_from_text, number_text, short_up
 from dpflow.show.figures.burndown import BurnDown
 from dpflow.show.figures.by_flow import Composition
@@ -29,30 +34,6 @@ from dpflow.show.overview import Overview, overview, pauses
 from dpflow.show.page.stamp import Stamp
 
 _MOST_REFUSALS, _MOST_RELEASES, _MOST_RESERVATIONS = 200, 30, 100
-
-
-class Standing(Protocol):
-    """Where a dataset stands in one term; the commands find it out."""
-
-    @property
-    def dataset(self) -> str:
-        """Its name."""
-
-    @property
-    def term(self) -> int | None:
-        """The term's number; None before the first charge."""
-
-    @property
-    def pinned(self) -> Mapping[str, Any] | None:
-        """The policy that governs; None for an earlier term."""
-
-    @property
-    def accounts(self) -> tuple[AccountView, ...]:
-        """Opened and announced accounts."""
-
-    @property
-    def differences(self) -> tuple[str, ...]:
-        """How the policy file differs from the ledger's copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +112,44 @@ class Report:
         data: dict[str, Any] = _data(self)
         ledger = {"id": data.pop("ledger"), "place": data.pop("place")}
         return {"ledger": ledger, **data}
+
+
+def read_report(
+    found: Settings,
+    dataset: str | None = None,
+    *,
+    stamp: Callable[[Ledger], Stamp] | None = None,
+) -> Report:
+    """Read what a page shows; the ledger is opened for reading only.
+
+    Args:
+        found: Where the project's ledger and policies are.
+        dataset: Only this dataset. Default: all.
+        stamp: Verifies the ledger; None leaves that out.
+
+    Raises:
+        LedgerError: If the ledger is missing, out of reach or not the pinned one.
+        UnknownDataset: If neither the ledger nor a policy knows the dataset.
+    """
+    policies, problem = policies_and_problem(found.policies)
+    problems = [] if problem is None else [problem]
+    # A verification asks the witness by itself.
+    tell = problems.append if stamp is None else None
+    with inspected(found, tell=tell) as ledger:
+        made = None if stamp is None else stamp(ledger)
+        try:
+            return collect(
+                ledger,
+                standings(ledger, policies, dataset),
+                policies,
+                dataset=dataset,
+                problems=problems,
+                stamp=made,
+            )
+        except LedgerCorrupt as error:
+            if made is None or made.fine:
+                raise
+            return unread(ledger, [*problems, error.message], made)
 
 
 def collect(

@@ -24,14 +24,14 @@ from dpflow.accounting.curves.conversions import (
     renyi_epsilon_allowed,
 )
 from dpflow.rounding import DELTA_LOW
-from tests.sizes import scaled
+from tests.sizes import scaled, spread
 
 BITS = 700
 CLOSE = Fraction(1, 10**9)
 EPSILONS = ["1e-9", "1e-4", "0.1", "1", "5", "60", "1000"]
 DELTAS = ["1e-30", "1e-12", "1e-6", "0.01", "0.5"]
 CORNERS = list(itertools.product(EPSILONS, DELTAS))
-corners = pytest.mark.parametrize(("epsilon", "delta"), CORNERS)
+corners = pytest.mark.parametrize(("epsilon", "delta"), spread(CORNERS, 12))
 
 
 def decimals(low: int, high: int) -> st.SearchStrategy[Fraction]:

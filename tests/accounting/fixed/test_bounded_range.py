@@ -22,7 +22,7 @@ from dpflow.accounting.fixed.optimal import Parts, fixed_delta, fixed_epsilon
 from dpflow.accounting.fixed.plan import PlanFilter
 from dpflow.accounting.fixed.stops import composed_epsilon
 from dpflow.exceptions import InvalidCost
-from tests.sizes import scaled
+from tests.sizes import scaled, spread
 
 mp = mpmath.mp.clone()
 mp.dps = 50
@@ -87,7 +87,7 @@ def test_one_and_two_steps_in_50_digits(eta: str, share: str) -> None:
         assert true <= found <= true * mp.mpf("1.02") + mp.mpf("3e-5")
 
 
-@pytest.mark.parametrize("cells", [16, 24, 32, 48, 64])
+@pytest.mark.parametrize("cells", spread([16, 24, 32, 48, 64], 2))
 @pytest.mark.parametrize("eta", ["0.1", "2"])
 def test_every_point_of_the_grid(cells: int, eta: str) -> None:
     """On grid points, also of coarse grids, one and two steps are not below."""

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import httpx
 
+from tests.prefect.database import copy_database
 from tests.prefect.matrix.support import wait_until
 from tests.projects import ROOT, fill_project
 
@@ -43,12 +44,16 @@ class Laboratory:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}/api"
+        # A client takes long to make; it is asked again and again.
+        self._client = httpx.Client(base_url=self.url, timeout=120)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_AT_ONCE)
         self._results: dict[Callable[..., Any], Future[Any]] = {}
 
     def __enter__(self) -> Self:
+        self.home.mkdir()
+        copy_database(self.home / "prefect.db")
         arguments = ["server", "start", "--host", "127.0.0.1", "--port", self._port]
         # For how long a run waits that its deployment's `concurrency_limit` holds up.
         wait = {"PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS": "5"}
@@ -60,6 +65,7 @@ class Laboratory:
         self._pool.shutdown(cancel_futures=True)
         for process in reversed(self._processes):
             stop(process)
+        self._client.close()
 
     def kill_server(self) -> None:
         """End the server as a power cut would: nothing answers at its address."""
@@ -87,7 +93,7 @@ class Laboratory:
 
     def _healthy(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/health", timeout=5).is_success
+            return self._client.get("health", timeout=5).is_success
         except httpx.TransportError:
             return False
 
@@ -184,9 +190,7 @@ class Laboratory:
 
         def answer() -> httpx.Response | None:
             kind = "POST" if body else "GET"
-            given = httpx.request(
-                kind, f"{self.url}/{path}", json=body or None, timeout=120
-            )
+            given = self._client.request(kind, path, json=body or None)
             # Its database is locked: Prefect's own client asks again, too.
             return (
                 None if given.status_code == httpx.codes.SERVICE_UNAVAILABLE else given

@@ -51,12 +51,13 @@ def marked(folder: Path | None = None) -> list[tuple[str, int]]:
 
 def wait_until(ready: Callable[[], Any], what: str, seconds: float = 240) -> Any:
     """Wait until a question is answered with something true, and return that."""
-    end = time.monotonic() + seconds
+    end, pause = time.monotonic() + seconds, 0.02
     while time.monotonic() < end:
         found = ready()
         if found:
             return found
-        time.sleep(0.05)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.32)
     msg = f"waited {seconds} s for {what}"
     raise TimeoutError(msg)
 

@@ -22,6 +22,7 @@ from dpflow import DPStepFailed, PureDP, dp_flow, dp_task, private_task
 from dpflow.exceptions import ConfigurationError
 from tests.prefect.matrix.support import mark, marks
 from tests.prefect.support import charges
+from tests.sizes import spread
 
 PRIVATE: Any = {
     "dataset": "shop",
@@ -64,25 +65,27 @@ def cache_key(context: object, arguments: dict[str, Any]) -> str:
     return f"{context}{arguments}"
 
 
-@pytest.mark.parametrize(
-    ("given", "argument"),
-    [
-        (FRAME, FRAME),
-        ([FRAME], FRAME),
-        ({"data": {"deep": FRAME}}, FRAME),
-        (Pair(FRAME), FRAME),
-        (np.arange(3), None),
-        ("rows of Ann", copied("rows of Ann")),
-        (["rows of Ann"], copied("rows of Ann")),
-        ({"rows of Ann": 1}, copied("rows of Ann")),
-        (Model(rows=["Ann"]), copied("Ann")),
-        (SecretStr("Ann"), "Ann"),
-        (["Ann", "Bob"], ["Ann", "Bob"]),
-        (123456789, 123456789),
-        (Path("/ann"), Path("/ann")),
-    ],
-)
-@pytest.mark.parametrize("how", ["call", "submit", "map", "fn"])
+GIVEN: list[tuple[object, object]] = [
+    (FRAME, FRAME),
+    ([FRAME], FRAME),
+    ({"data": {"deep": FRAME}}, FRAME),
+    (Pair(FRAME), FRAME),
+    (np.arange(3), None),
+    ("rows of Ann", copied("rows of Ann")),
+    (["rows of Ann"], copied("rows of Ann")),
+    ({"rows of Ann": 1}, copied("rows of Ann")),
+    (Model(rows=["Ann"]), copied("Ann")),
+    (SecretStr("Ann"), "Ann"),
+    (["Ann", "Bob"], ["Ann", "Bob"]),
+    (123456789, 123456789),
+    (Path("/ann"), Path("/ann")),
+]
+#: Each is looked for alike however the step is called.
+CALLED = [("call", *each) for each in GIVEN]
+CALLED += [(how, *each) for how in ("submit", "map", "fn") for each in spread(GIVEN, 3)]
+
+
+@pytest.mark.parametrize(("how", "given", "argument"), CALLED)
 def test_a_private_argument_from_the_flows_parameters_is_refused(
     project, given, argument, how
 ):
@@ -130,9 +133,18 @@ def test_what_only_happens_to_be_equal_is_not_refused(project, given, argument):
     assert charges(project) == 1
 
 
-@pytest.mark.parametrize("how", ["call", "submit", "fn"])
-@pytest.mark.parametrize("named", [False, True], ids=["args", "kwargs"])
-@pytest.mark.parametrize("given", [FRAME, "rows of Ann"], ids=["frame", "text"])
+@pytest.mark.parametrize(
+    ("how", "named", "given"),
+    [
+        ("call", False, FRAME),
+        ("call", True, "rows of Ann"),
+        ("submit", True, FRAME),
+        ("submit", False, "rows of Ann"),
+        ("fn", False, FRAME),
+        ("fn", True, "rows of Ann"),
+    ],
+    ids=[f"{how}-{n}" for how in ("call", "submit", "fn") for n in (1, 2)],
+)
 def test_private_arguments_of_any_number_are_looked_at_one_by_one(
     project, given, named, how
 ):

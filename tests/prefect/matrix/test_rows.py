@@ -7,6 +7,7 @@ many charges, settled or forfeited, how often the body ran, and what was replaye
 from __future__ import annotations
 
 import ast
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -161,6 +162,7 @@ ROWS = {
 }
 
 
+@cache
 def _tests():
     """Return the names of the tests here and in the folder above."""
     found = set()

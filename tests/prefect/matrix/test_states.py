@@ -10,6 +10,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Pending
 
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from tests.prefect.matrix.support import books, execute, flow_run, mark, marks, settled
+from tests.sizes import spread
 
 HALT = "BudgetExhausted"
 
@@ -241,16 +242,17 @@ def report(way: str, before: int) -> object:
     return globals()[way]()
 
 
-@pytest.mark.parametrize("way", [way.__name__ for way in WAYS])
-@pytest.mark.parametrize(
-    ("kind", "asked", "before"),
-    [(BudgetExhausted, "0.5", 2), (BudgetRefused, "2", 1)],
-    ids=["exhausted", "refused"],
-)
-def test_a_refusal_ends_the_flow_whatever_the_way(
-    make_project, way, kind, asked, before
-):
+#: Each way with an exhausted budget; a step that never fits ends the flow alike.
+KINDS = [("exhausted", way.__name__) for way in WAYS]
+KINDS += [("refused", way.__name__) for way in spread(WAYS, 3)]
+
+
+@pytest.mark.parametrize(("how", "way"), KINDS)
+def test_a_refusal_ends_the_flow_whatever_the_way(make_project, how, way):
     """Cancelled, once, in spite of all retries; nothing behind it runs."""
+    kind, asked, before = BudgetExhausted, "0.5", 2
+    if how == "refused":
+        kind, asked, before = BudgetRefused, "2", 1
     make_project(EXHAUSTED)
     ASKED[:] = [(asked, 99)]
     state = report(way, before, return_state=True)

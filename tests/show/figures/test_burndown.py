@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from dpflow import Gaussian, PureDP, guarded
 from dpflow.exceptions import BudgetRefused, ConfigurationError, UnknownDataset
-from dpflow.forecast import Line
+from dpflow.forecast import BudgetLine
 from dpflow.guard.project import current_project
 from dpflow.ledger.records import Usage
 from dpflow.show.figures import BurnDown, alt_text, burn_down, draw_burn_down, picture
@@ -261,7 +261,7 @@ def test_a_forecast_goes_on_from_the_newest_point():
 def test_what_the_runs_foretell_is_drawn_in_its_own_calendar():
     """Days of release keys are entries to come, and never dates beside the clock's."""
     points = ((date(1997, 1, 6), 0.8, 2), (date(1997, 1, 13), 0.85, 4))
-    keyed = Line(account="a", points=points, clock=False)
+    keyed = BudgetLine(account="a", points=points, clock=False)
     data = made(("dataset shop", weekly(30)), line=keyed)
     by_charge = draw_burn_down(data, over="charges").axes[0].lines[1]
     assert list(by_charge.get_xdata()) == [30, 32, 34]
@@ -280,7 +280,7 @@ def test_what_the_runs_foretell_is_drawn_in_its_own_calendar():
 def test_a_forecast_leaves_room_for_the_journal():
     """A hundred years ahead would squeeze it to nothing."""
     points = tuple((MONDAY.date(), 0.75, 2 * n) for n in range(1, 5000))
-    line = Line(account="a", points=points, clock=False)
+    line = BudgetLine(account="a", points=points, clock=False)
     data = made(("dataset shop", weekly(30)), line=line)
     axes = draw_burn_down(data, over="charges").axes[0]
     assert axes.get_xlim()[1] <= 100
@@ -294,7 +294,9 @@ def test_the_ledgers_own_forecast_is_drawn_without_asking(shop):
     assert "forecast" in texts(figure)
     assert "forecast: 100.0% used on 2026-05-04" in alt_text(figure)
     assert "forecast" not in texts(burn_down("shop", forecast=()))
-    other = Line(account="another", points=((MONDAY.date(), 0.5, 2),), clock=False)
+    other = BudgetLine(
+        account="another", points=((MONDAY.date(), 0.5, 2),), clock=False
+    )
     assert BurnDown.read(current_project().ledger, "shop", line=other).line is None
 
 

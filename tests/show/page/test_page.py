@@ -14,16 +14,15 @@ from html.parser import HTMLParser
 import pytest
 
 from dpflow import Gaussian, Laplace, PureDP, guarded, release
-from dpflow.cli.report import read_report
 from dpflow.config import settings
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, DPStepFailed
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import OpenReservation, TermView
 from dpflow.ledger.views import refusals
-from dpflow.show.overview import FlowOverview, State
+from dpflow.show.overview import FlowOverview, RunState
 from dpflow.show.page import render as page
-from dpflow.show.page.facts import headline
+from dpflow.show.page.facts import headline, read_report
 from dpflow.show.page.render import Live, render, render_problem, security_policy
 from dpflow.show.page.stamp import verified
 from tests.projects import POLICY, TENTH, make_project, start_python
@@ -273,11 +272,11 @@ def test_hostile_names_are_text(shop):
         alerts=(replace(section.alerts[0], account=EVIL, threshold=EVIL),),
         overview=replace(
             section.overview,
-            state=State(word="halted", by=EVIL, since=EVIL),
+            state=RunState(word="halted", by=EVIL, since=EVIL),
             spent=(replace(section.overview.spent[0], where=EVIL),),
             flows=(
                 FlowOverview(
-                    flow=EVIL, state=State(word=EVIL), lost=None, outlook=None
+                    flow=EVIL, state=RunState(word=EVIL), lost=None, outlook=None
                 ),
             ),
         ),

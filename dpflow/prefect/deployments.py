@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from prefect import Flow
 
+from dpflow.prefect.keyless_steps import WHAT_TO_DO
 from dpflow.prefect.task import DPTask
-from dpflow.prefect.unnamed import WHAT_TO_DO
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,15 +12,15 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.rules.tally import Tally
-from dpflow.cli.capacity import is_priced, steps_that_fit
-from dpflow.cli.source import gates
 from dpflow.exceptions import UnsupportedCost
+from dpflow.forecast.capacity import is_priced, steps_that_fit
+from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.decision.gates import Gate
 from dpflow.policy import parse_policy
 from tests.cli.support import ADULT, CDNOW
 
-GATES = {gate.kind: gate for gate in gates(parse_policy(CDNOW).pinned())}
-(BASIC,) = gates(parse_policy(ADULT).pinned())
+GATES = {gate.kind: gate for gate in announced_gates(parse_policy(CDNOW).pinned())}
+(BASIC,) = announced_gates(parse_policy(ADULT).pinned())
 
 
 def one_by_one(gate: Gate, cost: Cost) -> int:

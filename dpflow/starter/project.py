@@ -1,19 +1,15 @@
-"""What `dpflow init` writes: a policy, a flow, a ledger; and nothing over anything."""
+"""Making a project: a policy, a flow, a ledger; and nothing over anything."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import keyword
 import re
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpflow.accounting.costs.text import cost_from_text
-from dpflow.cli.output import short_path
-from dpflow.config import Settings, settings
+from dpflow.config import Settings, settings, short_path
 from dpflow.exceptions import ConfigurationError, LedgerMissing, how_to_install
 from dpflow.forecast import loads_of, runs_left
 from dpflow.forecast.counts import Step
@@ -24,8 +20,16 @@ from dpflow.ledger import (
     open_ledger,
     storage_at,
 )
-from dpflow.policy import Policy, PolicySet, load_policies, parse_policy, policy_schema
-from dpflow.policy.strict_yaml import NUMBER
+from dpflow.policy import Policy, PolicySet, load_policies, parse_policy
+from dpflow.starter.texts import (
+    IGNORED,
+    ROOT,
+    Wishes,
+    flow_text,
+    identifier,
+    policy_text,
+    schema_text,
+)
 
 #: The theorems that a first flow can use, the default first.
 FILTERS = ("gaussian", "portfolio", "concentrated", "renyi", "whitehouse", "basic")
@@ -35,19 +39,6 @@ _DEFAULT_DELTA = "1e-6"
 _MULTIPLIERS, _ENOUGH = (20, 50, 100, 200, 500, 1000, 10_000, 100_000), 20
 _EPSILONS = ("0.1", "0.01", "0.001", "0.0001", "0.00001")
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What the project shall be; None takes the default."""
-
-    dataset: str | None = None
-    unit: str | None = None
-    people: int | None = None
-    epsilon: str | None = None
-    delta: str | None = None
-    theorem: str | None = None
-    flow: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,16 +92,16 @@ def make_project(wishes: Wishes) -> Made:
         raise ConfigurationError(msg + repr(wishes.theorem)[:60])
     missing = _ledger_missing(found)
     place = found.policies / f"{_file_name(wishes.dataset or '')}.yaml"
-    text = _policy_text(wishes)
+    text = policy_text(wishes)
     policy = parse_policy(text, file=f"nothing was made: {short_path(place)}")
     there = _policy_there(found, policy.dataset)
     cost = _first_cost(policy, wishes.flow)
-    flow_file = found.root / "flows" / f"{_identifier(wishes.flow or '')}.py"
+    flow_file = found.root / "flows" / f"{identifier(wishes.flow or '')}.py"
     files = [
         _File(path=there or place, text=text),
-        _File(path=found.policies / "policy.schema.json", text=_schema()),
-        _File(path=flow_file, text=_flow_text(wishes, cost, short_path(place))),
-        _File(path=found.root / ".gitignore", text=_IGNORED),
+        _File(path=found.policies / "policy.schema.json", text=schema_text()),
+        _File(path=flow_file, text=flow_text(wishes, cost, short_path(place))),
+        _File(path=found.root / ".gitignore", text=IGNORED),
         *_root_file(found.root),
     ]
     new = [file for file in files if not file.path.exists()]
@@ -181,15 +172,6 @@ def _file_name(name: str) -> str:
     return _FORBIDDEN.sub("-", name).strip(".-") or "policy"
 
 
-def _identifier(flow: str) -> str:
-    """Return a name of a flow that Python can import."""
-    name = re.sub(r"\W+", "_", flow, flags=re.ASCII).strip("_").lower()
-    if not name or name[0].isdigit() or keyword.iskeyword(name):
-        msg = f"the flow's name {flow[:40]!r} must begin with a letter"
-        raise ConfigurationError(msg)
-    return name
-
-
 # What is there
 
 
@@ -243,7 +225,7 @@ def _write(file: _File) -> None:
 
 def _root_file(root: Path) -> Iterator[_File]:
     if not (root / "pyproject.toml").exists():
-        yield _File(path=root / "pyproject.toml", text=_ROOT)
+        yield _File(path=root / "pyproject.toml", text=ROOT)
 
 
 def _ledger(found: Settings, *, missing: bool) -> tuple[str, tuple[Path, ...]]:
@@ -284,40 +266,6 @@ def _warnings(
         yield f"the flow draws its noise with OpenDP; {how_to_install('opendp')}"
 
 
-# What is written
-
-
-def _policy_text(wishes: Wishes) -> str:
-    people = "" if wishes.people is None else f"people: {wishes.people}\n"
-    return _POLICY.format(
-        dataset=_scalar(wishes.dataset),
-        source=_scalar(f"{wishes.dataset}-{secrets.token_hex(4)}"),
-        unit=_scalar(wishes.unit),
-        people=people,
-        epsilon=_number(wishes.epsilon),
-        delta=_number(wishes.delta),
-        theorem=_scalar(wishes.theorem),
-        flow=_scalar(wishes.flow),
-    )
-
-
-def _scalar(text: str | None) -> str:
-    """Write a text for YAML; what could be read as something else is quoted."""
-    word = str(text)
-    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", word)
-    special = word.lower() in ("null", "true", "false", "yes", "no", "on", "off")
-    return word if plain and not special else json.dumps(word)
-
-
-def _number(text: str | None) -> str:
-    """Write a number for YAML; what is none is quoted, and refused when it is read."""
-    return str(text) if NUMBER.fullmatch(str(text)) else json.dumps(text)
-
-
-def _schema() -> str:
-    return json.dumps(policy_schema(), indent=2) + "\n"
-
-
 def _first_cost(policy: Policy, flow: str | None) -> str:
     """Return the cost of the first step: the least noise with which many runs fit."""
     pure = policy.filter.theorem in _PURE
@@ -337,93 +285,3 @@ def _first_cost(policy: Policy, flow: str | None) -> str:
 def _runs(policy: Policy, flow: str | None, cost: str) -> int | None:
     step = Step(cost_from_text(cost))
     return runs_left(loads_of(policy.pinned(), flow, (step,)))[0]
-
-
-def _flow_text(wishes: Wishes, cost: str, policy: str) -> str:
-    words = {
-        "POLICY": policy,
-        "DATASET": json.dumps(wishes.dataset),
-        "FLOW": json.dumps(wishes.flow),
-        "UNIT": " ".join(str(wishes.unit).split()),
-        "COST": cost,
-        "KIND": cost.partition("(")[0],
-        "NAME": _identifier(wishes.flow or ""),
-    }
-    # All at once: what was put in is not read again.
-    return re.sub("|".join(words), lambda found: words[found[0]], _FLOW)
-
-
-_ROOT = """\
-# The project's root: dpflow looks here for policies/ and .dpflow/.
-[tool.dpflow]
-"""
-_IGNORED = ".dpflow/\n__pycache__/\nvenv/\n.venv/\n"
-_POLICY = """\
-# yaml-language-server: $schema=policy.schema.json
-dataset: {dataset}
-# The data behind it, by a name of its own. The first ledger that charges it governs
-# it: one that is made anew, and forgot what was spent, is refused.
-source: {source}
-
-# Whom the guarantee protects: nobody can tell whether any one of them is in the data.
-unit: {unit}
-relation: add-or-remove
-{people}
-# All releases together, for ever: every one counts against this.
-budget: {{epsilon: {epsilon}, delta: {delta}}}
-filter: {theorem}
-
-# Only these flows may use the dataset.
-flows:
-  {flow}: {{}}
-
-alerts: [0.5, 0.8, 0.95]
-"""
-_FLOW = '''\
-"""A first private flow: one count a day, paid for from POLICY."""
-
-import sys
-
-from prefect import task
-from prefect.runtime import flow_run
-
-from dpflow import BudgetRefused, KIND, dp_flow, dp_task, release
-
-# Private: put your own source here, and read it inside of the step.
-ROWS = [number % 4000 for number in range(9000)]  # whose each row is
-
-
-# The privacy unit: UNIT.
-# Each is counted once, however many rows there are, so that adding or removing one
-# changes the count by at most 1: that is the sensitivity.
-@dp_task(
-    dataset=DATASET,
-    cost=COST,
-    release_key="count/{day}",
-)
-def count(day: str) -> int:
-    """Release how many there were; `release` draws the declared noise."""
-    return release(len(set(ROWS)))
-
-
-@task
-def publish(day: str, number: int) -> None:
-    """Say what was released; nothing private arrives here."""
-    print(f"{day}: {number}")
-
-
-@dp_flow(name=FLOW)
-def NAME(day: str | None = None) -> None:
-    """Release and publish one day's count; by default of the day it is scheduled."""
-    # Not of the day it runs: a late run and a retry ask for the same release.
-    day = day or flow_run.scheduled_start_time.date().isoformat()
-    publish(day, count(day))
-
-
-if __name__ == "__main__":
-    try:
-        for day in sys.argv[1:] or [None]:
-            NAME(day)
-    except BudgetRefused as refusal:
-        sys.exit(f"{type(refusal).__name__}: {refusal}")
-'''

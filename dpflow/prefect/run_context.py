@@ -16,7 +16,7 @@ from dpflow.guard.request import EnclosingFlow, Notice, Place
 from dpflow.prefect.artifacts import publish_progress
 from dpflow.prefect.assets import describe_assets
 from dpflow.prefect.delivery import send
-from dpflow.prefect.unnamed import warn_if_unnamed
+from dpflow.prefect.keyless_steps import warn_if_unnamed
 
 logger = logging.getLogger("dpflow")
 

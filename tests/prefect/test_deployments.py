@@ -9,8 +9,8 @@ from prefect import Flow, flow
 from prefect.client.orchestration import get_client
 
 from dpflow import PureDP, dp_flow, dp_task
-from dpflow.prefect import unnamed
-from dpflow.prefect.deployed import DPFlow, steps_in_code
+from dpflow.prefect import keyless_steps
+from dpflow.prefect.deployments import DPFlow, steps_in_code
 from tests.prefect.matrix.support import execute
 from tests.prefect.support import charges
 
@@ -52,7 +52,7 @@ HIDDEN = {"count": nameless}
 
 @pytest.fixture(autouse=True)
 def _nothing_told(monkeypatch):
-    monkeypatch.setattr(unnamed, "_told", set())
+    monkeypatch.setattr(keyless_steps, "_told", set())
 
 
 @dp_flow(name="report")

@@ -1,21 +1,33 @@
-"""Pages that are generated when the documentation is built: the reference."""
+"""Write the documentation as plain Markdown, with the pages that code says.
+
+    python docs/_site/write.py [FOLDER]
+
+The pages of docs/ are copied to FOLDER (default: build/docs) and the reference is
+added: the public names, the command line, the policy's fields, and where each price
+comes from. Any builder of sites can read the folder.
+"""
 
 from __future__ import annotations
 
-import inspect
 import re
+import shutil
+import sys
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import typer.main
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from names import section
 from typer.cli import get_docs_for_click
 
 import dpflow
+from dpflow.accounting.coverage import coverage, prices_page
 from dpflow.cli import app
 from dpflow.policy import policy_schema
+
+DOCS = Path(__file__).parents[1]
+TARGET = DOCS.parent / "build" / "docs"
 
 #: The public names as a reader looks for them; the rest follows by itself.
 _GROUPS = {
@@ -43,37 +55,31 @@ _GROUPS = {
 #: Further modules with public names.
 _MODULES = {
     "dpflow.forecast": "Forecasts",
-    "dpflow.show.figures": "Pictures",
+    "dpflow.plots": "Pictures",
     "dpflow.testing": "Testing",
 }
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages."""
+def write(target: Path) -> None:
+    """Write all pages into a folder, which is made anew."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(DOCS, target, ignore=shutil.ignore_patterns("_site"))
     pages = {
         "python": _python(),
         "cli": _commands(),
         "policy": _policy(policy_schema()),
+        "prices": prices_page(coverage()),
     }
     for name, text in pages.items():
-        files.append(File.generated(config, f"reference/{name}.md", content=text))
-    return files
+        (target / "reference" / f"{name}.md").write_text(text, "utf-8")
 
 
 def _commands() -> str:
     """Return the page of the command line, from what `--help` says."""
     command = typer.main.get_command(app)
-    _lengthen(command)
     context = typer.Context(command, info_name="dpflow")
     text = get_docs_for_click(obj=command, ctx=context, name="dpflow")
     return text.replace("# `dpflow`", "# Command line", 1)
-
-
-def _lengthen(command: Any) -> None:
-    """Let lists of commands show whole sentences."""
-    for each in getattr(command, "commands", {}).values():
-        each.short_help = (each.help or "").partition("\n\n")[0].replace("\n", " ")
-        _lengthen(each)
 
 
 def _python() -> str:
@@ -85,19 +91,22 @@ def _python() -> str:
         "More": tuple(n for n in names if n not in named and n[0].islower()),
     }
     said = "What names no other place is imported from `dpflow`."
-    lines = ["# Python reference", "", said, ""]
+    parts = ["# Python reference", said]
     for title, members in groups.items():
-        lines += [f"## {title}", ""] if members else []
-        for name in members:
-            lines += [f"::: dpflow.{name}", ""]
+        parts += [f"## {title}"] if members else []
+        parts += [section("dpflow", name) for name in members]
     for module, title in _MODULES.items():
-        package = import_module(module)
-        lines += [f"## {title}", "", f"Imported from `{module}`.", ""]
-        lines += [inspect.getdoc(package) or "", ""]
-        for name in package.__all__:
-            lines += [f"::: {module}.{name}", ""]
-    lines += ["## All errors", "", "::: dpflow.exceptions", ""]
-    return "\n".join(lines)
+        parts += [f"## {title}", f"Imported from `{module}`."]
+        parts += [section(module, name) for name in import_module(module).__all__]
+    errors = vars(import_module("dpflow.exceptions"))
+    kinds = [n for n, each in errors.items() if _is_error(each) and n not in named]
+    parts += ["## All errors", "Imported from `dpflow.exceptions`."]
+    parts += [section("dpflow.exceptions", name) for name in kinds]
+    return "\n\n".join(parts) + "\n"
+
+
+def _is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, dpflow.DpflowError)
 
 
 def _policy(schema: dict[str, Any]) -> str:
@@ -138,3 +147,7 @@ def _models(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _code(value: Any) -> str:
     return "" if value is None else f"`{value}`"
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET)

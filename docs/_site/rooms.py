@@ -1,0 +1,54 @@
+"""The figure of the rooms in architecture.md, drawn from the imports.
+
+Run it to print the figure; a test says if the page's is another one.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "dpflow"
+
+
+def rooms() -> dict[str, Path]:
+    """Return every room, by name: a package, or a file beside `__init__.py`."""
+    files = {path.stem: path for path in PACKAGE.glob("[a-z]*.py")}
+    packages = {path.parent.name: path for path in PACKAGE.glob("[a-z]*/__init__.py")}
+    return files | packages
+
+
+def imported(room: str, path: Path) -> set[str]:
+    """Return the rooms that a room imports from, itself left out."""
+    sources = path.parent.rglob("*.py") if path.name == "__init__.py" else [path]
+    nodes = [node for each in sources for node in ast.walk(ast.parse(each.read_text()))]
+    names = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    names |= {
+        a.name for node in nodes if isinstance(node, ast.Import) for a in node.names
+    }
+    found = {name.split(".")[1] for name in names if name.startswith("dpflow.")}
+    return found - {room}
+
+
+def figure() -> str:
+    """Return a line for each room, below all that it imports from."""
+    known = rooms()
+    graph = {room: imported(room, path) for room, path in known.items()}
+    order = [
+        *TopologicalSorter({r: sorted(graph[r]) for r in sorted(graph)}).static_order()
+    ]
+    width = max(map(len, order))
+    lines = []
+    for room in order:
+        doc = ast.get_docstring(ast.parse(known[room].read_text())) or ""
+        lines.append(f"{room:{width}}  {doc.splitlines()[0]}")
+        if graph[room]:
+            names = sorted(graph[room], key=order.index)
+            lines.append(f"{'':{width}}    from {' '.join(names)}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(figure())

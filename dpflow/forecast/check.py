@@ -1,0 +1,349 @@
+"""Checking policy files: what they guarantee, what fits, what the ledger says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.config import settings, short_path
+from dpflow.exceptions import DpflowError, InvalidCost, LedgerMissing, PolicyError
+from dpflow.forecast.advice import (
+    Advice,
+    Suggestion,
+    advice,
+    declared_workload,
+    suggestion,
+)
+from dpflow.forecast.capacity import FlowGates, flow_gates, is_priced, steps_that_fit
+from dpflow.forecast.counts import Workload
+from dpflow.forecast.gates import Pinned
+from dpflow.forecast.outlook import example_run
+from dpflow.forecast.workload import merged
+from dpflow.forecast.workload_file import step_from_text, workload_of_runs
+from dpflow.guard.inspection import Tell, as_warning, inspected
+from dpflow.ledger import Ledger, views
+from dpflow.ledger.decision.announced import announced_gates
+from dpflow.ledger.records import AccountView, TermView, UnusualSteps
+from dpflow.ledger.views.accounts import account_view
+from dpflow.ledger.views.runs import dataset_runs
+from dpflow.ledger.views.standing import Standing, standings
+from dpflow.policy import Policy, PolicySet, load_policies, load_policy
+from dpflow.policy.files import NO_FOLDER_HINT, is_policy_file
+from dpflow.policy.population import PREFIX
+from dpflow.policy.strict_yaml import policy_error
+
+#: The steps that are counted, with their headings.
+STEPS: Mapping[str, Cost] = {
+    "Gaussian\nx20": Gaussian(sensitivity=1, noise_multiplier=20),
+    "pure\n0.1": PureDP(epsilon="0.1"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateCheck:
+    """A gate of a policy, and how many steps it admits alone.
+
+    Attributes:
+        account: It, as an account to which nothing was charged.
+        counts: For each of `STEPS` whether it has a price, and how many fit; None if
+            there is no end to them, or no price.
+    """
+
+    account: AccountView
+    counts: Mapping[str, tuple[bool, int | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyCheck:
+    """One policy file, how it stands to the ledger, and what is weak about it.
+
+    Attributes:
+        policy: None if the file was refused.
+        error: Why it was.
+        standing: Where its dataset stands; None without a ledger.
+        terms: The dataset's terms so far.
+        unusual: How many steps drew their own noise, failed or were forfeited.
+        workload: The steps that were taken into account.
+        origin: Where they are from, in words.
+        flows: Which gate ends each flow that has two of its own.
+    """
+
+    path: Path
+    policy: Policy | None = None
+    error: PolicyError | None = None
+    standing: Standing | None = None
+    terms: tuple[TermView, ...] = ()
+    unusual: UnusualSteps = field(default_factory=UnusualSteps)
+    workload: Workload = ()
+    origin: str = ""
+    warnings: tuple[Advice, ...] = ()
+    suggestion: Suggestion | None = None
+    flows: tuple[FlowGates, ...] = ()
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """How the file differs from the ledger's copy."""
+        return () if self.standing is None else self.standing.differences
+
+    @property
+    def refused(self) -> bool:
+        """Whether steps are refused until the edit is undone or applied."""
+        standing = self.standing
+        return bool(self.differences) and not (standing and standing.replaceable)
+
+    @property
+    def same(self) -> bool:
+        """Whether the ledger has a copy, and it is the file's."""
+        standing = self.standing
+        known = standing is not None and standing.term is not None
+        return known and not self.differences
+
+    @property
+    def pinned(self) -> Pinned:
+        """The numbers that govern: the ledger's, if its copy is the file's."""
+        if self.same and self.standing and self.standing.pinned is not None:
+            return self.standing.pinned
+        return {} if self.policy is None else self.policy.pinned()
+
+    @property
+    def gates(self) -> list[GateCheck]:
+        """The gates of the policy, with what they admit."""
+        return [
+            GateCheck(
+                account=account_view(gate),
+                counts={
+                    name: (True, steps_that_fit(gate, cost))
+                    if is_priced(gate, cost)
+                    else (False, None)
+                    for name, cost in STEPS.items()
+                },
+            )
+            for gate in announced_gates(self.pinned)
+        ]
+
+    @property
+    def standing_text(self) -> str:
+        """How the file stands to the ledger's copy; "" without a ledger."""
+        standing = self.standing
+        if standing is None or self.policy is None:
+            return ""
+        if standing.term is None and self.policy.officers:
+            named = ", ".join(self.policy.officers)
+            return (
+                f"not applied in the ledger yet; an officer ({named}) has to run "
+                "`dpflow policy apply`"
+            )
+        if standing.term is None:
+            return "not pinned in the ledger yet; the first step does it"
+        if not self.differences:
+            return f"same as the ledger's copy (term {standing.term})"
+        told = "; ".join(self.differences)
+        if standing.replaceable:
+            return (
+                f"differs from the ledger: {told}. Nothing was charged yet, so the "
+                "next step applies the file."
+            )
+        return (
+            f"differs from the ledger: {told}. The ledger's copy governs; steps are "
+            "refused until the edit is undone or applied: `dpflow policy diff` says "
+            "what applying it would do."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What was found in policy files.
+
+    Attributes:
+        files: One for each file, in the order of their names.
+        errors: Why files were refused, and why the ledger could not be read.
+        compared: Whether there is a ledger, or an error that says why it is not read.
+        weak: Whether the check is strict and anything is weak.
+    """
+
+    files: tuple[PolicyCheck, ...]
+    errors: tuple[DpflowError, ...]
+    compared: bool
+    weak: bool
+
+    @property
+    def valid(self) -> list[PolicyCheck]:
+        """Those that were not refused."""
+        return [each for each in self.files if each.policy is not None]
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing is wrong, and under a strict check nothing is weak."""
+        refused = any(each.refused for each in self.files)
+        return not (self.errors or refused or self.weak)
+
+
+def check_policies(
+    place: Path | None = None,
+    *,
+    costs: Sequence[str] = (),
+    people: int | None = None,
+    strict: bool = False,
+    tell: Tell = as_warning,
+) -> Check:
+    """Check policy files: what they guarantee, how many steps fit, what is weak.
+
+    Every file is checked, however many are bad.
+
+    Args:
+        place: A policy file or a folder of them. Default: the project's policies.
+        costs: Steps that are meant to run; else the plan's, else the journal's.
+        people: About how many privacy units there are.
+        strict: Whether what is weak fails the check, and so does a missing source.
+        tell: Called if the ledger forgot charges.
+
+    Raises:
+        PolicyError: If the folder cannot be read or has no policy files.
+        ConfigurationError: If the settings cannot be read.
+        InvalidCost: If a cost is none.
+    """
+    files = _read(settings().policies if place is None else place)
+    errors: list[DpflowError] = [each.error for each in files if each.error]
+    compared = False
+    try:
+        files = _compared(files, tell)
+        compared = True
+    except LedgerMissing:
+        pass
+    except DpflowError as error:
+        errors.append(error)
+        compared = True
+    judged = [_judged(each, costs, people, strict=strict) for each in files]
+    return Check(
+        files=tuple(judged),
+        errors=tuple(errors),
+        compared=compared,
+        weak=strict and any(each.warnings for each in judged),
+    )
+
+
+# The files
+
+
+def _read(place: Path) -> list[PolicyCheck]:
+    """Read one policy file, or all files of a folder; a bad one stops none."""
+    if not place.is_dir():
+        if place.exists():
+            return [_read_file(place)]
+        message = "there is no such file or folder."
+        raise policy_error(short_path(place), None, message, NO_FOLDER_HINT)
+    paths = [path for path in sorted(place.iterdir()) if is_policy_file(path.name)]
+    if not paths:
+        message = "there are no policy files here, so nothing was checked."
+        hint = "Write one for each dataset; `dpflow status` shows how."
+        raise policy_error(short_path(place), None, message, hint)
+    found = list(_without_repetitions(_read_file(path) for path in paths))
+    if not any(each.error for each in found):
+        # What flows will do; it has the last word.
+        load_policies(place)
+    return found
+
+
+def _read_file(path: Path) -> PolicyCheck:
+    try:
+        return PolicyCheck(path=path, policy=load_policy(short_path(path)))
+    except PolicyError as error:
+        return PolicyCheck(path=path, error=error)
+
+
+def _without_repetitions(found: Iterator[PolicyCheck]) -> Iterator[PolicyCheck]:
+    """Refuse a file that governs a dataset which an earlier one governs."""
+    first: dict[str, Path] = {}
+    for each in found:
+        dataset = None if each.policy is None else each.policy.dataset
+        if dataset is None or dataset not in first:
+            if dataset is not None:
+                first[dataset] = each.path
+            yield each
+            continue
+        message = (
+            f"{short_path(first[dataset])} already governs the dataset {dataset!r}."
+        )
+        hint = "Keep one file for each dataset."
+        error = policy_error(short_path(each.path), None, message, hint)
+        yield PolicyCheck(path=each.path, error=error)
+
+
+# The ledger
+
+
+def _compared(files: list[PolicyCheck], tell: Tell) -> list[PolicyCheck]:
+    """Compare files with the ledger's copies."""
+    policies = {each.policy.dataset: each.policy for each in files if each.policy}
+    with inspected(settings(), tell=tell) as ledger:
+        return [_beside(ledger, PolicySet(policies), each) for each in files]
+
+
+def _beside(ledger: Ledger, policies: PolicySet, each: PolicyCheck) -> PolicyCheck:
+    if each.policy is None:
+        return each
+    dataset = each.policy.dataset
+    return replace(
+        each,
+        standing=standings(ledger, policies, dataset)[-1],
+        terms=tuple(views.terms(ledger, dataset)),
+        workload=_history(ledger, dataset),
+        unusual=views.unusual_steps(ledger, dataset),
+    )
+
+
+def _history(ledger: Ledger, dataset: str) -> Workload:
+    """Return one run of each flow, the dearest of its last completed ones."""
+    runs = dataset_runs(ledger, dataset)
+    if runs is None:
+        return ()
+    flows = dict.fromkeys(run.flow for run in runs.runs)
+    try:
+        return workload_of_runs([example_run(ledger, runs, flow) for flow in flows])
+    except InvalidCost:
+        # A mechanism of someone's own, which is not imported here.
+        return ()
+
+
+# What is weak
+
+
+def _judged(
+    each: PolicyCheck, costs: Sequence[str], people: int | None, *, strict: bool
+) -> PolicyCheck:
+    """Judge a policy, with the workload that is known of it."""
+    policy = each.policy
+    if policy is None:
+        return each
+    workload, origin = declared_workload(policy), "its plan"
+    if costs:
+        workload, origin = merged(step_from_text(text) for text in costs), "--cost"
+    elif not workload and each.workload:
+        workload, origin = each.workload, "the journal: one run of each flow"
+    steps = dict.fromkeys(step.cost for step in workload)
+    found = advice(policy, people=people, workload=workload, terms=each.terms)
+    unsourced = strict and policy.source is None
+    if unsourced and not policy.dataset.startswith(PREFIX):
+        found.append(_UNSOURCED)
+    gates = announced_gates(each.pinned)
+    return replace(
+        each,
+        workload=workload,
+        origin=origin if workload else "",
+        warnings=tuple(found),
+        suggestion=suggestion(policy, workload),
+        flows=tuple(flow_gates(gates, tuple(steps) or tuple(STEPS.values()))),
+    )
+
+
+_UNSOURCED = Advice(
+    "no-source",
+    "It names no `source`: a ledger that is made anew forgets what was spent, and "
+    "nothing notices.",
+    "Name the data behind it, such as `source: warehouse.sales`: the first "
+    "ledger that charges it governs it.",
+)

@@ -1,0 +1,212 @@
+"""Which policy governs a dataset, with what budget, and what was charged under it.
+
+The ledger's copy of a policy governs wherever there is one; the files only speak for
+datasets that the ledger does not know yet. Whatever foresees or compares asks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpflow.config import settings, short_path
+from dpflow.exceptions import ConfigurationError, LedgerMissing
+from dpflow.forecast.gates import Pinned, population_of
+from dpflow.guard.inspection import Tell, as_warning, inspected
+from dpflow.ledger import Ledger
+from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.views.runs import DatasetRuns, dataset_runs
+from dpflow.ledger.views.standing import known_datasets, unknown_dataset
+from dpflow.ledger.views.terms import newest_term
+from dpflow.ledger.views.unusual import RECENT
+from dpflow.policy import PolicySet
+from dpflow.policy.files import policies_and_problem
+from dpflow.policy.population import PREFIX
+from dpflow.rounding import number_from_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Governed:
+    """A dataset under the policy that governs it.
+
+    Attributes:
+        pinned: What `Policy.pinned` returned, from the ledger or from the file.
+        declared: The same without what a default derives.
+        population: As `pinned`, of the dataset's population.
+        runs: What was charged in the newest term; None if the policy is the file's.
+    """
+
+    dataset: str
+    pinned: Pinned
+    declared: Mapping[str, Any]
+    population: Pinned | None = None
+    runs: DatasetRuns | None = None
+
+    @property
+    def budget(self) -> tuple[Fraction, Fraction]:
+        """Epsilon and delta."""
+        found = self.pinned["budget"]
+        return number_from_text(found["epsilon"]), number_from_text(found["delta"])
+
+    @property
+    def accounts(self) -> Mapping[str, Gate]:
+        """The gates to which something was charged, by their accounts' ids."""
+        return {} if self.runs is None else self.runs.accounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectSource:
+    """A project's ledger and policies, as far as there are any.
+
+    Attributes:
+        missing: Why there is no ledger, if there is none.
+        policies: As the files say; none if they cannot be read.
+        problem: Why they cannot be.
+    """
+
+    ledger: Ledger | None
+    missing: LedgerMissing | None
+    policies: PolicySet
+    problem: str | None
+
+    @property
+    def known(self) -> set[str]:
+        """The datasets and populations that the ledger or a policy knows."""
+        if self.ledger is None:
+            return set(self.policies)
+        return known_datasets(self.ledger, self.policies)
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets among them."""
+        return sorted(name for name in self.known if not name.startswith(PREFIX))
+
+    def needed(self, otherwise: str = "") -> Ledger:
+        """Return the ledger.
+
+        Args:
+            otherwise: What to do if there is none.
+
+        Raises:
+            LedgerMissing: If there is none.
+        """
+        if self.ledger is None:
+            told = "" if self.missing is None else self.missing.message
+            raise LedgerMissing(f"{told} {otherwise}".strip()) from self.missing
+        return self.ledger
+
+    def chosen(
+        self,
+        dataset: str | None,
+        *,
+        among: Collection[str] | None = None,
+        otherwise: str = "",
+    ) -> str:
+        """Return the dataset that is meant: the one named, or the only one.
+
+        Args:
+            dataset: The one named, if one was.
+            among: The datasets that come into question. Default: all.
+            otherwise: What can be given in place of a dataset.
+
+        Raises:
+            ConfigurationError: If several can be meant, or none.
+        """
+        if self.ledger is None:
+            self._check_files(otherwise)
+        if dataset is not None:
+            return dataset
+        known = sorted(self.datasets if among is None else among)
+        if len(known) == 1:
+            return known[0]
+        other = f", or {otherwise}" if otherwise else ""
+        names = ", ".join(known) or "none yet"
+        msg = f"say which DATASET is meant{other}; there are: {names}"
+        raise ConfigurationError(msg)
+
+    def _check_files(self, otherwise: str) -> None:
+        if self.problem is not None:
+            raise ConfigurationError(self.problem)
+        if not self.policies:
+            folder = short_path(self.policies.directory or settings().policies)
+            other = f" Or {otherwise}." if otherwise else ""
+            msg = (
+                f"there is neither a ledger nor a policy in {folder}/. `dpflow init` "
+                f"makes both.{other}"
+            )
+            raise ConfigurationError(msg)
+
+    def governed(
+        self, dataset: str, *, fresh: bool = False, most: int | None = RECENT
+    ) -> Governed:
+        """Return the policy that governs a dataset, and what was charged under it.
+
+        Args:
+            dataset: Its name.
+            fresh: Take the file, if there is one, as a new term would.
+            most: Read so many entries of the journal, the newest; None: all.
+
+        Raises:
+            UnknownDataset: If neither the ledger nor a policy knows it.
+            ConfigurationError: If the policies, which may know it, cannot be read.
+        """
+        ledger = self.ledger
+        if ledger is None or (fresh and dataset in self.policies):
+            return self._of_file(dataset)
+        runs = dataset_runs(ledger, dataset, most=most)
+        if runs is None:
+            return self._of_file(dataset)
+        facts = runs.term.facts
+        name = population_of(facts["pinned"])
+        above = None if name is None else newest_term(ledger, name)
+        return Governed(
+            dataset=dataset,
+            pinned=facts["pinned"],
+            declared=facts["declared"],
+            population=None if above is None else above.facts["pinned"],
+            runs=runs,
+        )
+
+    def _of_file(self, dataset: str) -> Governed:
+        if self.ledger is not None and dataset not in self.policies:
+            if self.problem is not None:
+                raise ConfigurationError(self.problem)
+            raise unknown_dataset(dataset, self.known)
+        policy = self.policies.policy_for(dataset)
+        pinned = policy.pinned()
+        above = population_of(pinned)
+        return Governed(
+            dataset=dataset,
+            pinned=pinned,
+            declared=policy.declared(),
+            population=None
+            if above is None
+            else self.policies.policy_for(above).pinned(),
+        )
+
+
+@contextmanager
+def project_source(tell: Tell = as_warning) -> Iterator[ProjectSource]:
+    """Open what the current project has of ledger and policies, to read it.
+
+    Args:
+        tell: Called if the ledger forgot charges, so that what it says is too small.
+
+    Raises:
+        LedgerError: If there is a ledger and it cannot be used.
+        ConfigurationError: If the settings or the pin cannot be read.
+    """
+    found = settings()
+    policies, problem = policies_and_problem(found.policies)
+    with ExitStack() as stack:
+        ledger, missing = None, None
+        try:
+            ledger = stack.enter_context(inspected(found, tell=tell))
+        except LedgerMissing as error:
+            missing = error
+        yield ProjectSource(
+            ledger=ledger, missing=missing, policies=policies, problem=problem
+        )

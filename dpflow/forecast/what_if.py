@@ -1,0 +1,272 @@
+"""What if a flow ran so often, with so much noise? An answer without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from fractions import Fraction
+
+from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
+from dpflow.forecast.cadence import Every, Schedule
+from dpflow.forecast.counts import Workload
+from dpflow.forecast.gates import Pinned, loads_of, refused_flow
+from dpflow.forecast.loads import Load, runs_left
+from dpflow.forecast.noise import FACTORS, half_width, scaled_workload
+from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook_of
+from dpflow.forecast.source import Governed, ProjectSource, project_source
+from dpflow.forecast.workload import Fit, fits, length, merged
+from dpflow.forecast.workload_file import step_from_text, workload_of_run
+from dpflow.guard.inspection import Tell, as_warning
+from dpflow.ledger import Ledger
+from dpflow.ledger.views.runs import FlowRun, dataset_runs
+from dpflow.policy.types import did_you_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseRow:
+    """What so much more noise would change.
+
+    Attributes:
+        widths: Half of the 95 % interval of each step of the workload.
+        problem: Why nothing is known, or "".
+    """
+
+    factor: Fraction
+    runs_left: int | None = None
+    ends: date | None = None
+    widths: tuple[Fraction | None, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """How many runs of a flow fit, until when, and what other noise would change.
+
+    Attributes:
+        starts_from: Which tallies it starts from, in words.
+        theorem: The policy's filter.
+        divided: Whether each partition has the budget to itself.
+        workload: The steps of one run.
+        rows: What other noise would change.
+        fits: What each theorem makes of such runs, with the whole budget.
+    """
+
+    dataset: str
+    starts_from: str
+    theorem: str
+    divided: bool
+    workload: Workload
+    outlook: Outlook
+    rows: tuple[NoiseRow, ...]
+    fits: tuple[Fit, ...]
+
+
+def forecast(
+    dataset: str | None = None,
+    *,
+    costs: Sequence[str] = (),
+    like: str | None = None,
+    flow: str | None = None,
+    every: str | None = None,
+    start: date | None = None,
+    fresh: bool = False,
+    tell: Tell = as_warning,
+) -> Forecast:
+    """Say how many runs fit, until when, and what other noise would change.
+
+    Nothing is charged or written.
+
+    Args:
+        dataset: The dataset; None if there is only one.
+        costs: The steps of a run, such as "Gaussian(sensitivity=1, sigma=40)".
+        like: In place of them a flow, of whose last 5 runs the dearest is taken.
+        flow: The flow whose share and halt count. Default: that one.
+        every: How often it runs, such as "week". Default: as the flow did so far.
+        start: The first run. Default: today, or the flow's next one.
+        fresh: Start from a full budget.
+        tell: Called if the ledger forgot charges.
+
+    Raises:
+        ConfigurationError: If it names nothing that is known.
+        LedgerError: If there is a ledger and it cannot be used.
+        InvalidCost: If a cost is none.
+        UnsupportedCost: If a gate has no price for a step.
+    """
+    if bool(costs) == (like is not None):
+        msg = "give either the costs of a run, or a flow that its runs are like"
+        raise ConfigurationError(msg)
+    with project_source(tell) as source:
+        ran = None if like is None else _that_ran(source, like, dataset)
+        name = source.chosen(dataset, among=ran)
+        found = source.governed(name, fresh=fresh and like is None)
+        text = _starts_from(source, found, fresh=fresh)
+        example = None if like is None else _example(source.needed(), found, like)
+    flow = _checked_flow(flow or like, like, found.pinned)
+    if example is None:
+        workload = merged(step_from_text(text) for text in costs)
+    else:
+        workload = workload_of_run(example)
+    schedule = _schedule(found, flow, every, start)
+    run = _Run(found, flow, workload, fresh)
+    epsilon, delta = found.budget
+    return Forecast(
+        dataset=found.dataset,
+        starts_from=text,
+        theorem=found.pinned["filter"]["theorem"],
+        divided=bool(found.pinned.get("partition")),
+        workload=workload,
+        outlook=outlook_of(
+            run.loads(),
+            dataset=found.dataset,
+            flow=flow,
+            steps=length(workload),
+            schedule=schedule,
+            closed=refused_flow(found.pinned, flow),
+            like=example,
+        ),
+        rows=tuple(_rows(run, schedule)),
+        fits=tuple(
+            fits(
+                workload,
+                epsilon=epsilon,
+                delta=delta,
+                own=found.pinned["filter"],
+                needs=False,
+            )
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run of a flow, on a dataset as it stands or with a full budget."""
+
+    on: Governed
+    flow: str | None
+    workload: Workload
+    fresh: bool
+
+    def loads(self) -> list[Load]:
+        """Return what it asks of each gate."""
+        return loads_of(
+            self.on.pinned,
+            self.flow,
+            self.workload,
+            accounts={} if self.fresh else self.on.accounts,
+            population=self.on.population,
+        )
+
+
+# Where it starts from
+
+
+def _starts_from(source: ProjectSource, found: Governed, *, fresh: bool) -> str:
+    if source.ledger is None:
+        return "There is no ledger yet: a full budget."
+    if fresh:
+        return "A full budget, as asked."
+    if found.runs is None:
+        return "Nothing was charged."
+    return f"From what the ledger has charged in term {found.runs.term.number}."
+
+
+def _that_ran(
+    source: ProjectSource, flow: str, dataset: str | None
+) -> list[str] | None:
+    """Return the datasets that a flow has charged; None if one was named."""
+    ledger = source.needed()
+    if dataset is not None:
+        return None
+    flows = {name: _flows(ledger, name) for name in source.datasets}
+    found = [name for name, own in flows.items() if flow in own]
+    if not found:
+        raise _unknown_flow(flow, set().union(*flows.values()))
+    return found
+
+
+def _flows(ledger: Ledger, dataset: str) -> set[str]:
+    found = dataset_runs(ledger, dataset)
+    return set() if found is None else {run.flow for run in found.runs if run.flow}
+
+
+def _unknown_flow(flow: str, known: set[str]) -> ConfigurationError:
+    msg = (
+        f"no run of the flow {flow!r} was charged in a newest term, so nothing is "
+        "known of it. "
+    )
+    if known:
+        msg += f"{did_you_mean(flow, known)} Or describe it with --cost."
+    else:
+        msg += "Run it once, or describe it with --cost."
+    return ConfigurationError(msg)
+
+
+def _example(ledger: Ledger, found: Governed, flow: str) -> FlowRun:
+    runs = found.runs
+    known = set() if runs is None else {run.flow for run in runs.runs if run.flow}
+    if runs is None or flow not in known:
+        raise _unknown_flow(flow, known)
+    return example_run(ledger, runs, flow)
+
+
+def _checked_flow(flow: str | None, like: str | None, pinned: Pinned) -> str | None:
+    """Refuse a flow that the policy keeps out, unless it ran before that.
+
+    Where only named flows are let in, and one of them, that one must be meant.
+    """
+    if flow is not None:
+        if flow == like or not refused_flow(pinned, flow):
+            return flow
+        msg = (
+            f"the policy of {pinned['dataset']!r} does not let the flow {flow!r} in. "
+            f"{did_you_mean(flow, pinned['flows'])}"
+        )
+        raise ConfigurationError(msg)
+    if not refused_flow(pinned, None):
+        return None
+    flows = sorted(pinned["flows"])
+    if len(flows) == 1:
+        return str(flows[0])
+    msg = f"say which --flow is meant; the policy lets in: {', '.join(flows)}"
+    raise ConfigurationError(msg)
+
+
+# What follows
+
+
+def _schedule(
+    found: Governed, flow: str | None, every: str | None, start: date | None
+) -> Schedule | None:
+    today = datetime.now(UTC).date()
+    runs = [] if found.runs is None else found.runs.of_flow(flow)
+    told = flow_schedule(runs, today)
+    if every is not None:
+        first = start or (told.first if told else today)
+        return Schedule(Every.parse(every), first, "given")
+    if start is None:
+        return told
+    if told is None:
+        msg = (
+            f"how often {flow} runs is not known, so --from needs --every "
+            "INTERVAL, such as `week`"
+        )
+        raise ConfigurationError(msg)
+    return replace(told, first=start)
+
+
+def _rows(run: _Run, schedule: Schedule | None) -> Iterator[NoiseRow]:
+    for factor in FACTORS:
+        try:
+            other = scaled_workload(run.workload, factor)
+            left, _ = runs_left(replace(run, workload=other).loads())
+        except (InvalidCost, UnsupportedCost) as error:
+            yield NoiseRow(factor=factor, problem=error.message)
+            continue
+        if refused_flow(run.on.pinned, run.flow):
+            left = 0
+        ends = None
+        if schedule is not None and left is not None:
+            ends = schedule.every.after(schedule.first, left)
+        widths = tuple(half_width(step.cost) for step in other)
+        yield NoiseRow(factor=factor, runs_left=left, ends=ends, widths=widths)

@@ -1,0 +1,74 @@
+"""Looking at a project's ledger: what commands, pages and notebooks only show."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dpflow.config import Settings
+from dpflow.exceptions import DpflowError, LedgerCorrupt
+from dpflow.guard.project import project_ledger
+from dpflow.ledger import Ledger
+from dpflow.ledger.damage import UNREADABLE
+
+#: Hears what is wrong with numbers that are shown all the same.
+Tell = Callable[[str], object]
+
+
+def as_warning(text: str) -> None:
+    """Tell as Python warns, for programs and notebooks."""
+    warnings.warn(text, stacklevel=3)
+
+
+@contextmanager
+def inspected(
+    found: Settings, *, writes: bool = False, tell: Tell | None = as_warning
+) -> Iterator[Ledger]:
+    """Open the ledger of a project to show it.
+
+    Args:
+        found: Where it is.
+        writes: Whether it is written all the same, as an officer's commands do.
+        tell: Called if the ledger forgot charges, so that what it says is too small;
+            None if the caller asks for that itself.
+
+    Raises:
+        LedgerError: If it is missing, out of reach or not the pinned one.
+        LedgerCorrupt: If it is damaged, and something cannot be made sense of.
+    """
+    ledger = project_ledger(found, read_only=not writes)
+    try:
+        problem = None if tell is None else ledger.watch.problem(ledger.storage)
+        if tell is not None and problem is not None:
+            tell(problem)
+        with _damage_told(ledger):
+            yield ledger
+    finally:
+        ledger.close()
+
+
+@contextmanager
+def _damage_told(ledger: Ledger) -> Iterator[None]:
+    """Tell what is wrong with a ledger, where a command cannot make sense of it.
+
+    Raises:
+        LedgerCorrupt: If a command fails and the ledger does not verify either.
+    """
+    try:
+        yield
+    except UNREADABLE as error:
+        if isinstance(error, DpflowError):
+            raise
+        # Only where something is wrong.
+        from dpflow.ledger.audit.verify import first_problem  # noqa: PLC0415
+
+        problem = first_problem(ledger)
+        if problem is None:
+            raise
+        msg = (
+            f"the ledger {ledger.place} is damaged: {problem}. `dpflow ledger verify` "
+            "shows all of it; let no step run before a good backup is back: `dpflow "
+            "ledger restore`."
+        )
+        raise LedgerCorrupt(msg, ledger=ledger.place) from error

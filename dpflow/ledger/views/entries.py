@@ -1,0 +1,162 @@
+"""The journal, joined with what the accounts and open reservations say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpflow.ledger.decision.terms import BY_ITSELF
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.records import AccountView, Entry
+from dpflow.ledger.views.accounts import accounts
+from dpflow.ledger.views.history import decisions, history
+from dpflow.ledger.views.reservations import open_reservations
+from dpflow.ledger.views.words import FORFEITED, amounts_text
+from dpflow.rounding import number_from_text, number_text
+
+#: Kinds of entries that somebody decided on, and that charge nothing.
+_DECISIONS = frozenset({"open", "tighten", "freeze", "thaw"})
+#: Entries of one charge bear times some milliseconds apart.
+_SLACK = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEntry:
+    """A journal entry with its context.
+
+    Attributes:
+        account: The account that it moved, as it is now.
+        fate: Of an open reservation: "running", or "forfeited" if its process has
+            ended without settling it; else "".
+    """
+
+    entry: Entry
+    account: AccountView
+    fate: str
+
+    @property
+    def left_after(self) -> dict[str, str] | None:
+        """What the budget had left after the entry, or None without a budget."""
+        budget = self.account.budget
+        if budget is None:
+            return None
+        entry = self.entry
+        return {
+            name: _left(text, entry.settled_after[name], entry.held_after[name])
+            for name, text in budget.items()
+        }
+
+    @property
+    def opened_with(self) -> str:
+        """With which rule the account was opened; it may be tighter now."""
+        account = self.account
+        rule = self.entry.body.get("term", {}).get("opened", {})
+        limits = {
+            "epsilon": rule.get("epsilon", account.epsilon or "0"),
+            "delta": rule.get("delta", account.delta),
+        }
+        return f"{account.theorem}: {amounts_text(limits)}"
+
+    @property
+    def outcome(self) -> tuple[str, bool]:
+        """What came of the entry, in a few words, and whether that is bad news."""
+        body, kind = self.entry.body, self.entry.kind
+        if kind == "open":
+            return _with_name(self._opened(), body), False
+        if kind == "reserve":
+            drawn = "from the preflight" if "preflight" in body else ""
+            return _with_name(self.fate or drawn, body), self.fate == "forfeited"
+        if kind == "refuse":
+            return str(body.get("refusal")).removeprefix("Budget").lower(), True
+        if kind == "seal":
+            return f"run {body.get('outcome')}, undrawn rest returned", False
+        if kind == "settle" and body.get("outcome") == "failed":
+            return f"failed: {body.get('error_type', 'error')}", True
+        if kind == "settle":
+            return f"noise {body.get('noise', 'unknown')}", False
+        return _decided(body), kind in {"forfeit", "amend", "prior", "repair"}
+
+    def _opened(self) -> str:
+        body, opened = self.entry.body, self.opened_with
+        by_hand = body.get("because") not in (None, *BY_ITSELF)
+        return f"{opened}; {_decided(body)}" if by_hand else opened
+
+    @property
+    def message(self) -> str:
+        """What is to be said of it at length; mostly nothing."""
+        if self.fate == "forfeited" and self.entry.kind == "reserve":
+            return FORFEITED
+        return str(self.entry.body.get("message") or "")
+
+
+def journal_entries(
+    ledger: Ledger, dataset: str | None, *, limit: int, all_accounts: bool
+) -> list[JournalEntry]:
+    """Return the newest entries, newest first.
+
+    Each charge posts to several accounts. Unless all are asked for, the dataset's
+    account stands for them; refusals are told whichever gate refused, and so is what
+    was decided about a population.
+    """
+    known = {view.id: view for view in accounts(ledger, dataset)}
+    kinds = {view.kind for view in known.values()}
+    # Behind `limit` entries of datasets there are at most as many of each other kind,
+    # and one for each account that was opened.
+    several = limit if all_accounts else limit * max(len(kinds), 1) + len(known)
+    entries = history(ledger, dataset, kind=None, limit=several + _SLACK)
+    fates = {
+        reservation.reservation: "running" if reservation.alive else "forfeited"
+        for reservation in open_reservations(ledger)
+    }
+    found = [
+        JournalEntry(
+            entry=entry,
+            account=known[entry.account],
+            fate=fates.get(entry.reservation or "", ""),
+        )
+        for entry in entries
+        if all_accounts or _stands_alone(entry, known[entry.account], dataset)
+    ]
+    return found[:limit]
+
+
+def decision_entries(
+    ledger: Ledger, dataset: str | None, *, limit: int
+) -> list[JournalEntry]:
+    """Return the newest decisions, newest first."""
+    known = {view.id: view for view in accounts(ledger, dataset)}
+    return [
+        JournalEntry(entry=entry, account=known[entry.account], fate="")
+        for entry in decisions(ledger, dataset)[:limit]
+    ]
+
+
+def _stands_alone(entry: Entry, account: AccountView, dataset: str | None) -> bool:
+    """Say whether an entry is shown where a charge is told once."""
+    if entry.kind == "refuse":
+        # An odometer that halts the run journals another gate's refusal, too.
+        return bool(account.kind == entry.body.get("gate", account.kind))
+    if account.kind == "population":
+        return dataset is not None or entry.kind in _DECISIONS
+    return account.kind == "dataset"
+
+
+def _left(budget: str, settled: str, held: str) -> str:
+    used = number_from_text(settled) + number_from_text(held)
+    return number_text(max(number_from_text(budget) - used, number_from_text("0")))
+
+
+def _with_name(text: str, body: Mapping[str, Any]) -> str:
+    """Say who did it, unless the text does."""
+    who = body.get("who")
+    name = f"by {who}" if who and f"({who})" not in text else ""
+    return "; ".join(filter(None, (text, name)))
+
+
+def _decided(body: Mapping[str, Any]) -> str:
+    """Say why something was done and, where a person did it, who."""
+    because, who = body.get("because"), body.get("who")
+    if because and who:
+        return f"{because} ({who})"
+    return str(body.get("reason") or because or "")

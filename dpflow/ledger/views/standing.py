@@ -1,0 +1,158 @@
+"""Where datasets stand: their terms, their accounts, and how the files differ.
+
+The ledger's pinned copy of a policy governs, so it is told wherever there is one; the
+files only speak for datasets that the ledger does not know yet. Reading a ledger
+needs no policy file, so that a broken one hides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dpflow.exceptions import UnknownDataset
+from dpflow.ledger.decision.announced import announced_gates
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.records import AccountView
+from dpflow.ledger.rows import Term
+from dpflow.ledger.views.accounts import account_view, accounts
+from dpflow.ledger.views.terms import book_state, differences, is_replaceable
+from dpflow.policy import Policy, PolicySet
+from dpflow.policy.types import did_you_mean
+
+#: States of an account that the first step of its flow will open, and of an open one
+#: of an earlier term.
+NOT_OPENED, ENDED = "not opened", "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a dataset stands in one term.
+
+    Attributes:
+        term: None if the ledger does not know the dataset yet.
+        pinned: The policy's guarantee-relevant fields; the ledger's copy if there is
+            one. None for an earlier term, whose copy is history.
+        accounts: Opened ones and those that the policy announces.
+        differences: How the policy file differs from the ledger's copy.
+        replaceable: Whether the next step applies a file that differs by itself.
+    """
+
+    dataset: str
+    term: int | None
+    pinned: Mapping[str, Any] | None
+    accounts: tuple[AccountView, ...]
+    differences: tuple[str, ...] = ()
+    replaceable: bool = True
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was ever charged here."""
+        return all(is_untouched(view) for view in self.accounts)
+
+
+def standings(
+    ledger: Ledger, policies: PolicySet, dataset: str | None = None
+) -> list[Standing]:
+    """Return where each dataset stands, or one of them.
+
+    Raises:
+        UnknownDataset: If neither the ledger nor a policy knows the dataset.
+    """
+    opened: dict[str, list[AccountView]] = {}
+    for view in accounts(ledger, dataset):
+        opened.setdefault(view.dataset, []).append(view)
+    wanted = sorted(opened.keys() | policies.keys()) if dataset is None else [dataset]
+    found: list[Standing] = []
+    for name in wanted:
+        policy = policies.get(name)
+        state = book_state(ledger, name)
+        known = state.terms(name)
+        term = known[-1] if known else None
+        pins = {each.number: each.facts["pinned"] for each in known}
+        views = [v for v in opened.get(name, []) if not _is_switch(v, pins)]
+        if term is not None:
+            fields, number = term.facts["pinned"], term.number
+        elif policy is not None:
+            fields, number = policy.pinned(), None
+        else:
+            raise unknown_dataset(name, known_datasets(ledger, policies))
+        found += _earlier_terms(views, number)
+        current = [view for view in views if view.term == number]
+        found.append(
+            Standing(
+                dataset=name,
+                term=number,
+                pinned=fields,
+                accounts=tuple(
+                    sorted([*current, *_announced(fields, current)], key=_order)
+                ),
+                differences=_differences(term, policy),
+                replaceable=is_replaceable(state, name)
+                and not (policy and policy.officers),
+            )
+        )
+    return found
+
+
+def _differences(term: Term | None, policy: Policy | None) -> tuple[str, ...]:
+    if term is None or policy is None:
+        return ()
+    return tuple(differences(term, policy))
+
+
+def _is_switch(view: AccountView, pins: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Say whether an account has no budget: it opens and freezes a divided dataset."""
+    pinned = pins.get(view.term, {})
+    divided = "partition" in pinned and "whole" not in pinned
+    return view.kind == "dataset" and divided and is_untouched(view)
+
+
+def known_datasets(ledger: Ledger, policies: PolicySet) -> set[str]:
+    """Return the datasets that the ledger or a policy knows."""
+    return {view.dataset for view in accounts(ledger)} | set(policies)
+
+
+def unknown_dataset(dataset: str, known: set[str]) -> UnknownDataset:
+    """Make the error for a dataset that nobody knows."""
+    hint = did_you_mean(dataset, known)
+    message = f"neither the ledger nor a policy knows the dataset {dataset!r}. {hint}"
+    return UnknownDataset(message, dataset=dataset, known=sorted(known), hint=hint)
+
+
+def is_untouched(view: AccountView) -> bool:
+    """Say whether nothing was charged to an account."""
+    charged = (view.spent, view.reserved, view.forfeited)
+    return all(text == "0" for amounts in charged for text in amounts.values())
+
+
+def _announced(
+    pinned: Mapping[str, Any], opened: list[AccountView]
+) -> Iterator[AccountView]:
+    """Yield the accounts that a policy announces and no step has opened yet."""
+    known = {(view.kind, view.name) for view in opened}
+    for gate in announced_gates(pinned):
+        if (gate.kind, gate.name) not in known:
+            yield account_view(gate._replace(state=NOT_OPENED))
+
+
+def _earlier_terms(views: list[AccountView], term: int | None) -> Iterator[Standing]:
+    """Yield the terms before this one in which anything was charged."""
+    for number in sorted({view.term for view in views} - {term}):
+        ended = tuple(
+            replace(view, state=ENDED if view.state == "open" else view.state)
+            for view in views
+            if view.term == number
+        )
+        standing = Standing(
+            dataset=views[0].dataset, term=number, pinned=None, accounts=ended
+        )
+        if not standing.untouched:
+            yield standing
+
+
+def _order(view: AccountView) -> tuple[int, str, str]:
+    kinds = ("dataset", "flow", "partition", "population", "odometer")
+    place = kinds.index(view.kind) if view.kind in kinds else len(kinds)
+    return place, view.name, view.id
