@@ -38,7 +38,7 @@ def _change(kind: str, dataset: str, because: str, *, as_json: bool) -> None:
     from dpflow.cli.source import project_ledger
     from dpflow.ledger import office
     from dpflow.ledger.decision.refusal import frozen_text
-    from dpflow.ledger.views.standing import known_datasets, unknown_dataset
+    from dpflow.ledger.views.standing import check_dataset
     from dpflow.policy.files import policies_and_problem
 
     if not because.strip():
@@ -46,9 +46,7 @@ def _change(kind: str, dataset: str, because: str, *, as_json: bool) -> None:
         raise typer.BadParameter(msg, param_hint="--because")
     with project_ledger(writes=True) as (found, ledger):
         policies, _ = policies_and_problem(found.policies)
-        known = known_datasets(ledger, policies)
-        if dataset not in known:
-            raise unknown_dataset(dataset, known)
+        check_dataset(ledger, policies, dataset)
         who = str(ledger.conditions.facts["who"])
         operate = office.freeze if kind == "freeze" else office.thaw
         accounts = operate(ledger, dataset, who=who, because=because)

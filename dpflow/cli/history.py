@@ -48,7 +48,7 @@ def history(
     from dpflow.cli.journal import decision_json, journal_json
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.views.entries import decision_entries, journal_entries
-    from dpflow.ledger.views.standing import known_datasets, unknown_dataset
+    from dpflow.ledger.views.standing import check_dataset
     from dpflow.policy.files import policies_and_problem
 
     if decided and all_accounts:
@@ -65,9 +65,7 @@ def history(
         facts = ledger_facts(ledger)
         policies, _ = policies_and_problem(found.policies)
         if not items and dataset is not None:
-            known = known_datasets(ledger, policies)
-            if dataset not in known:
-                raise unknown_dataset(dataset, known)
+            check_dataset(ledger, policies, dataset)
     if as_json:
         told = decision_json if decided else journal_json
         entries = [told(item) for item in items[:limit]]

@@ -165,13 +165,11 @@ def noise(
 
 def _nothing(ledger: Ledger, folder: Path, dataset: str) -> ConfigurationError:
     """Make the error for a dataset without a charge; a misspelt one has its own."""
-    from dpflow.ledger.views.standing import known_datasets, unknown_dataset
+    from dpflow.ledger.views.standing import check_dataset
     from dpflow.policy.files import policies_and_problem
 
     policies, _ = policies_and_problem(folder)
-    known = known_datasets(ledger, policies)
-    if dataset not in known:
-        raise unknown_dataset(dataset, known)
+    check_dataset(ledger, policies, dataset)
     msg = (
         f"nothing was charged to dataset {dataset!r} yet, so there is nothing to draw. "
         "Run a flow whose steps are under @dp_task."

@@ -48,7 +48,7 @@ def why(
     """
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.views.spending import GROUPS, spending
-    from dpflow.ledger.views.standing import known_datasets, unknown_dataset
+    from dpflow.ledger.views.standing import check_dataset
     from dpflow.ledger.views.unusual import unusual
     from dpflow.policy.files import policies_and_problem
 
@@ -58,9 +58,7 @@ def why(
         raise typer.BadParameter(msg, param_hint="--by")
     with project_ledger() as (found, ledger):
         policies, _ = policies_and_problem(found.policies)
-        known = known_datasets(ledger, policies)
-        if dataset not in known:
-            raise unknown_dataset(dataset, known)
+        check_dataset(ledger, policies, dataset)
         number = _term_asked(ledger, dataset, term)
         spent = spending(ledger, dataset, names, term=number)
         odd = unusual(ledger, dataset, number)

@@ -1,25 +1,37 @@
-"""What the budget is still good for: runs left, and until when.
+"""What the budget is still good for: runs left, until when, and what would be better.
 
-Pure functions of gates, tallies and workloads; only `outlooks` reads a ledger, and
-nothing here writes one.
+`forecast`, `compare_theorems` and `check_policies` are what the commands of these
+names show, one record each; they find dataset, policy and budget in one place
+(`source`). All else here is pure functions of gates, tallies and workloads; `outlooks`
+reads a ledger. Nothing writes one.
 """
 
 from __future__ import annotations
 
 from dpflow.forecast.cadence import Every, Schedule
+from dpflow.forecast.check import Check, PolicyCheck, check_policies
+from dpflow.forecast.comparison import TheoremComparison, compare_theorems
 from dpflow.forecast.gates import loads_of
 from dpflow.forecast.line import BudgetLine, budget_line
 from dpflow.forecast.loads import Load, load_of, runs_left
 from dpflow.forecast.outlook import Outlook, flow_outlooks, outlook_of, outlooks
+from dpflow.forecast.what_if import Forecast, forecast
 
 __all__ = [
     "BudgetLine",
+    "Check",
     "Every",
+    "Forecast",
     "Load",
     "Outlook",
+    "PolicyCheck",
     "Schedule",
+    "TheoremComparison",
     "budget_line",
+    "check_policies",
+    "compare_theorems",
     "flow_outlooks",
+    "forecast",
     "load_of",
     "loads_of",
     "outlook_of",

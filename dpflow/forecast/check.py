@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,8 +31,8 @@ from dpflow.ledger.records import AccountView, TermView, UnusualSteps
 from dpflow.ledger.views.accounts import account_view
 from dpflow.ledger.views.runs import dataset_runs
 from dpflow.ledger.views.standing import Standing, standings
-from dpflow.policy import Policy, PolicySet, load_policies, load_policy
-from dpflow.policy.files import NO_FOLDER_HINT, is_policy_file
+from dpflow.policy import Policy, PolicySet, load_policies
+from dpflow.policy.files import NO_FOLDER_HINT, is_policy_file, read_policies
 from dpflow.policy.population import PREFIX
 from dpflow.policy.strict_yaml import policy_error
 
@@ -231,46 +231,26 @@ def check_policies(
 
 def _read(place: Path) -> list[PolicyCheck]:
     """Read one policy file, or all files of a folder; a bad one stops none."""
-    if not place.is_dir():
-        if place.exists():
-            return [_read_file(place)]
+    paths = [place]
+    if place.is_dir():
+        paths = [path for path in sorted(place.iterdir()) if is_policy_file(path.name)]
+    elif not place.exists():
         message = "there is no such file or folder."
         raise policy_error(short_path(place), None, message, NO_FOLDER_HINT)
-    paths = [path for path in sorted(place.iterdir()) if is_policy_file(path.name)]
     if not paths:
         message = "there are no policy files here, so nothing was checked."
         hint = "Write one for each dataset; `dpflow status` shows how."
         raise policy_error(short_path(place), None, message, hint)
-    found = list(_without_repetitions(_read_file(path) for path in paths))
-    if not any(each.error for each in found):
+    found = [
+        PolicyCheck(path=path, error=told)
+        if isinstance(told, PolicyError)
+        else PolicyCheck(path=path, policy=told)
+        for path, told in read_policies(Path(short_path(path)) for path in paths)
+    ]
+    if place.is_dir() and not any(each.error for each in found):
         # What flows will do; it has the last word.
         load_policies(place)
     return found
-
-
-def _read_file(path: Path) -> PolicyCheck:
-    try:
-        return PolicyCheck(path=path, policy=load_policy(short_path(path)))
-    except PolicyError as error:
-        return PolicyCheck(path=path, error=error)
-
-
-def _without_repetitions(found: Iterator[PolicyCheck]) -> Iterator[PolicyCheck]:
-    """Refuse a file that governs a dataset which an earlier one governs."""
-    first: dict[str, Path] = {}
-    for each in found:
-        dataset = None if each.policy is None else each.policy.dataset
-        if dataset is None or dataset not in first:
-            if dataset is not None:
-                first[dataset] = each.path
-            yield each
-            continue
-        message = (
-            f"{short_path(first[dataset])} already governs the dataset {dataset!r}."
-        )
-        hint = "Keep one file for each dataset."
-        error = policy_error(short_path(each.path), None, message, hint)
-        yield PolicyCheck(path=each.path, error=error)
 
 
 # The ledger

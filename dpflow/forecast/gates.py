@@ -10,7 +10,7 @@ from dpflow.exceptions import UnsupportedCost
 from dpflow.forecast.counts import Workload
 from dpflow.forecast.loads import Load, load_of
 from dpflow.ledger.decision.announced import announced_gate
-from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.decision.gates import Gate, covers_flow
 from dpflow.policy.pinned import TIMES
 from dpflow.policy.population import PREFIX
 
@@ -63,11 +63,6 @@ def _check_relation(pinned: Pinned, cost: Cost) -> None:
         raise UnsupportedCost(msg, mechanism=cost.mechanism)
 
 
-def refused_flow(pinned: Pinned, flow: str | None) -> bool:
-    """Say whether a policy lets a flow use the dataset at all."""
-    return pinned["other_flows"] != "allow" and flow not in pinned["flows"]
-
-
 def _gates(
     pinned: Pinned,
     flow: str | None,
@@ -86,7 +81,7 @@ def _gates(
 
 
 def _kinds(pinned: Pinned, whole: str, flow: str | None) -> list[tuple[str, str]]:
-    if flow is None or refused_flow(pinned, flow):
+    if flow is None or not covers_flow(pinned, flow):
         return [(whole, "")]
     return [(whole, ""), ("flow", flow), ("odometer", flow)]
 

@@ -18,10 +18,9 @@ from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast.cadence import Every, Schedule, schedule_of
 from dpflow.forecast.deployment import deployed_schedule
-from dpflow.forecast.gates import refused_flow
 from dpflow.forecast.loads import Load, runs_left
 from dpflow.ledger import Ledger
-from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.decision.gates import Gate, covers_flow
 from dpflow.ledger.views.runs import (
     DatasetRuns,
     FlowRun,
@@ -194,7 +193,7 @@ def _of_dataset(ledger: Ledger, runs: DatasetRuns, today: date) -> Iterator[Outl
             flow=flow,
             steps=len(like.steps),
             schedule=flow_schedule(runs.of_flow(flow), today),
-            closed=refused_flow(runs.term.facts["pinned"], flow),
+            closed=not covers_flow(runs.term.facts["pinned"], flow),
             like=like,
             older=runs.older,
         )

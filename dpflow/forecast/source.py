@@ -19,7 +19,7 @@ from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.views.runs import DatasetRuns, dataset_runs
-from dpflow.ledger.views.standing import known_datasets, unknown_dataset
+from dpflow.ledger.views.standing import check_dataset, known_datasets
 from dpflow.ledger.views.terms import newest_term
 from dpflow.ledger.views.unusual import RECENT
 from dpflow.policy import PolicySet
@@ -174,7 +174,7 @@ class ProjectSource:
         if self.ledger is not None and dataset not in self.policies:
             if self.problem is not None:
                 raise ConfigurationError(self.problem)
-            raise unknown_dataset(dataset, self.known)
+            check_dataset(self.ledger, self.policies, dataset)
         policy = self.policies.policy_for(dataset)
         pinned = policy.pinned()
         above = population_of(pinned)

@@ -10,7 +10,7 @@ from fractions import Fraction
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.cadence import Every, Schedule
 from dpflow.forecast.counts import Workload
-from dpflow.forecast.gates import Pinned, loads_of, refused_flow
+from dpflow.forecast.gates import Pinned, loads_of
 from dpflow.forecast.loads import Load, runs_left
 from dpflow.forecast.noise import FACTORS, half_width, scaled_workload
 from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook_of
@@ -19,6 +19,7 @@ from dpflow.forecast.workload import Fit, fits, length, merged
 from dpflow.forecast.workload_file import step_from_text, workload_of_run
 from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger import Ledger
+from dpflow.ledger.decision.gates import covers_flow
 from dpflow.ledger.views.runs import FlowRun, dataset_runs
 from dpflow.policy.types import did_you_mean
 
@@ -122,7 +123,7 @@ def forecast(
             flow=flow,
             steps=length(workload),
             schedule=schedule,
-            closed=refused_flow(found.pinned, flow),
+            closed=not covers_flow(found.pinned, flow),
             like=example,
         ),
         rows=tuple(_rows(run, schedule)),
@@ -216,14 +217,14 @@ def _checked_flow(flow: str | None, like: str | None, pinned: Pinned) -> str | N
     Where only named flows are let in, and one of them, that one must be meant.
     """
     if flow is not None:
-        if flow == like or not refused_flow(pinned, flow):
+        if flow == like or covers_flow(pinned, flow):
             return flow
         msg = (
             f"the policy of {pinned['dataset']!r} does not let the flow {flow!r} in. "
             f"{did_you_mean(flow, pinned['flows'])}"
         )
         raise ConfigurationError(msg)
-    if not refused_flow(pinned, None):
+    if covers_flow(pinned, None):
         return None
     flows = sorted(pinned["flows"])
     if len(flows) == 1:
@@ -263,7 +264,7 @@ def _rows(run: _Run, schedule: Schedule | None) -> Iterator[NoiseRow]:
         except (InvalidCost, UnsupportedCost) as error:
             yield NoiseRow(factor=factor, problem=error.message)
             continue
-        if refused_flow(run.on.pinned, run.flow):
+        if not covers_flow(run.on.pinned, run.flow):
             left = 0
         ends = None
         if schedule is not None and left is not None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import add, sub
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from dpflow.ledger.entry import (
     Columns,
@@ -158,9 +158,9 @@ def follow(rows: Rows, entry: Entry) -> Changes:
     Raises:
         JournalError: If it does not follow from what was before.
     """
-    book, number, kind, charge, postings, body, *_ = entry
+    book, number, kind, charge, postings, body, _, _, _ = entry
     head = book_of(rows, book)
-    if entry.number != head.number + 1:
+    if number != head.number + 1:
         what = f"entry {head.number + 1} is missing; {number} is the next"
         raise JournalError(what)
     amounts = {name: posting[0] for name, posting in postings.items()}
@@ -255,8 +255,9 @@ def _noted(moved: Mapping[Key, Account], body: Mapping[str, Any]) -> dict[Key, A
 def _changes(
     rows: Rows, entry: Entry, head: Book, amounts: Sums, moved: Mapping[Key, Account]
 ) -> Changes:
-    kind, state = entry.kind, KINDS[entry.kind].ends
-    changes: Changes = {**moved}
+    """Add to the accounts that an entry moves whatever else it changes."""
+    changes, kind = cast("Changes", moved), entry.kind
+    state = KINDS[kind].ends
     if kind == "reserve":
         _reserve(rows, entry, amounts, changes)
     elif state is not None:
@@ -463,19 +464,18 @@ def _moved_book(entry: Entry, head: Book) -> Book:
     name, number, kind, _, postings, body, _, _, whole = entry
     _, _, _, frozen, ran, terms = head
     more = KINDS[kind].ran
-    if kind == "freeze":
+    if more:
+        ran = dict(ran)
+        for term in {*map(name_of_term, postings)}:
+            ran[term] = ran.get(term, 0) + more
+        if kind == "reserve" and body.get("flow") is not None:
+            ran[flow_mark(terms, body["flow"])] = 1
+    elif kind == "freeze":
         frozen = {**body["frozen"], "at": entry.at}
     elif kind == "thaw":
         frozen = None
     elif kind == "open":
         terms = int(body["term"]["number"])
-    if more:
-        counts = dict(ran)
-        for term in {*map(name_of_term, postings)}:
-            counts[term] = counts.get(term, 0) + more
-        if kind == "reserve" and body.get("flow") is not None:
-            counts[flow_mark(terms, body["flow"])] = 1
-        ran = counts
     return tuple.__new__(Book, (name, number, whole, frozen, ran, terms))
 
 

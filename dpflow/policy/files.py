@@ -139,18 +139,37 @@ def load_policies(directory: Path | str) -> PolicySet:
     folder = Path(directory)
     policies: dict[str, Policy] = {}
     sources: dict[str, Path] = {}
-    for path in _policy_files(folder):
-        document = read_document(path)
-        policy = _validated(document)
-        if policy.dataset in policies:
-            first = sources[policy.dataset]
-            message = f"{first} already governs the dataset {policy.dataset!r}."
-            hint = "Keep one file for each dataset."
-            line = document.line_of(("dataset",))
-            raise policy_error(document.file, line, message, hint)
+    for path, policy in read_policies(_policy_files(folder)):
+        if isinstance(policy, PolicyError):
+            raise policy
         policies[policy.dataset], sources[policy.dataset] = policy, path
     _check_populations(policies, sources)
     return PolicySet(policies, sources, folder)
+
+
+def read_policies(paths: Iterable[Path]) -> Iterator[tuple[Path, Policy | PolicyError]]:
+    """Yield the policy of each file, or why it is refused.
+
+    A file is, too, if it governs a dataset that an earlier one governs.
+    """
+    first: dict[str, Path] = {}
+    for path in paths:
+        try:
+            document = read_document(path)
+            policy = _validated(document)
+            if policy.dataset in first:
+                message = (
+                    f"{first[policy.dataset]} already governs the dataset "
+                    f"{policy.dataset!r}."
+                )
+                line = document.line_of(("dataset",))
+                hint = "Keep one file for each dataset."
+                raise policy_error(document.file, line, message, hint)
+        except PolicyError as error:
+            yield path, error
+        else:
+            first[policy.dataset] = path
+            yield path, policy
 
 
 def policies_and_problem(directory: Path) -> tuple[PolicySet, str | None]:

@@ -515,7 +515,7 @@ JOURNAL = [
     ),
     Mutant(
         "an entry may be missing",
-        "if entry.number != head.number + 1:",
+        "if number != head.number + 1:",
         OFF,
         ("law", "audit", "storage"),
     ),

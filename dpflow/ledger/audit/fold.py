@@ -128,13 +128,12 @@ class Fold:
 
     def _is_alone(self, entry: Entry) -> bool:
         """Say quickly of most entries that nothing has to come before or with them."""
-        body, postings = entry.body, entry.postings
+        _, _, kind, charge, postings, body, _, _, _ = entry
         if "after" in body:
             return False
-        if entry.kind != "reserve":
-            return entry.charge not in self._books
-        accounts = body.get("accounts")
-        return isinstance(accounts, list) and accounts == [*postings]
+        if kind != "reserve":
+            return charge not in self._books
+        return body.get("accounts") == [*postings]
 
     def _may_come(self, book: str, entry: Entry) -> bool:
         """Follow an entry, with those that belong to it, if none of them waits."""

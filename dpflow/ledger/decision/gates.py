@@ -7,12 +7,12 @@ partitions by time, see a person in each of them: the step costs them as a group
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import floor
 from operator import add, ge
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.groups import group_cost
@@ -248,9 +248,8 @@ def _halt(text: str | None) -> Fraction | None:
     return None if text is None else number_from_text(text)
 
 
-def covers_flow(term: Term, flow: str | None) -> bool:
-    """Say whether a flow may use the dataset at all."""
-    pinned = term.facts["pinned"]
+def covers_flow(pinned: Mapping[str, Any], flow: str | None) -> bool:
+    """Say whether a flow may use the dataset of a policy at all."""
     return flow in pinned["flows"] or pinned["other_flows"] == "allow"
 
 
@@ -357,7 +356,10 @@ def _of_dataset(step: _Step, term: Term, policy: Policy) -> Iterator[Gate | None
         # The cap of all parts by time; else it only says whether the dataset is open.
         size = len(step.partitions) if "whole" in term.facts["pinned"] else 0
         parts = _parts(step, policy)
-    whole, closed = _empty(term, base, size), not covers_flow(term, step.flow)
+    whole, closed = (
+        _empty(term, base, size),
+        not covers_flow(term.facts["pinned"], step.flow),
+    )
     yield whole and whole._replace(closed=closed)
     for part in parts:
         if part:

@@ -77,7 +77,7 @@ def standings(
         elif policy is not None:
             fields, number = policy.pinned(), None
         else:
-            raise unknown_dataset(name, known_datasets(ledger, policies))
+            raise _unknown(name, known_datasets(ledger, policies))
         found += _earlier_terms(views, number)
         current = [view for view in views if view.term == number]
         found.append(
@@ -114,7 +114,18 @@ def known_datasets(ledger: Ledger, policies: PolicySet) -> set[str]:
     return {view.dataset for view in accounts(ledger)} | set(policies)
 
 
-def unknown_dataset(dataset: str, known: set[str]) -> UnknownDataset:
+def check_dataset(ledger: Ledger, policies: PolicySet, dataset: str) -> None:
+    """Refuse a dataset that neither the ledger nor a policy knows.
+
+    Raises:
+        UnknownDataset: It is one.
+    """
+    known = known_datasets(ledger, policies)
+    if dataset not in known:
+        raise _unknown(dataset, known)
+
+
+def _unknown(dataset: str, known: set[str]) -> UnknownDataset:
     """Make the error for a dataset that nobody knows."""
     hint = did_you_mean(dataset, known)
     message = f"neither the ledger nor a policy knows the dataset {dataset!r}. {hint}"

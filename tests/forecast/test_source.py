@@ -1,0 +1,58 @@
+"""Where the engines find dataset, policy and budget; notebooks get the same records."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.exceptions import ConfigurationError
+from dpflow.forecast import check_policies, compare_theorems, forecast
+from tests.cli.support import ADULT, Shop
+
+TENTH = "PureDP(epsilon=0.1)"
+
+
+def edited(shop: Shop) -> Shop:
+    """Charge a dataset of epsilon 1, and write 3 into its file."""
+    shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
+    shop.write(ADULT.replace("epsilon: 1", "epsilon: 3"), "adult.yaml")
+    return shop
+
+
+def test_the_ledgers_copy_governs_every_answer(shop: Shop) -> None:
+    """Not the file: steps are refused by what the ledger has applied."""
+    edited(shop)
+    assert forecast("adult", costs=[TENTH]).outlook.runs_left == 9
+    assert compare_theorems("adult").epsilon == 1
+    assert compare_theorems("adult", costs=[TENTH]).epsilon == 1
+    found = {each.path.stem: each for each in check_policies().files}
+    assert found["adult"].refused
+    assert not found["cdnow"].refused
+
+
+def test_the_file_speaks_for_what_the_ledger_does_not_know(empty: Shop) -> None:
+    """Before there is a ledger, or a charge."""
+    empty.write(ADULT, "adult.yaml")
+    assert forecast(costs=[TENTH]).outlook.runs_left == 10
+    assert compare_theorems(costs=[TENTH]).epsilon == 1
+    found = check_policies()
+    assert found.fine
+    assert not found.compared
+
+
+def test_a_notebook_is_warned_of_a_ledger_that_forgot_charges(shop: Shop) -> None:
+    """As the commands warn: what is left would be said too large."""
+    place = shop.root / ".dpflow" / "ledger.db"
+    before = place.read_bytes()
+    edited(shop)
+    for end in ("-wal", "-shm"):
+        place.with_name(f"{place.name}{end}").unlink(missing_ok=True)
+    place.write_bytes(before)
+    with pytest.warns(UserWarning, match="reconcile"):
+        forecast("adult", costs=[TENTH])
+
+
+def test_a_run_has_costs_or_an_example() -> None:
+    """Never none of them, and never both."""
+    with pytest.raises(ConfigurationError, match="give either"):
+        forecast("adult")
