@@ -97,15 +97,12 @@ def compare(
 
 
 def _as_json(found: TheoremComparison) -> dict[str, Any]:
-    from dpflow.cli.theorem_tables import fit_json
+    from dpflow.cli.theorem_tables import fit_json, workload_json
 
     return {
         "dataset": found.dataset,
         "budget": found.budget_json,
-        "workload": [
-            {"cost": repr(step.cost), "times": step.times, "outcome": step.outcome}
-            for step in found.workload
-        ],
+        "workload": workload_json(found.workload),
         "filters": [fit_json(fit) for fit in found.fits],
         "odometers": [
             {

@@ -120,16 +120,13 @@ def _date(text: str | None) -> Any:
 
 
 def _as_json(found: Forecast) -> dict[str, Any]:
-    from dpflow.cli.theorem_tables import fit_json
+    from dpflow.cli.theorem_tables import fit_json, workload_json
     from dpflow.rounding import float_up
 
     return {
         "dataset": found.dataset,
         "starts_from": found.starts_from,
-        "workload": [
-            {"cost": repr(step.cost), "times": step.times, "outcome": step.outcome}
-            for step in found.workload
-        ],
+        "workload": workload_json(found.workload),
         "outlook": found.outlook.as_json(),
         "points": [
             {"date": day.isoformat(), "used_fraction": used}

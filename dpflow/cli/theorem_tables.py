@@ -13,7 +13,7 @@ from dpflow.cli.tables import cell, new_table
 from dpflow.forecast.comparison import Stopping
 from dpflow.forecast.stopping import Leftover
 from dpflow.forecast.what_if import Forecast
-from dpflow.forecast.workload import Fit, Reading
+from dpflow.forecast.workload import Fit, Reading, Workload
 from dpflow.ledger.views.words import percent_text
 from dpflow.rounding import float_up, reading_up, short_up
 
@@ -32,6 +32,14 @@ def fit_json(fit: Fit) -> dict[str, Any]:
         "needs_epsilon": None if fit.needs is None else float_up(fit.needs),
         "problem": fit.problem or None,
     }
+
+
+def workload_json(workload: Workload) -> list[dict[str, Any]]:
+    """Return the steps of a workload, for programs."""
+    return [
+        {"cost": repr(step.cost), "times": step.times, "outcome": step.outcome}
+        for step in workload
+    ]
 
 
 def runs_table(fits: Sequence[Fit], *, current: str) -> Table:

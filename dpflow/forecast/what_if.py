@@ -105,38 +105,11 @@ def forecast(
         example = None if like is None else _example(source.needed(), found, like)
     flow = _checked_flow(flow or like, like, found.pinned)
     if example is None:
-        workload = merged(step_from_text(text) for text in costs)
+        workload = merged(step_from_text(each) for each in costs)
     else:
         workload = workload_of_run(example)
-    schedule = _schedule(found, flow, every, start)
     run = _Run(found, flow, workload, fresh)
-    epsilon, delta = found.budget
-    return Forecast(
-        dataset=found.dataset,
-        starts_from=text,
-        theorem=found.pinned["filter"]["theorem"],
-        divided=bool(found.pinned.get("partition")),
-        workload=workload,
-        outlook=outlook_of(
-            run.loads(),
-            dataset=found.dataset,
-            flow=flow,
-            steps=length(workload),
-            schedule=schedule,
-            closed=not covers_flow(found.pinned, flow),
-            like=example,
-        ),
-        rows=tuple(_rows(run, schedule)),
-        fits=tuple(
-            fits(
-                workload,
-                epsilon=epsilon,
-                delta=delta,
-                own=found.pinned["filter"],
-                needs=False,
-            )
-        ),
-    )
+    return _foreseen(run, text, _schedule(found, flow, every, start), example)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +121,11 @@ class _Run:
     workload: Workload
     fresh: bool
 
+    @property
+    def closed(self) -> bool:
+        """Whether the policy does not let the flow in."""
+        return not covers_flow(self.on.pinned, self.flow)
+
     def loads(self) -> list[Load]:
         """Return what it asks of each gate."""
         return loads_of(
@@ -157,6 +135,37 @@ class _Run:
             accounts={} if self.fresh else self.on.accounts,
             population=self.on.population,
         )
+
+    def fits(self) -> list[Fit]:
+        """Return what each theorem makes of such runs, with the whole budget."""
+        epsilon, delta = self.on.budget
+        own = self.on.pinned["filter"]
+        return fits(self.workload, epsilon=epsilon, delta=delta, own=own, needs=False)
+
+
+def _foreseen(
+    run: _Run, text: str, schedule: Schedule | None, example: FlowRun | None
+) -> Forecast:
+    pinned = run.on.pinned
+    outlook = outlook_of(
+        run.loads(),
+        dataset=run.on.dataset,
+        flow=run.flow,
+        steps=length(run.workload),
+        schedule=schedule,
+        closed=run.closed,
+        like=example,
+    )
+    return Forecast(
+        dataset=run.on.dataset,
+        starts_from=text,
+        theorem=pinned["filter"]["theorem"],
+        divided=bool(pinned.get("partition")),
+        workload=run.workload,
+        outlook=outlook,
+        rows=tuple(_rows(run, schedule)),
+        fits=tuple(run.fits()),
+    )
 
 
 # Where it starts from
@@ -264,8 +273,7 @@ def _rows(run: _Run, schedule: Schedule | None) -> Iterator[NoiseRow]:
         except (InvalidCost, UnsupportedCost) as error:
             yield NoiseRow(factor=factor, problem=error.message)
             continue
-        if not covers_flow(run.on.pinned, run.flow):
-            left = 0
+        left = 0 if run.closed else left
         ends = None
         if schedule is not None and left is not None:
             ends = schedule.every.after(schedule.first, left)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpflow.cli.source import project_ledger
-from dpflow.config import Settings
+from dpflow.config import Settings, settings
 from dpflow.contrib.preview.git import Version, versions
 from dpflow.contrib.preview.policies import PolicyDelta, compare_policies, read_policies
 from dpflow.contrib.preview.scan import Source, scan
@@ -18,6 +17,7 @@ from dpflow.contrib.preview.steps import (
     newly_undrawn,
 )
 from dpflow.exceptions import DpflowError, InvalidCost
+from dpflow.guard.inspection import inspected
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.decision.gates import Gate
@@ -137,7 +137,7 @@ def _accounts(
     governing: dict[str, _Accounts] = {}
     changed: dict[str, _Accounts] = {}
     try:
-        with project_ledger(quiet=True) as (_, ledger):
+        with inspected(settings(), tell=None) as ledger:
             for dataset in old.keys() | new.keys():
                 _read(ledger, dataset, new.get(dataset), governing, changed)
     except DpflowError as error:

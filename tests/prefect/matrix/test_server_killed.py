@@ -12,7 +12,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from dpflow import PureDP, guarded
 from dpflow.guard.project import current_project
-from dpflow.prefect import artifacts, reach
+from dpflow.prefect import artifacts, time_limit
 from tests.prefect.matrix.laboratory import Laboratory
 from tests.prefect.matrix.support import books, marks, settled, wait_until
 
@@ -63,7 +63,7 @@ def test_a_server_that_does_not_answer_is_given_up(
     project, silent_server, monkeypatch, caplog
 ):
     """After the patience that there is, with a line in the log."""
-    monkeypatch.setattr(reach, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(time_limit, "PATIENCE_SECONDS", 0.5)
     count()
     begun = time.monotonic()
     with caplog.at_level(logging.ERROR, "dpflow"):
@@ -74,7 +74,7 @@ def test_a_server_that_does_not_answer_is_given_up(
 
 def test_progress_is_not_told_again_soon_after_it_was_not_taken(monkeypatch):
     """A body would wait at every second; later it is told again."""
-    monkeypatch.setattr(reach, "_refused_at", [])
+    monkeypatch.setattr(time_limit, "_refused_at", [])
     asked = []
 
     def fail():
@@ -82,16 +82,16 @@ def test_progress_is_not_told_again_soon_after_it_was_not_taken(monkeypatch):
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        reach.tell_progress(fail)
-    reach.tell_progress(fail)
+        time_limit.tell_progress(fail)
+    time_limit.tell_progress(fail)
     assert len(asked) == 1
-    monkeypatch.setattr(reach, "_QUIET_SECONDS", 0.0)
-    reach.tell_progress(lambda: asked.append(2))
+    monkeypatch.setattr(time_limit, "_QUIET_SECONDS", 0.0)
+    time_limit.tell_progress(lambda: asked.append(2))
     assert asked == [1, 2]
 
 
 def test_what_a_call_returns_or_raises_comes_through():
     """In the caller's context."""
-    assert reach.ask_briefly(PREFECT_API_URL.value) == PREFECT_API_URL.value()
+    assert time_limit.ask_briefly(PREFECT_API_URL.value) == PREFECT_API_URL.value()
     with pytest.raises(ZeroDivisionError):
-        reach.ask_briefly(lambda: 1 / 0)
+        time_limit.ask_briefly(lambda: 1 / 0)
