@@ -43,7 +43,7 @@ STAGES = {
         "tests/hunts/test_preflight_model.py",
         *NO_CONTROLS,
     ],
-    "law": of_ledger("law"),
+    "law": of_ledger("law", "journal"),
     "decisions": [
         *of_ledger("releases", "reported", "relations", "preflight", "kernel"),
         *ON_FILES,
