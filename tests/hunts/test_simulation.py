@@ -61,7 +61,7 @@ def test_every_history_keeps_the_promises(clock: dict[str, Simulation]) -> None:
 
     counts = shared_out(work, range(start, start + seeds))
     wanted = {"Granted", "Replayed", "Busy", "deaths", "unsettled", "forfeited"}
-    wanted |= {"BudgetRefused", "left alone", "LedgerUnavailable"}
+    wanted |= {"BudgetExhausted", "left alone", "LedgerUnavailable"}
     assert all_happened(wanted, counts), "something never happened"
     figure("simulation", violations=0, first_seed=start, seeds=seeds, **counts)
 

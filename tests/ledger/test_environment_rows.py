@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,27 @@ def test_what_cannot_be_read_is_damage(
     with pytest.raises(LedgerCorrupt, match="damaged"):
         ledger.settle(mine)
     assert kinds(path) == ["open", "reserve"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("account", "is not as entry 3 left it"), ("book", "is as it was before account")],
+)
+def test_a_row_as_it_was_before_is_damage(
+    ledger: Ledger, tmp_path: Path, kind: str, told: str
+) -> None:
+    """A page of before a charge, beside pages of after it, moves nothing."""
+    path = tmp_path / "ledger.db"
+    granted(ledger, "0.5")
+    with closing(sqlite3.connect(path)) as database:
+        before = database.execute(
+            "SELECT value, key FROM row WHERE key LIKE ?", [f"{kind}:%"]
+        ).fetchall()
+    granted(ledger, "0.25")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executemany("UPDATE row SET value = ? WHERE key = ?", before)
+    with pytest.raises(LedgerCorrupt, match=told):
+        granted(ledger, "0.25")
 
 
 @pytest.mark.parametrize(
