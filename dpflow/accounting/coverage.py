@@ -111,7 +111,6 @@ _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
 
 _DEFINITION = "By definition."
 _PLANNED = "Composed with the whole plan by its accountant: see `plan`."
-_AS_PURE = "As (epsilon, 0)-DP."
 _AS_APPROX = "As (epsilon, delta)-DP: derivations/notions.md#probabilistic-dp."
 _TANH = "epsilon tanh(epsilon / 2): derivations/notions.md#pure-to-concentrated."
 _TANH_DELTA = (
@@ -140,7 +139,6 @@ _SOURCES: dict[tuple[Callable[..., Any], str], str] = {
     (gdp_mu_squared, "Gaussian"): "Dong, Roth, Su 2022 (arXiv 1905.02383v3) Thm 2.7.",
     (gdp_mu_squared, "GaussianDP"): _DEFINITION,
     (gdp_mu_squared, "PureDP"): _QUANTILE,
-    (gdp_mu_squared, "Laplace"): _AS_PURE,
     (renyi_divergence, "Gaussian"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
     (renyi_divergence, "Laplace"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
     (
