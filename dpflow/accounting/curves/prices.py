@@ -21,7 +21,9 @@ _HINTS = {
     "ApproxDP(epsilon=..., delta=...) if you know such a guarantee.",
     "zcdp": "Give the filter a delta for its steps (delta_loss) or use filter: basic.",
     "gdp": "Use filter: concentrated or filter: basic for this dataset.",
-    "renyi": "A step with a delta of its own has no finite Renyi divergence.",
+    "delta": "Give the filter a delta for its steps (delta_loss), if it takes one.",
+    "renyi": "A step with a delta of its own has no finite Renyi divergence; a "
+    "delta_loss in the filter renyi keeps a part of delta for it.",
 }
 
 
@@ -165,7 +167,7 @@ def _(cost: PureDP) -> Fraction:
 @gdp_mu_squared.register
 def _(cost: ApproxDP) -> Fraction:
     if cost.delta:
-        raise refuse(cost, "Gaussian DP", _HINTS["gdp"])
+        raise refuse(cost, "Gaussian DP", _HINTS["delta"])
     return pure_mu_squared(cost.epsilon)
 
 
