@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from dpflow.cli.ledger_audit import Because
-from dpflow.cli.losses import comparison_json, say_comparison, say_lost_releases
+from dpflow.cli.ledger.audit import Because
+from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
 from dpflow.cli.output import AsJson, plain, say, say_json, warn
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.losses import comparison_json, say_comparison, say_lost_releases
+from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
 from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
 from dpflow.exceptions import ConfigurationError
 
