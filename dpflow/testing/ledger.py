@@ -33,8 +33,8 @@ from dpflow.ledger.decision import admit
 from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.decision.gates import gates_of
 from dpflow.ledger.office import apply_policy
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.opening import FENCE_VARIABLE
-from dpflow.ledger.orders import Wish
 from dpflow.ledger.records import Entry
 from dpflow.ledger.views.releases import values_kept
 from dpflow.noise.sources import TEST_ENVIRONMENT, Seeds, replace_noise, restore_noise

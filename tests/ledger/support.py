@@ -30,11 +30,11 @@ from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.storage.memory import MEMORY, Memory
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.postgres import PostgresStorage
+from dpflow.ledger.storage.postgres_connection import Connection
 from dpflow.ledger.storage.postgres_owners import SessionOwners
-from dpflow.ledger.storage.questions import Storage
-from dpflow.ledger.storage.server import Connection
+from dpflow.ledger.storage.postgres_pipeline import Answer, Wire
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.wire import Answer, Wire
+from dpflow.ledger.storage.transaction import Storage
 from dpflow.policy import Policy, parse_policy
 from tests.ledger.columns import show_columns, show_columns_of_postgres
 

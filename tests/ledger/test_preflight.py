@@ -28,8 +28,8 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.decision.preflight import Cover
 from dpflow.ledger.model import Command, Decision, Keys, Pen, Seal, State
 from dpflow.ledger.office import amend, apply_policy, freeze
+from dpflow.ledger.office_records import Loss, Repair, Wish
 from dpflow.ledger.opening import open_ledger
-from dpflow.ledger.orders import Loss, Repair, Wish
 from dpflow.ledger.records import Granted, Replayed
 from dpflow.ledger.rows import JournalError
 from dpflow.ledger.views import accounts, open_reservations, refusal_of_run, usage

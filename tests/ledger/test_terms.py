@@ -22,8 +22,8 @@ from dpflow.ledger.office import (
     propose,
     thaw,
 )
+from dpflow.ledger.office_records import Loss, Repair, Wish
 from dpflow.ledger.opening import open_ledger
-from dpflow.ledger.orders import Loss, Repair, Wish
 from dpflow.ledger.records import Conditions
 from dpflow.policy import Policy
 from tests.ledger.journals import audit, body, entries, sums, terms_of

@@ -17,7 +17,7 @@ from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
-    from dpflow.ledger.audit.compare import Report
+    from dpflow.ledger.audit.stored_rows import Report
     from dpflow.ledger.witness.lines import Line
 
 _SHOWN = 10
@@ -131,7 +131,7 @@ def trust(
     """
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.audit.reconcile import trust as begin
-    from dpflow.ledger.witness.check import head_of
+    from dpflow.ledger.witness.rollback_check import head_of
 
     with project_ledger(quiet=True, writes=yes) as (_, ledger):
         witness = ledger.watch.witness

@@ -25,7 +25,7 @@ from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.accounting.costs.base import Cost
-    from dpflow.ledger.orders import Posted
+    from dpflow.ledger.office_records import Posted
     from dpflow.ledger.records import OpenReservation
 
 _BLOCK = 2**20

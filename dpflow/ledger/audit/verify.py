@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError
-from dpflow.ledger.audit.compare import (
+from dpflow.ledger.audit.admissions import Admissions, first_beyond, hidden_overdraft
+from dpflow.ledger.audit.fold import Fold
+from dpflow.ledger.audit.stored_rows import (
     COLUMNS,
     Comparing,
     Finding,
@@ -21,14 +23,12 @@ from dpflow.ledger.audit.compare import (
     bad_releases,
     open_charges,
 )
-from dpflow.ledger.audit.fold import Fold
-from dpflow.ledger.audit.gates import Admissions, first_beyond, hidden_overdraft
 from dpflow.ledger.checkpoint import forged, miscounted, points_of, rows_from, sums_of
 from dpflow.ledger.checkpoint import signed as signed_now
 from dpflow.ledger.entry import Entry, parsed
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
-from dpflow.ledger.orders import Checkpoint
+from dpflow.ledger.office_records import Checkpoint
 from dpflow.ledger.rows import (
     Account,
     Charge,
@@ -40,8 +40,8 @@ from dpflow.ledger.rows import (
     epoch_of,
     name_of_term,
 )
-from dpflow.ledger.storage.questions import Reading
-from dpflow.ledger.witness.check import missing
+from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.witness.rollback_check import missing
 
 _NONE: Mapping[int, str] = {}
 _REWRITTEN = "it was signed with another content: the history was rewritten"

@@ -20,7 +20,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.storage.base import Identity, damaged, read_only_error
-from dpflow.ledger.storage.tables import Tables, make_tables
+from dpflow.ledger.storage.sqlite_transaction import Tables, make_tables
 from dpflow.locks import Line, Turn
 
 #: How long a transaction waits for those of other threads.

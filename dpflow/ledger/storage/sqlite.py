@@ -25,7 +25,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.storage.base import Identity, read_only_error
-from dpflow.ledger.storage.files import (
+from dpflow.ledger.storage.sqlite_files import (
     FileId,
     check_before_making,
     check_before_opening,
@@ -36,8 +36,12 @@ from dpflow.ledger.storage.files import (
     translated,
     unavailable,
 )
-from dpflow.ledger.storage.reading import SqliteReader, may_write, not_writable
-from dpflow.ledger.storage.tables import Tables, make_tables, newest_identity
+from dpflow.ledger.storage.sqlite_read_only import SqliteReader, may_write, not_writable
+from dpflow.ledger.storage.sqlite_transaction import (
+    Tables,
+    make_tables,
+    newest_identity,
+)
 from dpflow.locks import FileLock, Line, Turn
 
 _LOCK_SECONDS = 30.0

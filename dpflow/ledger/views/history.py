@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.end import gate_of
 from dpflow.ledger.decision.gates import split
+from dpflow.ledger.decision.settlement import gate_of
 from dpflow.ledger.entry import Entry as Journaled
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.records import Entry
 from dpflow.ledger.rows import Amounts
-from dpflow.ledger.storage.questions import Reading
-from dpflow.ledger.views.said import told
+from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.views.charge_entries import told
 from dpflow.policy.population import PREFIX
 
 #: Entries that a person decided on: no charge and no refusal of a step.

@@ -14,7 +14,7 @@ from dpflow.ledger import rows
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.records import digest
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
 
 #: Of so many releases at once, the charges and values are read.
 _PAGE = 100

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.end import gate_of
+from dpflow.ledger.decision.settlement import gate_of
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.records import OpenReservation
 from dpflow.ledger.rows import Charge
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.rows import Term, name_of_term
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.views.accounts import current_gates
-from dpflow.ledger.views.said import drawn_from, openings
+from dpflow.ledger.views.charge_entries import drawn_from, openings
 from dpflow.ledger.views.unusual import RECENT
 from dpflow.policy.population import PREFIX
 

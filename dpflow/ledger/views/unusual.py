@@ -10,9 +10,9 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.records import UnusualSteps
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.views.charge_entries import openings, told
 from dpflow.ledger.views.reservations import Waiting, waiting
-from dpflow.ledger.views.said import openings, told
 
 #: So many entries of a dataset's journal tell of its newest steps.
 RECENT = 20_000

@@ -17,7 +17,7 @@ from dpflow.exceptions import (
     LedgerError,
     LedgerUnavailable,
 )
-from dpflow.ledger.storage.server import (
+from dpflow.ledger.storage.postgres_connection import (
     Connection,
     Durable,
     Server,

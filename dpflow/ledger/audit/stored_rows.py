@@ -22,8 +22,8 @@ from dpflow.ledger.rows import (
     Run,
     Term,
 )
-from dpflow.ledger.storage.questions import Reading
-from dpflow.ledger.storage.texts import key_of_text, row_text
+from dpflow.ledger.storage.row_texts import key_of_text, row_text
+from dpflow.ledger.storage.transaction import Reading
 
 _PAGE = 2000
 #: The fields of each kind of row, as they are kept.
