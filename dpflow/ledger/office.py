@@ -28,7 +28,7 @@ from dpflow.ledger.office_records import (
     Wish,
 )
 from dpflow.ledger.records import Request
-from dpflow.ledger.views.releases import Release, named_release
+from dpflow.ledger.views.releases import KeptRelease, named_release
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
 
@@ -225,7 +225,7 @@ def _source_to_carve(ledger: Ledger, policy: Policy, taker: str) -> str:
     raise ConfigurationError(msg)
 
 
-def forget_release(ledger: Ledger, name: str) -> Release:
+def forget_release(ledger: Ledger, name: str) -> KeptRelease:
     """Delete the value of a release; its digest and its charge stay.
 
     Raises:

@@ -313,7 +313,7 @@ class AccountView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class AccountLine:
     """One line of a journal: what an entry posts to an account, or only says.
 
     Attributes:

@@ -24,10 +24,10 @@ from dpflow.ledger.model import Command, End, Keys, Reserve, Seal
 from dpflow.ledger.office_records import (
     Amend,
     Apply,
+    BookLoss,
     Checkpoint,
     Forget,
     Freeze,
-    Loss,
     Prior,
     Repair,
     Wish,
@@ -522,7 +522,7 @@ class Play:
         row = self.random.choice(rows)
         (book,) = [b for b in self.rows(Book) if b.name == row.book]
         place = (50, self.random.choice("fe") * 64)
-        loss = Loss(
+        loss = BookLoss(
             number=book.number,
             amounts={row.id: tuple(-(-amount // 3) for amount in row.settled)},
             entries=(place,),

@@ -17,7 +17,7 @@ from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
-    from dpflow.ledger.audit.stored_rows import Report
+    from dpflow.ledger.audit.stored_rows import Verification
     from dpflow.ledger.witness.lines import Line
 
 _SHOWN = 10
@@ -229,14 +229,14 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
 def _verified(
     ledger: Ledger, *, key: bytes | None, full: bool, sign: bool = True
-) -> Report:
+) -> Verification:
     from dpflow.ledger.audit.verify import verify as recompute
 
     with _progress() as tell:
         return recompute(ledger, key=key, full=full, sign=sign, progress=tell)
 
 
-def _say_report(report: Report) -> None:
+def _say_report(report: Verification) -> None:
     read = (
         f"{report.accounts} accounts, {report.entries:,} entries, "
         f"{report.reservations:,} reservations, {report.releases:,} releases"
@@ -258,7 +258,7 @@ def _say_report(report: Report) -> None:
         )
 
 
-def _checkpoint_text(report: Report) -> str:
+def _checkpoint_text(report: Verification) -> str:
     if report.signed:
         trusted = f"; {report.trusted:,} entries before them were not read again"
         return f"{report.checkpoints} checked{trusted if report.trusted else ''}"
@@ -270,7 +270,7 @@ def _checkpoint_text(report: Report) -> str:
     )
 
 
-def _report_json(report: Report) -> dict[str, Any]:
+def _report_json(report: Verification) -> dict[str, Any]:
     return {
         "fine": report.fine,
         "accounts": report.accounts,

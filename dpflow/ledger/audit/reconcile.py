@@ -117,7 +117,7 @@ class _Found:
     """A comparison, and what a repair would do about it."""
 
     comparison: Comparison
-    losses: Mapping[str, office_records.Loss]
+    losses: Mapping[str, office_records.BookLoss]
 
 
 def compare(ledger: Ledger) -> Comparison:
@@ -236,7 +236,7 @@ def _compared(
             losses.append(_untold(state, name, mine))
         decided = lost_decisions(reading, state, book, mine)
         decisions += [decided] if decided is not None else []
-        repairs[book] = office_records.Loss(
+        repairs[book] = office_records.BookLoss(
             number=state.book(book).number,
             amounts=amounts,
             entries=tuple(dict.fromkeys((line.number, _told(line)) for line in mine)),
@@ -268,12 +268,12 @@ def _mark(line: Line) -> tuple[object, ...]:
     return line.place, line.hash, line.kind
 
 
-def _raising(reading: Reading) -> dict[str, office_records.Loss]:
+def _raising(reading: Reading) -> dict[str, office_records.BookLoss]:
     """Return a repair that only counts: of a copy from before one that lost nothing."""
     for book in reading.books():
         number = reading.load(Keys(books=(book,))).book(book).number
         if number:
-            return {book: office_records.Loss(number=number)}
+            return {book: office_records.BookLoss(number=number)}
     return {}
 
 

@@ -19,7 +19,7 @@ from dpflow.ledger.audit.stored_rows import (
     COLUMNS,
     Comparing,
     Finding,
-    Report,
+    Verification,
     bad_releases,
     open_charges,
 )
@@ -68,7 +68,7 @@ def verify(
     sign: bool = True,
     sign_new: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> Report:
+) -> Verification:
     """Follow a ledger's journal again and compare it with what the ledger says.
 
     Args:
@@ -91,7 +91,7 @@ def verify(
 
 def _checked(
     checked: _Verification, *, full: bool, sign: bool, sign_new: bool
-) -> Report:
+) -> Verification:
     report, key = checked.report, checked.key
     checked.checkpoints(sign_new=sign_new)
     if key is not None and not full and report.fine:
@@ -115,7 +115,7 @@ class _Verification:
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.ledger, self.key = ledger, key
-        self.report = Report(signed=key is not None)
+        self.report = Verification(signed=key is not None)
         self._progress = progress
         self._gates = Admissions()
         self._fold = Fold(seen=self._seen)

@@ -25,10 +25,10 @@ from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import Decision, Pen, State
 from dpflow.ledger.office_records import (
     Amend,
+    BookLoss,
     Checkpoint,
     Forget,
     Freeze,
-    Loss,
     Posted,
     Prior,
     Repair,
@@ -268,7 +268,9 @@ def repair(state: State, command: Repair) -> Decision:
     return pen.decided(tuple(found))
 
 
-def _repaired(pen: Pen, command: Repair, book: str, loss: Loss) -> tuple[Posted, ...]:
+def _repaired(
+    pen: Pen, command: Repair, book: str, loss: BookLoss
+) -> tuple[Posted, ...]:
     policy = command.policies.get(book)
     if pen.state.newest(book) is None and policy is not None and loss.amounts:
         with suppress(PolicyNotApplied, PolicyChanged):
