@@ -40,7 +40,10 @@ _OWN = ("basic", "concentrated", "gaussian", "renyi", "residue", "portfolio")
 _HEAD = f"""# What a decision costs, beside other libraries
 
 Written by `benchmarks/decision_peers.py` on {{date}}, one library after another in one
-run. {" ".join(str(__doc__).split("All in one run, one library after another. ")[1].split())}
+run. A decision is what a step waits for: its price given all charges so far, and
+whether it fits. Libraries that keep an object are asked by it, the others for all steps
+anew, as their users must. Processor time of one thread, the best of five; a library
+that takes more than a minute to get to a count is left out there (-).
 dpflow's rows are its theorems alone, as an accountant would be used; what its durable
 ledger adds to them is in [how fast it is](benchmarks.md).
 
