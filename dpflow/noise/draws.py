@@ -337,6 +337,20 @@ def plain_number(value: object) -> int | float | None:
     return plain
 
 
+def one_number(value: object) -> float:
+    """Return a single number that noise can be added to, as a float.
+
+    Raises:
+        ReleaseError: If it is none, or noise would not hide it.
+    """
+    number = plain_number(value)
+    if number is None:
+        what = "only one number can be refined until it is good enough"
+        raise _refused(value, what, "Release the int or float, each in its own step")
+    _check(value, number)
+    return float(number)
+
+
 def _take_list(values: list[Any]) -> _Parts:
     numbers: list[Any] = []
     for item in values:

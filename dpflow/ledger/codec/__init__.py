@@ -8,7 +8,7 @@ themselves. Everything else is an object with the key "$type":
     dict                     pairs, where JSON objects do not do
     bytes                    base64
     int, float, str          huge ints (hex), NaN and infinities, lone surrogates
-    date, datetime, timedelta, timezone, ZoneInfo, Decimal, Fraction
+    date, datetime, timedelta, timezone, ZoneInfo, Decimal, Fraction, Estimate
 
 in `plain`, and what is in a part that loads when a value needs it:
 

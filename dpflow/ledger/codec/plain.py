@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
+from dpflow.accuracy.estimate import Estimate
 from dpflow.ledger.codec.form import (
     TYPE_KEY,
     Node,
@@ -49,6 +50,11 @@ def _pack_int(packer: Packer, value: int) -> object:
 
 def _pack_float(_: Packer, value: float) -> object:
     return value if math.isfinite(value) else {TYPE_KEY: "float", "text": repr(value)}
+
+
+def _pack_estimate(_: Packer, value: Estimate) -> object:
+    known = [*value.interval, value.confidence]
+    return {TYPE_KEY: "Estimate", "number": float(value), "known": known}
 
 
 def _pack_str(packer: Packer, value: str) -> object:
@@ -128,6 +134,7 @@ _PACKERS: dict[type, Pack] = {
     bool: _pack_itself,
     int: _pack_int,
     float: _pack_float,
+    Estimate: _pack_estimate,
     str: _pack_str,
     bytes: _pack_bytes,
     list: Packer.pack_all,
@@ -169,6 +176,12 @@ def _unpack_float(node: Node, _: Unpack) -> float:
     return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[node["text"]]
 
 
+def _unpack_estimate(node: Node, _: Unpack) -> Estimate:
+    low, high, confidence = map(float, member(node, "known", list))
+    number = member(node, "number", float)
+    return Estimate(number, interval=(low, high), confidence=confidence)
+
+
 def _unpack_str(node: Node, _: Unpack) -> str:
     return from_base64(member(node, "utf8", str)).decode("utf-8", "surrogatepass")
 
@@ -176,6 +189,7 @@ def _unpack_str(node: Node, _: Unpack) -> str:
 UNPACKERS: Mapping[str, Callable[[Node, Unpack], Any]] = {
     "int": lambda node, _: int(member(node, "hex", str), 16),
     "float": _unpack_float,
+    "Estimate": _unpack_estimate,
     "str": _unpack_str,
     "bytes": lambda node, _: from_base64(member(node, "base64", str)),
     "tuple": partial(_unpack_items, tuple),
