@@ -84,7 +84,7 @@ class StoppingRule:
         half = self.half_widths[draw]
         low = math.nextafter(number - half, -math.inf)
         high = math.nextafter(number + half, math.inf)
-        confidence = float_down(self.target.confidence)
+        confidence = float(self.target.confidence)
         return Estimate(number, interval=(low, high), confidence=confidence)
 
     def refine(self, numbers: Iterable[float]) -> tuple[int, Estimate]:

@@ -27,6 +27,7 @@ from dpflow.accuracy.target import StoppingRule, Target, stopping_rule
 from dpflow.exceptions import ReleaseError
 from dpflow.noise.draws import (
     LARGEST_STEPS,
+    Sampler,
     integer_laplace,
     one_number,
     sampler_for,
@@ -83,7 +84,7 @@ def rule_for(cost: Cost, target: Target) -> StoppingRule:
         )
         raise ReleaseError(msg)
     law = "gaussian" if isinstance(cost, Refined) else "laplace"
-    return stopping_rule(target, cost.spreads, law)  # type: ignore[arg-type]
+    return stopping_rule(target, cost.spreads, law)
 
 
 def gaussian_numbers(cost: Refined, number: float, noisy: Noisy) -> Iterator[float]:
@@ -113,15 +114,21 @@ def laplace_numbers(
     All are drawn before the first is shown; those behind the last that is asked for
     are thrown away.
     """
-    steps = in_steps(number, cost.sensitivity)
-    widened = Fraction(GRID + ADDED) / cost.sensitivity
-    scales = [Fraction(float_up(scale * widened)) for scale in cost.scales]
-    if scales[0] > LARGEST_STEPS:
-        msg = f"noise of {float(cost.scales[0]):g} is too large to be refined"
-        raise ReleaseError(msg)
+    steps, scales = in_steps(number, cost.sensitivity), _steps_of(cost)
     drawn = coarsened(steps + noise(scales[-1]), scales[::-1], noise)
     for each in reversed(drawn):
         yield float(each * cost.sensitivity / GRID)
+
+
+def _steps_of(cost: RefinedLaplace) -> list[Fraction]:
+    """Return the scales of the draws in steps, rounded up to floats."""
+    widened = Fraction(GRID + ADDED) / cost.sensitivity
+    scales = [Fraction(float_up(scale * widened)) for scale in cost.scales]
+    if scales[0] > LARGEST_STEPS:
+        most = f"{float(LARGEST_STEPS / widened):g}"
+        msg = f"{cost!r} draws too much noise; its largest scale is {most}"
+        raise ReleaseError(msg, mechanism=cost.mechanism)
+    return scales
 
 
 def coarsened(finest: int, scales: list[Fraction], noise: Whole) -> list[int]:
@@ -177,18 +184,25 @@ def _whole_by_opendp(scale: Fraction) -> int:
 
 
 @sampler_for.register
-def _(cost: Refined) -> Any:
-    raise _within(cost)
+def _(cost: Refined) -> Sampler:
+    sampler_for(cost.finest)
+    return _undecided(cost)
 
 
 @sampler_for.register
-def _(cost: RefinedLaplace) -> Any:
-    raise _within(cost)
+def _(cost: RefinedLaplace) -> Sampler:
+    _steps_of(cost)
+    return _undecided(cost)
 
 
-def _within(cost: Cost) -> ReleaseError:
-    msg = (
-        f"{cost.mechanism} is drawn until it is good enough: say when, as in "
-        'release(value, within="10%") or release(value, within=25)'
-    )
-    return ReleaseError(msg, mechanism=cost.mechanism)
+def _undecided(cost: Cost) -> Sampler:
+    """Return what refuses to draw without a target: nobody said when to end."""
+
+    def sample(_: object) -> list[float]:
+        msg = (
+            f"{cost.mechanism} is drawn until it is good enough: say when, as in "
+            'release(value, within="10%") or release(value, within=25)'
+        )
+        raise ReleaseError(msg, mechanism=cost.mechanism)
+
+    return sample
