@@ -57,7 +57,7 @@ tests-rules:
 	$(PYTEST) -n 2 --dist loadfile tests $(addprefix --ignore=,$(SYSTEM))
 
 tests-ledger:
-	$(PYTEST) $(LEDGER)
+	$(PYTEST) -n 2 --dist loadfile $(LEDGER)
 
 # Two processes, each with a server of its own: most of the time one only waits.
 tests-prefect:
