@@ -43,9 +43,9 @@ if TYPE_CHECKING:
         DpflowError,
         DPStepFailed,
     )
-    from dpflow.guard.charge import release
     from dpflow.guard.iterations import iterations
     from dpflow.guard.plain import guarded, spend
+    from dpflow.guard.release import release
     from dpflow.guard.run import RunCosts, preflight
     from dpflow.ledger.codec.declared import releasable
     from dpflow.mechanisms.in_steps import (
@@ -113,7 +113,7 @@ _PLACES = {
     "private_task": "dpflow.prefect.loader",
     "recoverable_model": "dpflow.mechanisms.in_steps",
     "releasable": "dpflow.ledger.codec.declared",
-    "release": "dpflow.guard.charge",
+    "release": "dpflow.guard.release",
     "sparse_vector": "dpflow.mechanisms.in_steps",
     "spend": "dpflow.guard.plain",
 }

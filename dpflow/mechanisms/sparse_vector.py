@@ -17,7 +17,8 @@ from typing import SupportsFloat
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms.drawn import Drawn
-from dpflow.noise.draws import integer_laplace, plain_number
+from dpflow.noise.containers import plain_number
+from dpflow.noise.draws import integer_laplace
 from dpflow.noise.grid import ADDED, GRID, in_steps
 
 #: Draws made at once: calls of OpenDP are slow, and unused noise tells nothing.

@@ -25,11 +25,11 @@ from dpflow.accounting.costs.refined import Refined, RefinedLaplace
 from dpflow.accuracy.estimate import Estimate
 from dpflow.accuracy.target import StoppingRule, Target, stopping_rule
 from dpflow.exceptions import ReleaseError
+from dpflow.noise.containers import one_number
 from dpflow.noise.draws import (
     LARGEST_STEPS,
     Sampler,
     integer_laplace,
-    one_number,
     sampler_for,
 )
 from dpflow.noise.grid import ADDED, GRID, in_steps

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from typing import Any, cast
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from dpflow.accuracy.estimate import Estimate
@@ -101,6 +102,12 @@ def _pack_datetime(packer: Packer, value: datetime) -> object:
     return {TYPE_KEY: "datetime", "iso": clock, "fold": value.fold, "zone": zone}
 
 
+def _pack_time(packer: Packer, value: time) -> object:
+    zone = None if value.tzinfo is None else packer.pack(value.tzinfo)
+    clock = value.replace(tzinfo=None, fold=0).isoformat()
+    return {TYPE_KEY: "time", "iso": clock, "fold": value.fold, "zone": zone}
+
+
 def _pack_timedelta(_: Packer, value: timedelta) -> object:
     parts = [value.days, value.seconds, value.microseconds]
     return {TYPE_KEY: "timedelta", "parts": parts}
@@ -144,6 +151,8 @@ _PACKERS: dict[type, Pack] = {
     dict: _pack_dict,
     date: lambda _, value: {TYPE_KEY: "date", "iso": value.isoformat()},
     datetime: _pack_datetime,
+    time: _pack_time,
+    UUID: lambda _, value: {TYPE_KEY: "UUID", "hex": value.hex},
     timedelta: _pack_timedelta,
     timezone: _pack_timezone,
     ZoneInfo: _pack_zone,
@@ -169,6 +178,11 @@ def _unpack_dict(node: Node, unpack: Unpack) -> dict[Any, Any]:
 
 def _unpack_datetime(node: Node, unpack: Unpack) -> datetime:
     clock = datetime.fromisoformat(member(node, "iso", str))
+    return clock.replace(tzinfo=unpack(node["zone"]), fold=member(node, "fold", int))
+
+
+def _unpack_time(node: Node, unpack: Unpack) -> time:
+    clock = time.fromisoformat(member(node, "iso", str))
     return clock.replace(tzinfo=unpack(node["zone"]), fold=member(node, "fold", int))
 
 
@@ -198,6 +212,8 @@ UNPACKERS: Mapping[str, Callable[[Node, Unpack], Any]] = {
     "dict": _unpack_dict,
     "date": lambda node, _: date.fromisoformat(member(node, "iso", str)),
     "datetime": _unpack_datetime,
+    "time": _unpack_time,
+    "UUID": lambda node, _: UUID(hex=member(node, "hex", str)),
     "timedelta": lambda node, _: timedelta(*member(node, "parts", list)),
     "timezone": lambda node, unpack: timezone(*map(unpack, node["arguments"])),
     "ZoneInfo": lambda node, _: ZoneInfo(member(node, "key", str)),
