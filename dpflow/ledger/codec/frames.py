@@ -75,6 +75,11 @@ def _pack_intervals(packer: Packer, array: Any) -> Node:
     }
 
 
+def _periods(ordinals: Any, freq: str) -> Any:
+    index: Any = pd.PeriodIndex
+    return index.from_ordinals(ordinals, freq=freq)
+
+
 def _pack_periods(packer: Packer, array: Any) -> Node:
     values, freq = packer.pack(array.asi8), pd.PeriodIndex(array).freqstr
     return {"kind": "period", "values": values, "freq": freq}
@@ -115,9 +120,9 @@ def _unpack_column(node: Node, unpack: Unpack) -> Any:
     array = _checked_array(unpack(packed))
     if kind == "category":
         names, ordered = _unpack_index(node["categories"], unpack), node["ordered"]
-        return pd.Categorical.from_codes(array, names, ordered=ordered)  # type: ignore[arg-type]
+        return pd.Categorical.from_codes(array, names, ordered=ordered)
     if kind == "period":
-        return pd.PeriodIndex.from_ordinals(array, freq=node["freq"]).array
+        return _periods(array, member(node, "freq", str)).array
     if kind == "numpy":
         return array
     if kind == "zoned":
@@ -269,7 +274,7 @@ def _pack_period(_: Packer, value: Any) -> Node:
 
 def _unpack_period(node: Node, _: Unpack) -> Any:
     ordinal, freq = member(node, "ordinal", int), member(node, "freq", str)
-    return pd.PeriodIndex.from_ordinals([ordinal], freq=freq)[0]
+    return _periods([ordinal], freq)[0]
 
 
 _PACKERS: dict[type, Pack] = {
