@@ -22,6 +22,7 @@ from dpflow.accounting.costs.notions import (
     GaussianDP,
     PureDP,
 )
+from dpflow.accounting.costs.refined import Refined, RefinedLaplace
 from dpflow.accounting.curves.prices import approx_dp
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import bound_above, to_real
@@ -141,3 +142,9 @@ def _(cost: Composed, size: int) -> Cost:
 @_group.register
 def _(cost: Repeated, size: int) -> Cost:
     return Repeated(group_cost(cost.cost, size), cost.times)
+
+
+@_group.register(Refined)
+@_group.register(RefinedLaplace)
+def _(cost: Refined | RefinedLaplace, size: int) -> Cost:
+    return cost.for_group(size)
