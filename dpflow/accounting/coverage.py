@@ -34,6 +34,7 @@ from dpflow.accounting.costs.notions import (
     RenyiDP,
 )
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+from dpflow.accounting.costs.refined import Refined, RefinedLaplace
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.accounting.curves.apart import apart
 from dpflow.accounting.curves.notions import probabilistic_dp
@@ -67,6 +68,8 @@ EXAMPLES: tuple[Cost, ...] = (
     GaussianDP(mu="0.05"),
     OutputDP({"none": 0, "answer": "0.1"}),
     EarlyStopping(Gaussian(sensitivity=1, sigma=40), stops=(5, 10)),
+    Refined(Gaussian(sensitivity=1, sigma=20), coarsest=80),
+    RefinedLaplace(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80),
     SparseVector(positives=2, epsilon="0.1"),
     ProposeTestRelease(epsilon="0.1", delta="1e-9"),
     Composed(Gaussian(sensitivity=1, sigma=20), Laplace(sensitivity=1, epsilon="0.1")),

@@ -23,6 +23,7 @@ from dpflow.accounting.costs.notions import (
     GaussianDP,
     PureDP,
 )
+from dpflow.accounting.costs.refined import Refined, RefinedLaplace
 from dpflow.accounting.curves.prices import approx_dp
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import bound_above, to_real
@@ -153,3 +154,9 @@ def _(cost: EarlyStopping, size: int) -> Cost:
         accountant=cost.accountant,
         delta=cost.deltas or None,
     )
+
+
+@grouped.register(Refined)
+@grouped.register(RefinedLaplace)
+def _(cost: Refined | RefinedLaplace, size: int) -> Cost:
+    return cost.for_group(size)
