@@ -49,9 +49,11 @@ if TYPE_CHECKING:
     from dpflow.mechanisms.in_steps import (
         gradient_descent,
         interquartile_range,
+        median,
         output_perturbation,
         recoverable_model,
         sparse_vector,
+        trimmed_mean,
     )
     from dpflow.policy import Policy, load_policies, load_policy
     from dpflow.prefect.flow import dp_flow
@@ -103,6 +105,8 @@ _PLACES = {
     "iterations": "dpflow.guard.iterations",
     "load_policies": "dpflow.policy",
     "load_policy": "dpflow.policy",
+    "median": "dpflow.mechanisms.in_steps",
+    "trimmed_mean": "dpflow.mechanisms.in_steps",
     "output_perturbation": "dpflow.mechanisms.in_steps",
     "preflight": "dpflow.guard.run",
     "private_task": "dpflow.prefect.loader",
@@ -155,6 +159,7 @@ __all__ = [
     "iterations",
     "load_policies",
     "load_policy",
+    "median",
     "output_perturbation",
     "preflight",
     "private_task",
@@ -163,6 +168,7 @@ __all__ = [
     "release",
     "sparse_vector",
     "spend",
+    "trimmed_mean",
 ]
 
 

@@ -44,6 +44,8 @@ _GROUPS = {
     "Mechanisms": (
         "sparse_vector",
         "interquartile_range",
+        "median",
+        "trimmed_mean",
         "output_perturbation",
         "recoverable_model",
         "gradient_descent",

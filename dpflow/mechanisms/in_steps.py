@@ -99,6 +99,58 @@ def interquartile_range(
         return _reported(execution, draw(cost, values, base=base, shift=shift))
 
 
+def trimmed_mean(values: NDArray[Any], *, bound: Number, trim: Number) -> float | None:
+    """Release the mean of the middle values by propose-test-release, or None.
+
+    The running step must have declared `ProposeTestRelease` with one try, under a
+    policy whose relation is replace-one. Noise hides a move by `bound`; whether one
+    person could move the mean farther is tested.
+
+    Args:
+        values: number[people], one for each person.
+        bound: How far one person may move the mean; public, or made of releases such
+            as an `interquartile_range`.
+        trim: Share of people who are left out at each end, below one half.
+
+    Returns:
+        The mean, or None where no answer is safe.
+
+    Raises:
+        ReleaseError: Outside a step with such a cost and relation, if the step has
+            drawn noise already, or if the numbers cannot be used.
+    """
+    return _trimmed("trimmed_mean()", values, bound, trim)
+
+
+def median(values: NDArray[Any], *, bound: Number) -> float | None:
+    """Release the median by propose-test-release, or None.
+
+    As `trimmed_mean`, with all but the middle one left out (the lower one of two).
+
+    Args:
+        values: number[people], one for each person.
+        bound: How far one person may move the median; public, or made of releases.
+
+    Returns:
+        The median, or None where no answer is safe.
+
+    Raises:
+        ReleaseError: As `trimmed_mean`.
+    """
+    return _trimmed("median()", values, bound, None)
+
+
+def _trimmed(
+    who: str, values: NDArray[Any], bound: Number, trim: Number | None
+) -> float | None:
+    from dpflow.mechanisms.trimmed_mean import trimmed_mean as draw
+
+    _check_relation(who, "replace-one")
+    execution, cost = _claimed(who, ProposeTestRelease)
+    with execution.drawing():
+        return _reported(execution, draw(cost, values, bound=bound, trim=trim))
+
+
 def recoverable_model(*, model: Number, test: Number) -> OutputDP:
     """Return the cost of a noisy model that comes out only if it passes a test.
 
