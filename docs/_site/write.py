@@ -48,6 +48,8 @@ _GROUPS = {
         "trimmed_mean",
         "output_perturbation",
         "recoverable_model",
+        "refinable",
+        "refined",
         "gradient_descent",
     ),
     "Policies": ("Policy", "load_policy", "load_policies"),

@@ -187,7 +187,7 @@ def test_the_shortest_sequences_are_table_1() -> None:
     assert rows["0.1"] == ["9", "12", "16", "19", "23", "26", "30", "34"]
     assert rows["5"] == ["1029", "1372", "1715", "2058", "2401", "2744", "3086", "3429"]
     text = run_fine("compare", "--shortest")
-    page = (ROOT / "docs" / "derivations" / "fixed.md").read_text("utf-8")
+    page = (ROOT / "docs/derivations/fixed.md").read_text("utf-8")
     assert f"| epsilon | {' | '.join(data['deltas'])} |" in page
     for epsilon, row in rows.items():
         assert f"| {epsilon} | {' | '.join(row)} |" in page
