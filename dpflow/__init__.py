@@ -51,9 +51,13 @@ if TYPE_CHECKING:
     from dpflow.mechanisms.in_steps import (
         gradient_descent,
         interquartile_range,
+        median,
         output_perturbation,
         recoverable_model,
+        refinable,
+        refined,
         sparse_vector,
+        trimmed_mean,
     )
     from dpflow.policy import Policy, load_policies, load_policy
     from dpflow.prefect.flow import dp_flow
@@ -108,6 +112,10 @@ _PLACES = {
     "iterations": "dpflow.guard.iterations",
     "load_policies": "dpflow.policy",
     "load_policy": "dpflow.policy",
+    "median": "dpflow.mechanisms.in_steps",
+    "refinable": "dpflow.mechanisms.in_steps",
+    "refined": "dpflow.mechanisms.in_steps",
+    "trimmed_mean": "dpflow.mechanisms.in_steps",
     "output_perturbation": "dpflow.mechanisms.in_steps",
     "preflight": "dpflow.guard.run",
     "private_task": "dpflow.prefect.loader",
@@ -163,14 +171,18 @@ __all__ = [
     "iterations",
     "load_policies",
     "load_policy",
+    "median",
     "output_perturbation",
     "preflight",
     "private_task",
     "recoverable_model",
+    "refinable",
+    "refined",
     "releasable",
     "release",
     "sparse_vector",
     "spend",
+    "trimmed_mean",
 ]
 
 
