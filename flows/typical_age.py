@@ -67,10 +67,15 @@ class Ages:
     epsilon: Fraction
 
 
+def coin() -> float:
+    """Choose which discretization is asked first, each with probability one half."""
+    return secrets.choice(SHIFTS)
+
+
 @dp_task(dataset="adult", cost=SPREAD, release_key="range-of-ages/first")
 def first_try() -> dict[str, Any]:
     """Release the coin, which is nobody's, and what its discretization answers."""
-    shift = secrets.choice(SHIFTS)
+    shift = coin()
     return {"shift": shift, "range": interquartile_range(adult.age(), shift=shift)}
 
 
