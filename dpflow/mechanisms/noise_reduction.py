@@ -2,15 +2,12 @@
 
 The noises of all answers are correlated: each answer is the next, finer one with more
 noise on top, so all that was seen follows from the finest answer that was released.
-The extra noise that turns discrete Laplace noise of one scale into that of a larger
-scale is zero with some probability and discrete Laplace noise of the larger scale
-otherwise; the coin for it is exact, so every answer has its law to the last bit.
+How noise of one scale becomes that of a larger one: `dpflow.noise.refining`.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
@@ -18,7 +15,7 @@ from dpflow.accounting.costs.outcomes import OutputDP
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.noise.draws import integer_laplace
-from dpflow.noise.sources import random_bytes
+from dpflow.noise.refining import coarsened
 from dpflow.rounding import float_up
 
 #: Noisy whole numbers, as many as true ones.
@@ -51,7 +48,7 @@ def refined(
     norm; how many there are is public; `good_enough` sees the answers and reads
     nothing private.
 
-    Rounding: scales up, before rates are made of them; from there on none.
+    Rounding: scales up; from there on none.
 
     Checked by: tests/mechanisms/test_noise_reduction.py.
 
@@ -77,78 +74,24 @@ def refined(
         msg = "refined() needs one or more ints; convert them with int(), and count"
         raise ReleaseError(msg)
     cells = dict(cost.cells)
-    rates = [rate(cells[str(n)], sensitivity) for n in range(1, len(cells) + 1)]
-    answers = _all_answers(values, rates)
+    scales = [
+        Fraction(float_up(sensitivity / cells[str(n)]))
+        for n in range(len(cells), 0, -1)
+    ]
+    answers = _all_answers(values, scales)
     for number in range(1, len(answers)):
         if good_enough(answers[:number]):
             return Drawn(tuple(answers[:number]), number)
     return Drawn(tuple(answers), len(answers))
 
 
-def rate(epsilon: Fraction, sensitivity: int) -> Fraction:
-    """Return one over the scale of an answer's noise, which is rounded up."""
-    return 1 / Fraction(float_up(sensitivity / epsilon))
+def _all_answers(values: Sequence[int], scales: list[Fraction]) -> list[Answer]:
+    """Return an answer for each scale, the coarsest first; made from the finest."""
+    noises = integer_laplace(scales[0], len(values))
+    finest = (value + noise for value, noise in zip(values, noises, strict=True))
+    drawn = [coarsened(number, scales, _noise) for number in finest]
+    return list(zip(*drawn, strict=True))[::-1]
 
 
-def _all_answers(values: Sequence[int], rates: Sequence[Fraction]) -> list[Answer]:
-    """Return an answer for each rate; made from the finest, which has the last one."""
-    noise = integer_laplace(1 / rates[-1], len(values))
-    answers = [tuple(v + n for v, n in zip(values, noise, strict=True))]
-    for coarse, fine in zip(rates[-2::-1], rates[:0:-1], strict=True):
-        more = [added(coarse, fine) for _ in values]
-        answers.append(tuple(v + n for v, n in zip(answers[-1], more, strict=True)))
-    return answers[::-1]
-
-
-def added(coarse: Fraction, fine: Fraction) -> int:
-    """Draw what turns noise of rate `fine` into noise of the smaller rate `coarse`.
-
-    It is 0 with probability e^(a - b) ((1 - e^-a) / (1 - e^-b))^2, a < b the rates.
-    """
-    if falls(fine - coarse) and _below(coarse, fine) and _below(coarse, fine):
-        return 0
-    (noise,) = integer_laplace(1 / coarse, 1)
-    return noise
-
-
-def falls(exponent: Fraction) -> bool:
-    """Toss a coin of probability e^-exponent, exactly.
-
-    Source: Canonne, Kamath, Steinke 2020 (arXiv 2004.00010) Alg. 1.
-    """
-    whole = math.floor(exponent)
-    if not all(_small(Fraction(1)) for _ in range(whole)):
-        return False
-    return _small(exponent - whole)
-
-
-def _small(exponent: Fraction) -> bool:
-    """Toss a coin of probability e^-exponent for an exponent of at most 1."""
-    tosses = 1
-    while uniform(exponent.denominator * tosses) < exponent.numerator:
-        tosses += 1
-    return tosses % 2 == 1
-
-
-def _below(coarse: Fraction, fine: Fraction) -> bool:
-    """Toss a coin of probability (1 - e^-coarse) / (1 - e^-fine), exactly.
-
-    That of a geometric number below n to be below m, where m and n are in the ratio of
-    the rates.
-    """
-    ratio = coarse / fine
-    part = fine / ratio.denominator
-    while True:
-        number = uniform(ratio.denominator)
-        if falls(part * number):
-            return number < ratio.numerator
-
-
-def uniform(count: int) -> int:
-    """Draw a number below `count`, all of them alike."""
-    bits = (count - 1).bit_length()
-    size = -(-bits // 8)
-    while True:
-        number = int.from_bytes(random_bytes(size)) >> (8 * size - bits)
-        if number < count:
-            return number
+def _noise(scale: Fraction) -> int:
+    return integer_laplace(scale, 1)[0]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +26,7 @@ def laplace(rate: float) -> np.ndarray:
 
 
 def added(coarse: float, fine: float) -> np.ndarray:
-    """Return the law of the noise that `added` draws."""
+    """Return the law of what turns the finer noise into the coarser."""
     zero = math.exp(coarse - fine) * (math.expm1(-coarse) / math.expm1(-fine)) ** 2
     return (1 - zero) * laplace(coarse) + zero * (STEPS == 0)
 
@@ -85,31 +83,6 @@ def test_stopping_by_the_answers_stays_within_the_cells() -> None:
     assert np.abs(goes).max() == pytest.approx(0.5)
     # Charging all stops as the first would be noticed.
     assert np.abs(goes).max() > 0.3 + 1e-9
-
-
-def frequencies(draw: Callable[[], int], count: int = 4000) -> Counter[int]:
-    """Return how often each number is drawn."""
-    return Counter(draw() for _ in range(count))
-
-
-def close(hits: int, chance: float, count: int = 4000) -> bool:
-    """Say whether so many hits are within five deviations."""
-    return abs(hits - count * chance) < 5 * math.sqrt(count * chance * (1 - chance)) + 1
-
-
-def test_coins_and_numbers_have_their_laws() -> None:
-    """Also of exponents above one, and of rates that are no multiples."""
-    for exponent in (Fraction(1, 7), Fraction(1), Fraction(5, 2)):
-        hits = frequencies(lambda e=exponent: mechanism.falls(e))[True]
-        assert close(hits, math.exp(-exponent))
-    assert all(
-        close(n, 1 / 5) for n in frequencies(lambda: mechanism.uniform(5)).values()
-    )
-    coarse, fine = Fraction(3, 10), Fraction(11, 10)
-    drawn = frequencies(lambda: mechanism.added(coarse, fine))
-    law = added(0.3, 1.1)
-    for step in (-2, 0, 1, 3):
-        assert close(drawn[step], float(law[60 + step]))
 
 
 COST = refinable("0.3", "0.5", "1.1")
