@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from dpflow.prefect.flow import dp_flow
     from dpflow.prefect.loader import private_task
     from dpflow.prefect.task import dp_task
+    from dpflow.show.status import status
 
 __version__ = "0.1.0"
 
@@ -116,6 +117,7 @@ _PLACES = {
     "release": "dpflow.guard.release",
     "sparse_vector": "dpflow.mechanisms.in_steps",
     "spend": "dpflow.guard.plain",
+    "status": "dpflow.show.status",
 }
 
 __all__ = [
@@ -171,6 +173,7 @@ __all__ = [
     "release",
     "sparse_vector",
     "spend",
+    "status",
 ]
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, finite, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, plain, say, say_json, warn
+from dpflow.rounding import finite
 
 if TYPE_CHECKING:
     from dpflow.forecast.comparison import Stopping, TheoremComparison

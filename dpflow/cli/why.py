@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, finite, plain, say, say_json
+from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.rounding import finite
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, fail, finite, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
 from dpflow.cli.policy import apply
 from dpflow.config import short_path
+from dpflow.rounding import finite
 
 if TYPE_CHECKING:
     from dpflow.exceptions import DpflowError
@@ -224,7 +225,7 @@ def _gate_json(gate: GateCheck) -> dict[str, Any]:
 
 
 def _ledger_json(each: PolicyCheck) -> dict[str, Any] | None:
-    from dpflow.cli.status import term_json
+    from dpflow.show.status import term_json
 
     if each.standing is None:
         return None
