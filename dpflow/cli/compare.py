@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpflow.cli.output import AsJson, plain, say, say_json, warn
-from dpflow.rounding import finite
 
 if TYPE_CHECKING:
     from dpflow.forecast.comparison import Stopping, TheoremComparison
@@ -99,6 +98,7 @@ def compare(
 
 def _as_json(found: TheoremComparison) -> dict[str, Any]:
     from dpflow.cli.theorem_tables import fit_json, workload_json
+    from dpflow.rounding import finite
 
     return {
         "dataset": found.dataset,

@@ -12,7 +12,6 @@ import typer
 from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
 from dpflow.cli.policy import apply
 from dpflow.config import short_path
-from dpflow.rounding import finite
 
 if TYPE_CHECKING:
     from dpflow.exceptions import DpflowError
@@ -207,6 +206,7 @@ def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
 def _gate_json(gate: GateCheck) -> dict[str, Any]:
     """Return a gate for programs; `steps` is null where there is no end or no price."""
     from dpflow.forecast.check import STEPS
+    from dpflow.rounding import finite
 
     account = gate.account
     return {
