@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from dpflow.prefect.flow import dp_flow
     from dpflow.prefect.loader import private_task
     from dpflow.prefect.task import dp_task
+    from dpflow.show.status import status
 
 __version__ = "0.1.0"
 
@@ -124,6 +125,7 @@ _PLACES = {
     "release": "dpflow.guard.release",
     "sparse_vector": "dpflow.mechanisms.in_steps",
     "spend": "dpflow.guard.plain",
+    "status": "dpflow.show.status",
 }
 
 __all__ = [
@@ -182,6 +184,7 @@ __all__ = [
     "release",
     "sparse_vector",
     "spend",
+    "status",
     "trimmed_mean",
 ]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, finite, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, plain, say, say_json, warn
 
 if TYPE_CHECKING:
     from dpflow.forecast.comparison import Stopping, TheoremComparison
@@ -134,6 +134,7 @@ def _say_shortest(*, as_json: bool) -> None:
 
 def _as_json(found: TheoremComparison) -> dict[str, Any]:
     from dpflow.cli.theorem_tables import fit_json, workload_json
+    from dpflow.rounding import finite
 
     return {
         "dataset": found.dataset,
