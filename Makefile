@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
+# Several processes compute at once; threads of their libraries would only wait.
+export OPENBLAS_NUM_THREADS := 1
+export OMP_NUM_THREADS := 1
 
 # What waits for servers, disks and killed processes runs beside what computes.
 LEDGER := tests/ledger tests/crash tests/races tests/hunts
