@@ -11,7 +11,6 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Pending
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from tests.prefect.matrix.support import books, execute, flow_run, mark, marks, settled
 from tests.sizes import spread
-from tests.sizes import spread
 
 HALT = "BudgetExhausted"
 
