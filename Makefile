@@ -16,7 +16,7 @@ export OMP_NUM_THREADS := 1
 LEDGER := tests/ledger tests/crash tests/races tests/hunts
 SYSTEM := tests/prefect $(LEDGER)
 PARTS := tests-prefect tests-rules tests-ledger
-TOGETHER := $(MAKE) --no-print-directory -j3 --output-sync=target
+TOGETHER := $(MAKE) --no-print-directory -j4 --output-sync=target
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 
 demo: $(VENV)/examples.installed
@@ -53,7 +53,7 @@ tests:
 	$(TOGETHER) $(PARTS)
 
 types-and-tests:
-	@echo "== Types and tests, three parts at once; output comes at the end of each"
+	@echo "== Types and tests in three parts, all at once; output comes at the end of each"
 	$(TOGETHER) types $(PARTS)
 
 tests-rules:
