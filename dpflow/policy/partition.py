@@ -33,6 +33,8 @@ _READ: dict[str, Callable[[str], object]] = {
     "week": lambda name: date.fromisocalendar(int(name[:4]), int(name[6:]), 1),
     "month": lambda name: date.fromisoformat(f"{name}-01"),
 }
+#: Which longer periods a period lies in as a whole: a week may be in two months.
+LONGER = {"hour": ("day", "week", "month"), "day": ("week", "month")}
 #: Zones whose periods are taken where the policy says none: as they always were.
 DEFAULT_ZONE = "UTC"
 
@@ -90,6 +92,14 @@ class Partition(Record):
         """Whether one person may be in several partitions, one for each period."""
         return self.by in _SHAPES
 
+    def around(self, name: str, period: str) -> str:
+        """Return the name of the longer period that a partition lies in."""
+        day = name[: len(_SHAPES["day"])]
+        if period == "week":
+            year, week, _ = date.fromisoformat(day).isocalendar()
+            return f"{year:04d}-W{week:02d}"
+        return name[: len(_SHAPES[period])]
+
     def check_name(self, name: str, dataset: str) -> None:
         """Refuse a name that no partition of the dataset can have.
 
@@ -98,7 +108,7 @@ class Partition(Record):
         Raises:
             ConfigurationError: If the name has not its one shape.
         """
-        if not self._fits(name):
+        if not self.fits(name):
             shape = _SHAPES.get(self.by)
             example = f", as in {shape}" if shape else ": letters, digits and . _ : @ -"
             msg = (
@@ -107,7 +117,8 @@ class Partition(Record):
             )
             raise ConfigurationError(msg)
 
-    def _fits(self, name: str) -> bool:
+    def fits(self, name: str) -> bool:
+        """Say whether a partition of the dataset can have a name."""
         if self.by_time:
             return _is_period(name, self.by)
         # A slash would let one account's id be read as another's.
