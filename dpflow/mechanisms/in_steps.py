@@ -99,6 +99,105 @@ def interquartile_range(
         return _reported(execution, draw(cost, values, base=base, shift=shift))
 
 
+def trimmed_mean(values: NDArray[Any], *, bound: Number, trim: Number) -> float | None:
+    """Release the mean of the middle values by propose-test-release, or None.
+
+    The running step must have declared `ProposeTestRelease` with one try, under a
+    policy whose relation is replace-one. Noise hides a move by `bound`; whether one
+    person could move the mean farther is tested.
+
+    Args:
+        values: number[people], one for each person.
+        bound: How far one person may move the mean; public, or made of releases such
+            as an `interquartile_range`.
+        trim: Share of people who are left out at each end, below one half.
+
+    Returns:
+        The mean, or None where no answer is safe.
+
+    Raises:
+        ReleaseError: Outside a step with such a cost and relation, if the step has
+            drawn noise already, or if the numbers cannot be used.
+    """
+    return _trimmed("trimmed_mean()", values, bound, trim)
+
+
+def median(values: NDArray[Any], *, bound: Number) -> float | None:
+    """Release the median by propose-test-release, or None.
+
+    As `trimmed_mean`, with all but the middle one left out (the lower one of two).
+
+    Args:
+        values: number[people], one for each person.
+        bound: How far one person may move the median; public, or made of releases.
+
+    Returns:
+        The median, or None where no answer is safe.
+
+    Raises:
+        ReleaseError: As `trimmed_mean`.
+    """
+    return _trimmed("median()", values, bound, None)
+
+
+def _trimmed(
+    who: str, values: NDArray[Any], bound: Number, trim: Number | None
+) -> float | None:
+    from dpflow.mechanisms.trimmed_mean import trimmed_mean as draw
+
+    _check_relation(who, "replace-one")
+    execution, cost = _claimed(who, ProposeTestRelease)
+    with execution.drawing():
+        return _reported(execution, draw(cost, values, bound=bound, trim=trim))
+
+
+def refinable(*epsilons: Number) -> OutputDP:
+    """Return the cost of answers with less and less noise, for `refined`.
+
+    Its cells are the numbers of answers; so many cost the epsilon of the last one.
+
+    Args:
+        epsilons: Of the answers, rising.
+
+    Raises:
+        InvalidCost: If a number is out of range.
+    """
+    numbers = enumerate(epsilons, start=1)
+    return OutputDP({str(number): epsilon for number, epsilon in numbers})
+
+
+def refined(
+    values: Sequence[int],
+    *,
+    sensitivity: int,
+    good_enough: Callable[[Sequence[tuple[int, ...]]], bool],
+) -> tuple[tuple[int, ...], ...]:
+    """Release whole numbers with less and less noise, until they are good enough.
+
+    The running step must have declared `refinable`.
+
+    Args:
+        values: The true whole numbers.
+        sensitivity: How far a privacy unit moves them in L1 norm.
+        good_enough: Says of the answers so far whether the last will do. It may use
+            these and public numbers, and nothing private.
+
+    Returns:
+        All answers that were made, the finest last.
+
+    Raises:
+        ReleaseError: Outside a step with such a cost, if the step has drawn noise
+            already, or if values are no whole numbers.
+    """
+    from dpflow.mechanisms.noise_reduction import is_refinable
+    from dpflow.mechanisms.noise_reduction import refined as draw
+
+    execution, cost = _claimed("refined()", OutputDP, is_refinable)
+    with execution.drawing():
+        drawn = draw(cost, values, sensitivity=sensitivity, good_enough=good_enough)
+        return _reported(execution, drawn)
+
+
 def recoverable_model(*, model: Number, test: Number) -> OutputDP:
     """Return the cost of a noisy model that comes out only if it passes a test.
 
