@@ -303,7 +303,7 @@ class OnExhausted(Record):
 
 
 def rule_problem(make: Callable[[], object], *place: str) -> InitErrorDetails | None:
-    """Make a rule, or what rests on it; return the problem, at the field that is to blame, if it fails."""
+    """Make a rule, or what rests on it; return the problem, if any, where to blame."""
     try:
         make()
     except RULE_ERRORS as error:

@@ -2,9 +2,9 @@
 
 A flow's budget has to last for so many runs. All steps of a run share one scale of
 noise; one that is worth w times the precision gets 1 / sqrt(w) of it. The least scale
-is solved at which every gate of the flow admits all runs from an empty account, and each
-noise is rounded up. It is no part of the guarantee: the filter decides about each step
-with the noise that it draws, whoever solved it.
+is solved at which every gate of the flow admits all runs from an empty account, and
+each noise is rounded up. It is no part of the guarantee: the filter decides about each
+step with the noise that it draws, whoever solved it.
 """
 
 from __future__ import annotations
