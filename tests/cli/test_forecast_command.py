@@ -236,4 +236,4 @@ def test_the_noise_for_so_many_runs_lets_them_fit_and_no_more(shop: Shop) -> Non
     cost = cost_from_text(step["cost"])
     assert counted(cost.sigma, "2", "5e-7") == 40
     assert counted(cost.sigma * 999 / 1000, "2", "5e-7") < 40
-    assert "40 runs fit with" in run_fine(*asked, "40").output
+    assert "40 runs fit with" in run_fine(*asked, "40")
