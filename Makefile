@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick quick-rules quick-steps lint types tests types-and-tests tests-prefect tests-rules tests-ledger docs wheel slow campaign data schema clean
+.PHONY: demo test quick quick-rules quick-steps lint types tests types-and-tests tests-prefect tests-rules tests-ledger docs wheel sbom slow campaign data schema clean
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -57,7 +57,7 @@ tests-rules:
 	$(PYTEST) -n 2 --dist loadfile tests $(addprefix --ignore=,$(SYSTEM))
 
 tests-ledger:
-	$(PYTEST) $(LEDGER)
+	$(PYTEST) -n 2 --dist loadfile $(LEDGER)
 
 # Two processes, each with a server of its own: most of the time one only waits.
 tests-prefect:
@@ -78,6 +78,12 @@ wheel: | $(BIN)/python
 	@echo "== A wheel in dist/, to install elsewhere"
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
 		--wheel-dir dist .
+
+sbom: $(VENV)/dev.installed
+	@echo "== What this installation consists of, in dist/sbom.json (CycloneDX)"
+	@mkdir -p dist
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library \
+		--output-reproducible --output-file dist/sbom.json $(BIN)/python
 
 slow: $(VENV)/dev.installed
 	@echo "== Tests that make test leaves out, for they take long"

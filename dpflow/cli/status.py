@@ -72,7 +72,7 @@ def status(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _Shown:
     """All that is shown of a dataset in one term."""
 
     standing: Standing
@@ -83,7 +83,7 @@ class _Known:
 
 def _known(
     ledger: Ledger, policies: PolicySet, standing: Standing, ahead: list[Outlook]
-) -> _Known:
+) -> _Shown:
     from dpflow.ledger import views
     from dpflow.show.overview import overview, pauses
 
@@ -98,7 +98,7 @@ def _known(
         paused=pauses(policies.get(name)),
     )
     terms = views.terms(ledger, name)
-    return _Known(standing=standing, overview=found, terms=terms, ahead=own)
+    return _Shown(standing=standing, overview=found, terms=terms, ahead=own)
 
 
 def _changes(policies: Any, shown: list[Standing]) -> list[str]:
@@ -118,7 +118,7 @@ def _changes(policies: Any, shown: list[Standing]) -> list[str]:
     return found
 
 
-def _known_json(known: _Known) -> dict[str, Any]:
+def _known_json(known: _Shown) -> dict[str, Any]:
     from dpflow.show.guarantees import sum_of_shares, term_guarantee
 
     standing, terms, found = known.standing, known.terms, known.overview
@@ -203,7 +203,7 @@ def account_json(view: AccountView) -> dict[str, Any]:
 def _print(
     found: Settings,
     ledger: Ledger,
-    known: list[_Known],
+    known: list[_Shown],
     ahead: list[Outlook],
     *,
     details: bool,
@@ -245,7 +245,7 @@ def _no_policies(found: Settings) -> list[str]:
     ]
 
 
-def _print_overview(known: _Known) -> None:
+def _print_overview(known: _Shown) -> None:
     """Say whether a dataset and its flows run, and what is gone."""
     from rich.text import Text
 
@@ -281,7 +281,7 @@ def _print_overview(known: _Known) -> None:
         say("", flows_table(found.flows))
 
 
-def _print_details(known: _Known) -> None:
+def _print_details(known: _Shown) -> None:
     from dpflow.cli.tables import accounts_table, odometers_table
     from dpflow.ledger.views.words import telling
     from dpflow.show.guarantees import term_guarantee
@@ -302,7 +302,7 @@ def _print_details(known: _Known) -> None:
     _print_outlooks(known.ahead)
 
 
-def _print_meaning(known: list[_Known], *, details: bool) -> None:
+def _print_meaning(known: list[_Shown], *, details: bool) -> None:
     """Say once what the numbers above mean, and what is guaranteed."""
     from dpflow.show.guarantees import term_guarantee
 

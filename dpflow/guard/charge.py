@@ -6,11 +6,12 @@ This is the engine behind `dp_task`, `guarded` and `spend`; it knows no Prefect.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -31,8 +32,11 @@ from dpflow.guard.project import Project
 from dpflow.guard.redaction import shown
 from dpflow.guard.request import Place, ask
 from dpflow.guard.reserving import (
+    Blocking,
     Home,
-    areserve,
+    OnEventLoop,
+    Waiting,
+    at_once,
     home,
     inherited,
     owed,
@@ -386,8 +390,8 @@ def release(value: Any) -> Any:
     return current_execution("release()").release(value)
 
 
-def admit(
-    project: Project, request: Request, place: Place, *, own: bool
+async def admit(
+    project: Project, request: Request, place: Place, wait: Waiting, *, own: bool
 ) -> Execution | Replayed:
     """Reserve a step's worst case, or find its release.
 
@@ -395,6 +399,7 @@ def admit(
         project: Where.
         request: What is asked of the ledger.
         place: Where the step runs.
+        wait: How its caller waits.
         own: Whether its body draws the declared noise by itself.
 
     Raises:
@@ -402,19 +407,7 @@ def admit(
         DpflowError: If the request cannot be decided; the step may not run.
     """
     try:
-        answer = reserve(project, request, own=own)
-    except BudgetRefused as refusal:
-        place.tell_refusal(refusal, request)
-        raise
-    return _admitted(project, request, answer, place, own=own)
-
-
-async def aadmit(
-    project: Project, request: Request, place: Place, *, own: bool
-) -> Execution | Replayed:
-    """Reserve as `admit` does, without blocking the event loop."""
-    try:
-        answer = await areserve(project, request, own=own)
+        answer = await reserve(project, request, wait, own=own)
     except BudgetRefused as refusal:
         place.tell_refusal(refusal, request)
         raise
@@ -455,19 +448,9 @@ def run(
     """Run a step's body under the guard, or replay its release."""
     project, request = ask(step, step.bind(args, kwargs), place)
     with owed(project, request):
-        admitted = admit(project, request, place, own=step.noise == OWN)
-        if isinstance(admitted, Replayed):
-            return decode(admitted.value)
-        value: Any = None
-        with admitted.charged(inspect.currentframe()):
-            value = body(*args, **kwargs)
-            check_output(step.name, value)
-        if admitted.error is not None:
-            # A traceback shows what a frame holds.
-            value = None
-            admitted.fail()
-        admitted.settle(value, step.cell)
-        return value
+        call = functools.partial(body, *args, **kwargs)
+        admitted = admit(project, request, place, Blocking(), own=step.noise == OWN)
+        return at_once(_executed(step, admitted, call))
 
 
 async def arun(
@@ -483,14 +466,32 @@ async def arun(
     does, shortly: nothing can cancel it.
     """
     project, request = ask(step, step.bind(args, kwargs), place)
-    admitted = await aadmit(project, request, place, own=step.noise == OWN)
+    call = functools.partial(body, *args, **kwargs)
+    admitted = admit(project, request, place, OnEventLoop(), own=step.noise == OWN)
+    return await _executed(step, admitted, call, awaited=True)
+
+
+async def _executed(
+    step: Step,
+    asked: Awaitable[Execution | Replayed],
+    body: Callable[[], Any],
+    *,
+    awaited: bool = False,
+) -> Any:
+    """Run a body once it is admitted and settle it, or replay its release.
+
+    Where the body waits in here, it is settled in here: nothing behind this is run if
+    it is closed.
+    """
+    admitted = await asked
     if isinstance(admitted, Replayed):
         return decode(admitted.value)
     value: Any = None
     with admitted.charged(inspect.currentframe()):
-        value = await body(*args, **kwargs)
+        value = await body() if awaited else body()
         check_output(step.name, value)
     if admitted.error is not None:
+        # A traceback shows what a frame holds.
         value = None
         admitted.fail()
     admitted.settle(value, step.cell)

@@ -19,7 +19,7 @@ from dpflow.guard.call_frames import entering_frame
 from dpflow.guard.charge import Execution, admit, arun, run
 from dpflow.guard.functions import charging, with_parentheses
 from dpflow.guard.request import ask, checked_flow, current_place
-from dpflow.guard.reserving import check_outside, step_around
+from dpflow.guard.reserving import Blocking, at_once, check_outside, step_around
 from dpflow.guard.step import (
     CellLike,
     CostLike,
@@ -180,7 +180,8 @@ def spend(
     defined = replace(defined, replays=False, inner=outer is not None)
     place = current_place(checked_flow(flow))
     project, request = ask(defined, {}, place)
-    execution = admit(project, request, place, own=noise == OWN)
+    admitted = admit(project, request, place, Blocking(), own=noise == OWN)
+    execution = at_once(admitted)
     if isinstance(execution, Replayed):
         msg = "a block has no release key, so the ledger cannot have replayed it"
         raise TypeError(msg)

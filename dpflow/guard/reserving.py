@@ -8,13 +8,14 @@ what it says of itself, and what it is told, may be that data.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -31,6 +32,8 @@ from dpflow.noise import draws as mechanism
 from dpflow.noise.sources import is_replaced
 
 logger = logging.getLogger("dpflow")
+
+R = TypeVar("R")
 
 #: A thread, and the task of its event loop if there is one.
 Home = tuple[threading.Thread, object]
@@ -142,8 +145,6 @@ def _prepare(project: Project, request: Request) -> None:
         ReleaseError: If it is not installed, or cannot draw what the cost declares.
     """
     ledger = project.ledger
-    if not mechanism.has_sampler(request.cost):
-        return
     mechanism.sampler_for(request.cost)
     if is_replaced(ledger.id, ledger.environment):
         return
@@ -153,51 +154,113 @@ def _prepare(project: Project, request: Request) -> None:
         mechanism.load()
 
 
-async def _aprepare(project: Project, request: Request) -> None:
-    """Have what `release` needs as `_prepare` does, without blocking the event loop."""
-    if mechanism.is_imported() or not mechanism.has_sampler(request.cost):
-        _prepare(project, request)
-    else:
-        await asyncio.to_thread(_prepare, project, request)
-
-
-def reserve(project: Project, request: Request, *, own: bool) -> Granted | Replayed:
+async def reserve(
+    project: Project, request: Request, wait: Waiting, *, own: bool
+) -> Granted | Replayed:
     """Reserve a step's worst case, or find its release.
 
     Args:
         project: Where.
         request: What is asked of the ledger.
+        wait: How its caller waits.
         own: Whether its body draws the declared noise by itself.
 
     Raises:
         BudgetRefused: If a gate does not admit the step.
         DpflowError: If the request cannot be decided; the step may not run.
     """
-    if not own:
+    if not own and mechanism.has_sampler(request.cost):
+        await wait.prepare(project, request)
+    since = time.monotonic()
+    project.unsettled.soon()
+    while isinstance(answer := await wait.ask(project, request), Busy):
+        late = functools.partial(project.unsettled.settle, answer.reservation)
+        if not await wait.call(late):
+            _check_patience(request, answer, since)
+            await wait.pause(_POLL_SECONDS)
+    return _told(request, answer)
+
+
+class Waiting(Protocol):
+    """How a step waits for the ledger and for others: its thread, or its task only."""
+
+    async def call(self, function: Callable[[], R]) -> R:
+        """Call what may take long."""
+
+    async def pause(self, seconds: float) -> None:
+        """Let time pass."""
+
+    async def prepare(self, project: Project, request: Request) -> None:
+        """Have what `release` needs."""
+
+    async def ask(self, project: Project, request: Request) -> Answer:
+        """Ask the ledger once."""
+
+
+class Blocking:
+    """Waits with its whole thread; what awaits this alone never suspends."""
+
+    async def call(self, function: Callable[[], R]) -> R:
+        """Call it here."""
+        return function()
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)  # noqa: ASYNC251 (there is no loop to block)
+
+    async def prepare(self, project: Project, request: Request) -> None:
+        """Load it here."""
         _prepare(project, request)
-    since = time.monotonic()
-    project.unsettled.soon()
-    while isinstance(answer := _answer(project, request), Busy):
-        if not project.unsettled.settle(answer.reservation):
-            _check_patience(request, answer, since)
-            time.sleep(_POLL_SECONDS)
-    return _told(request, answer)
+
+    async def ask(self, project: Project, request: Request) -> Answer:
+        """Ask here."""
+        return _answer(project, request)
 
 
-async def areserve(
-    project: Project, request: Request, *, own: bool
-) -> Granted | Replayed:
-    """Reserve as `reserve` does, without blocking the event loop."""
-    if not own:
-        await _aprepare(project, request)
-    since = time.monotonic()
-    project.unsettled.soon()
-    while isinstance(answer := await _asked(project, request), Busy):
-        late = project.unsettled.settle
-        if not await asyncio.to_thread(late, answer.reservation):
-            _check_patience(request, answer, since)
-            await asyncio.sleep(_POLL_SECONDS)
-    return _told(request, answer)
+class OnEventLoop:
+    """Waits in a task, while others of its event loop go on."""
+
+    async def call(self, function: Callable[[], R]) -> R:
+        """Call it in a thread."""
+        return await asyncio.to_thread(function)
+
+    async def pause(self, seconds: float) -> None:
+        """Let others go on."""
+        await asyncio.sleep(seconds)
+
+    async def prepare(self, project: Project, request: Request) -> None:
+        """Load it in a thread, once."""
+        if mechanism.is_imported():
+            _prepare(project, request)
+        else:
+            await asyncio.to_thread(_prepare, project, request)
+
+    async def ask(self, project: Project, request: Request) -> Answer:
+        """Ask in a thread, which gives back what it gets if this is cancelled."""
+        question = _Question(project, request)
+        try:
+            return await asyncio.to_thread(question.put)
+        except BaseException:
+            # The thread goes on and may be granted the step.
+            question.leave()
+            raise
+
+
+def at_once(body: Coroutine[Any, Any, R]) -> R:
+    """Run what only `Blocking` waits for, in this thread and without an event loop."""
+    try:
+        body.send(None)
+    except StopIteration as ended:
+        return cast("R", ended.value)
+    except RuntimeError as error:
+        # A coroutine may not raise what ends one, such as a body's `next(nothing)`.
+        if error.args != ("coroutine raised StopIteration",) or not error.__cause__:
+            raise
+        raise error.__cause__ from None
+    finally:
+        body.close()
+    msg = "a step of plain code waited for an event loop, which it has not"
+    raise TypeError(msg)
 
 
 def _answer(project: Project, request: Request) -> Answer:
@@ -228,16 +291,6 @@ def _told(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
             request.step,
         )
     return answer
-
-
-async def _asked(project: Project, request: Request) -> Answer:
-    question = _Question(project, request)
-    try:
-        return await asyncio.to_thread(question.put)
-    except BaseException:
-        # Cancelled, perhaps: the thread goes on and may be granted the step.
-        question.leave()
-        raise
 
 
 class _Question:

@@ -133,7 +133,7 @@ class Run(NamedTuple):
     unheld: tuple[str, int] | None = None
 
 
-class Granted(NamedTuple):
+class MostGranted(NamedTuple):
     """The most that a step was ever granted, by account."""
 
     book: str
@@ -158,7 +158,7 @@ class Epoch(NamedTuple):
     number: int = 0
 
 
-Row = Book | Term | Account | Charge | Release | Run | Granted | Claim | Epoch
+Row = Book | Term | Account | Charge | Release | Run | MostGranted | Claim | Epoch
 Rows = Mapping[Key, Row]
 #: Rows that an entry changes; None takes one away.
 Changes = dict[Key, Row | None]
@@ -181,7 +181,7 @@ def key_of(row: Row) -> Key:
             return ("release", name)
         case Run(id=name):
             return ("run", name)
-        case Granted(book=book, step=step):
+        case MostGranted(book=book, step=step):
             return ("granted", book, step)
         case Claim(name=name):
             return ("claim", name)

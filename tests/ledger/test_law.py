@@ -18,7 +18,7 @@ from dpflow.ledger.entry import (
     postings_text,
 )
 from dpflow.ledger.rows import JournalError
-from dpflow.ledger.storage.texts import key_of_text
+from dpflow.ledger.storage.row_texts import key_of_text
 from tests.ledger.laws import (
     InMemory,
     InPostgres,

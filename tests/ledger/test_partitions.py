@@ -23,7 +23,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import amend, apply_policy, freeze, thaw
-from dpflow.ledger.orders import Wish
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.views import accounts, history, terms
 from dpflow.policy import Policy, load_policies, parse_policy

@@ -24,8 +24,8 @@ from dpflow.accounting.rules.rule import (
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
-from dpflow.ledger.memo import by_identity, by_parts
 from dpflow.ledger.model import State, rule_of
+from dpflow.ledger.pure_cache import by_identity, by_parts
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import Account, Sums, Term
 from dpflow.policy import Policy

@@ -28,7 +28,7 @@ from dpflow.ledger.storage.loading import (
     ReadEntries,
     ReadRows,
 )
-from dpflow.ledger.storage.texts import entry_from, key_of_text, prefixed, row_of
+from dpflow.ledger.storage.row_texts import entry_from, key_of_text, prefixed, row_of
 
 _PAGE = 1000
 #: So many entries are read at once by who checks all of them.

@@ -22,14 +22,14 @@ from dpflow.ledger.storage.base import (
     first_edition,
 )
 from dpflow.ledger.storage.loading import Found
-from dpflow.ledger.storage.questions import Transaction
-from dpflow.ledger.storage.texts import (
+from dpflow.ledger.storage.row_texts import (
     entry_texts,
     key_text,
     row_of,
     row_texts,
     statements,
 )
+from dpflow.ledger.storage.transaction import Transaction
 
 T = TypeVar("T")
 

@@ -33,7 +33,7 @@ from dpflow.ledger.decision.terms import (
     source_claim,
 )
 from dpflow.ledger.model import Decision, Pen, State
-from dpflow.ledger.orders import Applied, Apply, Proposal, Wish
+from dpflow.ledger.office_records import Applied, Apply, Proposal, Wish
 from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Account, Term, flow_mark
 from dpflow.policy import Policy

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dpflow.exceptions import DpflowError
     from dpflow.ledger.grants import Grant
-    from dpflow.ledger.orders import Applied, Proposal
+    from dpflow.ledger.office_records import Applied, Proposal
     from dpflow.policy import Policy, PolicySet
     from dpflow.policy.changes import Change
 
@@ -105,7 +105,7 @@ def apply(
     from dpflow.cli.source import project_ledger
     from dpflow.exceptions import DpflowError
     from dpflow.ledger.office import apply_policy
-    from dpflow.ledger.orders import Wish
+    from dpflow.ledger.office_records import Wish
     from dpflow.policy import load_policies
 
     if dataset is None and (new_term or grant is not None):

@@ -13,7 +13,7 @@ from dpflow.cli.output import plain, say
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dpflow.ledger.audit.lost import LostDecisions, LostRelease
+    from dpflow.ledger.audit.lost_decisions import LostDecisions, LostRelease
     from dpflow.ledger.audit.reconcile import Comparison, Loss
     from dpflow.ledger.witness.lines import Line
 

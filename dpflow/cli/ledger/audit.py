@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.losses import comparison_json, say_comparison, say_lost_releases
+from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
 from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
-    from dpflow.ledger.audit.compare import Report
+    from dpflow.ledger.audit.stored_rows import Verification
     from dpflow.ledger.witness.lines import Line
 
 _SHOWN = 10
@@ -131,7 +131,7 @@ def trust(
     """
     from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.audit.reconcile import trust as begin
-    from dpflow.ledger.witness.check import head_of
+    from dpflow.ledger.witness.rollback_check import head_of
 
     with project_ledger(quiet=True, writes=yes) as (_, ledger):
         witness = ledger.watch.witness
@@ -229,14 +229,14 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
 def _verified(
     ledger: Ledger, *, key: bytes | None, full: bool, sign: bool = True
-) -> Report:
+) -> Verification:
     from dpflow.ledger.audit.verify import verify as recompute
 
     with _progress() as tell:
         return recompute(ledger, key=key, full=full, sign=sign, progress=tell)
 
 
-def _say_report(report: Report) -> None:
+def _say_report(report: Verification) -> None:
     read = (
         f"{report.accounts} accounts, {report.entries:,} entries, "
         f"{report.reservations:,} reservations, {report.releases:,} releases"
@@ -258,7 +258,7 @@ def _say_report(report: Report) -> None:
         )
 
 
-def _checkpoint_text(report: Report) -> str:
+def _checkpoint_text(report: Verification) -> str:
     if report.signed:
         trusted = f"; {report.trusted:,} entries before them were not read again"
         return f"{report.checkpoints} checked{trusted if report.trusted else ''}"
@@ -270,7 +270,7 @@ def _checkpoint_text(report: Report) -> str:
     )
 
 
-def _report_json(report: Report) -> dict[str, Any]:
+def _report_json(report: Verification) -> dict[str, Any]:
     return {
         "fine": report.fine,
         "accounts": report.accounts,

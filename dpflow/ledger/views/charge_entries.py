@@ -14,7 +14,7 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.provenance import told_anew
 from dpflow.ledger.rows import Term
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
 
 #: Kinds of entries that say all there is to say, though they name a charge.
 _WHOLE = ("reserve", "refuse")

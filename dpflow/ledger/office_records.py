@@ -170,7 +170,7 @@ class Checkpoint(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class BookLoss:
     """What a ledger lacks of one book.
 
     Attributes:
@@ -200,7 +200,7 @@ class Repair(Command):
         policies: To open a term again of a book that lacks them all.
     """
 
-    losses: Mapping[str, Loss]
+    losses: Mapping[str, BookLoss]
     because: str
     before: int
     epoch: int

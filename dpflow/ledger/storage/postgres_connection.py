@@ -24,7 +24,7 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
-from dpflow.ledger.storage.texts import statements
+from dpflow.ledger.storage.row_texts import statements
 
 #: How long one statement may take, and a transaction may idle, on the server.
 STATEMENT_SECONDS: Final = 120.0

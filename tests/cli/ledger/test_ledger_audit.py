@@ -21,7 +21,7 @@ def edit(shop: Shop, statement: str) -> None:
     """Edit the ledger by hand."""
     with sqlite3.connect(shop.root / ".dpflow" / "ledger.db") as connection:
         connection.execute("DROP TRIGGER IF EXISTS entry_stays")
-        show_columns(connection).execute(statement)
+        show_columns(connection, statement).execute(statement)
 
 
 def roll_back(shop: Shop) -> None:

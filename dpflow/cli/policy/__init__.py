@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli import apply
 from dpflow.cli.output import AsJson, fail, finite, plain, say, say_json, warn
+from dpflow.cli.policy import apply
 from dpflow.config import short_path
 
 if TYPE_CHECKING:

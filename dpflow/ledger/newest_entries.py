@@ -16,7 +16,7 @@ from dpflow.ledger.entry import Entry, Posting
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import State
 from dpflow.ledger.rows import Account
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
 
 #: How many entries of a book are read.
 TAIL = 500

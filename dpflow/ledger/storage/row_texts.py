@@ -32,9 +32,9 @@ from dpflow.ledger.rows import (
     Charge,
     Claim,
     Epoch,
-    Granted,
     JournalError,
     Key,
+    MostGranted,
     Release,
     Row,
     Run,
@@ -258,7 +258,7 @@ def _run(fields: _Fields) -> Row:
 
 def _granted(fields: _Fields) -> Row:
     book, step, most = fields
-    return Granted(book, step, _sums(most))
+    return MostGranted(book, step, _sums(most))
 
 
 _READ: Mapping[str, Callable[[_Fields], Row]] = {

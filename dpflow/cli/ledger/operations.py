@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from dpflow.cli.ledger_audit import Because
-from dpflow.cli.losses import comparison_json, say_comparison, say_lost_releases
+from dpflow.cli.ledger.audit import Because
+from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
 from dpflow.cli.output import AsJson, plain, say, say_json, warn
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.accounting.costs.base import Cost
-    from dpflow.ledger.orders import Posted
+    from dpflow.ledger.office_records import Posted
     from dpflow.ledger.records import OpenReservation
 
 _BLOCK = 2**20

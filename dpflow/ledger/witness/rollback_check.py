@@ -19,7 +19,7 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import Account, epoch_of
 from dpflow.ledger.storage.base import Place
-from dpflow.ledger.storage.questions import Reading, Storage
+from dpflow.ledger.storage.transaction import Reading, Storage
 from dpflow.ledger.witness.base import Unseen, Witness
 from dpflow.ledger.witness.lines import HEAD, TOLD, Line, line_of
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpflow.exceptions import LedgerMissing, LedgerUnavailable
-from dpflow.ledger.storage.files import check_left, holder_of, real_path
+from dpflow.ledger.storage.sqlite_files import check_left, holder_of, real_path
 
 _SLEEP_SECONDS = 0.002
 #: Device, inode, size and time of the last change.

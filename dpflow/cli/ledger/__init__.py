@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli import ledger_audit, ledger_operations
+from dpflow.cli.ledger import audit, operations
 from dpflow.cli.output import AsJson, plain, say, say_json
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
@@ -235,17 +235,17 @@ def roles(
 
 
 for _command in (
-    ledger_audit.verify,
-    ledger_audit.checkpoint,
-    ledger_audit.trust,
-    ledger_audit.reconcile,
-    ledger_operations.backup,
-    ledger_operations.restore,
-    ledger_operations.export,
-    ledger_operations.reservations,
-    ledger_operations.close_reservation,
-    ledger_operations.amend,
-    ledger_operations.import_prior,
+    audit.verify,
+    audit.checkpoint,
+    audit.trust,
+    audit.reconcile,
+    operations.backup,
+    operations.restore,
+    operations.export,
+    operations.reservations,
+    operations.close_reservation,
+    operations.amend,
+    operations.import_prior,
     # By its name: no other room knows what stands beside the house.
     import_module("dpflow.contrib.carving").carve,
 ):

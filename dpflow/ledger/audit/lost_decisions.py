@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import name_of_term
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.witness.lines import Line
 
 

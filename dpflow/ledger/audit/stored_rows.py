@@ -15,15 +15,15 @@ from dpflow.ledger.rows import (
     Book,
     Charge,
     Claim,
-    Granted,
     Key,
+    MostGranted,
     Release,
     Row,
     Run,
     Term,
 )
-from dpflow.ledger.storage.questions import Reading
-from dpflow.ledger.storage.texts import key_of_text, row_text
+from dpflow.ledger.storage.row_texts import key_of_text, row_text
+from dpflow.ledger.storage.transaction import Reading
 
 _PAGE = 2000
 #: The fields of each kind of row, as they are kept.
@@ -34,7 +34,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "charge": Charge._fields,
     "release": Release._fields,
     "run": Run._fields,
-    "granted": Granted._fields,
+    "granted": MostGranted._fields,
     "claim": Claim._fields,
 }
 _NAMES = {
@@ -73,7 +73,7 @@ class Finding:
 
 
 @dataclass(slots=True, kw_only=True)
-class Report:
+class Verification:
     """What a verification read, and what it found.
 
     Attributes:

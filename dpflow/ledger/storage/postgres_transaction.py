@@ -20,9 +20,9 @@ from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import EPOCH, Book, Changes, Key, Rows
 from dpflow.ledger.storage.base import Identity, Place
 from dpflow.ledger.storage.loading import Found
-from dpflow.ledger.storage.questions import Reading, Transaction
-from dpflow.ledger.storage.server import Durable, Server
-from dpflow.ledger.storage.texts import (
+from dpflow.ledger.storage.postgres_connection import Durable, Server
+from dpflow.ledger.storage.postgres_pipeline import Answer, Wire
+from dpflow.ledger.storage.row_texts import (
     entry_texts,
     key_of_text,
     key_text,
@@ -31,7 +31,7 @@ from dpflow.ledger.storage.texts import (
     row_texts,
     statements,
 )
-from dpflow.ledger.storage.wire import Answer, Wire
+from dpflow.ledger.storage.transaction import Reading, Transaction
 
 _Columns = tuple[Any, ...]
 

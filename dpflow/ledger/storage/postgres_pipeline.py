@@ -17,7 +17,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.pq.abc import PGresult
 
-from dpflow.ledger.storage.server import Connection, patience
+from dpflow.ledger.storage.postgres_connection import Connection, patience
 
 _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED)
 #: Rows are tuples.

@@ -13,7 +13,7 @@ from dpflow.exceptions import (
     LedgerError,
     LedgerUnavailable,
 )
-from dpflow.ledger.storage.mounts import check_place
+from dpflow.ledger.storage.file_systems import check_place
 
 _SPACE_BYTES = 16 * 2**20
 _LOCKS, _PROCESSES = Path("/proc/locks"), Path("/proc")
