@@ -137,10 +137,22 @@ class PortfolioFilter(Filter):
 
     def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
         """Return what each member posts; what none of them priced returns."""
+        return self._by_member(
+            posted,
+            lambda i, own: self.members[i].settled_late(self._part(i, reserved), own),
+        )
+
+    def charged_late(self, used: Tally, more: Tally) -> Tally:
+        """Return what each member posts, by its own rule."""
+        return self._by_member(
+            more, lambda i, own: self.members[i].charged_late(self._part(i, used), own)
+        )
+
+    def _by_member(self, tally: Tally, posted: Callable[[int, Tally], Tally]) -> Tally:
         amounts: list[int] = []
-        for i, member in enumerate(self.members):
-            own = member.settled_late(self._part(i, reserved), self._part(i, posted))
-            amounts += (*own.amounts, self._uncovered_by(i, posted))
+        for i in range(len(self.members)):
+            own = posted(i, self._part(i, tally))
+            amounts += (*own.amounts, self._uncovered_by(i, tally))
         return Tally(tuple(amounts))
 
     def admits(self, tally: Tally) -> bool:

@@ -37,6 +37,9 @@ from dpflow.rounding import (
 #: 3.2 % apart. They are the same for every budget and are never changed.
 BREAKPOINT_BITS = 6
 
+#: A step is dominated by a Gaussian of at most so many times any charge of its own.
+MOST_ALONE = 3
+
 
 def breakpoint_below(rest: int) -> int:
     """Return the largest breakpoint that is not above a rest, in units."""
@@ -63,7 +66,8 @@ class ResidueFilter(ThresholdFilter):
     (arXiv 2602.15815v2); proof and charges: docs/derivations/residue.md.
 
     Assumes: each step is as declared, given the outputs before it. Nothing returns of
-    what something was reserved after (`settled_late`).
+    what something was reserved after (`settled_late`). What is charged after the fact
+    is charged by `charged_late`.
 
     Rounding: the threshold and rests down, charges up.
 
@@ -126,6 +130,12 @@ class ResidueFilter(ThresholdFilter):
         """Return all: docs/derivations/residue.md#refunds."""
         del posted
         return reserved
+
+    def charged_late(self, used: Tally, more: Tally) -> Tally:
+        """Return what brings the sum to a price of all steps that no order changes."""
+        before, own = used.amounts[0], more.amounts[0]
+        late = MOST_ALONE * (before + own) - before if own else 0
+        return Tally((late, more.amounts[1]))
 
     def parameters(self) -> dict[str, Any]:
         """Return the numbers that the filter was made from."""

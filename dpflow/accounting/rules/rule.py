@@ -128,6 +128,20 @@ class Rule(ABC):
         del reserved
         return posted
 
+    def charged_late(self, used: Tally, more: Tally) -> Tally:
+        """Return what must be posted for a step that was drawn before others, unknown.
+
+        The others were priced as if it had cost less. A theorem that prices steps by
+        themselves does not mind; one whose prices depend on what was left overrides
+        this (docs/derivations/residue.md#late-charges).
+
+        Args:
+            used: What is settled and held now.
+            more: What the step adds to its own price.
+        """
+        del used
+        return more
+
     @abstractmethod
     def parameters(self) -> dict[str, Any]:
         """Return JSON-able data from which an equal rule can be made.

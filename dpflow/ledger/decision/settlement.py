@@ -58,12 +58,12 @@ def _reported(state: State, charge: Charge, reported: Outcome) -> dict[str, Amou
         made = state.made(charge, name.partition("#")[0])
         cost = cost_from_description(made.body["cost"])
         gate = gate_of(state, name, made.body.get("units", {}).get(name, 1))
-        used = _used_before(made, name)
+        used = used_before(made, name)
         found[name] = realised(gate, cost, amount, reported, used)
     return found
 
 
-def _used_before(made: Entry, name: str) -> Tally:
+def used_before(made: Entry, name: str) -> Tally:
     """Return what was used, beside what its run held, when a step was priced."""
     posting = made.postings[name]
     total = Tally(tuple(map(add, posting.settled, posting.held)))
