@@ -389,3 +389,24 @@ def test_an_equal_filter_comes_from_the_parameters():
     again = make_filter(**json.loads(json.dumps(rule.parameters())))
     assert again == rule
     assert again.thresholds == rule.thresholds
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "response", "laplace", "range"])
+@pytest.mark.parametrize("size", ["0.01", "0.3", "1", "2", "3.5", "6"])
+def test_alone_a_step_costs_at_most_thrice_any_charge(kind: str, size: str) -> None:
+    """What late charges rest on: docs/derivations/residue.md#late-charges."""
+    exact = Fraction(size)
+    alone = residue_charge(kind, exact, 0)
+    charges = [residue_charge(kind, exact, rest * UNITS) for rest in (20, 400, 10**6)]
+    assert alone <= MOST_ALONE * min(charges)
+    if kind == "laplace" and size == "3.5":
+        # Negative control: twice is not enough.
+        assert alone > 2 * min(charges)
+
+
+def test_laplace_is_thrice_its_affinity() -> None:
+    """The inequality of docs/derivations/residue.md#late-charges, up to x = 2."""
+    grid = (n / 1000 for n in range(1, 2001))
+    assert all(
+        3 * (x - math.log1p(x)) >= 2 * math.log(math.cosh(x)) * (1 - 1e-9) for x in grid
+    )
