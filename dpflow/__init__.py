@@ -33,7 +33,9 @@ if TYPE_CHECKING:
         RenyiDP,
     )
     from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+    from dpflow.accounting.costs.refined import Refined, RefinedLaplace
     from dpflow.accounting.costs.sparse_vector import SparseVector
+    from dpflow.accuracy.estimate import Estimate
     from dpflow.bounding.contributions import Clip, Contributions, bound_contributions
     from dpflow.exceptions import (
         BudgetExhausted,
@@ -41,9 +43,9 @@ if TYPE_CHECKING:
         DpflowError,
         DPStepFailed,
     )
-    from dpflow.guard.charge import release
     from dpflow.guard.iterations import iterations
     from dpflow.guard.plain import guarded, spend
+    from dpflow.guard.release import release
     from dpflow.guard.run import RunCosts, preflight
     from dpflow.ledger.codec.declared import releasable
     from dpflow.mechanisms.in_steps import (
@@ -78,6 +80,9 @@ _PLACES = {
     "EarlyStopping": f"{_COSTS}.early_stopping",
     "OutputDP": f"{_COSTS}.outcomes",
     "ProposeTestRelease": f"{_COSTS}.outcomes",
+    "Refined": f"{_COSTS}.refined",
+    "RefinedLaplace": f"{_COSTS}.refined",
+    "Estimate": "dpflow.accuracy.estimate",
     "SparseVector": f"{_COSTS}.sparse_vector",
     "from_dp_event": f"{_COSTS}.adapters",
     "from_opendp": f"{_COSTS}.adapters",
@@ -108,7 +113,7 @@ _PLACES = {
     "private_task": "dpflow.prefect.loader",
     "recoverable_model": "dpflow.mechanisms.in_steps",
     "releasable": "dpflow.ledger.codec.declared",
-    "release": "dpflow.guard.charge",
+    "release": "dpflow.guard.release",
     "sparse_vector": "dpflow.mechanisms.in_steps",
     "spend": "dpflow.guard.plain",
 }
@@ -128,6 +133,7 @@ __all__ = [
     "DiscreteLaplace",
     "DpflowError",
     "EarlyStopping",
+    "Estimate",
     "ExponentialMechanism",
     "Gaussian",
     "GaussianDP",
@@ -139,6 +145,8 @@ __all__ = [
     "ProposeTestRelease",
     "PureDP",
     "RandomizedResponse",
+    "Refined",
+    "RefinedLaplace",
     "RenyiDP",
     "Repeated",
     "RunCosts",

@@ -23,6 +23,7 @@ ROOMS = [
     "locks",
     "rounding",
     "libraries",
+    "accuracy",
     "accounting.costs",
     "accounting.curves",
     "accounting.rules",

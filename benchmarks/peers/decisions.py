@@ -9,6 +9,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from answers import NotOfferedError, Rule, Workload
@@ -28,13 +29,17 @@ PATIENCE = 60.0
 _ROUNDS = 5
 
 
+class RefusedError(Exception):
+    """A step that fits by its theorem was refused."""
+
+
 def answer_decisions(peer: str, version: str, rules: Iterable[Rule]) -> None:
     """Print a line of JSON for each rule and workload."""
     warnings.simplefilter("ignore")
     for rule in rules:
         for workload in SMALL:
             try:
-                times = dict(_times(rule, workload))
+                times = _times_of(rule, workload)
             except NotOfferedError:
                 continue
             line: dict[str, Any] = {
@@ -46,6 +51,15 @@ def answer_decisions(peer: str, version: str, rules: Iterable[Rule]) -> None:
                 "microseconds": times,
             }
             print(json.dumps(line), flush=True)
+
+
+def _times_of(rule: Rule, workload: Workload) -> dict[int, float]:
+    """Return the microseconds by count, up to where the rule refuses such steps."""
+    times: dict[int, float] = {}
+    # Such as a grid of losses on which so small steps are too large.
+    with suppress(RefusedError):
+        times.update(_times(rule, workload))
+    return times
 
 
 def _times(rule: Rule, workload: Workload) -> Iterator[tuple[int, float]]:
@@ -92,5 +106,4 @@ def _timed(decide: Callable[[], bool]) -> float:
 
 def _granted(answer: bool) -> None:  # noqa: FBT001 (it is what was answered)
     if not answer:
-        msg = "a step that must fit was refused"
-        raise AssertionError(msg)
+        raise RefusedError

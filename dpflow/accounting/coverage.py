@@ -34,7 +34,9 @@ from dpflow.accounting.costs.notions import (
     RenyiDP,
 )
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+from dpflow.accounting.costs.refined import Refined, RefinedLaplace
 from dpflow.accounting.costs.sparse_vector import SparseVector
+from dpflow.accounting.curves.apart import apart
 from dpflow.accounting.curves.notions import probabilistic_dp
 from dpflow.accounting.curves.prices import (
     approx_dp,
@@ -67,6 +69,8 @@ EXAMPLES: tuple[Cost, ...] = (
     GaussianDP(mu="0.05"),
     OutputDP({"none": 0, "answer": "0.1"}),
     EarlyStopping(Gaussian(sensitivity=1, sigma=40), stops=(5, 10)),
+    Refined(Gaussian(sensitivity=1, sigma=20), coarsest=80),
+    RefinedLaplace(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80),
     SparseVector(positives=2, epsilon="0.1"),
     ProposeTestRelease(epsilon="0.1", delta="1e-9"),
     Composed(Gaussian(sensitivity=1, sigma=20), Laplace(sensitivity=1, epsilon="0.1")),
@@ -80,8 +84,13 @@ _OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("filter", "concentrated"): _SPLIT,
     ("filter", "whitehouse"): _SPLIT,
     ("filter", "individual"): {"order": _ORDER},
+<<<<<<< HEAD
     ("filter", "renyi"): {"order": _ORDER},
     ("filter", "residue"): _SPLIT,
+=======
+    ("filter", "gaussian"): _SPLIT,
+    ("filter", "renyi"): {"order": _ORDER, **_SPLIT},
+>>>>>>> main
     ("odometer", "individual"): {"order": _ORDER},
     ("odometer", "renyi"): {"order": _ORDER},
     ("odometer", "rogers"): {"beta": "0.01"},
@@ -114,8 +123,11 @@ _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
 
 _DEFINITION = "By definition."
 _PLANNED = "Composed with the whole plan by its accountant: see `plan`."
+<<<<<<< HEAD
 _IN_TURN = "Its parts one after another: derivations/residue.md#the-rule."
 _AS_PURE = "As (epsilon, 0)-DP."
+=======
+>>>>>>> main
 _AS_APPROX = "As (epsilon, delta)-DP: derivations/notions.md#probabilistic-dp."
 _TANH = "epsilon tanh(epsilon / 2): derivations/notions.md#pure-to-concentrated."
 _TANH_DELTA = (
@@ -123,6 +135,7 @@ _TANH_DELTA = (
     "derivations/notions.md#approximate-to-concentrated."
 )
 _QUANTILE = "-2 Phi^-1(1 / (1 + e^epsilon)): derivations/notions.md#pure-to-gaussian."
+_BESIDE = "Its delta apart: derivations/composition.md#steps-with-a-delta."
 _WORST_CELL = "As its worst cell: Hartmann et al. 2022, Lemma 4."
 _BLACKWELL = "As N(0, 1) against N(mu, 1): Dong, Roth, Su 2022, Thm 2.10."
 _ONE_ORDER = "By definition, for its order and those below."
@@ -144,7 +157,6 @@ _SOURCES: dict[tuple[Callable[..., Any], str], str] = {
     (gdp_mu_squared, "Gaussian"): "Dong, Roth, Su 2022 (arXiv 1905.02383v3) Thm 2.7.",
     (gdp_mu_squared, "GaussianDP"): _DEFINITION,
     (gdp_mu_squared, "PureDP"): _QUANTILE,
-    (gdp_mu_squared, "Laplace"): _AS_PURE,
     (renyi_divergence, "Gaussian"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
     (renyi_divergence, "Laplace"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
     (
@@ -219,8 +231,14 @@ def source_of(kind: str, theorem: str, cost: Cost) -> str:
     """
     if theorem == "plan":
         return _PLANNED
+<<<<<<< HEAD
     if theorem in ("portfolio", "residue") and isinstance(cost, Composed):
         return _IN_TURN
+=======
+    rest, delta = apart(cost)
+    if delta and kind == "filter" and theorem in ("gaussian", "renyi"):
+        return f"{_BESIDE} {source_of(kind, theorem, rest)}"
+>>>>>>> main
     substeps = getattr(cost, "substeps", None)
     if substeps is not None:
         step, times = substeps

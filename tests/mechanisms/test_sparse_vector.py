@@ -19,13 +19,8 @@ import pytest
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms.drawn import Drawn
-from dpflow.mechanisms.sparse_vector import (
-    ADDED,
-    FARTHEST,
-    GRID,
-    answers,
-    sparse_vector,
-)
+from dpflow.mechanisms.sparse_vector import answers, sparse_vector
+from dpflow.noise.grid import ADDED, FARTHEST, GRID
 from tests.sizes import scaled, spread
 
 SMALL_GRID = 2

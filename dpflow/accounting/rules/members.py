@@ -42,6 +42,11 @@ def member_options(member: object, delta: Fraction) -> dict[str, Any]:
 
 
 def check_split(parts: Sequence[Fraction], delta: Fraction) -> None:
+    """Refuse too many members, and parts that exceed delta.
+
+    Raises:
+        InvalidCost: If it is so.
+    """
     if not 0 < len(parts) <= _MOST_MEMBERS:
         msg = f"members must be 1 to {_MOST_MEMBERS} theorems, got {len(parts)}"
         raise InvalidCost(msg, name="members", value=len(parts))
@@ -87,6 +92,7 @@ def prices_of(
 
 
 def uncovered_error(cost: Cost, theorem: str, reasons: list[str]) -> UnsupportedCost:
+    """Return the error of a step that no member has a price for."""
     return UnsupportedCost(
         f"no member of the {theorem} has a sound price for {cost!r}. "
         + " ".join(reasons),

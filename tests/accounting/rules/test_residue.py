@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from fractions import Fraction
 
 import mpmath
@@ -31,7 +32,7 @@ from dpflow import (
 from dpflow.accounting import make_filter
 from dpflow.accounting.curves.conversions import gaussian_budget
 from dpflow.accounting.curves.prices import pure_mu_squared
-from dpflow.accounting.rules.residue import breakpoint_below
+from dpflow.accounting.rules.residue import MOST_ALONE, breakpoint_below
 from dpflow.accounting.rules.residue_charge import (
     LAPLACE,
     RANGE,
