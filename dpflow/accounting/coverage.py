@@ -84,13 +84,9 @@ _OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("filter", "concentrated"): _SPLIT,
     ("filter", "whitehouse"): _SPLIT,
     ("filter", "individual"): {"order": _ORDER},
-<<<<<<< HEAD
-    ("filter", "renyi"): {"order": _ORDER},
-    ("filter", "residue"): _SPLIT,
-=======
     ("filter", "gaussian"): _SPLIT,
     ("filter", "renyi"): {"order": _ORDER, **_SPLIT},
->>>>>>> main
+    ("filter", "residue"): _SPLIT,
     ("odometer", "individual"): {"order": _ORDER},
     ("odometer", "renyi"): {"order": _ORDER},
     ("odometer", "rogers"): {"beta": "0.01"},
@@ -123,11 +119,7 @@ _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
 
 _DEFINITION = "By definition."
 _PLANNED = "Composed with the whole plan by its accountant: see `plan`."
-<<<<<<< HEAD
 _IN_TURN = "Its parts one after another: derivations/residue.md#the-rule."
-_AS_PURE = "As (epsilon, 0)-DP."
-=======
->>>>>>> main
 _AS_APPROX = "As (epsilon, delta)-DP: derivations/notions.md#probabilistic-dp."
 _TANH = "epsilon tanh(epsilon / 2): derivations/notions.md#pure-to-concentrated."
 _TANH_DELTA = (
@@ -231,14 +223,11 @@ def source_of(kind: str, theorem: str, cost: Cost) -> str:
     """
     if theorem == "plan":
         return _PLANNED
-<<<<<<< HEAD
     if theorem in ("portfolio", "residue") and isinstance(cost, Composed):
         return _IN_TURN
-=======
     rest, delta = apart(cost)
     if delta and kind == "filter" and theorem in ("gaussian", "renyi"):
         return f"{_BESIDE} {source_of(kind, theorem, rest)}"
->>>>>>> main
     substeps = getattr(cost, "substeps", None)
     if substeps is not None:
         step, times = substeps
