@@ -136,6 +136,9 @@ def _least(advantage: Advantage, size: Fraction, rest: int, alone: int) -> int:
         return advantage(mp, size, max(whole - charge, mp.mpf(0))) - goal
 
     high = to_real(mp, Fraction(alone, UNITS))
+    if excess(mp.mpf(0)) <= excess(high):
+        # The budget is so large that all digits are alike.
+        return alone
     found = to_fraction(falling_root(excess, mp.mpf(0), high, _AGREES))
     step = Fraction(0)
     for _ in range(_TRIES):
