@@ -8,12 +8,15 @@ BIN := $(VENV)/bin
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
+# Several processes compute at once; threads of their libraries would only wait.
+export OPENBLAS_NUM_THREADS := 1
+export OMP_NUM_THREADS := 1
 
 # What waits for servers, disks and killed processes runs beside what computes.
 LEDGER := tests/ledger tests/crash tests/races tests/hunts
 SYSTEM := tests/prefect $(LEDGER)
 PARTS := tests-prefect tests-rules tests-ledger
-TOGETHER := $(MAKE) --no-print-directory -j3 --output-sync=target
+TOGETHER := $(MAKE) --no-print-directory -j4 --output-sync=target
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 
 demo: $(VENV)/examples.installed
@@ -50,7 +53,7 @@ tests:
 	$(TOGETHER) $(PARTS)
 
 types-and-tests:
-	@echo "== Types and tests, three parts at once; output comes at the end of each"
+	@echo "== Types and tests in three parts, all at once; output comes at the end of each"
 	$(TOGETHER) types $(PARTS)
 
 tests-rules:

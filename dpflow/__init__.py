@@ -51,14 +51,21 @@ if TYPE_CHECKING:
     from dpflow.mechanisms.in_steps import (
         gradient_descent,
         interquartile_range,
+        median,
         output_perturbation,
+        private_bounds,
+        private_groups,
         recoverable_model,
+        refinable,
+        refined,
         sparse_vector,
+        trimmed_mean,
     )
     from dpflow.policy import Policy, load_policies, load_policy
     from dpflow.prefect.flow import dp_flow
     from dpflow.prefect.loader import private_task
     from dpflow.prefect.task import dp_task
+    from dpflow.show.status import status
 
 __version__ = "0.1.0"
 
@@ -108,14 +115,21 @@ _PLACES = {
     "iterations": "dpflow.guard.iterations",
     "load_policies": "dpflow.policy",
     "load_policy": "dpflow.policy",
+    "median": "dpflow.mechanisms.in_steps",
+    "refinable": "dpflow.mechanisms.in_steps",
+    "refined": "dpflow.mechanisms.in_steps",
+    "trimmed_mean": "dpflow.mechanisms.in_steps",
     "output_perturbation": "dpflow.mechanisms.in_steps",
     "preflight": "dpflow.guard.run",
+    "private_bounds": "dpflow.mechanisms.in_steps",
+    "private_groups": "dpflow.mechanisms.in_steps",
     "private_task": "dpflow.prefect.loader",
     "recoverable_model": "dpflow.mechanisms.in_steps",
     "releasable": "dpflow.ledger.codec.declared",
     "release": "dpflow.guard.release",
     "sparse_vector": "dpflow.mechanisms.in_steps",
     "spend": "dpflow.guard.plain",
+    "status": "dpflow.show.status",
 }
 
 __all__ = [
@@ -163,14 +177,21 @@ __all__ = [
     "iterations",
     "load_policies",
     "load_policy",
+    "median",
     "output_perturbation",
     "preflight",
+    "private_bounds",
+    "private_groups",
     "private_task",
     "recoverable_model",
+    "refinable",
+    "refined",
     "releasable",
     "release",
     "sparse_vector",
     "spend",
+    "status",
+    "trimmed_mean",
 ]
 
 

@@ -130,8 +130,8 @@ class Execution:
             self.report(draws)
         return noisy
 
-    def claim_draw(self, asked_by: str) -> None:
-        """Take the one draw that the cost pays for, for the mechanism `asked_by`.
+    def claim_draw(self, asked_by: str, by: str = "") -> None:
+        """Take the one draw that the cost pays for; `by` says who draws, if not OpenDP.
 
         Raises:
             ReleaseError: If the step has ended, has drawn its noise already, or
@@ -140,7 +140,7 @@ class Execution:
         with self._draw.lock:
             self.check_may_draw(asked_by)
             self._check_undrawn(asked_by)
-            self._draw.take()
+            self._draw.take(by)
 
     def claim_loop(self, asked_by: str, *, noise: str) -> None:
         """Take the one loop that the cost pays for; its sub-steps draw, or the body.

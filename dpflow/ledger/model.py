@@ -281,7 +281,9 @@ def places_of(policy: Policy, request: Request) -> tuple[str, ...]:
     if policy.partition is None:
         return ("", *of_flow)
     parts = [f"partition/{name}" for name in request.partitions]
-    return ("", *parts, *(f"{part}/{each}" for part in parts for each in of_flow))
+    longer = [f"partition/{name}" for name in policy.longer_parts(request.partitions)]
+    inside = [f"{part}/{each}" for part in parts for each in of_flow]
+    return ("", *parts, *longer, *inside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

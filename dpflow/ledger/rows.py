@@ -244,3 +244,13 @@ def epoch_of(rows: Rows) -> int:
     """Return how many repairs the ledger had."""
     found = rows.get(EPOCH)
     return found.number if isinstance(found, Epoch) else 0
+
+
+#: A period by the length of its names, of which it has one shape.
+PERIODS = {13: "hour", 10: "day", 8: "week", 7: "month"}
+
+
+def place_of_partition(gates: Mapping[str, Any], name: str) -> str:
+    """Return the gate of a partition: one of its own, if it is of a longer period."""
+    place = f"partition/{PERIODS.get(len(name))}"
+    return place if place in gates else "partition"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import pickle
 from fractions import Fraction
 from pathlib import Path
@@ -203,4 +202,3 @@ def test_a_kill_within_a_refinement_is_charged_in_full(
         for each in (view.spent, view.reserved, view.forfeited)
     )
     assert used == Fraction(full.named(full.price(COST))["mu_squared"])
-    assert os.getpid()

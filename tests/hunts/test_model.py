@@ -103,7 +103,7 @@ def test_the_ledger_does_what_the_model_says() -> None:
     """Crashes, repeats, exact boundaries, bad inputs and edits by hand included."""
     counts = LedgerMachine.counts
     counts.clear()
-    sizes = {LedgerMachine: times(120), FileMachine: times(20), RowsMachine: times(40)}
+    sizes = {LedgerMachine: times(60), FileMachine: times(12), RowsMachine: times(20)}
     for machine, examples in sizes.items():
         play(machine, examples)
     wanted = {"Granted", "refused", "Replayed", "Busy", "Crash", "tampers"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, fail, finite, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
 from dpflow.cli.policy import apply
 from dpflow.config import short_path
 
@@ -206,6 +206,7 @@ def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
 def _gate_json(gate: GateCheck) -> dict[str, Any]:
     """Return a gate for programs; `steps` is null where there is no end or no price."""
     from dpflow.forecast.check import STEPS
+    from dpflow.rounding import finite
 
     account = gate.account
     return {
@@ -224,7 +225,7 @@ def _gate_json(gate: GateCheck) -> dict[str, Any]:
 
 
 def _ledger_json(each: PolicyCheck) -> dict[str, Any] | None:
-    from dpflow.cli.status import term_json
+    from dpflow.show.status import term_json
 
     if each.standing is None:
         return None

@@ -276,8 +276,8 @@ def _change_json(change: Change) -> dict[str, str | None]:
 def _say_applied(
     applied: list[tuple[Policy, Applied]], errors: list[DpflowError]
 ) -> None:
-    from dpflow.cli.status import term_json
     from dpflow.show.guarantees import term_guarantee, terms_in_words
+    from dpflow.show.status import term_json
 
     say_json(
         {

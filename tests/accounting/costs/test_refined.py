@@ -15,7 +15,9 @@ from dpflow.accounting.costs.base import cost_from_description
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.rule import Rule
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.forecast.noise import scaled
 from dpflow.noise.refining import chance_to_stay, coarsened, happens
+from dpflow.rounding import number_text
 
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=5), coarsest=80)
 PURE = RefinedLaplace(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80)
@@ -48,6 +50,34 @@ def test_the_price_after_each_draw_is_the_sum_of_its_draws(name: str) -> None:
             assert summed - draw <= amount <= summed + summed // 10**20 + draw
     assert rule.price(COST) == rule.price(COST.finest)
     assert rule.price_realised(COST, None) == rule.price(COST)
+
+
+def test_vectors() -> None:
+    """Sigmas and prices, written out: 1 / sigma^2 in mu^2, half of it in rho."""
+    known = ["80", "72", "64.8", "58.32", "52.49", "47.25"]
+    assert [number_text(sigma) for sigma in COST.sigmas[:6]] == known
+    assert COST.sigmas[-1] == 5
+    squared, rho = (
+        make_filter("gaussian", **BUDGET),
+        make_filter("concentrated", **BUDGET),
+    )
+    for draw, mu_squared in ((1, "0.00015625"), (len(COST.sigmas), "0.04")):
+        exact = Fraction(mu_squared)
+        assert squared.price_realised(COST, draw).amounts == (exact * 10**36,)
+        assert rho.price_realised(COST, draw).amounts[0] == exact / 2 * 10**36
+    cells = dict(PURE.output_dp().cells)
+    assert (cells["1"], cells[str(len(PURE.scales))]) == (
+        Fraction(1, 80),
+        Fraction(1, 10),
+    )
+
+
+def test_a_forecast_knows_it_with_less_noise() -> None:
+    """Half the noise is half of every spread."""
+    for cost in (COST, PURE):
+        quieter = scaled(cost, Fraction(1, 2))
+        assert isinstance(quieter, Refined | RefinedLaplace)
+        assert quieter.spreads == tuple(spread / 2 for spread in cost.spreads)
 
 
 def test_a_draw_that_is_left_out_is_caught() -> None:

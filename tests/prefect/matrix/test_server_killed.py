@@ -94,7 +94,7 @@ def test_a_killed_server_delays_no_settlement_and_no_end(found):
     assert run.before == settled(2, "0.1", outcomes=("completed",), open=1)
     assert run.after == settled(3, "0.3")
     assert run.told["values"] == ["first 1", "patient 1", "first 2"]
-    assert run.told["seconds"] < SOON
+    assert 0 < run.told["seconds"] < SOON
     assert "the budget artifact could not be published" in run.log
 
 
