@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dpflow.exceptions import InvalidCost
+from dpflow.forecast.counts import Workload
 from dpflow.forecast.noise import scaled_workload
-from dpflow.forecast.workload import Workload
 from dpflow.rounding import number_from_text, short_up
 
 #: Significant digits of the factor.

@@ -9,13 +9,14 @@ from fractions import Fraction
 
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.cadence import Every, Schedule
+from dpflow.forecast.counts import Workload
 from dpflow.forecast.enough_noise import EnoughNoise, enough_noise
 from dpflow.forecast.gates import Pinned, loads_of
 from dpflow.forecast.loads import Load, runs_left
 from dpflow.forecast.noise import FACTORS, half_width, scaled_workload
 from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook_of
 from dpflow.forecast.source import Governed, ProjectSource, project_source
-from dpflow.forecast.workload import Fit, Workload, fits, length, merged
+from dpflow.forecast.workload import Fit, fits, length, merged
 from dpflow.forecast.workload_file import step_from_text, workload_of_run
 from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger import Ledger

@@ -8,7 +8,8 @@ from dpflow.accounting import make_filter
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import BudgetRefused
-from dpflow.forecast.workload import Step, rounds_admitted
+from dpflow.forecast.counts import Step
+from dpflow.forecast.workload import rounds_admitted
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
 from tests.cli.support import without_colour as plain
 
