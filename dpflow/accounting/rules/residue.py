@@ -13,6 +13,7 @@ from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian, Laplac
 from dpflow.accounting.costs.notions import GaussianDP
 from dpflow.accounting.curves.conversions import gaussian_budget
 from dpflow.accounting.curves.prices import approx_dp
+from dpflow.accounting.rules.delta_loss import loss_share
 from dpflow.accounting.rules.residue_charge import (
     GAUSSIAN,
     LAPLACE,
@@ -22,13 +23,11 @@ from dpflow.accounting.rules.residue_charge import (
 )
 from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
     Number,
     exact_delta,
     exact_epsilon,
     number_text,
-    short_down,
     units_down,
     units_up,
 )
@@ -90,16 +89,7 @@ class ResidueFilter(ThresholdFilter):
     ) -> None:
         self.epsilon: Fraction = exact_epsilon(epsilon)
         self.delta: Fraction = exact_delta(delta, zero=False)
-        loss = self.delta if delta_loss is None else delta_loss
-        self.delta_loss: Fraction = exact_delta(loss, name="delta_loss", zero=False)
-        if self.delta_loss > self.delta:
-            msg = (
-                f"delta_loss must be at most delta = {short_down(self.delta)}, got "
-                f"{number_text(self.delta_loss)}"
-            )
-            raise InvalidCost(
-                msg, name="delta_loss", value=self.delta_loss, high=self.delta
-            )
+        self.delta_loss: Fraction = loss_share(self.delta, delta_loss)
         self.thresholds = (
             units_down(gaussian_budget(self.epsilon, self.delta_loss)),
             units_down(self.delta - self.delta_loss),
