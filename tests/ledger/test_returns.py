@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import uuid
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,14 +26,16 @@ from dpflow.accounting.rules.residue import ResidueFilter
 from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetRefused, DpflowError
+from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import amend, import_prior
-from dpflow.ledger.opening import create_ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.storage.memory import forget_memory
 from dpflow.rounding import UNITS
 from tests.adversaries.test_residue import divergence, mean_after_gaussian, response
 from tests.ledger.preflights import RUN, drawn, held_run
-from tests.ledger.support import audit, granted, make_policy, read, state_of
+from tests.ledger.support import audit, granted, make_policy, read, state_of, url
+from tests.ledger.test_rollback import copy_database
 from tests.sizes import scaled
 
 BUDGET = "{epsilon: 1, delta: 1e-3}"
@@ -70,7 +74,7 @@ def held(ledger: Ledger, cost: Any = STEP, **fields: Any) -> str:
     return granted(ledger, cost, **{"policies": (RESIDUE,), **fields})
 
 
-def sums(place: str, account: str = "a#1") -> tuple[Tally, Tally]:
+def sums(place: str | Path, account: str = "a#1") -> tuple[Tally, Tally]:
     """Return what is settled and held."""
     sql = "SELECT settled, held FROM account WHERE id = ?"
     ((settled, holding),) = read(place, sql, account)
@@ -472,3 +476,32 @@ def test_what_was_spent_before_is_late_where_something_is_charged(
     assert first == in_turn(STEP)
     import_prior(**here, evidence="2" * 64)
     assert sums(place)[0].amounts[0] >= 6 * first.amounts[0]
+
+
+@pytest.mark.parametrize("went_on", [False, True])
+def test_what_a_ledger_forgot_is_late_where_it_went_on(
+    tmp_path: Path, went_on: bool
+) -> None:
+    """Steps that a copy granted without its witness were priced without the lost."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    here = create_ledger(url(path), witness=witness)
+    here.settle(held(here))
+    here.close()
+    shutil.copyfile(path, tmp_path / "copy")
+    here = open_ledger(url(path), witness=witness)
+    here.settle(held(here))
+    here.close()
+    copy_database(tmp_path / "copy", path)
+    if went_on:
+        elsewhere = open_ledger(url(path), witness="none")
+        elsewhere.settle(held(elsewhere))
+        elsewhere.close()
+    here = open_ledger(url(path), witness=witness)
+    reconcile(here, {"a": RESIDUE}, because="restored")
+    here.close()
+    found = sums(path)[0].amounts[0]
+    first = RULE.price(STEP)
+    # Each was priced beside the first alone: the lost one, and what came instead.
+    second = RULE.price(STEP, first).amounts[0]
+    first_and_lost = first.amounts[0] + second
+    assert found == (3 * (first_and_lost + second) if went_on else first_and_lost)
