@@ -101,6 +101,25 @@ class Network:
 
         return products
 
+    def last_gradients(
+        self, frozen: Singles, rows: Singles, labels: Labels
+    ) -> Callable[[Any], LayerRows]:
+        """Return a function from the last layer's weights to each person's gradient.
+
+        Args:
+            frozen: Weights whose first layer stays.
+            rows: As in `gradients`.
+            labels: As in `gradients`.
+        """
+        inside = self.inside(frozen, rows)
+        features, wanted = Factors(inside), np.eye(self.classes)[labels]
+
+        def products(weights: Any) -> LayerRows:
+            scores = inside @ np.reshape(weights, (-1, self.classes))
+            return LayerRows((features.outer(softmax(scores) - wanted),))
+
+        return products
+
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
@@ -112,6 +131,7 @@ class Rehearsal:
         labels: One for each of the people.
         norm: Longest gradient.
         rate: Learning rate, of the mean gradient.
+        frozen: How many weights, the first ones, stay: none or the first layer's.
     """
 
     network: Network
@@ -119,6 +139,7 @@ class Rehearsal:
     labels: Labels
     norm: float
     rate: float
+    frozen: int = 0
 
     def step(
         self, weights: Singles, generator: np.random.Generator, *, noise: float, batch: int
@@ -129,18 +150,24 @@ class Rehearsal:
         total = self.total(weights, drawn)
         spread = np.float32(noise * self.norm)
         total += spread * generator.standard_normal(total.size, np.float32)
-        return weights - np.float32(self.rate / batch) * total
+        moved = weights.copy()
+        moved[self.frozen :] -= np.float32(self.rate / batch) * total
+        return moved
 
     def total(self, weights: Singles, who: npt.NDArray[np.int64]) -> Singles:
         """Return the sum of clipped gradients, up to the rounding of floats."""
         rows = self.rows[who]
         inside, first, last = self.network.errors(weights, rows, self.labels[who])
-        squares = _squares(rows) * _squares(first) + _squares(inside) * _squares(last)
+        squares = _squares(inside) * _squares(last)
+        if not self.frozen:
+            squares += _squares(rows) * _squares(first)
         # Somebody whose gradient is zero needs no scaling.
         lengths = np.sqrt(np.maximum(squares, np.float32(1e-20)))
         scale = np.minimum(1, np.float32(self.norm) / lengths)[:, None]
-        parts = (rows.T @ (first * scale), inside.T @ (last * scale))
-        return np.concatenate([part.ravel() for part in parts])
+        outer = (inside.T @ (last * scale)).ravel()
+        if self.frozen:
+            return outer
+        return np.concatenate([(rows.T @ (first * scale)).ravel(), outer])
 
 
 def with_ones(rows: npt.NDArray[Any]) -> Singles:
