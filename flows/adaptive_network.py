@@ -1,6 +1,6 @@
 # ---
 # title: Noise and batches that follow progress, where that pays
-# description: A network on Fashion-MNIST; adaptive noise and batches, and the best fixed.
+# description: A network on Fashion-MNIST; adaptive noise and batches, and fixed ones.
 # dependencies: the extra `examples` of dpflow, Debian's dataset-fashion-mnist
 # run: python flows/adaptive_network.py [--quick] [--seeds 0 1 2 3 4]
 # ---
@@ -146,7 +146,7 @@ def simulated(
 def study(
     people: int, seeds: Sequence[int], most: int | None = None
 ) -> Iterator[tuple[str, int, list[Round], float]]:
-    """Yield each run: the schedule's name, the seed, the rounds and the test accuracy."""
+    """Yield each run: its schedule's name, seed, rounds and accuracy on test images."""
     rows, kinds = clothes(people)
     network = Network(rows.shape[1] - 1, HIDDEN, mnist.DIGITS)
     rehearsal = Rehearsal(network, rows, kinds, NORM, RATE)
@@ -177,7 +177,9 @@ def main() -> None:
     people, seeds, most = PEOPLE, options.seeds, None
     if options.quick:
         people, seeds, most = 10_000, options.seeds[:1], 20
-    print("seed | schedule | right on test images, % | epochs | of the budget | notches")
+    print(
+        "seed | schedule | right on test images, % | epochs | of the budget | notches"
+    )
     for run in study(people, seeds, most):
         print(told(*run), f"{time.process_time():.0f} s", sep=" | ", flush=True)
 

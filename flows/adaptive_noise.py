@@ -129,9 +129,7 @@ FIXED = Strategy("fixed")
 ADAPTIVE = Strategy("adaptive", saves=True, spends=True)
 FIXED_GOAL = Strategy("fixed-to-goal", goal=GOAL)
 NOISY_GOAL = Strategy("noisy-to-goal", first=BASE // MORE, goal=GOAL)
-ADAPTIVE_GOAL = Strategy(
-    "adaptive-to-goal", first=BASE // MORE, spends=True, goal=GOAL
-)
+ADAPTIVE_GOAL = Strategy("adaptive-to-goal", first=BASE // MORE, spends=True, goal=GOAL)
 #: Noise rises only while so many more rounds would fit: half of the fixed schedule.
 ROOM = 5
 
@@ -241,7 +239,9 @@ def draw(runs: dict[str, list[Round]]) -> Path:
     for name, rounds in runs.items():
         dashed = "-" if name.startswith("adaptive") else "--"
         steps = STEPS * np.arange(1, len(rounds) + 1)
-        axes[0].plot(steps, [noise_at(each.notch) for each in rounds], dashed, label=name)
+        axes[0].plot(
+            steps, [noise_at(each.notch) for each in rounds], dashed, label=name
+        )
         scores = [accuracy(each.weights) for each in rounds]
         axes[1].plot([each.used for each in rounds], scores, dashed, label=name)
     axes[0].set(xlabel="steps", ylabel="noise multiplier", ylim=(0, None))

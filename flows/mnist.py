@@ -183,8 +183,9 @@ def train(
     return _table(images, labels, features)
 
 
-def test(  # noqa: PT028
-    features: Features = means, collection: Collection = MNIST
+def test(
+    features: Features = means,  # noqa: PT028
+    collection: Collection = MNIST,  # noqa: PT028
 ) -> tuple[Floats, Labels]:
     """Return 10,000 images to test with, as rows like `train`'s, and their kinds."""
     _, _, images, labels = data_files(collection)

@@ -142,7 +142,12 @@ class Rehearsal:
     frozen: int = 0
 
     def step(
-        self, weights: Singles, generator: np.random.Generator, *, noise: float, batch: int
+        self,
+        weights: Singles,
+        generator: np.random.Generator,
+        *,
+        noise: float,
+        batch: int,
     ) -> Singles:
         """Return the weights after a noisy step on a Poisson sample."""
         people = len(self.rows)

@@ -284,9 +284,7 @@ def _clipped_products(
         _Products(
             each.left, part, step, (each.left.steps.shape[1], *each.right.shape[1:])
         )
-        for each, part in zip(
-            layers, np.split(cut, ends[:-1], axis=1), strict=True
-        )
+        for each, part in zip(layers, np.split(cut, ends[:-1], axis=1), strict=True)
     )
 
 
