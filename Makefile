@@ -4,16 +4,19 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick quick-rules quick-steps lint types tests types-and-tests tests-prefect tests-rules tests-ledger docs wheel slow campaign data schema clean
+.PHONY: demo test quick quick-rules quick-steps lint types tests types-and-tests tests-prefect tests-rules tests-ledger docs wheel sbom slow campaign data schema clean
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
+# Several processes compute at once; threads of their libraries would only wait.
+export OPENBLAS_NUM_THREADS := 1
+export OMP_NUM_THREADS := 1
 
 # What waits for servers, disks and killed processes runs beside what computes.
 LEDGER := tests/ledger tests/crash tests/races tests/hunts
 SYSTEM := tests/prefect $(LEDGER)
 PARTS := tests-prefect tests-rules tests-ledger
-TOGETHER := $(MAKE) --no-print-directory -j3 --output-sync=target
+TOGETHER := $(MAKE) --no-print-directory -j4 --output-sync=target
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 
 demo: $(VENV)/examples.installed
@@ -50,14 +53,14 @@ tests:
 	$(TOGETHER) $(PARTS)
 
 types-and-tests:
-	@echo "== Types and tests, three parts at once; output comes at the end of each"
+	@echo "== Types and tests in three parts, all at once; output comes at the end of each"
 	$(TOGETHER) types $(PARTS)
 
 tests-rules:
 	$(PYTEST) -n 2 --dist loadfile tests $(addprefix --ignore=,$(SYSTEM))
 
 tests-ledger:
-	$(PYTEST) $(LEDGER)
+	$(PYTEST) -n 2 --dist loadfile $(LEDGER)
 
 # Two processes, each with a server of its own: most of the time one only waits.
 tests-prefect:
@@ -78,6 +81,12 @@ wheel: | $(BIN)/python
 	@echo "== A wheel in dist/, to install elsewhere"
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
 		--wheel-dir dist .
+
+sbom: $(VENV)/dev.installed
+	@echo "== What this installation consists of, in dist/sbom.json (CycloneDX)"
+	@mkdir -p dist
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library \
+		--output-reproducible --output-file dist/sbom.json $(BIN)/python
 
 slow: $(VENV)/dev.installed
 	@echo "== Tests that make test leaves out, for they take long"

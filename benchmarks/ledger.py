@@ -42,7 +42,7 @@ from dpflow.ledger.entry import Columns, Entry, columns_of, entry_hash
 from dpflow.ledger.model import Keys
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import Book
-from dpflow.ledger.storage.texts import key_text, row_text
+from dpflow.ledger.storage.row_texts import key_text, row_text
 from dpflow.policy import Policy, parse_policy
 from tests.ledger.support import Child, Gate
 from tests.postgres import PostgresServer

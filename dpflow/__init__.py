@@ -33,7 +33,9 @@ if TYPE_CHECKING:
         RenyiDP,
     )
     from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+    from dpflow.accounting.costs.refined import Refined, RefinedLaplace
     from dpflow.accounting.costs.sparse_vector import SparseVector
+    from dpflow.accuracy.estimate import Estimate
     from dpflow.bounding.contributions import Clip, Contributions, bound_contributions
     from dpflow.exceptions import (
         BudgetExhausted,
@@ -41,22 +43,29 @@ if TYPE_CHECKING:
         DpflowError,
         DPStepFailed,
     )
-    from dpflow.guard.charge import release
     from dpflow.guard.iterations import iterations
     from dpflow.guard.plain import guarded, spend
+    from dpflow.guard.release import release
     from dpflow.guard.run import RunCosts, preflight
     from dpflow.ledger.codec.declared import releasable
     from dpflow.mechanisms.in_steps import (
         gradient_descent,
         interquartile_range,
+        median,
         output_perturbation,
+        private_bounds,
+        private_groups,
         recoverable_model,
+        refinable,
+        refined,
         sparse_vector,
+        trimmed_mean,
     )
     from dpflow.policy import Policy, load_policies, load_policy
     from dpflow.prefect.flow import dp_flow
     from dpflow.prefect.loader import private_task
     from dpflow.prefect.task import dp_task
+    from dpflow.show.status import status
 
 __version__ = "0.1.0"
 
@@ -78,6 +87,9 @@ _PLACES = {
     "EarlyStopping": f"{_COSTS}.early_stopping",
     "OutputDP": f"{_COSTS}.outcomes",
     "ProposeTestRelease": f"{_COSTS}.outcomes",
+    "Refined": f"{_COSTS}.refined",
+    "RefinedLaplace": f"{_COSTS}.refined",
+    "Estimate": "dpflow.accuracy.estimate",
     "SparseVector": f"{_COSTS}.sparse_vector",
     "from_dp_event": f"{_COSTS}.adapters",
     "from_opendp": f"{_COSTS}.adapters",
@@ -103,14 +115,21 @@ _PLACES = {
     "iterations": "dpflow.guard.iterations",
     "load_policies": "dpflow.policy",
     "load_policy": "dpflow.policy",
+    "median": "dpflow.mechanisms.in_steps",
+    "refinable": "dpflow.mechanisms.in_steps",
+    "refined": "dpflow.mechanisms.in_steps",
+    "trimmed_mean": "dpflow.mechanisms.in_steps",
     "output_perturbation": "dpflow.mechanisms.in_steps",
     "preflight": "dpflow.guard.run",
+    "private_bounds": "dpflow.mechanisms.in_steps",
+    "private_groups": "dpflow.mechanisms.in_steps",
     "private_task": "dpflow.prefect.loader",
     "recoverable_model": "dpflow.mechanisms.in_steps",
     "releasable": "dpflow.ledger.codec.declared",
-    "release": "dpflow.guard.charge",
+    "release": "dpflow.guard.release",
     "sparse_vector": "dpflow.mechanisms.in_steps",
     "spend": "dpflow.guard.plain",
+    "status": "dpflow.show.status",
 }
 
 __all__ = [
@@ -128,6 +147,7 @@ __all__ = [
     "DiscreteLaplace",
     "DpflowError",
     "EarlyStopping",
+    "Estimate",
     "ExponentialMechanism",
     "Gaussian",
     "GaussianDP",
@@ -139,6 +159,8 @@ __all__ = [
     "ProposeTestRelease",
     "PureDP",
     "RandomizedResponse",
+    "Refined",
+    "RefinedLaplace",
     "RenyiDP",
     "Repeated",
     "RunCosts",
@@ -155,14 +177,21 @@ __all__ = [
     "iterations",
     "load_policies",
     "load_policy",
+    "median",
     "output_perturbation",
     "preflight",
+    "private_bounds",
+    "private_groups",
     "private_task",
     "recoverable_model",
+    "refinable",
+    "refined",
     "releasable",
     "release",
     "sparse_vector",
     "spend",
+    "status",
+    "trimmed_mean",
 ]
 
 

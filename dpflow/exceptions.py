@@ -39,7 +39,7 @@ def how_to_install(extra: str) -> str:
     version = getattr(sys.modules["dpflow"], "__version__", "VERSION")
     return (
         f"in a checkout of dpflow run: pip install '.[{extra}]', or beside its wheel: "
-        f"pip install './dpflow-{version}-py3-none-any.whl[{extra}]'"
+        f"pip install './prefect_dpflow-{version}-py3-none-any.whl[{extra}]'"
     )
 
 

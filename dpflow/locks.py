@@ -85,7 +85,7 @@ class Turn:
         return not self.thread.is_alive()
 
 
-class Line:
+class TurnQueue:
     """Threads of one process, each of which has its turn after those before it."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class Lock:
     """What one thread at a time may do."""
 
     def __init__(self) -> None:
-        self._line = Line()
+        self._line = TurnQueue()
 
     def run(self, work: Callable[[], T], seconds: float) -> T:
         """Do some work while no other thread does any.

@@ -346,3 +346,8 @@ def _short(value: Fraction, digits: int, *, up: bool) -> str:
 
 def _power_of_ten(exponent: int) -> Fraction:
     return Fraction(10**exponent) if exponent >= 0 else Fraction(1, 10**-exponent)
+
+
+def finite(number: float | None) -> float | None:
+    """Return a number that JSON can hold; None where it is undefined."""
+    return None if number == float("inf") else number

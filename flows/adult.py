@@ -134,15 +134,20 @@ def _number(text: str) -> float:
     return max(float(text), 0.0) if text.isdigit() else 0.0
 
 
+def age() -> Floats:
+    """Return everybody's age, up to 90: private data."""
+    features, _ = people()
+    # The first of the numbers is the age over its largest value.
+    place = features.shape[1] - len(_NUMBERS) - len(_LOGARITHMS)
+    return np.asarray(np.rint(features[:, place] * np.sqrt(_PARTS) * _NUMBERS[0]))
+
+
 def high_earners(ages: tuple[int, ...]) -> npt.NDArray[np.int64]:
     """Count those who earn more by age, in the bins that start at `ages`.
 
     Sensitivity: a person is in one bin or in none, so replacing one changes two counts
     by at most 1 each: 2 in L1 norm.
     """
-    features, labels = people()
-    # The first of the numbers is the age over its largest value.
-    place = features.shape[1] - len(_NUMBERS) - len(_LOGARITHMS)
-    age = np.rint(features[:, place] * np.sqrt(_PARTS) * _NUMBERS[0])
-    bins = np.searchsorted(ages, age[labels], side="right")
+    _, labels = people()
+    bins = np.searchsorted(ages, age()[labels], side="right")
     return np.bincount(bins, minlength=len(ages) + 1).astype(np.int64)

@@ -19,7 +19,7 @@ from dpflow import Laplace, PureDP
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
 from dpflow.guard.project import current_project
 from dpflow.ledger import create_ledger, pin_ledger
-from dpflow.ledger.records import AccountView, Entry
+from dpflow.ledger.records import AccountLine, AccountView
 from dpflow.ledger.views import accounts, history
 from tests.ledger.columns import TABLES, show_columns
 
@@ -149,7 +149,7 @@ def ledger_bytes(folder: Path) -> bytes:
     return "".join(paths).encode() + found.stdout
 
 
-def journal(dataset: str = "shop") -> list[Entry]:
+def journal(dataset: str = "shop") -> list[AccountLine]:
     """Return the journal of a dataset's account, oldest first."""
     found = history(current_project().ledger, dataset, limit=1000)
     return sorted(found, key=lambda entry: entry.seq)

@@ -23,6 +23,7 @@ ROOMS = [
     "locks",
     "rounding",
     "libraries",
+    "accuracy",
     "accounting.costs",
     "accounting.curves",
     "accounting.rules",
@@ -36,12 +37,12 @@ ROOMS = [
     "ledger.rows",
     "ledger.entry",
     "ledger.journal",
-    "ledger.memo",
+    "ledger.pure_cache",
     "ledger.records",
     "ledger.model",
     "ledger.approval",
     "ledger.grants",
-    "ledger.orders",
+    "ledger.office_records",
     "ledger.decision",
     "ledger.checkpoint",
     "ledger.codec",
@@ -50,7 +51,7 @@ ROOMS = [
     "ledger.storage",
     "ledger.witness",
     "ledger.combiner",
-    "ledger.tail",
+    "ledger.newest_entries",
     "ledger.ledger",
     "ledger.opening",
     "ledger.views",
@@ -303,9 +304,9 @@ def test_an_impurity_would_be_found(source):
 #: What an auditor runs alone: the meaning of a journal.
 READING = {f"dpflow.ledger.{name}" for name in ("rows", "entry", "journal")}
 #: What decides, and the rest of the ledger that it may use.
-DECIDING = {f"dpflow.ledger.{name}" for name in ("model", "orders", "decision")}
+DECIDING = {f"dpflow.ledger.{name}" for name in ("model", "office_records", "decision")}
 DECIDED_WITH = {
-    f"dpflow.ledger.{name}" for name in ("approval", "grants", "memo", "records")
+    f"dpflow.ledger.{name}" for name in ("approval", "grants", "pure_cache", "records")
 }
 
 

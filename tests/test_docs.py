@@ -8,11 +8,14 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from runpy import run_path as run_module
+from typing import Any
 
 import pytest
 import yaml
+from typer.main import get_command
 
 import dpflow
+from dpflow.cli import app
 from dpflow.exceptions import how_to_install
 from dpflow.policy import parse_policy
 
@@ -98,7 +101,8 @@ def test_the_files_that_the_architecture_names_exist() -> None:
 
 #: A requirement with an extra, or an installer that is given the bare name.
 _BY_NAME = re.compile(
-    r"\bdpflow\[\w|\b(?:pip3?|pipx|uv)\s[^\n`]*?(?<![\w./-])dpflow\b(?![\w./-])"
+    r"(?<!_)\bdpflow\[\w|"
+    r"\b(?:pip3?|pipx|uv)\s[^\n`]*?(?<![\w./-])(?:prefect-)?dpflow\b(?![\w./-])"
 )
 
 
@@ -113,7 +117,7 @@ def _said() -> Iterator[tuple[str, str]]:
 
 
 def test_nobody_is_told_to_install_dpflow_by_its_name() -> None:
-    """On the package index it is another project's: a wheel or a checkout is named."""
+    """There that name is another project's, and its own is not published yet."""
     texts = dict(_said())
     assert {"README.md", "docs/quickstart.md", "dpflow/exceptions.py"} <= texts.keys()
     found = {name: hits for name in texts if (hits := _BY_NAME.findall(texts[name]))}
@@ -128,14 +132,19 @@ def test_nobody_is_told_to_install_dpflow_by_its_name() -> None:
         "      - run: pip install dpflow\n",
         "pip install --quiet dpflow",
         "uv add dpflow",
+        "pip install prefect-dpflow",
         "dependencies: dpflow[examples]",
     ],
 )
 def test_an_install_by_name_is_found(told: str) -> None:
     """The check can fail, and takes a wheel or a checkout for none."""
     assert _BY_NAME.search(told)
-    assert not _BY_NAME.search("pip install './dpflow-0.1.0-py3-none-any.whl[pld]'")
-    assert not _BY_NAME.search("pip install ./wheels/dpflow-0.1.0-py3-none-any.whl")
+    assert not _BY_NAME.search(
+        "pip install './prefect_dpflow-0.1.0-py3-none-any.whl[pld]'"
+    )
+    assert not _BY_NAME.search(
+        "pip install ./wheels/prefect_dpflow-0.1.0-py3-none-any.whl"
+    )
 
 
 def test_what_an_error_tells_to_install_is_what_a_wheel_is_called() -> None:
@@ -144,7 +153,7 @@ def test_what_an_error_tells_to_install_is_what_a_wheel_is_called() -> None:
         "optional-dependencies"
     ]
     told = how_to_install("opendp")
-    assert f"dpflow-{dpflow.__version__}-py3-none-any.whl[opendp]" in told
+    assert f"prefect_dpflow-{dpflow.__version__}-py3-none-any.whl[opendp]" in told
     assert "'.[opendp]'" in told
     asked = {
         extra
@@ -153,3 +162,18 @@ def test_what_an_error_tells_to_install_is_what_a_wheel_is_called() -> None:
     }
     assert len(asked) >= 4
     assert asked <= extras.keys()
+
+
+@pytest.mark.parametrize("name", [".pre-commit-hooks.yaml", "action.yml"])
+def test_others_runners_name_commands_that_there_are(name: str) -> None:
+    """A hook whose command is gone fails at everybody who uses it."""
+    text = (ROOT / name).read_text("utf-8")
+    assert yaml.safe_load(text)
+    called = re.findall(r"dpflow ((?:policy )?[a-z]+)((?: [\"$\w./-]+)*)", text)
+    assert called
+    for words, rest in called:
+        command: Any = get_command(app)
+        for word in words.split():
+            command = command.commands[word]
+        options = {option for each in command.params for option in each.opts}
+        assert set(re.findall(r"--[\w-]+", rest)) <= options

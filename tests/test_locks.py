@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.locks import FileLock, Line, Turn
+from dpflow.locks import FileLock, Turn, TurnQueue
 from tests.ledger.support import Child
 
 
@@ -104,7 +104,7 @@ def test_a_childs_copy_does_not_hold_what_its_parent_held(tmp_path: Path) -> Non
 
 def test_who_waits_in_a_line_is_called() -> None:
     """At once, and not when it looks by itself."""
-    line, first, order = Line(), Turn(), list[int]()
+    line, first, order = TurnQueue(), Turn(), list[int]()
     assert line.take(first, 1)
 
     def wait(number: int) -> None:

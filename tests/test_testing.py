@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import statistics
-import subprocess
-import sys
 import tomllib
 from fractions import Fraction
 from pathlib import Path
@@ -473,29 +468,6 @@ def test_a_ledger_in_memory_that_was_there_before_stays_closed(tmp_path):
         forget_memory("memory://before")
 
 
-CHILD = """
-import json, os
-from dpflow import Gaussian, guarded, release
-from dpflow.exceptions import ConfigurationError
-from dpflow.ledger import open_ledger
-os.environ.update(json.loads(os.sys.argv[1]))
-count = guarded(dataset="visits", cost=Gaussian(sensitivity=1, sigma=20), name="child")
-count(lambda: release(7.0))()
-try:
-    open_ledger("sqlite:///real.db", witness="none")
-except ConfigurationError as error:
-    print(json.dumps("keeps every ledger" in error.message))
-"""
-
-
-def test_child_processes_stay_inside_the_fence(ledger):
-    """They charge the test's ledger, with OpenDP's noise."""
-    inherited = {k: v for k, v in os.environ.items() if k.startswith("DPFLOW_")}
-    assert run_python(CHILD, json.dumps(inherited)) is True
-    (charge,) = ledger.charges()
-    assert (charge.step, charge.noise) == ("child", "opendp")
-
-
 # As pytest loads it
 
 
@@ -510,50 +482,6 @@ def test_the_plugin_is_registered_and_light():
         "print(json.dumps(sorted(n for n in sys.modules if n.startswith('dpflow'))))"
     )
     assert run_python(script) == ["dpflow", "dpflow.testing"]
-
-
-def run_pytest(folder):
-    """Run pytest as a user would, with the plugin."""
-    plugins = ("-p", "no:cacheprovider", "-p", "dpflow.testing")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("DPFLOW_")}
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *plugins, str(folder)],
-        cwd=folder,
-        env={**kept, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-ORDER = """
-import os
-
-def test_sets_a_variable(monkeypatch, dpflow_ledger):
-    monkeypatch.setenv("DPFLOW_LEDGER_URL", "sqlite:///other.db")
-
-def test_finds_nothing_of_it():
-    assert not [n for n in os.environ if n.startswith("DPFLOW_") and n != "DPFLOW_X"]
-"""
-
-
-def test_nothing_of_a_test_is_left_in_the_environment(tmp_path):
-    """Also where the test patched what the fixture had set."""
-    (tmp_path / "test_order.py").write_text(ORDER, "utf-8")
-    done = run_pytest(tmp_path)
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
-
-
-def test_the_how_to_runs(tmp_path):
-    """Its tests pass as they stand, in a folder of their own."""
-    page = (ROOT / "docs" / "how-to" / "test-a-pipeline.md").read_text("utf-8")
-    for name, text in re.findall(
-        r"`(\w+\.py)`:\n\n```python\n(.*?)```", page, re.DOTALL
-    ):
-        (tmp_path / name).write_text(text, "utf-8")
-    done = run_pytest(tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout
 
 
 def test_the_ledger_lies_in_a_folder_that_is_removed():

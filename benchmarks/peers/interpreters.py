@@ -109,10 +109,12 @@ class Question:
         return lines, f"{self.script} failed: ...{self.errors.read()[-_SHOWN:].strip()}"
 
 
-def ask(script: str, python: str, answers: TextIO, errors: TextIO) -> Question:
+def ask(
+    script: str, python: str, answers: TextIO, errors: TextIO, *options: str
+) -> Question:
     """Start a script in a peer's environment."""
     process = subprocess.Popen(  # noqa: S603
-        [python, "-W", "ignore", str(HERE / script)],
+        [python, "-W", "ignore", str(HERE / script), *options],
         stdout=answers,
         stderr=errors,
         text=True,

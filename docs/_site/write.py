@@ -44,8 +44,12 @@ _GROUPS = {
     "Mechanisms": (
         "sparse_vector",
         "interquartile_range",
+        "median",
+        "trimmed_mean",
         "output_perturbation",
         "recoverable_model",
+        "refinable",
+        "refined",
         "gradient_descent",
     ),
     "Policies": ("Policy", "load_policy", "load_policies"),

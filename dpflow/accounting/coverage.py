@@ -34,7 +34,9 @@ from dpflow.accounting.costs.notions import (
     RenyiDP,
 )
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+from dpflow.accounting.costs.refined import Refined, RefinedLaplace
 from dpflow.accounting.costs.sparse_vector import SparseVector
+from dpflow.accounting.curves.apart import apart
 from dpflow.accounting.curves.notions import probabilistic_dp
 from dpflow.accounting.curves.prices import (
     approx_dp,
@@ -66,6 +68,8 @@ EXAMPLES: tuple[Cost, ...] = (
     GaussianDP(mu="0.05"),
     OutputDP({"none": 0, "answer": "0.1"}),
     EarlyStopping(Gaussian(sensitivity=1, sigma=40), stops=(5, 10)),
+    Refined(Gaussian(sensitivity=1, sigma=20), coarsest=80),
+    RefinedLaplace(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80),
     SparseVector(positives=2, epsilon="0.1"),
     ProposeTestRelease(epsilon="0.1", delta="1e-9"),
     Composed(Gaussian(sensitivity=1, sigma=20), Laplace(sensitivity=1, epsilon="0.1")),
@@ -79,7 +83,8 @@ _OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("filter", "concentrated"): _SPLIT,
     ("filter", "whitehouse"): _SPLIT,
     ("filter", "individual"): {"order": _ORDER},
-    ("filter", "renyi"): {"order": _ORDER},
+    ("filter", "gaussian"): _SPLIT,
+    ("filter", "renyi"): {"order": _ORDER, **_SPLIT},
     ("odometer", "individual"): {"order": _ORDER},
     ("odometer", "renyi"): {"order": _ORDER},
     ("odometer", "rogers"): {"beta": "0.01"},
@@ -111,7 +116,6 @@ _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
 
 _DEFINITION = "By definition."
 _PLANNED = "Composed with the whole plan by its accountant: see `plan`."
-_AS_PURE = "As (epsilon, 0)-DP."
 _AS_APPROX = "As (epsilon, delta)-DP: derivations/notions.md#probabilistic-dp."
 _TANH = "epsilon tanh(epsilon / 2): derivations/notions.md#pure-to-concentrated."
 _TANH_DELTA = (
@@ -119,6 +123,7 @@ _TANH_DELTA = (
     "derivations/notions.md#approximate-to-concentrated."
 )
 _QUANTILE = "-2 Phi^-1(1 / (1 + e^epsilon)): derivations/notions.md#pure-to-gaussian."
+_BESIDE = "Its delta apart: derivations/composition.md#steps-with-a-delta."
 _WORST_CELL = "As its worst cell: Hartmann et al. 2022, Lemma 4."
 _BLACKWELL = "As N(0, 1) against N(mu, 1): Dong, Roth, Su 2022, Thm 2.10."
 _ONE_ORDER = "By definition, for its order and those below."
@@ -140,7 +145,6 @@ _SOURCES: dict[tuple[Callable[..., Any], str], str] = {
     (gdp_mu_squared, "Gaussian"): "Dong, Roth, Su 2022 (arXiv 1905.02383v3) Thm 2.7.",
     (gdp_mu_squared, "GaussianDP"): _DEFINITION,
     (gdp_mu_squared, "PureDP"): _QUANTILE,
-    (gdp_mu_squared, "Laplace"): _AS_PURE,
     (renyi_divergence, "Gaussian"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
     (renyi_divergence, "Laplace"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
     (
@@ -215,6 +219,9 @@ def source_of(kind: str, theorem: str, cost: Cost) -> str:
     """
     if theorem == "plan":
         return _PLANNED
+    rest, delta = apart(cost)
+    if delta and kind == "filter" and theorem in ("gaussian", "renyi"):
+        return f"{_BESIDE} {source_of(kind, theorem, rest)}"
     substeps = getattr(cost, "substeps", None)
     if substeps is not None:
         step, times = substeps

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, finite, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, plain, say, say_json, warn
 
 if TYPE_CHECKING:
     from dpflow.forecast.comparison import Stopping, TheoremComparison
@@ -64,6 +64,14 @@ def compare(
     delta: Annotated[
         str | None, typer.Option("--delta", help="The delta of that budget.")
     ] = None,
+    shortest: Annotated[
+        bool,
+        typer.Option(
+            "--shortest",
+            help="Instead: from how many pure steps on optimal composition beats "
+            "their sum.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare the theorems on a dataset's journal or on a workload of your own.
@@ -76,6 +84,9 @@ def compare(
     """
     from dpflow.forecast.comparison import compare_theorems
 
+    if shortest:
+        _say_shortest(as_json=as_json)
+        return
     if workload is not None and cost:
         msg = "give either --workload FILE or --cost COST, not both"
         raise typer.BadParameter(msg)
@@ -96,8 +107,34 @@ def compare(
         _print(found)
 
 
+#: Rows and columns of Table 1 of Hartmann et al. 2022.
+_EPSILONS = ("0.01", "0.1", "0.2", "0.5", "1", "2", "3", "5")
+_DELTAS = tuple(f"1e-{places}" for places in range(3, 11))
+
+
+def _say_shortest(*, as_json: bool) -> None:
+    """Print the least numbers of (epsilon, 0)-DP steps that composition improves."""
+    from fractions import Fraction
+
+    from dpflow.accounting.fixed.optimal import shortest_improvable
+    from dpflow.cli.tables import cell, new_table
+
+    lengths = {
+        epsilon: [shortest_improvable(Fraction(epsilon), Fraction(d)) for d in _DELTAS]
+        for epsilon in _EPSILONS
+    }
+    if as_json:
+        say_json({"deltas": list(_DELTAS), "steps": lengths})
+        return
+    table = new_table("epsilon", *_DELTAS, numbers=("epsilon", *_DELTAS))
+    for epsilon, row in lengths.items():
+        table.add_row(epsilon, *(cell(length) for length in row))
+    say("Steps from which on optimal composition beats their sum, by delta:", "", table)
+
+
 def _as_json(found: TheoremComparison) -> dict[str, Any]:
     from dpflow.cli.theorem_tables import fit_json, workload_json
+    from dpflow.rounding import finite
 
     return {
         "dataset": found.dataset,

@@ -64,11 +64,6 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "\N{BULLET}" for c in text)
 
 
-def finite(number: float | None) -> float | None:
-    """Return a number that JSON can hold; None where it is undefined."""
-    return None if number == float("inf") else number
-
-
 def _print(stream: TextIO, *parts: RenderableType) -> None:
     console = _console(stream)
     if stream.isatty():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from dpflow.accounting.costs.base import Cost
-    from dpflow.ledger.views.releases import Release
+    from dpflow.ledger.views.releases import KeptRelease
 
 app = typer.Typer(
     no_args_is_help=True, help="List, read or forget the outputs that are replayed."
@@ -98,14 +98,14 @@ def forget(name: NameArgument, *, as_json: AsJson = False) -> None:
         )
 
 
-def _data(found: Release) -> dict[str, Any]:
+def _data(found: KeptRelease) -> dict[str, Any]:
     from dpflow.rounding import float_up
 
     error = _half_width(found)
     return {**asdict(found), "half_width": None if error is None else float_up(error)}
 
 
-def _cost(found: Release) -> Cost | None:
+def _cost(found: KeptRelease) -> Cost | None:
     """Return its cost; None if a later dpflow wrote one that this one does not know."""
     from dpflow.accounting.costs.base import cost_from_description
     from dpflow.exceptions import InvalidCost
@@ -116,14 +116,14 @@ def _cost(found: Release) -> Cost | None:
         return None
 
 
-def _half_width(found: Release) -> Fraction | None:
+def _half_width(found: KeptRelease) -> Fraction | None:
     from dpflow.forecast.noise import half_width
 
     cost = _cost(found)
     return None if cost is None else half_width(cost)
 
 
-def _print(found: list[Release]) -> None:
+def _print(found: list[KeptRelease]) -> None:
     from dpflow.cli.tables import cell, new_table
     from dpflow.ledger.views.unusual import OWN_NOISE
     from dpflow.rounding import short_up

@@ -4,22 +4,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli.output import AsJson, finite, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, plain, say, say_json, warn
 from dpflow.config import short_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dpflow.config import Settings
     from dpflow.forecast import Outlook
-    from dpflow.ledger import Ledger
-    from dpflow.ledger.records import AccountView, TermView
-    from dpflow.ledger.views.standing import Standing
-    from dpflow.policy import PolicySet
-    from dpflow.show.overview import Overview
+    from dpflow.show.status import DatasetStatus, Status
 
 #: A divided dataset has some accounts for each of its parts.
 _MOST_ACCOUNTS = 24
@@ -37,6 +35,10 @@ def status(
         bool,
         typer.Option("--details", help="Show every account, and what limits each run."),
     ] = False,
+    written: Annotated[
+        str | None,
+        typer.Option("--format", help="prometheus: gauges for a system that watches."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show whether each dataset and flow runs, what is gone, and for how long it lasts.
@@ -46,178 +48,37 @@ def status(
 
     Example: `dpflow status sales`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
-    from dpflow.forecast import flow_outlooks, outlooks
-    from dpflow.ledger.views.standing import standings
-    from dpflow.policy.files import policies_and_problem
+    from dpflow.cli.source import project_ledger
+    from dpflow.show.status import prometheus, status_of
 
+    if written not in (None, "prometheus"):
+        msg = f"it takes prometheus, got {written!r}"
+        raise typer.BadParameter(msg, param_hint="--format")
     with project_ledger() as (found, ledger):
-        policies, problem = policies_and_problem(found.policies)
-        shown = standings(ledger, policies, dataset)
-        ahead = outlooks(ledger, dataset)
-        known = [_known(ledger, policies, standing, ahead) for standing in shown]
-        warnings = ([problem] if problem else []) + _changes(policies, shown)
+        record = status_of(found, ledger, dataset)
         if as_json:
-            data = {
-                "ledger": ledger_facts(ledger),
-                "datasets": [_known_json(each) for each in known],
-                "flows": [each.as_json() for each in flow_outlooks(ahead)],
-                "warnings": warnings,
-            }
-            say_json(data)
+            say_json(record.as_json())
             return
-        _print(found, ledger, known, ahead, details=details)
-    for text in warnings:
+        if written is not None:
+            sys.stdout.write(prometheus(record))
+            return
+        _print(found, record, details=details)
+    for text in record.warnings:
         warn(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """All that is shown of a dataset in one term."""
-
-    standing: Standing
-    overview: Overview
-    terms: list[TermView]
-    ahead: list[Outlook]
-
-
-def _known(
-    ledger: Ledger, policies: PolicySet, standing: Standing, ahead: list[Outlook]
-) -> _Known:
-    from dpflow.ledger import views
-    from dpflow.show.overview import overview, pauses
-
-    own = _own(standing, ahead)
-    name = standing.dataset
-    found = overview(
-        ledger,
-        name,
-        standing.accounts,
-        standing.pinned,
-        own,
-        paused=pauses(policies.get(name)),
-    )
-    terms = views.terms(ledger, name)
-    return _Known(standing=standing, overview=found, terms=terms, ahead=own)
-
-
-def _changes(policies: Any, shown: list[Standing]) -> list[str]:
-    found = []
-    for standing in shown:
-        if not standing.differences:
-            continue
-        place = short_path(policies.source(standing.dataset))
-        told = "; ".join(standing.differences)
-        then = (
-            "Nothing was charged yet, so the next step applies the file."
-            if standing.replaceable
-            else "The ledger's copy governs and steps are refused: undo the edit, or "
-            f"see `dpflow policy diff {standing.dataset}`."
-        )
-        found.append(f"{place} differs from the ledger: {told}. {then}")
-    return found
-
-
-def _known_json(known: _Known) -> dict[str, Any]:
-    from dpflow.show.guarantees import sum_of_shares, term_guarantee
-
-    standing, terms, found = known.standing, known.terms, known.overview
-    pinned = standing.pinned
-    return {
-        "dataset": standing.dataset,
-        "state": found.state.as_json(),
-        "spent": [each.as_json() for each in found.spent],
-        "by_flow": [each.as_json() for each in found.flows],
-        "unusual_steps": asdict(found.unusual),
-        "unit": pinned and pinned["unit"],
-        "relation": pinned and pinned["relation"],
-        "guarantee": pinned and term_guarantee(pinned, terms),
-        "shares": pinned and sum_of_shares(pinned),
-        "term": standing.term,
-        "terms": [term_json(view) for view in terms],
-        "frozen": _frozen_json(terms) if pinned else None,
-        "accounts": [account_json(view) for view in standing.accounts],
-        "outlooks": [each.as_json() for each in known.ahead],
-    }
-
-
-def _own(standing: Standing, ahead: list[Outlook]) -> list[Outlook]:
-    """Return the outlooks of a dataset; an earlier term has none."""
-    newest = standing.pinned is not None
-    return [each for each in ahead if newest and each.dataset == standing.dataset]
-
-
-def term_json(view: TermView) -> dict[str, Any]:
-    """Return a term for programs; numbers are exact decimal text."""
-    return {
-        "number": view.number,
-        "unit": view.unit,
-        "relation": view.relation,
-        "opened_with": dict(view.opened),
-        "budget": dict(view.budget),
-        "charged": view.charged,
-        "lifetime": None if view.lifetime is None else dict(view.lifetime),
-        "because": view.because,
-        "opened_at": view.opened_at,
-        "opened_by": view.opened_by,
-    }
-
-
-def _frozen_json(terms: list[TermView]) -> dict[str, Any] | None:
-    freeze = terms[-1].frozen if terms else None
-    if freeze is None:
-        return None
-    return {name: freeze.get(name) for name in ("who", "because", "at")}
-
-
-def account_json(view: AccountView) -> dict[str, Any]:
-    """Return an account for programs; amounts are exact decimal text.
-
-    A reading that is undefined is null, for JSON has no infinity.
-    """
-    odometer = None
-    if view.reading is not None:
-        odometer = {
-            "epsilon": finite(view.reading) if view.charged else 0.0,
-            "delta": view.delta,
-            "halt_at_epsilon": view.halt_at,
-        }
-    return {
-        "id": view.id or None,
-        "kind": view.kind,
-        "name": view.name,
-        "theorem": view.theorem,
-        "state": view.state,
-        "epsilon": view.epsilon,
-        "delta": view.delta,
-        "budget": view.budget,
-        "spent": view.spent,
-        "reserved": view.reserved,
-        "forfeited": view.forfeited,
-        "left": view.left,
-        "used_fraction": finite(view.used_fraction),
-        "odometer": odometer,
-    }
-
-
-def _print(
-    found: Settings,
-    ledger: Ledger,
-    known: list[_Known],
-    ahead: list[Outlook],
-    *,
-    details: bool,
-) -> None:
+def _print(found: Settings, record: Status, *, details: bool) -> None:
     from rich.text import Text
 
-    place = plain(short_path(ledger.place))
-    say(Text.assemble(("Ledger ", "bold"), place, f"  id {ledger.id}"))
+    place = plain(short_path(record.place))
+    say(Text.assemble(("Ledger ", "bold"), place, f"  id {record.ledger}"))
+    known = record.datasets
     for each in known:
         say("")
         _print_overview(each)
         if details:
             _print_details(each)
-    _print_flows(ahead)
+    _print_flows(record.ahead)
     if not known:
         say("", *_no_policies(found))
     elif all(each.standing.untouched for each in known):
@@ -245,7 +106,7 @@ def _no_policies(found: Settings) -> list[str]:
     ]
 
 
-def _print_overview(known: _Known) -> None:
+def _print_overview(known: DatasetStatus) -> None:
     """Say whether a dataset and its flows run, and what is gone."""
     from rich.text import Text
 
@@ -281,7 +142,7 @@ def _print_overview(known: _Known) -> None:
         say("", flows_table(found.flows))
 
 
-def _print_details(known: _Known) -> None:
+def _print_details(known: DatasetStatus) -> None:
     from dpflow.cli.tables import accounts_table, odometers_table
     from dpflow.ledger.views.words import telling
     from dpflow.show.guarantees import term_guarantee
@@ -302,7 +163,7 @@ def _print_details(known: _Known) -> None:
     _print_outlooks(known.ahead)
 
 
-def _print_meaning(known: list[_Known], *, details: bool) -> None:
+def _print_meaning(known: Sequence[DatasetStatus], *, details: bool) -> None:
     """Say once what the numbers above mean, and what is guaranteed."""
     from dpflow.show.guarantees import term_guarantee
 
@@ -326,7 +187,7 @@ def _print_meaning(known: list[_Known], *, details: bool) -> None:
     say("", more)
 
 
-def _print_outlooks(ahead: list[Outlook]) -> None:
+def _print_outlooks(ahead: Sequence[Outlook]) -> None:
     if not ahead:
         return
     from dpflow.cli.tables import outlooks_table
@@ -337,7 +198,7 @@ def _print_outlooks(ahead: list[Outlook]) -> None:
         say(f"Only runs among the newest {RECENT:,} entries of the journal are known.")
 
 
-def _print_flows(ahead: list[Outlook]) -> None:
+def _print_flows(ahead: Sequence[Outlook]) -> None:
     """Say what limits the flows that charge several datasets."""
     from dpflow.forecast import flow_outlooks
 

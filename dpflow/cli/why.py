@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, finite, plain, say, say_json
+from dpflow.cli.output import AsJson, plain, say, say_json
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
@@ -141,6 +141,8 @@ def _by_account(refused: list[Refused]) -> dict[str, int]:
 
 
 def _spending_json(each: Spending) -> dict[str, Any]:
+    from dpflow.rounding import finite
+
     data = asdict(each)
     return {**data, "used_fraction": finite(each.used_fraction)}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli.ledger_audit import Because
+from dpflow.cli.ledger.audit import Because
 from dpflow.cli.output import AsJson, plain, say, say_json
 from dpflow.exceptions import ConfigurationError
 

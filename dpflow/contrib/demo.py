@@ -57,7 +57,6 @@ with spend(dataset="cdnow", flow="weekly-report", step={_KILLED!r},
     print("running", flush=True)
     time.sleep(600)
 """
-_START_SECONDS = 120
 _QUANTILE_95 = 1.959963984540054
 _CHECKOUT = Path(__file__).resolve().parents[2]
 #: What its flow imports.
@@ -194,9 +193,6 @@ def _prepare_prefect(root: Path) -> None:
         os.environ.setdefault("PREFECT_HOME", str(root / ".dpflow" / "prefect"))
         os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
         os.environ.setdefault("DO_NOT_TRACK", "1")
-    # A fresh home is migrated first, which can take longer than Prefect's default.
-    name = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
-    os.environ.setdefault(name, str(_START_SECONDS))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
 
 

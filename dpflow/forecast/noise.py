@@ -36,6 +36,8 @@ _POWERS = {
     "xi": -2,
 }
 _PARTS = ("cost", "step")
+#: A list of numbers that are spreads of noise.
+_SPREADS = "spreads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,8 @@ def _scaled(description: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
     for name, value in description.items():
         if name in _PARTS:
             found[name] = _scaled(value, factor)
+        elif name == _SPREADS:
+            found[name] = [number_text(number_from_text(n) * factor) for n in value]
         elif name in _POWERS:
             number = number_from_text(value) * factor ** _POWERS[name]
             found[name] = number_text(number)

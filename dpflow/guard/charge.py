@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from dpflow.accounting.costs.base import Cost, Settling
 from dpflow.accounting.costs.outcomes import OutcomeCost
+from dpflow.accuracy.target import Target
 from dpflow.exceptions import (
     BudgetRefused,
     ContributionsError,
@@ -49,7 +50,9 @@ from dpflow.ledger.records import Granted, Replayed, Request
 from dpflow.ledger.records import digest as text_digest
 from dpflow.ledger.views.releases import check_value
 from dpflow.noise import draws as mechanism
+from dpflow.noise.refining import refined
 from dpflow.noise.sources import OWN, SELF_DECLARED, OneDraw, drawing, stream_for
+from dpflow.rounding import Number
 
 logger = logging.getLogger("dpflow")
 
@@ -91,28 +94,44 @@ class Execution:
         """Who drew the noise, for the journal."""
         return self._draw.by
 
-    def release(self, value: Any) -> Any:
+    def release(
+        self,
+        value: Any,
+        *,
+        within: Number | None = None,
+        confidence: Number = "95%",
+    ) -> Any:
         """Draw the declared noise and return the noisy value.
 
         Args:
             value: A number, list, numpy array or pandas series of numbers.
+            within: For one number under `Refined`: how far it may be from the true
+                one, as "10%" of itself or in its own units.
+            confidence: For `within`: in how many of all releases it is.
 
         Returns:
-            The noisy value, of the same shape and kind.
+            The noisy value, of the same shape and kind; with `within` an `Estimate`.
 
         Raises:
+            InvalidCost: If `within` or `confidence` is out of range.
             ReleaseError: If the cost names no mechanism, the value cannot carry its
                 noise, or the step released already: its charge pays for one draw.
         """
+        target = None if within is None else Target.read(within, confidence)
         with self._draw.lock, self.drawing():
             self.check_may_draw("release()")
             self._check_undrawn("release()")
-            noisy = mechanism.draw(self.cost, value)
+            if target is None:
+                noisy, draws = mechanism.draw(self.cost, value), None
+            else:
+                draws, noisy = refined(self.cost, value, target)
             self._draw.take()
+        if draws is not None:
+            self.report(draws)
         return noisy
 
-    def claim_draw(self, asked_by: str) -> None:
-        """Take the one draw that the cost pays for, for the mechanism `asked_by`.
+    def claim_draw(self, asked_by: str, by: str = "") -> None:
+        """Take the one draw that the cost pays for; `by` says who draws, if not OpenDP.
 
         Raises:
             ReleaseError: If the step has ended, has drawn its noise already, or
@@ -121,7 +140,7 @@ class Execution:
         with self._draw.lock:
             self.check_may_draw(asked_by)
             self._check_undrawn(asked_by)
-            self._draw.take()
+            self._draw.take(by)
 
     def claim_loop(self, asked_by: str, *, noise: str) -> None:
         """Take the one loop that the cost pays for; its sub-steps draw, or the body.
@@ -368,26 +387,6 @@ def inherited_execution() -> Execution | None:
     """Return the execution that this context comes from, to check; not to draw."""
     execution = running.nearest() or next(reversed(inherited.get()), None)
     return execution if isinstance(execution, Execution) else None
-
-
-def release(value: Any) -> Any:
-    """Draw the noise that the running step declared; see `Execution.release`.
-
-    Args:
-        value: A number, list, numpy array or pandas series of numbers.
-
-    Returns:
-        The noisy value, of the same shape and kind.
-
-    Raises:
-        ReleaseError: Outside the body of a DP step, and as `Execution.release` says.
-
-    Examples:
-        >>> @guarded(dataset="cdnow", cost=Gaussian(sensitivity=1, sigma=20))
-        ... def customers(week):
-        ...     return release(count(week))
-    """
-    return current_execution("release()").release(value)
 
 
 async def admit(

@@ -14,7 +14,7 @@ from typing import Any
 
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.model import Command
-from dpflow.locks import Line, Turn
+from dpflow.locks import Turn, TurnQueue
 
 #: More would make the first in line wait for too many others.
 MOST_AT_ONCE = 64
@@ -45,7 +45,7 @@ class Combiner:
 
     def __init__(self, decide: _Decide) -> None:
         self._decide = decide
-        self._lines: dict[object, Line] = {}
+        self._lines: dict[object, TurnQueue] = {}
 
     def ask(self, name: object, command: Command) -> Any:
         """Return the answer to a command, decided with those that wait beside it.
@@ -54,7 +54,7 @@ class Combiner:
             name: Of the line to wait in: of what the command locks.
             command: What is asked.
         """
-        line = self._lines.get(name) or self._lines.setdefault(name, Line())
+        line = self._lines.get(name) or self._lines.setdefault(name, TurnQueue())
         mine = _Waiting(command)
         try:
             try:
@@ -75,7 +75,7 @@ class Combiner:
             line.leave(mine)
         return mine.answer
 
-    def _lead(self, line: Line, mine: _Waiting) -> None:
+    def _lead(self, line: TurnQueue, mine: _Waiting) -> None:
         """Have the first in line decided, this thread's own command among them.
 
         An interrupt is for this thread. The others stay in line and are asked for
@@ -90,7 +90,7 @@ class Combiner:
             self._tell_patient(line, mine, answers[0])
 
     def _tell_patient(
-        self, line: Line, mine: _Waiting, error: LedgerUnavailable
+        self, line: TurnQueue, mine: _Waiting, error: LedgerUnavailable
     ) -> None:
         """Tell who has waited for most of the deadline for a lock that nobody got.
 
@@ -129,7 +129,7 @@ class Combiner:
         return [found[id(command)] for command in commands]
 
 
-def _others(line: Line, mine: _Waiting) -> list[_Waiting]:
+def _others(line: TurnQueue, mine: _Waiting) -> list[_Waiting]:
     """Return who else stands in line without an answer."""
     return [
         turn
@@ -140,7 +140,7 @@ def _others(line: Line, mine: _Waiting) -> list[_Waiting]:
     ]
 
 
-def _tell(line: Line, mine: _Waiting, waiting: _Waiting, answer: Any) -> None:
+def _tell(line: TurnQueue, mine: _Waiting, waiting: _Waiting, answer: Any) -> None:
     """Give an answer; who has it need not stand in line."""
     waiting.answer = answer
     waiting.answered = True

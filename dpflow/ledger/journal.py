@@ -41,9 +41,9 @@ from dpflow.ledger.rows import (
     Charge,
     Claim,
     Epoch,
-    Granted,
     JournalError,
     Key,
+    MostGranted,
     Release,
     Rows,
     Sums,
@@ -328,7 +328,7 @@ def _note_granted(
 ) -> None:
     key = ("granted", book, step)
     known = rows.get(key)
-    most = known.most if isinstance(known, Granted) else _NONE
+    most = known.most if isinstance(known, MostGranted) else _NONE
     higher = {}
     for name, amount in amounts.items():
         before = most.get(name)
@@ -337,7 +337,7 @@ def _note_granted(
             if highest != before:
                 higher[name] = highest
     if higher:
-        changes[key] = Granted(book, step, {**most, **higher})
+        changes[key] = MostGranted(book, step, {**most, **higher})
 
 
 def _end(rows: Rows, entry: Entry, state: str, changes: Changes) -> None:

@@ -40,15 +40,15 @@ from dpflow.ledger.model import (
     keys_of,
     owners_met,
 )
-from dpflow.ledger.orders import Checkpoint
+from dpflow.ledger.newest_entries import check_tail
+from dpflow.ledger.office_records import Checkpoint
 from dpflow.ledger.provenance import provenance, writer
 from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
 from dpflow.ledger.rows import Changes
 from dpflow.ledger.storage.owners import Liveness
-from dpflow.ledger.storage.questions import Reading, Storage
-from dpflow.ledger.tail import check_tail
+from dpflow.ledger.storage.transaction import Reading, Storage
 from dpflow.ledger.witness.base import WitnessAt
-from dpflow.ledger.witness.check import Watch
+from dpflow.ledger.witness.rollback_check import Watch
 from dpflow.ledger.witness.sources import Sources
 
 #: How many charges are remembered only to know beside which others they end.

@@ -26,8 +26,8 @@ from dpflow.ledger.rows import (
     Changes,
     Charge,
     Claim,
-    Granted,
     Key,
+    MostGranted,
     Release,
     Row,
     Rows,
@@ -166,7 +166,7 @@ class State:
     def granted(self, book: str, step: str) -> Sums:
         """Return the most that a step was ever granted, by account."""
         found = self.rows.get(("granted", book, step))
-        return found.most if isinstance(found, Granted) else {}
+        return found.most if isinstance(found, MostGranted) else {}
 
     def claim(self, name: str) -> Claim | None:
         """Return who used a name; None if nobody did."""
@@ -281,7 +281,9 @@ def places_of(policy: Policy, request: Request) -> tuple[str, ...]:
     if policy.partition is None:
         return ("", *of_flow)
     parts = [f"partition/{name}" for name in request.partitions]
-    return ("", *parts, *(f"{part}/{each}" for part in parts for each in of_flow))
+    longer = [f"partition/{name}" for name in policy.longer_parts(request.partitions)]
+    inside = [f"{part}/{each}" for part in parts for each in of_flow]
+    return ("", *parts, *longer, *inside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.notions import ApproxDP
 from dpflow.exceptions import ConfigurationError, ReleaseError
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.decision import applying
+from dpflow.ledger.decision import policy_changes
 from dpflow.ledger.decision.terms import is_charged
 from dpflow.ledger.grants import Grant, check_covers
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.orders import (
+from dpflow.ledger.office_records import (
     Amend,
     Applied,
     Apply,
@@ -28,12 +28,12 @@ from dpflow.ledger.orders import (
     Wish,
 )
 from dpflow.ledger.records import Request
-from dpflow.ledger.views.releases import Release, named_release
+from dpflow.ledger.views.releases import KeptRelease, named_release
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
 
 if TYPE_CHECKING:
-    from dpflow.ledger.storage.questions import Reading
+    from dpflow.ledger.storage.transaction import Reading
 
 # Freezing
 
@@ -225,7 +225,7 @@ def _source_to_carve(ledger: Ledger, policy: Policy, taker: str) -> str:
     raise ConfigurationError(msg)
 
 
-def forget_release(ledger: Ledger, name: str) -> Release:
+def forget_release(ledger: Ledger, name: str) -> KeptRelease:
     """Delete the value of a release; its digest and its charge stay.
 
     Raises:
@@ -246,7 +246,7 @@ def forget_release(ledger: Ledger, name: str) -> Release:
 def propose(ledger: Ledger, policy: Policy) -> Proposal:
     """Say what applying a policy would do; nothing is written."""
     with ledger.storage.read() as reading:
-        return applying.propose(_whole(reading, policy.dataset), policy)
+        return policy_changes.propose(_whole(reading, policy.dataset), policy)
 
 
 def apply_policy(

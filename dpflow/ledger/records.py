@@ -11,7 +11,7 @@ from typing import Any
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.memo import by_identity
+from dpflow.ledger.pure_cache import by_identity
 from dpflow.policy import Policy
 
 _ID = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
@@ -313,7 +313,7 @@ class AccountView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class AccountLine:
     """One line of a journal: what an entry posts to an account, or only says.
 
     Attributes:

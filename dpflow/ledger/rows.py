@@ -133,7 +133,7 @@ class Run(NamedTuple):
     unheld: tuple[str, int] | None = None
 
 
-class Granted(NamedTuple):
+class MostGranted(NamedTuple):
     """The most that a step was ever granted, by account."""
 
     book: str
@@ -158,7 +158,7 @@ class Epoch(NamedTuple):
     number: int = 0
 
 
-Row = Book | Term | Account | Charge | Release | Run | Granted | Claim | Epoch
+Row = Book | Term | Account | Charge | Release | Run | MostGranted | Claim | Epoch
 Rows = Mapping[Key, Row]
 #: Rows that an entry changes; None takes one away.
 Changes = dict[Key, Row | None]
@@ -181,7 +181,7 @@ def key_of(row: Row) -> Key:
             return ("release", name)
         case Run(id=name):
             return ("run", name)
-        case Granted(book=book, step=step):
+        case MostGranted(book=book, step=step):
             return ("granted", book, step)
         case Claim(name=name):
             return ("claim", name)
@@ -244,3 +244,13 @@ def epoch_of(rows: Rows) -> int:
     """Return how many repairs the ledger had."""
     found = rows.get(EPOCH)
     return found.number if isinstance(found, Epoch) else 0
+
+
+#: A period by the length of its names, of which it has one shape.
+PERIODS = {13: "hour", 10: "day", 8: "week", 7: "month"}
+
+
+def place_of_partition(gates: Mapping[str, Any], name: str) -> str:
+    """Return the gate of a partition: one of its own, if it is of a longer period."""
+    place = f"partition/{PERIODS.get(len(name))}"
+    return place if place in gates else "partition"

@@ -9,18 +9,21 @@ more than that cell. Under other filters the worst case stays charged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.composed import Repeated
+from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian
+from dpflow.accounting.costs.notions import ApproxDP
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import ReleaseError
 from dpflow.guard.charge import Execution, current_execution
 from dpflow.guard.iterations import SubStep, iterations
+from dpflow.noise.sources import EXACT
 from dpflow.rounding import Number, exact_epsilon
 
 if TYPE_CHECKING:
@@ -97,6 +100,105 @@ def interquartile_range(
     execution, cost = _claimed(who, ProposeTestRelease)
     with execution.drawing():
         return _reported(execution, draw(cost, values, base=base, shift=shift))
+
+
+def trimmed_mean(values: NDArray[Any], *, bound: Number, trim: Number) -> float | None:
+    """Release the mean of the middle values by propose-test-release, or None.
+
+    The running step must have declared `ProposeTestRelease` with one try, under a
+    policy whose relation is replace-one. Noise hides a move by `bound`; whether one
+    person could move the mean farther is tested.
+
+    Args:
+        values: number[people], one for each person.
+        bound: How far one person may move the mean; public, or made of releases such
+            as an `interquartile_range`.
+        trim: Share of people who are left out at each end, below one half.
+
+    Returns:
+        The mean, or None where no answer is safe.
+
+    Raises:
+        ReleaseError: Outside a step with such a cost and relation, if the step has
+            drawn noise already, or if the numbers cannot be used.
+    """
+    return _trimmed("trimmed_mean()", values, bound, trim)
+
+
+def median(values: NDArray[Any], *, bound: Number) -> float | None:
+    """Release the median by propose-test-release, or None.
+
+    As `trimmed_mean`, with all but the middle one left out (the lower one of two).
+
+    Args:
+        values: number[people], one for each person.
+        bound: How far one person may move the median; public, or made of releases.
+
+    Returns:
+        The median, or None where no answer is safe.
+
+    Raises:
+        ReleaseError: As `trimmed_mean`.
+    """
+    return _trimmed("median()", values, bound, None)
+
+
+def _trimmed(
+    who: str, values: NDArray[Any], bound: Number, trim: Number | None
+) -> float | None:
+    from dpflow.mechanisms.trimmed_mean import trimmed_mean as draw
+
+    _check_relation(who, "replace-one")
+    execution, cost = _claimed(who, ProposeTestRelease)
+    with execution.drawing():
+        return _reported(execution, draw(cost, values, bound=bound, trim=trim))
+
+
+def refinable(*epsilons: Number) -> OutputDP:
+    """Return the cost of answers with less and less noise, for `refined`.
+
+    Its cells are the numbers of answers; so many cost the epsilon of the last one.
+
+    Args:
+        epsilons: Of the answers, rising.
+
+    Raises:
+        InvalidCost: If a number is out of range.
+    """
+    numbers = enumerate(epsilons, start=1)
+    return OutputDP({str(number): epsilon for number, epsilon in numbers})
+
+
+def refined(
+    values: Sequence[int],
+    *,
+    sensitivity: int,
+    good_enough: Callable[[Sequence[tuple[int, ...]]], bool],
+) -> tuple[tuple[int, ...], ...]:
+    """Release whole numbers with less and less noise, until they are good enough.
+
+    The running step must have declared `refinable`.
+
+    Args:
+        values: The true whole numbers.
+        sensitivity: How far a privacy unit moves them in L1 norm.
+        good_enough: Says of the answers so far whether the last will do. It may use
+            these and public numbers, and nothing private.
+
+    Returns:
+        All answers that were made, the finest last.
+
+    Raises:
+        ReleaseError: Outside a step with such a cost, if the step has drawn noise
+            already, or if values are no whole numbers.
+    """
+    from dpflow.mechanisms.noise_reduction import is_refinable
+    from dpflow.mechanisms.noise_reduction import refined as draw
+
+    execution, cost = _claimed("refined()", OutputDP, is_refinable)
+    with execution.drawing():
+        drawn = draw(cost, values, sensitivity=sensitivity, good_enough=good_enough)
+        return _reported(execution, drawn)
 
 
 def recoverable_model(*, model: Number, test: Number) -> OutputDP:
@@ -251,6 +353,95 @@ def gradient_descent(
     return model
 
 
+def private_bounds(
+    values: Iterable[Any],
+    candidates: Sequence[Number],
+    quantiles: Sequence[Number] = ("0.95",),
+    *,
+    max_rows: int = 1,
+) -> tuple[Number, ...]:
+    """Choose for each quantile of private numbers a public candidate near it.
+
+    The running step must have declared `ExponentialMechanism`, for several quantiles
+    `Repeated(ExponentialMechanism(...), HOW_MANY)`. Entries that are no numbers count
+    as 0, as they do when they are clipped.
+
+    Args:
+        values: A list or column of numbers, at most `max_rows` of each person.
+        candidates: Public numbers; what is returned is one of them.
+        quantiles: Public, between 0 and 1: the share of the numbers up to the answer.
+        max_rows: How many of the numbers one person has at most.
+
+    Returns:
+        As many candidates as quantiles, in their order.
+
+    Raises:
+        ReleaseError: Outside a step with such a cost, if the step has drawn noise
+            already, or if values, candidates or quantiles cannot be used.
+
+    Examples:
+        >>> @guarded(dataset="cdnow", cost=ExponentialMechanism(epsilon="0.1"))
+        ... def largest():
+        ...     dearest = orders().groupby("customer")["dollars"].max()
+        ...     return private_bounds(dearest, range(5, 505, 5))
+    """
+    from dpflow.mechanisms.private_bounds import quantiles_among
+
+    who = "private_bounds()"
+    execution, each = _claimed_parts(who, ExponentialMechanism, len(quantiles))
+    with execution.drawing():
+        return quantiles_among(
+            values,
+            candidates,
+            quantiles,
+            epsilon=each.epsilon,
+            max_rows=max_rows,
+            relation=_relation_of(execution),
+        )
+
+
+def private_groups(
+    people: Iterable[Any], groups: Iterable[Any], *, max_groups: int = 1
+) -> list[Any]:
+    """Say which groups there are, as far as that tells nothing of anybody.
+
+    A person counts in at most `max_groups` groups, which are drawn. The running step
+    must have declared `ApproxDP`, or for several groups `Repeated(ApproxDP(...),
+    max_groups)`: epsilon and delta are of each group. Under replace-one it is twice as
+    many, for who is replaced leaves groups and others come into new ones.
+
+    Args:
+        people: The person of each row.
+        groups: The group of each row: a text, an integer, a float, a bool, a date, or
+            a tuple of them. Rows with anything else, or nobody, count for nothing.
+        max_groups: How many groups of one person count.
+
+    Returns:
+        The groups, sorted.
+
+    Raises:
+        ReleaseError: Outside a step with such a cost, if the step has drawn noise
+            already, or if there are not as many people as groups.
+    """
+    from dpflow.mechanisms.private_groups import private_groups as draw
+
+    who = "private_groups()"
+    replaced = _relation_of(current_execution(who)) == "replace-one"
+    if type(max_groups) is not int or max_groups < 1:
+        msg = f"max_groups must be a whole number from 1, got {max_groups!r:.60}"
+        raise ReleaseError(msg)
+    changed = max_groups * (2 if replaced else 1)
+    execution, each = _claimed_parts(who, ApproxDP, changed)
+    with execution.drawing():
+        return draw(
+            people,
+            groups,
+            epsilon=each.epsilon,
+            delta=each.delta,
+            max_groups=max_groups,
+        )
+
+
 def _check_doubled(who: str, cost: Gaussian, norm: Fraction) -> None:
     """Refuse a sensitivity of one row where a person may be replaced by another."""
     relations = {each.relation for each in current_execution(who).request.policies}
@@ -287,6 +478,30 @@ def _claimed(
         raise ReleaseError(msg)
     execution.claim_draw(asked_by)
     return execution, cost
+
+
+def _claimed_parts(asked_by: str, kind: type[C], times: int) -> tuple[Execution, C]:
+    """Return the running execution, and the cost that it declared so many times."""
+    execution = current_execution(asked_by)
+    cost, found = execution.cost, 1
+    if isinstance(cost, Repeated):
+        cost, found = cost.substeps
+    if not isinstance(cost, kind) or found != times:
+        needed = f"{kind.__name__}(...)"
+        needed = needed if times == 1 else f"Repeated({needed}, {times})"
+        msg = (
+            f"{asked_by} needs a step with cost={needed} here; step "
+            f"{execution.request.step!r} declared {execution.cost!r}"
+        )
+        raise ReleaseError(msg)
+    execution.claim_draw(asked_by, EXACT)
+    return execution, cost
+
+
+def _relation_of(execution: Execution) -> str:
+    """Return the relation of a step's policies under which people change the most."""
+    found = {policy.relation for policy in execution.request.policies}
+    return "replace-one" if "replace-one" in found else "add-or-remove"
 
 
 def _reported(execution: Execution, drawn: Drawn[T]) -> T:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import count
 from typing import Any
 
@@ -30,6 +31,7 @@ FEWEST_PEOPLE = 8
 #: Values are clipped to here; ranges outside the next two are in the outermost bins.
 _FARTHEST = 1e300
 _SMALLEST, _LARGEST = 1e-100, 1e100
+_ROUNDED = Fraction(1, 2**50)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,20 +186,25 @@ def interquartile_range(
     shifts = (shift, shift - 0.5 if shift >= 0.5 else shift + 0.5)  # noqa: PLR2004
     tries = [Bins.of(chosen, each) for each in shifts[: cost.tries]]
     ordered = np.sort(numbers)
-    for bins in tries:
+    for number, bins in enumerate(tries):
         answer = _tried(cost, ordered, bins)
         if answer is not None:
-            return Drawn(answer, "answer")
+            return Drawn(answer, cost.answered(number))
     return Drawn(None, "none")
 
 
 def passing(cost: ProposeTestRelease) -> float:
-    """Return what the noisy distance must exceed: 1 + log(1 / delta) / epsilon."""
-    return float_up(
-        bound_above(
-            lambda mp: 1 - mp.log(to_real(mp, cost.delta)) / to_real(mp, cost.epsilon)
-        )
-    )
+    """Return what the noisy distance must exceed: 1 + log(1 / (2 delta)) / epsilon.
+
+    A wrong proposal has the distance 1, and the noise is above x >= 0 with probability
+    e^(-x epsilon) / 2. Raised by more than a float of the sum is rounded.
+    """
+
+    def needed(mp: Any) -> Any:
+        tail = -mp.log(2 * to_real(mp, cost.delta)) / to_real(mp, cost.epsilon)
+        return 1 + max(tail, 0)
+
+    return float_up(bound_above(needed) * (1 + _ROUNDED))
 
 
 def _tried(cost: ProposeTestRelease, ordered: Floats, bins: Bins) -> float | None:

@@ -17,17 +17,9 @@ from typing import SupportsFloat
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms.drawn import Drawn
-from dpflow.noise.draws import integer_laplace, plain_number
-
-#: Steps of the grid per sensitivity.
-GRID = 2**20
-
-#: Steps that are added to it: one for rounding down, and one for sums of floats, of
-#: which two that are a sensitivity and part of a step apart may be two steps more.
-ADDED = 2
-
-#: Steps beyond which a query or a threshold is as good as infinite.
-FARTHEST = 2**61
+from dpflow.noise.containers import plain_number
+from dpflow.noise.draws import integer_laplace
+from dpflow.noise.grid import ADDED, GRID, in_steps
 
 #: Draws made at once: calls of OpenDP are slow, and unused noise tells nothing.
 _DRAWN_AT_ONCE = 32
@@ -128,8 +120,7 @@ def _steps(cost: SparseVector, value: object, grid: int) -> int:
             "that is no finite number. Clip such values first."
         )
         raise ReleaseError(msg)
-    steps = math.floor(Fraction(number) * grid / cost.sensitivity)
-    return max(-FARTHEST, min(steps, FARTHEST))
+    return in_steps(number, cost.sensitivity, grid)
 
 
 def _noise() -> Noise:

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache, singledispatch
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import (
@@ -29,51 +29,36 @@ from dpflow.accounting.costs.noise import (
     Laplace,
 )
 from dpflow.exceptions import ReleaseError, how_to_install
-from dpflow.libraries import comes_from
+from dpflow.noise.containers import check_number, refused, take_apart
 from dpflow.noise.sources import replaced_stream
 from dpflow.rounding import float_up
-
-if TYPE_CHECKING:
-    import numpy as np
 
 #: Takes the true numbers, returns as many noisy ones.
 Sampler = Callable[[Sequence[int] | Sequence[float]], list[float]]
 
-#: Puts noisy numbers back into the container that the true ones came in.
-_Rebuild = Callable[[list[float]], Any]
-_Parts = tuple[list[int] | list[float], _Rebuild]
-
-#: Every int up to here is a float; beyond, rounding would change the sensitivity.
-LARGEST_INT = 2**53
-
 #: Of integer noise, in steps: OpenDP's int64 then ends 2**14 scales away.
 LARGEST_STEPS = 2**48
-
-#: Floats above this round to ints that int64 cannot hold.
-_LARGEST_INT64 = math.nextafter(2.0**63, 0)
-
-_ACCEPTED = "an int, a float, a list of numbers, a numpy array or a pandas Series"
 
 
 def draw(cost: Cost, value: Any) -> Any:
     """Return the value with the noise of the cost's mechanism added.
 
     Each number gets noise of its own; the sensitivity of the cost is that of the whole
-    value (L1 norm for Laplace, L2 norm for Gaussian). Only the numbers are protected:
-    the type, the length or shape, and the index and name of a Series are returned as
-    they are and must not depend on private data. (The sum of no floats is the int 0:
-    start such sums at 0.0.)
+    value (L1 norm for Laplace, L2 norm for Gaussian), all columns of a frame together.
+    Only the numbers are protected: the type, the length or shape, keys, index, names
+    and columns of labels are returned as they are and must not depend on private data.
+    (The sum of no floats is the int 0: start such sums at 0.0.)
 
     Args:
         cost: What the step declared: a `Gaussian` or a `Laplace`, or for whole
             numbers `DiscreteGaussian` or `DiscreteLaplace`.
-        value: An int, a float, a list of them, a numpy array of ints or floats, or a
-            pandas Series of ints or floats.
+        value: An int, a float, a list or dict of them, a numpy array, or a Series or
+            frame of pandas or polars.
 
     Returns:
         A noisy value of the same kind: ints come back as ints, a list as a list (of
         floats if one of its numbers is a float), an array with its shape (ints as
-        int64), a Series with its index and name.
+        int64), a Series with its index and name, a frame with its columns of labels.
 
     Raises:
         ReleaseError: If the cost names no mechanism, the value cannot be noised, or
@@ -85,11 +70,11 @@ def draw(cost: Cost, value: Any) -> Any:
     """
     # The cost first: what it says about itself must not wait for private data.
     sampler = sampler_for(cost)
-    numbers, rebuild = _take_apart(value)
+    numbers, rebuild = take_apart(value)
     if not numbers:
-        raise _refused(value, "it is empty", "Release at least one number")
+        raise refused(value, "it is empty", "Release at least one number")
     for number in numbers:
-        _check(value, number)
+        check_number(value, number)
     return rebuild(sampler(numbers))
 
 
@@ -291,135 +276,3 @@ def _opendp() -> Any:
         )
         raise ReleaseError(msg) from None
     return dp
-
-
-def _take_apart(value: Any) -> _Parts:
-    """Return the numbers in a value, and how to put noisy ones in their place."""
-    if isinstance(value, list):
-        return _take_list(value)
-    if comes_from(value, "pandas"):
-        import pandas as pd  # noqa: PLC0415
-
-        if type(value) is pd.Series:
-            return _take_series(value)
-    if comes_from(value, "numpy"):
-        import numpy as np  # noqa: PLC0415
-
-        if type(value) is np.ndarray:
-            return _take_array(value, value)
-    number = plain_number(value)
-    if number is None:
-        what = f"only {_ACCEPTED} can be released"
-        raise _refused(value, what, _todo(value))
-    if isinstance(number, int):
-        return [number], lambda noisy: round(noisy[0])
-    return [number], lambda noisy: noisy[0]
-
-
-def plain_number(value: object) -> int | float | None:
-    """Return a plain int or float for any scalar that is one, else None."""
-    # numpy.float64 is a subclass of float, numpy.bool is not one of bool.
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
-    if not comes_from(value, "numpy"):
-        return None
-    import numpy as np  # noqa: PLC0415
-
-    if not isinstance(value, np.generic) or isinstance(value, np.timedelta64):
-        return None
-    if not _fits_float(value.dtype):
-        return None
-    plain: int | float = value.item()
-    return plain
-
-
-def _take_list(values: list[Any]) -> _Parts:
-    numbers: list[Any] = []
-    for item in values:
-        number = plain_number(item)
-        if number is None:
-            what = f"it holds an entry of type {_type_name(item)}"
-            raise _refused(values, what, _todo(item))
-        numbers.append(number)
-    if all(isinstance(number, int) for number in numbers):
-        return numbers, lambda noisy: [round(number) for number in noisy]
-    # One float makes all of them floats: which entries happened to be ints (a sum over
-    # nothing is the int 0) would say something about the data.
-    return numbers, list
-
-
-def _take_series(series: Any) -> _Parts:
-    import numpy as np  # noqa: PLC0415
-
-    if not isinstance(series.dtype, np.dtype):
-        todo = "Convert it with .astype('float64') or .astype('int64')"
-        raise _refused(series, f"its dtype is {type(series.dtype).__name__}", todo)
-    numbers, rebuild = _take_array(series.to_numpy(), series)
-
-    def rebuild_series(noisy: list[float]) -> Any:
-        kind = type(series)
-        return kind(rebuild(noisy), index=series.index, name=series.name)
-
-    return numbers, rebuild_series
-
-
-def _take_array(array: np.ndarray[Any, Any], whole: object) -> _Parts:
-    import numpy as np  # noqa: PLC0415
-
-    if not _fits_float(array.dtype):
-        todo = "Convert it to int64 or float64"
-        raise _refused(whole, f"its dtype is {array.dtype.name}", todo)
-
-    def rebuild(noisy: list[float]) -> np.ndarray[Any, Any]:
-        result = np.array(noisy, dtype=np.float64)
-        if array.dtype.kind != "f":
-            held = np.clip(np.rint(result), -_LARGEST_INT64, _LARGEST_INT64)
-            return held.astype(np.int64).reshape(array.shape)
-        # A narrow float may overflow to infinity; that is post-processing.
-        with np.errstate(over="ignore"):
-            return result.astype(array.dtype.newbyteorder("=")).reshape(array.shape)
-
-    return array.ravel().tolist(), rebuild
-
-
-def _check(value: object, number: float) -> None:
-    """Refuse a number that no float is, or that noise would not hide."""
-    if isinstance(number, int):
-        if abs(number) > LARGEST_INT:
-            todo = "Divide by a unit first (thousands, say) or release a float"
-            raise _refused(value, "it holds an int beyond 2**53", todo)
-    elif not math.isfinite(number):
-        todo = "Replace or clip such numbers before the release"
-        raise _refused(value, "it holds NaN or infinity", todo)
-
-
-def _fits_float(dtype: Any) -> bool:
-    """Tell whether a numpy dtype is an int or a float that needs no rounding."""
-    return dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize <= 8)  # noqa: PLR2004
-
-
-def _refused(value: object, what: str, todo: str) -> ReleaseError:
-    """Build the error for a value; it names types only, for the value is private."""
-    name = _type_name(value)
-    msg = f"release() cannot noise a value of type {name}: {what}. {todo}."
-    return ReleaseError(msg, type_name=name)
-
-
-def _type_name(value: object) -> str:
-    kind = type(value)
-    if kind.__module__ == "builtins":
-        return kind.__name__
-    return f"{kind.__module__.partition('.')[0]} {kind.__name__}"
-
-
-def _todo(value: object) -> str:
-    """Say what to do with a value of a type that is not accepted."""
-    if _type_name(value) in {"bool", "numpy bool", "numpy bool_"}:
-        return "Count with ints 0 and 1, or use randomised response"
-    if isinstance(value, (list, tuple, dict, set, frozenset)):
-        return "Pass its numbers as one flat list or one numpy array"
-    return "Convert it to int or float, or draw the noise in the body"

@@ -23,6 +23,8 @@ TEST_ENVIRONMENT = "dpflow-test"
 #: What the journal says of a step whose noise a test replaced.
 TEST_NOISE = "TEST NOISE, NOT PRIVATE"
 OPENDP = "opendp"
+#: What the journal says where dpflow draws exactly from rational weights.
+EXACT = "exact"
 #: What the journal says of a step that called nothing of dpflow to draw its noise; its
 #: cost declares a guarantee of the body's own mechanism.
 SELF_DECLARED = "self-declared"
@@ -40,7 +42,7 @@ class Stream:
 
     def __init__(self, seed: str, *, silent: bool = False) -> None:
         self._random = Random(seed)  # noqa: S311 (no private data passes here)
-        self._silent = silent
+        self.silent = silent
 
     def noisy(
         self, mechanism: str, scale: float, numbers: Sequence[int] | Sequence[float]
@@ -53,7 +55,7 @@ class Stream:
         return self._random.randbytes(count)
 
     def _noise(self, mechanism: str, scale: float) -> float:
-        if self._silent:
+        if self.silent:
             return 0
         if mechanism.startswith("gaussian"):
             noise = self._random.gauss(0, scale)
@@ -184,5 +186,7 @@ class OneDraw:
     def take(self, by: str = "") -> None:
         """Say who draws; default: OpenDP or the test's stream. Hold the lock."""
         self.taken = True
+        if by == EXACT and self.stream is not None:
+            by = TEST_NOISE
         if self.by != OWN:
             self.by = by or (OPENDP if self.stream is None else TEST_NOISE)

@@ -30,6 +30,7 @@ from dpflow.policy.types import (
     Delta,
     Epsilon,
     Name,
+    Text,
     did_you_mean,
     problem,
     problem_at,
@@ -82,6 +83,16 @@ class Budget(Record):
         title="Delta",
         description="Delta of the guarantee, in [0, 1); well below 1 / people.",
         examples=["1e-6", 0],
+    )
+
+
+class Guarantee(Budget):
+    """The most that all releases together may lose of one unit."""
+
+    unit: Text = Field(
+        title="Privacy unit",
+        description="Whom it protects: the person, or what they did in one period.",
+        examples=["user-day", "user-month", "user"],
     )
 
 

@@ -6,9 +6,11 @@ that a mistake shows before the first step and not in the middle of a flow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -27,12 +29,14 @@ from dpflow.policy.fields import (
     Budget,
     FilterChoice,
     FlowShare,
+    Guarantee,
     OdometerChoice,
     OnExhausted,
     Sourced,
     idle_problem,
     rule_problem,
 )
+from dpflow.policy.guarantees import fields_of, guarantee_problems, longer
 from dpflow.policy.limits import lifetime_problems, partition_problems, share_problems
 from dpflow.policy.partition import Partition
 from dpflow.policy.pinned import (
@@ -131,6 +135,19 @@ class Policy(Sourced):
         description="People who are in several datasets; its file caps them together.",
         examples=["customers"],
     )
+    guarantees: tuple[Guarantee, ...] = Field(
+        default=(),
+        title="Guarantees",
+        description="Several at once, such as a person's day, month and life, in "
+        "place of `unit`, `budget`, `partition` and `lifetime`. A step is charged to "
+        "all of them or to none.",
+        examples=[
+            [
+                {"unit": "user-day", "epsilon": 1, "delta": "1e-6"},
+                {"unit": "user", "epsilon": 9, "delta": "1e-6"},
+            ]
+        ],
+    )
     lifetime: Budget | None = Field(
         default=None,
         title="Lifetime",
@@ -171,6 +188,13 @@ class Policy(Sourced):
         examples=["1", "2026-11"],
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _said_by_guarantees(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or "guarantees" not in data:
+            return data
+        return {**fields_of(data["guarantees"]), **data}
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
         raise_all("Policy", self._problems())
@@ -187,6 +211,25 @@ class Policy(Sourced):
         if self.partition is None or not self.partition.by_time or not self.lifetime:
             return None
         return self._filter(self.lifetime.epsilon, self.lifetime.delta)
+
+    def longer_filters(self) -> dict[str, Filter]:
+        """Make the filter of each period that is longer than the partitions."""
+        return {
+            period: self._filter(each.epsilon, each.delta)
+            for period, each in longer(self.guarantees, self.unit).items()
+        }
+
+    def longer_parts(self, partitions: Iterable[str]) -> dict[str, int]:
+        """Return the longer periods with an account, each with its count of partitions.
+
+        Names that no partition can have are in none.
+        """
+        part = self.partition
+        if part is None:
+            return {}
+        fit = [name for name in partitions if part.fits(name)]
+        periods = longer(self.guarantees, self.unit)
+        return Counter(part.around(name, period) for period in periods for name in fit)
 
     @property
     def promised(self) -> Budget:
@@ -252,6 +295,7 @@ class Policy(Sourced):
         if odometer_problem:
             yield odometer_problem
         yield from lifetime_problems(self.budget, self.lifetime)
+        yield from self._guarantee_problems(filter_problem)
         if self.partition is not None:
             yield from partition_problems(self.partition, self.unit, self.relation)
         if not filter_problem and (
@@ -269,6 +313,19 @@ class Policy(Sourced):
                 yield from self._filter_problems(flow, place)
             if share.halt_at_epsilon is not None and not odometer_problem:
                 yield from self._halt_problems(flow, share.halt_at_epsilon, place)
+
+    def _guarantee_problems(self, filter_problem: object) -> Iterator[InitErrorDetails]:
+        yield from guarantee_problems(
+            self.guarantees,
+            unit=self.unit,
+            partition=self.partition,
+            budget=self.budget,
+            lifetime=self.lifetime,
+        )
+        for each in () if filter_problem else self.guarantees:
+            make = partial(self._filter, each.epsilon, each.delta)
+            if broken := rule_problem(make, "guarantees"):
+                yield broken
 
     def _related(self, rule: Rule | None) -> Rule | None:
         """Refuse a theorem that does not hold under the policy's relation."""
@@ -329,9 +386,11 @@ class Policy(Sourced):
 
         Equal guarantees give equal JSON: `3` and `3.00` pin identically.
         """
-        whole = self.whole_filter()
+        whole, periods = self.whole_filter(), self.longer_filters()
+        pinned = {name: parameters(rule) for name, rule in periods.items()}
         return {
             **self._kept_as_declared(),
+            **({"periods": pinned} if pinned else {}),
             **({} if whole is None else {"whole": parameters(whole)}),
             "filter": parameters(self.dataset_filter()),
             "odometer": parameters(self.flow_odometer(None)),
@@ -353,6 +412,9 @@ class Policy(Sourced):
             found["officers"] = sorted(self.officers)
         if self.partition is not None:
             found["partition"] = self.partition.model_dump(exclude_none=True)
+        between = longer(self.guarantees, self.unit)
+        if between:
+            found["periods"] = {k: declared_budget(v) for k, v in between.items()}
         for name in ("population", "source"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)

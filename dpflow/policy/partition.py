@@ -1,14 +1,17 @@
 """Partitions of a dataset: disjoint parts, each with a budget of its own.
 
-A partition's name is public and fixed before data is read: a calendar week or month,
-or a public id of the person. A record belongs to one partition for ever.
+A partition's name is public and fixed before data is read: an hour, a day, a week or a
+month of the calendar, or a public id of the person. A record belongs to one partition
+for ever, so that periods need a time zone that is never changed.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import date
+from collections.abc import Callable
+from datetime import date, datetime
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator
 
@@ -16,9 +19,24 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.policy.fields import Record
 from dpflow.policy.types import NAME_PATTERN, Text, problem, shown
 
-_WEEK = re.compile(r"(\d{4})-W(\d{2})")
-_MONTH = re.compile(r"(\d{4})-(\d{2})")
-_SHAPES = {"week": "2026-W05", "month": "2026-01"}
+#: The periods of a calendar, each with the one shape of its names.
+_SHAPES = {
+    "hour": "2026-01-31T09",
+    "day": "2026-01-31",
+    "week": "2026-W05",
+    "month": "2026-01",
+}
+#: Read a period's name, and fail if there is no such period.
+_READ: dict[str, Callable[[str], object]] = {
+    "hour": lambda name: datetime.strptime(name, "%Y-%m-%dT%H"),  # noqa: DTZ007
+    "day": date.fromisoformat,
+    "week": lambda name: date.fromisocalendar(int(name[:4]), int(name[6:]), 1),
+    "month": lambda name: date.fromisoformat(f"{name}-01"),
+}
+#: Which longer periods a period lies in as a whole: a week may be in two months.
+LONGER = {"hour": ("day", "week", "month"), "day": ("week", "month")}
+#: Zones whose periods are taken where the policy says none: as they always were.
+DEFAULT_ZONE = "UTC"
 
 
 class Partition(Record):
@@ -26,9 +44,16 @@ class Partition(Record):
 
     by: Text = Field(
         title="By",
-        description="What tells partitions apart: `week` or `month` of a row (the unit "
-        "must follow, as in user-week), or the name of a public id of the person.",
-        examples=["week", "month", "region"],
+        description="What tells partitions apart: `hour`, `day`, `week` or `month` of "
+        "a row (the unit must follow, as in user-day), or the name of a public id of "
+        "the person.",
+        examples=["day", "week", "region"],
+    )
+    zone: Text | None = Field(
+        default=None,
+        title="Zone",
+        description="Time zone in which periods begin and end; default: UTC.",
+        examples=["Europe/Berlin"],
     )
     replace: Literal["within"] | None = Field(
         default=None,
@@ -42,7 +67,8 @@ class Partition(Record):
     def _usable(cls, value: str) -> str:
         if not re.fullmatch(NAME_PATTERN, value):
             message = f"by {shown(value)} is not a usable name."
-            raise problem(message, "Write week, month or the name of a public id.")
+            hint = "Write hour, day, week, month or the name of a public id."
+            raise problem(message, hint)
         # Taken for an id of the person, it would promise each one a budget a week.
         period = value.casefold().removesuffix("s")
         if period in _SHAPES and value != period:
@@ -50,10 +76,29 @@ class Partition(Record):
             raise problem(message, f"Write {period}.")
         return value
 
+    @field_validator("zone")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        try:
+            ZoneInfo(value or DEFAULT_ZONE)
+        except (KeyError, ValueError, OSError):
+            message = f"zone {shown(value)} is no time zone that is known here."
+            hint = "Write one such as UTC or Europe/Berlin, or install tzdata."
+            raise problem(message, hint) from None
+        return value
+
     @property
     def by_time(self) -> bool:
         """Whether one person may be in several partitions, one for each period."""
         return self.by in _SHAPES
+
+    def around(self, name: str, period: str) -> str:
+        """Return the name of the longer period that a partition lies in."""
+        day = name[: len(_SHAPES["day"])]
+        if period == "week":
+            year, week, _ = date.fromisoformat(day).isocalendar()
+            return f"{year:04d}-W{week:02d}"
+        return name[: len(_SHAPES[period])]
 
     def check_name(self, name: str, dataset: str) -> None:
         """Refuse a name that no partition of the dataset can have.
@@ -63,7 +108,7 @@ class Partition(Record):
         Raises:
             ConfigurationError: If the name has not its one shape.
         """
-        if not self._fits(name):
+        if not self.fits(name):
             shape = _SHAPES.get(self.by)
             example = f", as in {shape}" if shape else ": letters, digits and . _ : @ -"
             msg = (
@@ -72,17 +117,17 @@ class Partition(Record):
             )
             raise ConfigurationError(msg)
 
-    def _fits(self, name: str) -> bool:
-        if self.by == "week":
-            return _is_week(name)
-        if self.by == "month":
-            found = _MONTH.fullmatch(name)
-            return bool(found and found[1] != "0000" and 1 <= int(found[2]) <= 12)  # noqa: PLR2004
+    def fits(self, name: str) -> bool:
+        """Say whether a partition of the dataset can have a name."""
+        if self.by_time:
+            return _is_period(name, self.by)
         # A slash would let one account's id be read as another's.
         return "/" not in name and re.fullmatch(NAME_PATTERN, name) is not None
 
     def problem_with(self, unit: str, relation: str) -> tuple[str, str] | None:
         """Return what is wrong with these under partitions, and what to do."""
+        if self.zone is not None and not self.by_time:
+            return "only periods have a time zone.", "Drop `zone`."
         if self.by_time and not unit.endswith(f"-{self.by}"):
             message = f"partitions by {self.by} protect a person within one {self.by}."
             hint = (
@@ -97,12 +142,13 @@ class Partition(Record):
         return None
 
 
-def _is_week(name: str) -> bool:
-    found = _WEEK.fullmatch(name)
-    if not found:
+def _is_period(name: str, period: str) -> bool:
+    """Say whether a name has the shape of a period's, to the letter, and is one."""
+    shape = re.sub(r"\d", "[0-9]", _SHAPES[period])
+    if not re.fullmatch(shape, name):
         return False
     try:
-        date.fromisocalendar(int(found[1]), int(found[2]), 1)
+        _READ[period](name)
     except ValueError:
         return False
     return True

@@ -124,7 +124,7 @@ def _budget_path(path: KeyPath) -> KeyPath:
 #: As `policy_population.PREFIX`, which builds on this.
 _POPULATION = "population/"
 #: What a partition by time is called; a person may be in several.
-TIMES = ("week", "month")
+TIMES = ("hour", "day", "week", "month")
 
 
 def guarantee_in_words(
@@ -159,6 +159,12 @@ def guarantee_in_words(
         parts.append("What a dataset lost before it joined is not counted.")
     if "partition" in pinned:
         parts.append(partition_words(pinned["partition"], pinned["unit"], cap))
+        person = pinned["unit"].removesuffix(f"-{pinned['partition']['by']}")
+        parts += [
+            f"Every {person}-{period}: what a {person} did in one {period} is kept "
+            f"within {budget_text(budget)}."
+            for period, budget in pinned.get("periods", {}).items()
+        ]
     if "population" in pinned:
         parts.append(
             f"Every step is charged to the population {pinned['population']!r} as well."
@@ -191,7 +197,12 @@ def partition_words(
             f"records of one {unit} belong to one {by} for ever."
         )
     person = unit.removesuffix(f"-{by}")
-    alone = f"Each {by} has this budget to itself: it hides what a {person} did in it."
+    zone = partition.get("zone", "UTC" if by in ("hour", "day") else None)
+    where = "" if zone is None else f" ({zone})"
+    alone = (
+        f"Each {by}{where} has this budget to itself: it hides what a {person} did in "
+        "it."
+    )
     if lifetime is None:
         return (
             f"{alone} A {person} in many {by}s loses more, without a limit: give "

@@ -12,6 +12,7 @@ from prefect import Flow
 
 from dpflow.prefect.keyless_steps import WHAT_TO_DO
 from dpflow.prefect.task import DPTask
+from dpflow.prefect.temporary_server import patience, patiently
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,6 +30,12 @@ class DPFlow(Flow[P, R]):
 
     # Under TYPE_CHECKING the overrides would hide Prefect's own signatures.
     if not TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Run the flow, with patience for a server that Prefect starts for it."""
+            with patience():
+                run = super().__call__(*args, **kwargs)
+            return patiently(run) if inspect.iscoroutine(run) else run
 
         def with_options(self, **options: Any) -> DPFlow[P, R]:
             """Return the flow with other options."""

@@ -33,9 +33,9 @@ from dpflow.ledger.decision import admit
 from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.decision.gates import gates_of
 from dpflow.ledger.office import apply_policy
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.opening import FENCE_VARIABLE
-from dpflow.ledger.orders import Wish
-from dpflow.ledger.records import Entry
+from dpflow.ledger.records import AccountLine
 from dpflow.ledger.views.releases import values_kept
 from dpflow.noise.sources import TEST_ENVIRONMENT, Seeds, replace_noise, restore_noise
 from dpflow.policy import Policy, load_policies, parse_policy
@@ -160,7 +160,7 @@ class LedgerForTests:
 
     def charges(self, dataset: str | None = None) -> list[ChargeMade]:
         """Return the executions that were granted, oldest first."""
-        found: dict[str, list[Entry]] = {}
+        found: dict[str, list[AccountLine]] = {}
         for entry in self._entries(dataset):
             if entry.reservation is not None and entry.kind != "refuse":
                 found.setdefault(entry.reservation, []).append(entry)
@@ -215,7 +215,7 @@ class LedgerForTests:
                 wish = Wish(because="a test uses it")
                 apply_policy(project.ledger, policy, wish, who)
 
-    def _entries(self, dataset: str | None) -> list[Entry]:
+    def _entries(self, dataset: str | None) -> list[AccountLine]:
         found = ledger_views.history(self.ledger, dataset, kind=None, limit=_ALL)
         # Newest first; entries of one millisecond stay in order.
         found.reverse()
@@ -322,7 +322,7 @@ def _policy_text(policy: Policy) -> str:
     return text
 
 
-def _charge(entries: list[Entry]) -> ChargeMade:
+def _charge(entries: list[AccountLine]) -> ChargeMade:
     first = entries[0]
     states = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
     ended = [entry for entry in entries if entry.kind in states]

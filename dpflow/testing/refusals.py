@@ -11,7 +11,7 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.decision.gates import Gate, charges_of
 from dpflow.ledger.model import Command, Decision, Reserve, State
 from dpflow.ledger.records import Request
-from dpflow.ledger.rows import Amounts, Granted, Term
+from dpflow.ledger.rows import Amounts, MostGranted, Term
 
 _Decide = Callable[[State, Command], Decision]
 _GatesOf = Callable[[State, Request, Sequence[Term]], list[Gate]]
@@ -118,5 +118,5 @@ def _granted_before(
             highest = amount.highest(Tally(known[gate.id]))
         most.setdefault(gate.dataset, {**known})[gate.id] = highest.amounts
     for book, amounts in most.items():
-        rows["granted", book, step] = Granted(book, step, amounts)
+        rows["granted", book, step] = MostGranted(book, step, amounts)
     return replace(state, rows=rows)

@@ -18,6 +18,7 @@ import mpmath
 
 from dpflow.accounting import Filter
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow.accounting.rules.gaussian import GaussianFilter
 from dpflow.accounting.rules.portfolio import PortfolioFilter
 from dpflow.accounting.rules.renyi import RenyiFilter
 from dpflow.accounting.rules.renyi_mixture import RenyiMixtureFilter
@@ -137,11 +138,12 @@ def price(rule: Filter, mechanism: Mechanism) -> tuple[int, ...] | None:
         except UnsupportedCost:
             return None
     if isinstance(rule, RenyiFilter):
-        return (to_units(mechanism.divergence(rule.order)),)
+        spent = to_units(mechanism.divergence(rule.order))
+        return (spent, *(0,) * rule.keeps_delta)
     if isinstance(rule, RenyiMixtureFilter):
         return tuple(to_units(mechanism.divergence(a)) for a in rule.orders)
-    if rule.theorem == "gaussian":
-        return (to_units(mechanism.mu() ** 2),)
+    if isinstance(rule, GaussianFilter):
+        return (to_units(mechanism.mu() ** 2), *(0,) * rule.keeps_delta)
     if rule.theorem == "basic":
         return (to_units(mechanism.epsilon()), 0)
     return None

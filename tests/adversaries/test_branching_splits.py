@@ -70,6 +70,8 @@ TENTH = Fraction(1, 10)
 SPLIT_RULES = [
     ("basic", {}),
     ("concentrated", {"delta_loss": "0.05"}),
+    ("gaussian", {"delta_loss": "0.05"}),
+    ("renyi", {"delta_loss": "0.05", "order": 2}),
     ("whitehouse", {"delta_loss": "0.05", "drift": "tanh"}),
     ("rogers", {}),
     ("portfolio", {}),
@@ -154,16 +156,35 @@ def test_a_floating_split_of_delta_fails():
     assert found > real(TENTH) * MP.mpf("1.19")
 
 
-def test_a_fixed_split_of_delta_passes_the_same_audit():
-    """Half for a Renyi member, half for the deltas: a union of the same two notions."""
-    epsilon, order, half = Fraction(8), Fraction(2), TENTH / 2
-    single = make_filter("renyi", epsilon=epsilon, delta=half, order=order)
+#: The parts of a tenth that a split leaves for the loss, and the two filters of one.
+PARTS = ("0.02", "0.05", "0.08")
+LOSSES = [("renyi", {"order": 2}), ("gaussian", {})]
 
-    def admits(path: Sequence[Mechanism]) -> bool:
+
+@pytest.mark.parametrize(("theorem", "options"), LOSSES)
+def test_a_fixed_split_of_delta_passes_the_same_audit(theorem, options):
+    """Each part is used, and never more than both."""
+    epsilon = Fraction(8)
+    for part in PARTS:
+        rule = make_filter(
+            theorem, epsilon=epsilon, delta=TENTH, delta_loss=part, **options
+        )
+        admits = by_rule(rule)
+        found = true_delta(split_tree(admits, epsilon, TENTH), admits, epsilon)
+        assert real(TENTH) / 3 < found <= real(TENTH)
+
+
+@pytest.mark.parametrize(("theorem", "options"), LOSSES)
+def test_the_whole_delta_for_each_part_fails(theorem, options):
+    """What a filter of the loss allows, and as much of deltas beside it."""
+    epsilon = Fraction(8)
+    loss = by_rule(make_filter(theorem, epsilon=epsilon, delta=TENTH, **options))
+
+    def wrong(path: Sequence[Mechanism]) -> bool:
         own = [m for m in path if isinstance(m.cost, ApproxDP)]
         rest = tuple(m for m in path if m not in own)
-        kept = sum((m.cost.delta for m in own), Fraction(0)) <= half
-        return kept and by_rule(single)(rest)
+        kept = sum((m.cost.delta for m in own), Fraction(0)) <= TENTH
+        return kept and loss(rest)
 
-    found = true_delta(split_tree(admits, epsilon, TENTH), admits, epsilon)
-    assert real(half) < found <= real(TENTH)
+    found = true_delta(split_tree(wrong, epsilon, TENTH), wrong, epsilon)
+    assert found > real(TENTH) * MP.mpf("1.05")

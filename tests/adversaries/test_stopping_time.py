@@ -194,7 +194,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize(("epsilon", "steps", "delta", "variance"), spread(SETTINGS, 3))
+@pytest.mark.parametrize(("epsilon", "steps", "delta", "variance"), spread(SETTINGS, 2))
 def test_no_shipped_odometer_is_crossed_more_often_than_delta(
     epsilon, steps, delta, variance
 ):

@@ -9,6 +9,7 @@ from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from tests.cli.support import Shop, run, run_fine, run_json, run_terminal
 from tests.cli.support import without_colour as plain
+from tests.projects import ROOT
 
 STOPPING = "EarlyStopping(PureDP(epsilon=0.01), stops=(25, 50, 100))"
 BUDGET = ("--epsilon", "1", "--delta", "1e-6")
@@ -177,3 +178,17 @@ def test_it_fits_eighty_columns(empty: Shop) -> None:
     assert max(map(len, lines)) <= 80
     assert not any("for each person" in line for line in lines)
     assert sum("individual" in line for line in lines) >= 2
+
+
+def test_the_shortest_sequences_are_table_1() -> None:
+    """In the terminal, for programs, and on the page of the derivation."""
+    data = run_json("compare", "--shortest")
+    rows = {name: list(map(str, row)) for name, row in data["steps"].items()}
+    assert rows["0.1"] == ["9", "12", "16", "19", "23", "26", "30", "34"]
+    assert rows["5"] == ["1029", "1372", "1715", "2058", "2401", "2744", "3086", "3429"]
+    text = run_fine("compare", "--shortest")
+    page = (ROOT / "docs/derivations/fixed.md").read_text("utf-8")
+    assert f"| epsilon | {' | '.join(data['deltas'])} |" in page
+    for epsilon, row in rows.items():
+        assert f"| {epsilon} | {' | '.join(row)} |" in page
+        assert [epsilon, *row] in [line.split() for line in text.splitlines()]

@@ -1,9 +1,9 @@
 """Death and errors at every statement: nothing acknowledged is lost, nothing is free.
 
-A step reserves, runs its body and settles. It is killed before and after each of its
-statements and between them; then each statement fails, once or for ever. Whatever
-happens, a reopened ledger holds every acknowledged charge, at most one besides, and no
-step was told to run without a charge that is in the file.
+A step reserves, runs its body and settles. It is killed after each of its statements
+and between them; then each statement fails. Whatever happens, a reopened ledger holds
+every acknowledged charge, at most one besides, and no step was told to run without a
+charge that is in the file.
 """
 
 from __future__ import annotations
@@ -146,17 +146,19 @@ def die_at(number: int) -> Callable[[str], None]:
 # Death
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_death_at_every_statement(path: Path, after: bool) -> None:
-    """From BEGIN to COMMIT, of the reservation and of the settlement."""
-    log = counted(path, f"counted/{after}")
+def test_death_at_every_statement(path: Path) -> None:
+    """From BEGIN to COMMIT, of the reservation and of the settlement.
+
+    After one is before the next. Every other end dies in `tests/hunts/test_kills.py`.
+    """
+    log = counted(path, "counted")
     assert 12 < len(log) < MOST
     assert [sql for sql in log if not sql.lstrip().startswith("--")].count(
         "COMMIT"
     ) == 2
     stages = set()
     for number in range(len(log)):
-        key = f"death/{after}/{number}"
+        key = f"death/{number}"
         watch = Watch(path)
 
         def work(say: Callable[[str], None], at: int = number, key: str = key) -> None:
@@ -164,7 +166,7 @@ def test_death_at_every_statement(path: Path, after: bool) -> None:
             ledger = ledger_on(storage)
             asked = step_request(ledger, key)
             say(asked.reservation)
-            setattr(storage, "after" if after else "before", die_at(at))
+            storage.after = die_at(at)
             step(ledger, asked, say)
 
         code, (reservation, *said) = Child(work).end()
@@ -174,9 +176,8 @@ def test_death_at_every_statement(path: Path, after: bool) -> None:
         check_goes_on(path, reservation, key)
     unsaid, running = ("begin",), ("begin", "granted", "body")
     seen = {(unsaid, None), (running, "open")}
-    if after:
-        # A COMMIT that was not acknowledged.
-        seen |= {(unsaid, "open"), (running, "settled")}
+    # A COMMIT that was not acknowledged.
+    seen |= {(unsaid, "open"), (running, "settled")}
     assert seen == stages
 
 
@@ -203,40 +204,6 @@ def test_death_between_statements(path: Path, point: str) -> None:
     expected = {"begin": None, "granted": "open", "body": "open", "settled": "settled"}
     assert expected[point] == state_of(path, reservation)
     check_goes_on(path, reservation, f"point/{point}")
-
-
-@pytest.mark.parametrize("how", ["void", "forfeit"])
-def test_death_at_every_statement_of_another_end(path: Path, how: str) -> None:
-    """A charge is either still held or wholly ended."""
-    states = set()
-    for number in range(MOST):
-        before = sums(path)
-
-        def work(say: Callable[[str], None], at: int = number) -> None:
-            storage = FaultySqlite(path)
-            ledger = ledger_on(storage)
-            reservation = ledger.reserve(step_request(ledger)).reservation
-            say(reservation)
-            if how == "forfeit":
-                ledger.owners.close()
-            storage.after = die_at(at)
-            if how == "void":
-                ledger.void(reservation, reason="test")
-            else:
-                ledger.forfeit(reservation, because="test")
-
-        code, lines = Child(work).end()
-        audit(path)
-        state = state_of(path, lines[0])
-        moved = tuple(b - a for a, b in zip(before, sums(path), strict=True))
-        kept = {"open": (0, COST), "void": (0, 0), "forfeited": (COST, 0)}
-        assert state is not None
-        assert kept[state] == moved
-        states.add(state)
-        if code == 0:
-            break
-    assert code == 0
-    assert {"open", {"void": "void", "forfeit": "forfeited"}[how]} == states
 
 
 def test_death_while_a_ledger_is_made(tmp_path: Path) -> None:
@@ -301,11 +268,10 @@ class Fault:
             raise self.kind("disk I/O error")
 
 
+#: Each error of its own; `tests/hunts/test_faults.py` has them before and after, once
+#: and for ever, of every operation.
 FAULTS = [
-    (False, False, sqlite3.OperationalError),
-    (False, True, sqlite3.OperationalError),
     (True, False, sqlite3.OperationalError),
-    (True, True, sqlite3.OperationalError),
     (True, True, sqlite3.DatabaseError),
 ]
 
@@ -314,7 +280,7 @@ FAULTS = [
 def test_an_error_at_every_statement(
     path: Path, after: bool, once: bool, kind: type[sqlite3.Error]
 ) -> None:
-    """Once or for ever, before the statement or after it."""
+    """A passing error is `test_one_passing_error_does_not_stop_a_step`."""
     storage = FaultySqlite(path)
     ledger = ledger_on(storage)
     total = len(counted(path, f"error/{after}/{once}/{kind}"))
@@ -339,10 +305,8 @@ def test_an_error_at_every_statement(
             assert isinstance(ledger.reserve(asked), Granted)
             ledger.settle(asked.reservation)
             watch.check(asked.reservation, ["granted", "settled"])
-    # Reserving and settling ask once more, so an error that passes stops neither.
-    passing = once and kind is sqlite3.OperationalError
     expected = LedgerUnavailable if kind is sqlite3.OperationalError else LedgerCorrupt
-    assert ({"none"} if passing else {"none", expected.__name__}) == ends
+    assert {"none", expected.__name__} == ends
     ledger.close()
 
 

@@ -54,6 +54,7 @@ from tests.projects import (
     spent,
     told,
 )
+from tests.sizes import spread
 
 #: Delta for Gaussians, and order by order.
 CURVES = POLICY.replace("basic", "renyi").replace(
@@ -93,7 +94,7 @@ print(json.dumps([text for text in found if text]))
 """
 
 
-@pytest.mark.parametrize("value", ["4000", "4000.5"])
+@pytest.mark.parametrize("value", spread(["4000.5", "4000"], 1))
 def test_the_first_threads_of_a_process_can_draw(shop: Path, value: str) -> None:
     """Nobody looks at a library that another thread has loaded by half."""
     policy = shop / "policies" / "0.yaml"

@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
-from dpflow.ledger.storage.tables import Tables
+from dpflow.ledger.storage.sqlite_transaction import Tables
 from tests.hunts.memory import IDENTITY
 
 SECTOR = 512

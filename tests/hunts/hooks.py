@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dpflow.ledger.storage.questions import Storage
+from dpflow.ledger.storage.transaction import Storage
 
 #: Hears the name of a call, or a statement; what it raises, the call raises.
 Hook = Callable[[str], None]

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.storage.base import Identity
-from dpflow.ledger.storage.tables import Tables, make_tables
+from dpflow.ledger.storage.sqlite_transaction import Tables, make_tables
 from tests.hunts.hooks import Hooks, Wire
 from tests.ledger.columns import show_columns
 

@@ -585,7 +585,7 @@ JOURNAL = [
     ),
     Mutant(
         "what was granted is forgotten",
-        "changes[key] = Granted(book, step, {**most, **higher})",
+        "changes[key] = MostGranted(book, step, {**most, **higher})",
         "pass",
         ("law", "decisions"),
     ),

@@ -41,9 +41,12 @@ def all_happened(wanted: set[str], counts: dict[str, int]) -> bool:
 
 
 def first_seed() -> int:
-    """Return the first seed of a random hunt: DPFLOW_SEED, or a new one."""
-    given = os.environ.get("DPFLOW_SEED")
-    return random.randrange(10**9) if given is None else int(given)
+    """Return the first seed of a random hunt: DPFLOW_SEED, or a new one in campaigns.
+
+    At each push it is the same, so that luck decides about no push.
+    """
+    new = random.randrange(10**9) if SCALE > 1 else 1
+    return int(os.environ.get("DPFLOW_SEED", new))
 
 
 def figure(hunt: str, **counts: object) -> None:

@@ -18,7 +18,7 @@ from dpflow.guard.late_settlements import Unsettled
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts
-from dpflow.locks import FileLock, Line
+from dpflow.locks import FileLock, TurnQueue
 from tests.hunts import interrupts
 from tests.hunts.interrupts import (
     Steps,
@@ -135,7 +135,7 @@ def careless(method: Callable[..., None]) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("place", "name", "who"),
     [
-        (Line, "leave", "another thread"),
+        (TurnQueue, "leave", "another thread"),
         (FileLock, "free", "another process"),
         (Unsettled, "add", "the same elsewhere"),
     ],

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision import end
+from dpflow.ledger.decision import settlement
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import Request
-from dpflow.ledger.storage import loading, tables
+from dpflow.ledger.storage import loading, sqlite_transaction
 from dpflow.ledger.storage.memory import Memory, forget_memory
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.hunts.hooks import HookedStorage
@@ -103,7 +103,7 @@ def test_the_ledger_does_what_the_model_says() -> None:
     """Crashes, repeats, exact boundaries, bad inputs and edits by hand included."""
     counts = LedgerMachine.counts
     counts.clear()
-    sizes = {LedgerMachine: times(120), FileMachine: times(20), RowsMachine: times(40)}
+    sizes = {LedgerMachine: times(60), FileMachine: times(12), RowsMachine: times(20)}
     for machine, examples in sizes.items():
         play(machine, examples)
     wanted = {"Granted", "refused", "Replayed", "Busy", "Crash", "tampers"}
@@ -192,23 +192,23 @@ def no_rollback(patch: pytest.MonkeyPatch) -> None:
 
 def voids_of_others(patch: pytest.MonkeyPatch) -> None:
     """Let everyone give back everyone's charges."""
-    check = end._check
+    check = settlement._check
 
     def lax(state: Any, charge: Any, command: Any) -> bool:
         return check(state, charge, replace(command, owner=charge.owner))
 
-    patch.setattr(end, "_check", lax)
+    patch.setattr(settlement, "_check", lax)
 
 
 def half_a_store(patch: pytest.MonkeyPatch) -> None:
     """Write the entries, and leave out what follows from them for charges."""
-    store = tables.Tables.store
+    store = sqlite_transaction.Tables.store
 
     def half(self: Any, changes: Any, entries: Any, values: Any) -> None:
         kept = {key: row for key, row in changes.items() if key[0] != "charge"}
         store(self, kept, entries, values)
 
-    patch.setattr(tables.Tables, "store", half)
+    patch.setattr(sqlite_transaction.Tables, "store", half)
 
 
 CONTROLS = [

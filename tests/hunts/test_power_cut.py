@@ -140,8 +140,8 @@ def hunt(count: int, start: int, **settings: Any) -> Counter[str]:
 @pytest.mark.parametrize(
     ("settings", "count"),
     [
-        ({}, 800),
-        ({"journal": "TRUNCATE"}, 200),
+        ({}, 400),
+        ({"journal": "TRUNCATE"}, 100),
     ],
     ids=["WAL FULL", "TRUNCATE FULL"],
 )
@@ -167,7 +167,7 @@ def test_what_was_acknowledged_survives(settings: dict[str, Any], count: int) ->
 def test_weaker_settings_lose_charges(settings: dict[str, Any]) -> None:
     """The images know a bad setting from a good one."""
     start = first_seed()
-    counts = hunt(500, start, **settings)
+    counts = hunt(150, start, **settings)
     name = " ".join({"journal": "WAL", "synchronous": "FULL", **settings}.values())
     figure(f"power cut, control {name}", first_seed=start, **counts)
     assert counts["violations"] > 0

@@ -50,7 +50,7 @@ def play(clock: dict[str, Simulation], seed: int, **options: Any) -> Simulation:
 
 def test_every_history_keeps_the_promises(clock: dict[str, Simulation]) -> None:
     """Nothing acknowledged is lost, nothing runs uncharged, nothing is overspent."""
-    start, seeds = first_seed(), times(200)
+    start, seeds = first_seed(), times(100)
     print(f"seeds from {start}")
 
     def work(part: range) -> Counter[str]:

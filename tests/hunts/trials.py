@@ -12,7 +12,7 @@ from dpflow import PureDP
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.storage.questions import Storage
+from dpflow.ledger.storage.transaction import Storage
 from tests.hunts.auditor import Facts
 from tests.hunts.support import SimulatedOwners
 from tests.ledger.support import make_policy, request

@@ -21,25 +21,25 @@ from dpflow.ledger.entry import Entry, canonical, columns_of, entry_of
 from dpflow.ledger.grants import Grant
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Command, End, Keys, Reserve, Seal
-from dpflow.ledger.orders import (
+from dpflow.ledger.office_records import (
     Amend,
     Apply,
+    BookLoss,
     Checkpoint,
     Forget,
     Freeze,
-    Loss,
     Prior,
     Repair,
     Wish,
 )
 from dpflow.ledger.records import Granted, Request, digest
 from dpflow.ledger.rows import Account, Book, Key, Release, Row, Run
-from dpflow.ledger.storage import texts
+from dpflow.ledger.storage import row_texts
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.memory import Memory
 from dpflow.ledger.storage.postgres import PostgresStorage
+from dpflow.ledger.storage.row_texts import key_of_text
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.texts import key_of_text
 from dpflow.policy.population import Population
 from tests.ledger.support import make_policy
 from tests.postgres import server
@@ -84,8 +84,8 @@ class Recording:
         """Return every row that is stored, as another process would read it."""
         with self.read() as reading:
             known = all_rows(reading)
-            texts._rows.clear()
-            texts._entries.clear()
+            row_texts._rows.clear()
+            row_texts._entries.clear()
             found = all_rows(reading)
         assert found == known, "a row was remembered otherwise than it is read"
         return found
@@ -522,7 +522,7 @@ class Play:
         row = self.random.choice(rows)
         (book,) = [b for b in self.rows(Book) if b.name == row.book]
         place = (50, self.random.choice("fe") * 64)
-        loss = Loss(
+        loss = BookLoss(
             number=book.number,
             amounts={row.id: tuple(-(-amount // 3) for amount in row.settled)},
             entries=(place,),

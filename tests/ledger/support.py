@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import select
 import signal
 import sqlite3
@@ -30,11 +31,11 @@ from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.storage.memory import MEMORY, Memory
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.postgres import PostgresStorage
+from dpflow.ledger.storage.postgres_connection import Connection
 from dpflow.ledger.storage.postgres_owners import SessionOwners
-from dpflow.ledger.storage.questions import Storage
-from dpflow.ledger.storage.server import Connection
+from dpflow.ledger.storage.postgres_pipeline import Answer, Wire
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.wire import Answer, Wire
+from dpflow.ledger.storage.transaction import Storage
 from dpflow.policy import Policy, parse_policy
 from tests.ledger.columns import show_columns, show_columns_of_postgres
 
@@ -117,12 +118,11 @@ def granted(ledger: Ledger, cost: Cost | str = "0.1", **fields: Any) -> str:
 def read(path: Place, sql: str, *values: object) -> list[tuple[Any, ...]]:
     """Ask the database itself, over a connection that dpflow knows nothing of."""
     if in_memory(path):
-        connection = _copy_of_memory(str(path))
+        connection = _copy_of_memory(str(path), sql)
     elif isinstance(path, str):
-        with _postgres(path) as postgres:
-            return postgres.execute(sql.replace("?", "%s").encode(), values).fetchall()
+        return _READER.read(path, sql.replace("?", "%s"), values)
     else:
-        connection = show_columns(sqlite3.connect(path))
+        connection = show_columns(sqlite3.connect(path), sql)
     try:
         return connection.execute(sql, values).fetchall()
     finally:
@@ -134,13 +134,13 @@ def in_memory(path: Place) -> bool:
     return str(path).startswith(MEMORY)
 
 
-def _copy_of_memory(path: str) -> sqlite3.Connection:
+def _copy_of_memory(path: str, sql: str) -> sqlite3.Connection:
     """Copy a ledger in memory, to ask its tables."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.deserialize(
         Memory(path.removeprefix(MEMORY)).kept.connection.serialize()
     )
-    return show_columns(connection)
+    return show_columns(connection, sql)
 
 
 def edit(
@@ -154,14 +154,14 @@ def edit(
     if in_memory(path):
         pytest.skip("a ledger in memory is out of reach")
     if isinstance(path, str):
-        with _postgres(path) as postgres:
+        with _postgres(path, *statements) as postgres:
             tables = [] if locked else _drop_triggers(postgres)
             for statement in statements:
                 postgres.execute(statement.encode())
             for table in tables:
                 postgres.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER".encode())
         return
-    connection = show_columns(sqlite3.connect(path))
+    connection = show_columns(sqlite3.connect(path), *statements)
     connection.execute(f"PRAGMA ignore_check_constraints = {not (checked or locked)}")
     try:
         triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
@@ -186,13 +186,51 @@ def _drop_triggers(postgres: psycopg.Connection[Any]) -> list[str]:
     return []
 
 
-def _postgres(path: str) -> psycopg.Connection[tuple[Any, ...]]:
+class _Reader:
+    """A session that stays for the next question, for sessions are dear to begin."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[int, str, psycopg.Connection[Any]] | None = None
+        self._shown: set[str] = set()
+
+    def read(self, url: str, sql: str, values: Sequence[object]) -> list[Any]:
+        """Ask, in a new session if the last one has ended or serves no longer."""
+        if self._kept and self._kept[:2] == (os.getpid(), url):
+            with suppress(psycopg.Error):
+                return self._ask(self._kept[2], sql, values)
+        self.close()
+        connection = _postgres(url, "none")
+        connection.commit()
+        connection.autocommit = True
+        self._kept, self._shown = (os.getpid(), url, connection), set()
+        return self._ask(connection, sql, values)
+
+    def _ask(
+        self, connection: psycopg.Connection[Any], sql: str, values: Sequence[object]
+    ) -> list[Any]:
+        named = set(re.findall(r"\w+", sql)) - self._shown
+        if named:
+            show_columns_of_postgres(connection, f"SELECT {' '.join(named)}")
+            self._shown |= named
+        return connection.execute(sql.encode(), values).fetchall()
+
+    def close(self) -> None:
+        """End the session, unless it is that of a parent."""
+        if self._kept and self._kept[0] == os.getpid():
+            self._kept[2].close()
+        self._kept = None
+
+
+_READER = _Reader()
+
+
+def _postgres(path: str, *statements: str) -> psycopg.Connection[tuple[Any, ...]]:
     options = "-c search_path=dpflow -c default_transaction_read_only=off"
     connection = psycopg.connect(path, options=options)
     (there,) = connection.execute(b"SELECT to_regclass('dpflow.row')").fetchall()
     # A database may hold a witness alone.
     if there != (None,):
-        show_columns_of_postgres(connection)
+        show_columns_of_postgres(connection, *statements)
     return connection
 
 

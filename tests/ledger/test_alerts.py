@@ -21,7 +21,7 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.decision.gates import _enlarged, _least_use
 from dpflow.ledger.decision.terms import FIRST
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.orders import Wish
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import Granted
 from dpflow.ledger.views.alerts import alert_text
 from dpflow.policy import Policy

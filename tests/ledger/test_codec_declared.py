@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from enum import Enum, Flag
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,20 @@ class Model(BaseModel):
     parts: list[Range]
 
 
+@releasable
+class Kind(Enum):
+    """How a report came out."""
+
+    GOOD = "good"
+    BAD = "bad"
+
+
+class Rights(Flag):
+    """Members that add up to what has no name."""
+
+    READ = 1
+
+
 @dataclass
 class Undeclared:
     """Nobody said that it may be stored."""
@@ -67,6 +82,8 @@ class Open(BaseModel):
         Range(1, 2.5),
         Summary(3, Range(0, 1), {"w1": (1, 2)}),
         Model(name="a", parts=[Range(0, 1)]),
+        Kind.GOOD,
+        {"kind": Kind.BAD},
         [Summary(1, Range(0, 0)), {"m": Model(name="", parts=[])}],
     ],
 )
@@ -138,7 +155,9 @@ class Hidden(BaseModel):
     _cache: int = 0
 
 
-@pytest.mark.parametrize("cls", [int, Aliased, Derived, Hidden, "Summary", object()])
+@pytest.mark.parametrize(
+    "cls", [int, Aliased, Derived, Hidden, Rights, "Summary", object()]
+)
 def test_what_could_not_be_made_again_cannot_be_declared(cls: type) -> None:
     """It is said when the class is declared."""
     with pytest.raises(ConfigurationError, match="cannot be releasable"):
@@ -154,6 +173,10 @@ def test_what_could_not_be_made_again_cannot_be_declared(cls: type) -> None:
         (
             '{"$type":"declared","name":"tests.ledger.test_codec_declared.Range",'
             '"fields":[]}'
+        ),
+        (
+            '{"$type":"declared","member":"UGLY",'
+            '"name":"tests.ledger.test_codec_declared.Kind"}'
         ),
     ],
 )

@@ -112,6 +112,16 @@ SERIES: dict[str, Any] = {
     "Float64": pd.Series([1.5, None], dtype="Float64"),
     "Float64 with NaN": pd.Series(ODD),
     "boolean": pd.Series([True, None], dtype="boolean"),
+    "categories": pd.Series(["b", None, "a"], dtype="category"),
+    "ordered": pd.Series(pd.Categorical([2, 1], [3, 2, 1], ordered=True)),
+    "age bands": pd.Series(pd.cut([1, 5, np.nan, 30], [0, 10, 40], right=False)),
+    "intervals": pd.Series(pd.interval_range(0, 3, closed="both")),
+    "time intervals": pd.Series(pd.IntervalIndex.from_breaks(WEEKS)),
+    "periods": pd.Series(pd.PeriodIndex(["2026-01", None], freq="M")),
+    "by period": pd.Series([1, 2], index=pd.period_range("2026Q1", periods=2)),
+    "by category": pd.Series([1, 2], index=pd.CategoricalIndex(["b", "a"], name="k")),
+    "by interval": pd.Series([1, 2], index=pd.interval_range(0.0, 1.0, periods=2)),
+    "scalars": pd.Series([pd.Period("2020"), pd.Interval(0, 1)], dtype=object),
     "days": pd.Series(0, index=pd.timedelta_range("1D", periods=3)),
 }
 FRAMES: dict[str, Any] = {

@@ -22,7 +22,7 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import amend, apply_policy, forget_release, freeze
-from dpflow.ledger.orders import Wish
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.views.releases import releases
@@ -102,7 +102,7 @@ def test_a_holder_that_nobody_names_can_be_found(
         locks = tmp_path / "locks"
         if text is not None:
             locks.write_text(text, "utf-8")
-        monkeypatch.setattr("dpflow.ledger.storage.files._LOCKS", locks)
+        monkeypatch.setattr("dpflow.ledger.storage.sqlite_files._LOCKS", locks)
         with holding(path), pytest.raises(LedgerUnavailable, match="fuser"):
             ledger_on(SqliteStorage(path, lock_seconds=0.05))
 

@@ -27,6 +27,7 @@ from dpflow.ledger.records import Granted, Replayed
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.views.releases import check_value
+from tests.hunts.support import first_seed
 from tests.ledger.support import (
     UNIT,
     audit,
@@ -36,8 +37,9 @@ from tests.ledger.support import (
     request,
     sums,
 )
+from tests.sizes import scaled
 
-ROUNDS = int(os.environ.get("DPFLOW_DAMAGES", "30"))
+ROUNDS = scaled(12)
 PAGE, SECTOR = 4096, 512
 SMALL, CHARGE = Fraction(1, 1000), Fraction(1, 20)
 POLICIES = make_policy("a"), make_policy("b")
@@ -298,7 +300,7 @@ def test_damage_never_lowers_usage_in_silence(
     sample: Sample, folder: Path, name: str
 ) -> None:
     """Refused or exact; the seed of a failing trial is in the report."""
-    seed = int(os.environ.get("DPFLOW_SEED", random.SystemRandom().randrange(2**32)))
+    seed = first_seed()
     print(f"damage {name!r}: DPFLOW_SEED={seed}")
     chance = random.Random(seed)
     told: Counter[str] = Counter()

@@ -14,8 +14,8 @@ import pytest
 
 from dpflow.exceptions import LedgerError, LedgerUnavailable
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.storage import mounts
-from dpflow.ledger.storage.mounts import Mount, mount_of, parse_mounts
+from dpflow.ledger.storage import file_systems
+from dpflow.ledger.storage.file_systems import Mount, mount_of, parse_mounts
 from tests.ledger.mounting import mounted, small_disk, unmount
 from tests.ledger.support import granted, new_ledger, told_by_child, url
 
@@ -32,7 +32,7 @@ no mount at all
 @pytest.fixture(autouse=True)
 def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test be the first that warns."""
-    monkeypatch.setattr(mounts, "_told", set[str]())
+    monkeypatch.setattr(file_systems, "_told", set[str]())
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
     """Give the place of a new, empty ledger that nobody has open."""
     new_ledger(tmp_path).close()
     # The folder for tests may itself be one to warn of.
-    mounts._told.clear()
+    file_systems._told.clear()
     return tmp_path / "ledger.db"
 
 
@@ -70,7 +70,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str) -> None:
         lines.append(f"{before} - {after}\n")
     text = folder.parent / f"mountinfo-{kind}"
     text.write_text("".join(lines), "utf-8")
-    monkeypatch.setattr(mounts, "_MOUNTINFO", text)
+    monkeypatch.setattr(file_systems, "_MOUNTINFO", text)
 
 
 def number_of(folder: Path) -> int:
@@ -219,11 +219,11 @@ def test_a_system_that_does_not_tell_is_told(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[str]
 ) -> None:
     """A sandbox may hide the list, or not say which mount a file is on."""
-    monkeypatch.setattr(mounts, "_MOUNTINFO", tmp_path / "none")
+    monkeypatch.setattr(file_systems, "_MOUNTINFO", tmp_path / "none")
     open_ledger(url(path)).close()
     (line,) = told
     assert "cannot tell which file system" in line
-    monkeypatch.setattr(mounts, "_FDINFO", tmp_path)
+    monkeypatch.setattr(file_systems, "_FDINFO", tmp_path)
     assert mount_of(tmp_path) is None
 
 
@@ -240,7 +240,9 @@ def test_a_ledger_mounted_as_a_single_file_is_refused(
         # The same as the kernel would say, by another number for the file.
         found = Mount(10**6, str(place), "ext4")
         monkeypatch.setattr(
-            mounts, "mount_of", lambda each: found if each == place else mount_of(each)
+            file_systems,
+            "mount_of",
+            lambda each: found if each == place else mount_of(each),
         )
     try:
         with pytest.raises(LedgerUnavailable, match="Mount the folder"):

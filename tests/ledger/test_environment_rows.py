@@ -16,7 +16,7 @@ from dpflow.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.rows import Claim, Run
 from dpflow.ledger.storage import loading
-from dpflow.ledger.storage.texts import key_text
+from dpflow.ledger.storage.row_texts import key_text
 from tests.ledger.support import (
     UNIT,
     edit,

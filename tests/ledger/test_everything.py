@@ -32,7 +32,7 @@ from dpflow.ledger.office import (
     import_prior,
     thaw,
 )
-from dpflow.ledger.orders import Wish
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.witness.places import witness_at
 from dpflow.policy import Policy, load_policies
 from tests.cli.support import run, run_fine, run_json

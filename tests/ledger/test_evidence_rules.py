@@ -21,7 +21,7 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.grants import grant_from_facts
 from dpflow.ledger.office import apply_policy, carve
-from dpflow.ledger.orders import Wish
+from dpflow.ledger.office_records import Wish
 from tests.ledger.preflights import RUN, drawn, held_run
 from tests.ledger.support import granted, make_policy, new_ledger, url
 from tests.ledger.test_evidence import (

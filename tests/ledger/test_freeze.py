@@ -12,7 +12,7 @@ from dpflow.ledger import views
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import amend, apply_policy, freeze, freeze_of, thaw
-from dpflow.ledger.orders import Wish
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import Replayed
 from tests.ledger.journals import account, audit, kinds
 from tests.ledger.support import Place, granted, make_ledger, make_policy, request

@@ -23,7 +23,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import amend, apply_policy, freeze, thaw
-from dpflow.ledger.orders import Wish
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.views import accounts, history, terms
 from dpflow.policy import Policy, load_policies, parse_policy
@@ -43,6 +43,8 @@ from tests.ledger.support import (
 
 WEEKS = make_policy(unit="user-week", partition="{by: week}")
 CAPPED = make_policy(unit="user-week", partition="{by: week}", lifetime="{epsilon: 2}")
+DAYS = make_policy(unit="user-day", partition="{by: day}")
+HOURS = make_policy(unit="user-hour", partition="{by: hour, zone: Europe/Berlin}")
 REGIONS = make_policy(partition="{by: region}")
 
 
@@ -87,6 +89,35 @@ def test_a_period_in_another_spelling_is_no_id_of_a_person(by: str) -> None:
     with pytest.raises(PolicyError, match=rf"'{by}' is not how a period is written"):
         make_policy(partition=f"{{by: {by}}}")
     assert make_policy(partition="{by: weekday}").partition
+
+
+@pytest.mark.parametrize(
+    ("policy", "first", "second", "said"),
+    [
+        (DAYS, "2028-02-29", "2028-03-01", "Each day (UTC) has"),
+        (HOURS, "2026-02-01T00", "2026-02-01T23", "Each hour (Europe/Berlin) has"),
+        (WEEKS, "2026-W05", "2026-W06", "Each week has"),
+    ],
+)
+def test_each_period_has_the_budget_to_itself(
+    ledger: Ledger, policy: Policy, first: str, second: str, said: str
+) -> None:
+    """A full one refuses its own steps only; the sentence says in which zone it is."""
+    charge(ledger, policy, first, cost="1")
+    with pytest.raises(BudgetExhausted):
+        charge(ledger, policy, first)
+    charge(ledger, policy, second, cost="1")
+    assert said in policy.guarantee_sentence()
+
+
+@pytest.mark.parametrize(
+    "partition",
+    ["{by: day, zone: Berlin}", "{by: day, zone: ../x}", "{by: region, zone: UTC}"],
+)
+def test_a_zone_that_means_nothing_is_refused(partition: str) -> None:
+    """An unknown one, or one of what is no period."""
+    with pytest.raises(PolicyError, match="time zone"):
+        make_policy(unit="user-day", partition=partition)
 
 
 @pytest.mark.parametrize("other", ["region", "month"])
@@ -188,6 +219,14 @@ def test_persons_in_parts_of_their_own_need_no_cap(ledger: Ledger) -> None:
         (WEEKS, "2026-05"),
         (make_policy(unit="user-month", partition="{by: month}"), "2026-13"),
         (make_policy(unit="user-month", partition="{by: month}"), "2026-1"),
+        (DAYS, "2026-2-01"),
+        (DAYS, "2026-02-29"),
+        (DAYS, "20260201"),
+        (DAYS, "2026-W05-1"),
+        (HOURS, "2026-02-01T24"),
+        (HOURS, "2026-02-01T9"),
+        (HOURS, "2026-02-01 09"),
+        (HOURS, "2026-02-01T09:00"),
         (REGIONS, "north/flow/report"),
     ],
 )

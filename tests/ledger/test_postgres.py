@@ -22,8 +22,8 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger, roles_script
 from dpflow.ledger.storage.base import SCHEMA_VERSION
 from dpflow.ledger.storage.postgres import PostgresStorage
+from dpflow.ledger.storage.postgres_connection import Server
 from dpflow.ledger.storage.postgres_owners import SessionOwners
-from dpflow.ledger.storage.server import Server
 from tests.ledger.support import Child, audit, edit, granted, make_policy, read
 from tests.postgres import server
 

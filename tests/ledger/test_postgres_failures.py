@@ -25,9 +25,9 @@ from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.opening import accept_server, create_ledger, open_ledger
 from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.rows import Charge
-from dpflow.ledger.storage import server as storage_server
+from dpflow.ledger.storage import postgres_connection as storage_server
 from dpflow.ledger.storage.postgres import PostgresStorage
-from dpflow.ledger.storage.trips import Trips
+from dpflow.ledger.storage.postgres_transaction import Trips
 from tests.ledger.support import (
     Child,
     audit,

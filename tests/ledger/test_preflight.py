@@ -28,8 +28,8 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.decision.preflight import Cover
 from dpflow.ledger.model import Command, Decision, Keys, Pen, Seal, State
 from dpflow.ledger.office import amend, apply_policy, freeze
+from dpflow.ledger.office_records import BookLoss, Repair, Wish
 from dpflow.ledger.opening import open_ledger
-from dpflow.ledger.orders import Loss, Repair, Wish
 from dpflow.ledger.records import Granted, Replayed
 from dpflow.ledger.rows import JournalError
 from dpflow.ledger.views import accounts, open_reservations, refusal_of_run, usage
@@ -385,7 +385,7 @@ def test_a_living_run_is_sealed_by_its_own_process_only(
 def test_a_repaired_ledger_returns_nothing_of_an_old_run(ledger: Any) -> None:
     """It may have lost draws: the rest stays held, and the run is held anew."""
     first = held_run(ledger, ["0.1"] * 3)
-    lost = {"b": Loss(number=0)}
+    lost = {"b": BookLoss(number=0)}
     words = {"because": "restored", "before": 0, "epoch": 1, **ledger.label()}
     ledger.ask(Repair(losses=lost, **words))
     with pytest.raises(BudgetRefused, match="sealed"):

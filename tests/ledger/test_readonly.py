@@ -125,7 +125,7 @@ def test_a_journal_of_several_pages_is_read_whole(
     whole, spent = views.usage(writer, "a")["a#1"], spending(writer, "a", ("step",))
     assert [point.seq for point in whole] == list(range(2, 9))
     for page in (1, 2, 7, 8):
-        monkeypatch.setattr("dpflow.ledger.storage.questions._PAGE", page)
+        monkeypatch.setattr("dpflow.ledger.storage.transaction._PAGE", page)
         assert views.usage(writer, "a")["a#1"] == whole
         assert spending(writer, "a", ("step",)) == spent
 

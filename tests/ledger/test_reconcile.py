@@ -21,7 +21,7 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.reconcile import compare, reconcile, trust
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.orders import Wish
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.witness import file as module
 from dpflow.ledger.witness.lines import HEAD, Line
 from tests.ledger.support import (

@@ -28,7 +28,7 @@ from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.entry import Columns, entry_of
 from dpflow.ledger.records import Granted
-from dpflow.ledger.storage.texts import key_text, row_text
+from dpflow.ledger.storage.row_texts import key_text, row_text
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.file import FileLog
 from tests.ledger.support import (

@@ -21,7 +21,7 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.grants import Grant, grant_from_text
 from dpflow.ledger.office import apply_policy, carve
-from dpflow.ledger.orders import Wish
+from dpflow.ledger.office_records import Wish
 from dpflow.policy import Policy
 from tests.ledger.support import granted, kinds, make_policy, sums, url
 

@@ -31,8 +31,8 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.rows import Claim
-from dpflow.ledger.storage.questions import Transaction
 from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.storage.transaction import Transaction
 from tests.ledger.support import (
     Child,
     Gate,

@@ -22,8 +22,8 @@ from dpflow.ledger.office import (
     propose,
     thaw,
 )
+from dpflow.ledger.office_records import BookLoss, Repair, Wish
 from dpflow.ledger.opening import open_ledger
-from dpflow.ledger.orders import Loss, Repair, Wish
 from dpflow.ledger.records import Conditions
 from dpflow.policy import Policy
 from tests.ledger.journals import audit, body, entries, sums, terms_of
@@ -240,7 +240,7 @@ def test_decisions_by_hand_tell_who_with_which_code_and_under_which_policy(
     import_prior(officer, BASIC, spent, because="2024", evidence="0" * 64)
     freeze(officer, "a", who="ann", because="wrong sigma")
     thaw(officer, "a", who="ann", because="it was right")
-    lost = Loss(
+    lost = BookLoss(
         number=len(entries(officer)), amounts={"a#1": (1, 0)}, entries=((99, "f" * 64),)
     )
     words = {"because": "restored", "before": 0, "epoch": 1, **officer.label()}

@@ -20,7 +20,7 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import End, Keys, Pen
 from dpflow.ledger.office import apply_policy, propose
-from dpflow.ledger.orders import Applied, Wish
+from dpflow.ledger.office_records import Applied, Wish
 from dpflow.policy import Policy
 from tests.ledger.journals import account, audit, body, kinds, sums, terms_of, whole
 from tests.ledger.support import BASIC, Place, granted, make_ledger, make_policy
@@ -287,7 +287,7 @@ def test_a_gate_of_another_currency_is_never_put_over_a_tally(
 
 def judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let whatever differs be judged tighter, and pinned as it is."""
-    module = "dpflow.ledger.decision.applying"
+    module = "dpflow.ledger.decision.policy_changes"
     monkeypatch.setattr(f"{module}.overall", lambda _: "tighter")
     monkeypatch.setattr(f"{module}.tightened_pins", lambda _, policy: policy.pinned())
 

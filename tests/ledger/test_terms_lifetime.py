@@ -21,7 +21,7 @@ from dpflow.ledger.decision.terms import opened
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Pen
 from dpflow.ledger.office import amend, apply_policy, freeze, propose, thaw
-from dpflow.ledger.orders import Freeze, Wish
+from dpflow.ledger.office_records import Freeze, Wish
 from dpflow.policy import Policy
 from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.journals import UNIT, audit, body, entries, terms_of

@@ -15,7 +15,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy, freeze
-from dpflow.ledger.orders import Applied, Wish
+from dpflow.ledger.office_records import Applied, Wish
 from dpflow.policy import Policy
 from dpflow.policy.fields import Budget
 from tests.ledger.journals import audit, body, sums, terms_of

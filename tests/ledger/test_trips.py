@@ -13,8 +13,8 @@ import pytest
 from dpflow import ApproxDP
 from dpflow.exceptions import LedgerCorrupt, PolicyChanged, UnsupportedCost
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.memo import by_identity, by_parts
 from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.pure_cache import by_identity, by_parts
 from dpflow.ledger.records import Granted, Replayed
 from tests.ledger.support import (
     BASIC,

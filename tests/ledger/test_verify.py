@@ -12,12 +12,12 @@ import pytest
 from dpflow import Gaussian
 from dpflow.exceptions import BudgetRefused, LedgerCorrupt, LedgerRolledBack
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.audit import gates
+from dpflow.ledger.audit import admissions
 from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import Columns, canonical, entry_hash
+from dpflow.ledger.newest_entries import TAIL
 from dpflow.ledger.office import amend, import_prior
-from dpflow.ledger.tail import TAIL
 from tests.ledger.support import (
     COLUMNS,
     Place,
@@ -298,7 +298,7 @@ class Text(str):
 @pytest.mark.parametrize("together", [1, 1000])
 def test_a_grant_above_its_gate_is_named(ledger, path, together, monkeypatch):
     """Whoever fits hashes and sums cannot make a step admitted."""
-    monkeypatch.setattr(gates, "_TOGETHER", together)
+    monkeypatch.setattr(admissions, "_TOGETHER", together)
 
     def dearer(row):
         if row["kind"] in {"open", "refuse"}:

@@ -13,7 +13,7 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.office import apply_policy, freeze, import_prior
-from dpflow.ledger.orders import Wish
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import digest
 from tests.ledger.support import (
     Place,

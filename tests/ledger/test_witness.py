@@ -467,7 +467,7 @@ def test_many_lines_are_compared_all_the_same(tmp_path: Path) -> None:
     names = [granted(ledger, "1e-6") for _ in range(30)]
     path = Path(ledger.place)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpflow.ledger.witness.check._AT_ONCE", 7)
+        patch.setattr("dpflow.ledger.witness.rollback_check._AT_ONCE", 7)
         granted(open_ledger(url(path)), "1e-6")
         sql = "DELETE FROM entry WHERE charge = "
         edit(path, f"{sql}'{names[20]}'")

@@ -25,8 +25,8 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.office import apply_policy, freeze, freeze_of, thaw
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.opening import create_ledger, open_ledger
-from dpflow.ledger.orders import Wish
 from dpflow.ledger.witness import file as module
 from dpflow.policy import Policy
 from tests.ledger.support import (

@@ -131,7 +131,7 @@ def goes_on_after_a_repair(setting: str, folder: Path) -> None:
     granted(other, policies=[policy])
     granted(ledger, policies=[policy])
     copy_database(folder / "copy", path)
-    with pytest.raises(LedgerRolledBack, match="repaired 0 times, .* of 1 repair"):
+    with pytest.raises(LedgerRolledBack, match=r"repaired 0 times, .* of 1 repair"):
         granted(other, policies=[policy])
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +29,8 @@ from dpflow.accounting.costs.noise import (
 from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
 from dpflow.exceptions import DpflowError, ReleaseError
 from dpflow.noise import draws as noise
-from dpflow.noise.draws import LARGEST_INT, draw, sampler_for
+from dpflow.noise.containers import LARGEST_INT
+from dpflow.noise.draws import draw, sampler_for
 from dpflow.rounding import float_up
 from tests.sizes import scaled
 
@@ -256,7 +258,8 @@ SECRETS: list[Any] = [
     [SECRET * 10**400, 1.0],
     [[SECRET]],
     (SECRET,),
-    {"a": SECRET},
+    {"a": [SECRET]},
+    {},
     {SECRET},
     np.array([]),
     np.zeros((3, 0)),
@@ -272,8 +275,73 @@ SECRETS: list[Any] = [
     pd.Series([f"{SECRET}"]),
     pd.Series([SECRET, None]),
     pd.Series([True]),
-    pd.DataFrame({"a": [SECRET]}),
+    pd.DataFrame({"a": [SECRET], "b": [True]}),
+    pd.DataFrame({"a": [SECRET], "b": pd.Series([{SECRET}], dtype=object)}),
+    pd.DataFrame({"a": ["x"]}),
+    pl.Series([SECRET, None]),
+    pl.Series([True]),
+    pl.DataFrame({"a": [SECRET], "b": [[SECRET]]}),
 ]
+
+WEEKS = pd.date_range("2026-03-01", periods=3)
+TABLES: list[Any] = [
+    pd.DataFrame({"k": ["a", "b", "a"], "n": [1, 2, 3], "v": [0.5, 1, 2]}, index=WEEKS),
+    pd.DataFrame([[1, 2.5], [3, 4]], columns=["n", "n"]),
+    pd.DataFrame(
+        {"k": pd.Series(["a", "b"], dtype="category"), "at": WEEKS[:2], "n": 1}
+    ),
+    pl.DataFrame({"k": ["a", "b"], "n": [1, 2], "v": [0.5, 1.5], "at": [WEEKS[0]] * 2}),
+]
+
+
+def types(table: Any) -> list[tuple[str, str]]:
+    """Return the columns of a table with their types."""
+    return list(zip(table.columns, map(str, table.dtypes), strict=True))
+
+
+def rows(table: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of a table."""
+    is_pandas = isinstance(table, pd.DataFrame)
+    return list(table.itertuples()) if is_pandas else table.rows()
+
+
+class TestTables:
+    """One vector of noise over all numbers of a container; the rest stays."""
+
+    @pytest.mark.parametrize("table", TABLES, ids=lambda t: type(t).__module__[:6])
+    def test_a_frame_keeps_its_labels(self, table: Any, monkeypatch: Any) -> None:
+        """One draw, over the numeric columns one after the other."""
+        drawn: list[list[Any]] = []
+
+        def one_more(_: str, __: float, numbers: list[Any]) -> list[float]:
+            drawn.append(numbers)
+            return [number + 1.25 for number in numbers]
+
+        monkeypatch.setattr(noise, "_noisy", one_more)
+        before = table.copy() if isinstance(table, pd.DataFrame) else table.clone()
+        found = draw(MECHANISMS[0], table)
+        assert len(drawn) == 1
+        assert (types(found), type(found)) == (types(table), type(table))
+        assert table.equals(before)
+        moved = 0
+        for new, old in zip(rows(found), rows(table), strict=True):
+            for after, number in zip(new, old, strict=True):
+                if after != number:
+                    assert after - number in (1, 1.25)
+                    moved += 1
+        assert moved == len(drawn[0]) > 0
+
+    def test_a_series_of_polars_and_a_dict(self) -> None:
+        """They come back with name, keys, and ints as ints."""
+        found = draw(MECHANISMS[0], pl.Series("n", [1, 2], dtype=pl.UInt8))
+        assert (found.name, found.dtype, len(found)) == ("n", pl.Int64, 2)
+        narrow = draw(MECHANISMS[0], pl.Series("v", [0.5], dtype=pl.Float32))
+        assert narrow.dtype == pl.Float32
+        counts = draw(MECHANISMS[0], {"a": 1, "b": 2})
+        assert list(counts) == ["a", "b"]
+        assert all(type(number) is int for number in counts.values())
+        mixed = draw(MECHANISMS[0], {"a": 1, "b": 2.5})
+        assert all(type(number) is float for number in mixed.values())
 
 
 class TestRefusals:

@@ -103,7 +103,7 @@ REFUSED_THEOREMS = [
     ("filter", "{theorem: 3}", 6, "filter.theorem: should be text", "theorem: "),
     ("filter", "{orders: [2]}", 6, "filter.theorem: this field is missing", "Add it"),
     ("filter", "3", 6, "filter must be a theorem, got 3", "{theorem: NAME"),
-    ("filter", "{theorem: gaussian, x: 1}", 6, "no option 'x'", "It has no options"),
+    ("filter", "{theorem: basic, x: 1}", 6, "no option 'x'", "It has no options"),
     (
         "filter",
         "{theorem: concentrated,\n convrsion: tight}",
@@ -118,7 +118,7 @@ REFUSED_THEOREMS = [
         "filter.conversion must be one of tight, classic, got 'loose'",
         "",
     ),
-    ("filter", "{theorem: concentrated, delta_loss: 1e-3}", 6, "exceeds the", ""),
+    ("filter", "{theorem: concentrated, delta_loss: 1e-3}", 6, "exceeds delta", ""),
     ("filter", "{theorem: basic, epsilon: 9}", 6, "filter.epsilon is not", "`budget`"),
     ("filter", "{theorem: basic, delta: 0}", 6, "filter.delta is not", "`budget`"),
     ("odometer", "renyj", 7, "there is no odometer 'renyj'", "Did you mean 'renyi'?"),

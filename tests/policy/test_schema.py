@@ -54,8 +54,11 @@ def test_every_field_of_the_schema_explains_itself() -> None:
 def test_every_example_of_the_schema_is_valid() -> None:
     """What an editor offers is accepted by the schema and by the loader."""
     schema = policy_schema()
-    base = yaml.safe_load(SHORT)
+    whole = yaml.safe_load(SHORT)
     for name, shown in schema["properties"].items():
+        # Guarantees say these fields themselves.
+        said = ("unit", "budget") if name == "guarantees" else ()
+        base = {field: text for field, text in whole.items() if field not in said}
         for value in shown["examples"]:
             jsonschema.validate(base | {name: value}, schema)
             Policy.model_validate(base | {name: value})

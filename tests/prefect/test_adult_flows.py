@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from dpflow import Laplace
+from dpflow import Laplace, ProposeTestRelease
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.guard.charge import current_execution
 from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts
+from dpflow.mechanisms import propose_test_release as mechanism
 from dpflow.rounding import number_from_text
-from flows import adult, individual_training, recover_budget, train_until_good
+from flows import (
+    adult,
+    individual_training,
+    recover_budget,
+    train_until_good,
+    typical_age,
+)
 from tests import adult_people
 
 
@@ -142,3 +151,69 @@ def test_the_comparison_spends_the_same_budget_both_ways(people):
     used = individual_training.WORST_CASE_STEPS / individual_training.SIGMA**2
     bound = float(individual_training.BOUND.bound)
     assert bound * (1 - 1e-6) < used <= bound
+
+
+@pytest.fixture
+def aged(people, monkeypatch):
+    """Give everybody an age that no two share: a median that is no edge."""
+    ages = np.random.default_rng(1).normal(38, 13, typical_age.PEOPLE)
+    monkeypatch.setattr(adult, "age", lambda: ages)
+    return ages
+
+
+@pytest.mark.parametrize(
+    ("answers", "charged"),
+    [((20.0, None), "0.4"), ((None, 20.0), "0.6"), ((None, None), "0.4")],
+)
+def test_the_median_is_paid_by_what_the_range_left(aged, monkeypatch, answers, charged):
+    """Whichever discretization answers."""
+    asked = []
+
+    def ranged(values, *, shift):
+        assert values is aged
+        return interquartile_range_of(answers[len(asked)], asked, shift)
+
+    first = 0.0 if answers[0] is None else 0.5
+    monkeypatch.setattr(typical_age, "coin", lambda: first)
+    monkeypatch.setattr(typical_age, "interquartile_range", ranged)
+    found = typical_age.typical_age()
+    assert found.range == (answers[0] or answers[1])
+    assert found.tries == len(asked) == len(set(asked)) == 1 + (answers[0] is None)
+    assert asked[0] == first
+    assert found.epsilon == 1 - Fraction(charged)
+    assert found.median == pytest.approx(38, abs=10)
+    assert spent() == 1
+    assert spent("delta") == (found.tries + 1) * Fraction("1e-6")
+
+
+def test_a_second_run_replays_the_coin_and_spends_no_more(aged):
+    """By the mechanisms themselves: one of the two discretizations answers."""
+    found = typical_age.typical_age()
+    assert found.range == pytest.approx(1.349 * 13, rel=1)
+    assert found.median == pytest.approx(38, abs=10)
+    assert spent() == 1
+    assert typical_age.typical_age() == found
+    assert spent() == 1
+
+
+def interquartile_range_of(answer, asked, shift):
+    """Take the draw of the running step, and report the cell of an answer."""
+    asked.append(shift)
+    execution = current_execution("a test")
+    execution.claim_draw("a test")
+    execution.report("none" if answer is None else "answer")
+    return answer
+
+
+def test_either_discretization_is_asked_first(people, monkeypatch):
+    """By a fair coin: at an edge, half of the runs need no second try."""
+    edge = np.linspace(0, 16, 1001)
+    single = ProposeTestRelease(epsilon=10, delta="1e-9")
+    coins = [typical_age.coin() for _ in range(400)]
+    assert 140 <= coins.count(0.0) <= 260
+    cells = {
+        shift: mechanism.interquartile_range(single, edge, base=2, shift=shift).cell
+        for shift in typical_age.SHIFTS
+    }
+    assert cells == {0.0: "none", 0.5: "answer"}
+    assert {typical_age.SHIFTS[1] - shift for shift in cells} == set(cells)

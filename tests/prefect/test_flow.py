@@ -18,7 +18,7 @@ from dpflow.forecast import outlooks
 from dpflow.guard.project import current_project
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.orders import Wish
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.views import accounts
 from dpflow.prefect import artifacts
 from tests.prefect.conftest import POLICY

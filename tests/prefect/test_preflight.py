@@ -29,7 +29,7 @@ from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.orders import Wish
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.views import accounts, open_reservations
 from dpflow.prefect import flow as flow_module
 from dpflow.prefect import run_context

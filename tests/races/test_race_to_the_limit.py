@@ -25,6 +25,7 @@ from tests.ledger.support import (
     sums,
     url,
 )
+from tests.sizes import spread
 
 PROCESSES = 8
 SMALL = Fraction(1, 10**6)
@@ -51,7 +52,7 @@ def racers(target: Callable[[int, Callable[[str], None]], None]) -> list[list[st
     return found
 
 
-@pytest.mark.parametrize("budget", [96, 100, 1])
+@pytest.mark.parametrize("budget", spread([100, 96, 1], 2))
 def test_processes_are_granted_the_budget_and_no_step_more(
     path: Place, budget: int
 ) -> None:

@@ -15,7 +15,7 @@ from dpflow.ledger import Ledger, create_ledger, open_ledger, pin_ledger
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.orders import Wish
+from dpflow.ledger.office_records import Wish
 from dpflow.policy import load_policies
 from tests.ledger.support import Place, audit, await_death, kinds, read, sums, url
 from tests.projects import POLICY, ROOT

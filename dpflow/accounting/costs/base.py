@@ -38,6 +38,7 @@ _MORE_KINDS = (
     "dpflow.accounting.costs.noise",
     "dpflow.accounting.costs.notions",
     "dpflow.accounting.costs.outcomes",
+    "dpflow.accounting.costs.refined",
     "dpflow.accounting.costs.sparse_vector",
     "dpflow.accounting.rules.individual",
 )

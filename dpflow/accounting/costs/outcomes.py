@@ -195,7 +195,8 @@ class ProposeTestRelease(OutcomeCost):
     Without an answer (outcome "none") it costs epsilon, with one ("answer") 2 epsilon;
     delta is lost either way. With two tries, the second only if the first gave no
     answer (the two shifted discretizations of the interquartile range): 2 epsilon
-    without, 3 epsilon with an answer, and 2 delta - delta^2.
+    without an answer or with one of the first try ("first answer"), 3 epsilon with one
+    of the second, and 2 delta - delta^2.
 
     Source: Dwork, Lei 2009; Hartmann et al. 2022, Def 9 and Lemma 10. Two tries lose up
     to 2 delta - delta^2; the single delta of the lemma is wrong:
@@ -224,15 +225,20 @@ class ProposeTestRelease(OutcomeCost):
         )
 
     def output_dp(self) -> OutputDP:
-        """Return the cells: no answer, an answer."""
+        """Return the cells: no answer, an answer, one of the first of two tries."""
         cells = {
             "none": self.tries * self.epsilon,
             "answer": (self.tries + 1) * self.epsilon,
+            self.answered(0): 2 * self.epsilon,
         }
         return OutputDP(cells, delta=1 - (1 - self.delta) ** self.tries)
 
+    def answered(self, number: int) -> str:
+        """Return the cell of an answer of a try; the first has the number 0."""
+        return "answer" if number + 1 == self.tries else "first answer"
+
     def cell(self, outcome: Outcome) -> str:
-        """Return the cell of an outcome, "none" or "answer"."""
+        """Return the cell of an outcome: "none", "answer" or "first answer"."""
         return self.output_dp().cell(outcome)
 
     def describe(self) -> dict[str, Any]:

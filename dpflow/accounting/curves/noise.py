@@ -18,9 +18,14 @@ from dpflow.accounting.curves.prices import (
     approx_zcdp,
     gdp_mu_squared,
     pure_mu_squared,
-    pure_rho,
     refuse,
     renyi_divergence,
+)
+from dpflow.accounting.curves.responses import (
+    discrete_laplace_mu_squared,
+    discrete_laplace_rho,
+    response_mu_squared,
+    response_rho,
 )
 from dpflow.accounting.curves.sampled_gaussian import _sampled_total
 from dpflow.rounding import bound_above, to_real
@@ -51,14 +56,14 @@ def _(cost: ExponentialMechanism) -> tuple[Fraction, Fraction]:
 
 @approx_zcdp.register
 def _(cost: DiscreteLaplace) -> tuple[Fraction, Fraction]:
-    """As (epsilon, 0)-DP, which is exact at sensitivity 1."""
-    return pure_rho(cost.sensitivity / cost.scale), Fraction(0)
+    """Its mean loss: derivations/notions.md#discrete-laplace-to-concentrated."""
+    return discrete_laplace_rho(cost.sensitivity, cost.scale), Fraction(0)
 
 
 @approx_zcdp.register
 def _(cost: RandomizedResponse) -> tuple[Fraction, Fraction]:
-    """As (epsilon, 0)-DP, which is exact with two categories."""
-    return pure_rho(cost.epsilon), Fraction(0)
+    """Its worst order: derivations/notions.md#response-to-concentrated."""
+    return response_rho(cost.epsilon, cost.categories), Fraction(0)
 
 
 @approx_zcdp.register
@@ -81,14 +86,14 @@ def _(cost: PoissonSampledGaussian) -> tuple[Fraction, Fraction]:
 
 @gdp_mu_squared.register
 def _(cost: DiscreteLaplace) -> Fraction:
-    """As (epsilon, 0)-DP."""
-    return pure_mu_squared(cost.sensitivity / cost.scale)
+    """The middle test: derivations/notions.md#discrete-laplace-to-gaussian."""
+    return discrete_laplace_mu_squared(cost.sensitivity, cost.scale)
 
 
 @gdp_mu_squared.register
 def _(cost: RandomizedResponse) -> Fraction:
-    """As (epsilon, 0)-DP, which is exact with two categories."""
-    return pure_mu_squared(cost.epsilon)
+    """Its one corner: derivations/notions.md#response-to-gaussian."""
+    return response_mu_squared(cost.epsilon, cost.categories)
 
 
 @gdp_mu_squared.register

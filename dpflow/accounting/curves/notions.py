@@ -58,7 +58,8 @@ def _(cost: GaussianDP) -> Fraction:
 @gdp_mu_squared.register
 def _(cost: ProbabilisticDP) -> Fraction:
     if cost.delta:
-        raise refuse(cost, "Gaussian DP", "No Gaussian bounds a step with a delta.")
+        hint = "It has a delta: set delta_loss for such steps."
+        raise refuse(cost, "Gaussian DP", hint)
     return gdp_mu_squared(PureDP(epsilon=cost.epsilon))
 
 

@@ -21,7 +21,9 @@ _HINTS = {
     "ApproxDP(epsilon=..., delta=...) if you know such a guarantee.",
     "zcdp": "Give the filter a delta for its steps (delta_loss) or use filter: basic.",
     "gdp": "Use filter: concentrated or filter: basic for this dataset.",
-    "renyi": "A step with a delta of its own has no finite Renyi divergence.",
+    "delta": "Give the filter a delta for its steps (delta_loss), if it takes one.",
+    "renyi": "A step with a delta of its own has no finite Renyi divergence; a "
+    "delta_loss in the filter renyi keeps a part of delta for it.",
 }
 
 
@@ -139,8 +141,9 @@ def gdp_mu_squared(cost: Cost) -> Fraction:
 
     Source: Gaussian: Dong, Roth, Su 2022 (arXiv 1905.02383v3) Thm 2.7.
     (epsilon, 0)-DP: mu = -2 Phi^-1(1 / (1 + e^epsilon)),
-    docs/derivations/notions.md#pure-to-gaussian. Laplace is charged as (epsilon, 0)-DP:
-    its Renyi or zCDP rate is no GDP bound.
+    docs/derivations/notions.md#pure-to-gaussian. Laplace: mu = -2 Phi^-1(e^(-epsilon/2)
+    / 2), docs/derivations/notions.md#laplace-to-gaussian; exact, like all of these. Its
+    Renyi or zCDP rate is no GDP bound.
 
     Assumes: the declared sensitivity holds in the norm of the mechanism.
 
@@ -164,13 +167,14 @@ def _(cost: PureDP) -> Fraction:
 @gdp_mu_squared.register
 def _(cost: ApproxDP) -> Fraction:
     if cost.delta:
-        raise refuse(cost, "Gaussian DP", _HINTS["gdp"])
+        raise refuse(cost, "Gaussian DP", _HINTS["delta"])
     return pure_mu_squared(cost.epsilon)
 
 
 @gdp_mu_squared.register
 def _(cost: Laplace) -> Fraction:
-    return pure_mu_squared(cost.sensitivity / cost.scale)
+    """-2 Phi^-1(e^(-epsilon/2) / 2): derivations/notions.md#laplace-to-gaussian."""
+    return laplace_mu_squared(cost.sensitivity / cost.scale)
 
 
 @lru_cache(maxsize=4096)
@@ -181,12 +185,23 @@ def pure_mu_squared(epsilon: Fraction) -> Fraction:
         # 2 erfinv(tanh(epsilon/2)) sqrt(2) is the same mu, but loses all digits for
         # large epsilon; Newton on log Phi does not.
         target = -mp.log1p(mp.exp(to_real(mp, epsilon)))
-        return _normal_quantile_from_log(mp, target) ** 2 * 4
+        return tail_quantile(mp, target) ** 2 * 4
 
     return bound_above(value)
 
 
-def _normal_quantile_from_log(mp: Any, log_probability: Any) -> Any:
+@lru_cache(maxsize=4096)
+def laplace_mu_squared(epsilon: Fraction) -> Fraction:
+    """Solve Phi(-mu/2) = e^(-epsilon/2) / 2 for mu**2; epsilon has any size."""
+
+    def value(mp: Any) -> Any:
+        target = -to_real(mp, epsilon) / 2 - mp.log(2)
+        return tail_quantile(mp, target) ** 2 * 4
+
+    return bound_above(value)
+
+
+def tail_quantile(mp: Any, log_probability: Any) -> Any:
     """Return x >= 0 with log Phi(-x) equal to the given number (at most log 1/2)."""
     root_two = mp.sqrt(2)
     if log_probability > -1:

@@ -132,7 +132,7 @@ def _sampled_from_top(mp: Any, order: int, rate: Fraction, noise: Fraction) -> A
 
 
 @dataclass(frozen=True)
-class Rule:
+class Quadrature:
     """A trapezoid rule on the nodes `step * k`, for k from `first` to `last`.
 
     Args:
@@ -189,7 +189,7 @@ def fractional_log_moment(
     return bound_above(lambda mp: _log_moment(mp, rule, order, rate, noise))
 
 
-def planned(order: Fraction, rate: Fraction, noise: Fraction) -> Rule | None:
+def planned(order: Fraction, rate: Fraction, noise: Fraction) -> Quadrature | None:
     """Choose the rule, or return None if it would have too many nodes.
 
     Any choice is sound. Made of bit lengths and of operations that IEEE 754 rounds
@@ -208,7 +208,7 @@ def planned(order: Fraction, rate: Fraction, noise: Fraction) -> Rule | None:
     step = 2 * math.pi * strip / (strip * strip / (2 * s * s) + nats)
     largest = order * Fraction(alpha + reach) / noise**2
     lost = small + _bits(order) + max(_bits(largest), 0)
-    return Rule(
+    return Quadrature(
         step=Fraction(step),
         strip=Fraction(strip),
         first=-math.ceil(reach / step),
@@ -223,7 +223,7 @@ def _bits(value: Fraction) -> int:
 
 
 def _log_moment(
-    mp: Any, rule: Rule, order: Fraction, rate: Fraction, noise: Fraction
+    mp: Any, rule: Quadrature, order: Fraction, rate: Fraction, noise: Fraction
 ) -> Any:
     """Add to the rule's sum what it may miss, and take log1p."""
     with mp.workdps(mp.dps + rule.digits):
@@ -240,21 +240,23 @@ def _log_moment(
     return +log_moment
 
 
-def _missed(mp: Any, rule: Rule, noise: Fraction) -> Any:
+def _missed(mp: Any, rule: Quadrature, noise: Fraction) -> Any:
     """Return 2 exp(a^2 / 2s^2) / (exp(2 pi a / h) - 1)."""
     growth = mp.exp(to_real(mp, rule.strip**2 / (2 * noise**2)))
     return 2 * growth / mp.expm1(2 * mp.pi * to_real(mp, rule.strip / rule.step))
 
 
 def _below(
-    mp: Any, rule: Rule, order: Fraction, rate: Fraction, noise: Fraction
+    mp: Any, rule: Quadrature, order: Fraction, rate: Fraction, noise: Fraction
 ) -> Any:
     """Bound the nodes before the first: there the integrand is at most order q."""
     distance = to_real(mp, -rule.first * rule.step / noise) / mp.sqrt(2)
     return to_real(mp, order * rate / 2) * mp.erfc(distance)
 
 
-def _above(mp: Any, rule: Rule, order: Fraction, noise: Fraction, last: Any) -> Any:
+def _above(
+    mp: Any, rule: Quadrature, order: Fraction, noise: Fraction, last: Any
+) -> Any:
     """Bound the nodes after the last, given density times g^order there.
 
     From x on, if x > order, that falls at least as fast as exp(-(x - order) t / s^2).
@@ -267,7 +269,7 @@ def _above(mp: Any, rule: Rule, order: Fraction, noise: Fraction, last: Any) -> 
 
 
 def _sum(
-    mp: Any, rule: Rule, order: Fraction, rate: Fraction, noise: Fraction
+    mp: Any, rule: Quadrature, order: Fraction, rate: Fraction, noise: Fraction
 ) -> tuple[Any, Any]:
     """Return the sum over the nodes, and density times g^order at the last."""
     alpha, q = to_real(mp, order), to_real(mp, rate)

@@ -35,7 +35,7 @@ _SHOWN = 4
 
 
 @dataclass(frozen=True)
-class Entry:
+class PlannedSteps:
     """One line of a plan.
 
     Args:
@@ -160,7 +160,7 @@ class PlanFilter(ThresholdFilter):
                 counts[self._index[entry.cost]] += entry.spares
         return tuple(counts)
 
-    def _starts(self) -> list[tuple[Entry, int]]:
+    def _starts(self) -> list[tuple[PlannedSteps, int]]:
         ends = itertools.accumulate(entry.times for entry in self.entries)
         return [
             (entry, end - entry.times)
@@ -292,7 +292,7 @@ class PlanFilter(ThresholdFilter):
         }
 
 
-def _entries(steps: object) -> tuple[Entry, ...]:
+def _entries(steps: object) -> tuple[PlannedSteps, ...]:
     if isinstance(steps, str | bytes | Mapping) or not isinstance(steps, Sequence):
         msg = f"steps must be a list of costs, got {type(steps).__name__}"
         raise InvalidCost(msg, name="steps", value=str(steps)[:60])
@@ -302,20 +302,20 @@ def _entries(steps: object) -> tuple[Entry, ...]:
     return tuple(_entry(step) for step in steps)
 
 
-def _entry(step: object) -> Entry:
+def _entry(step: object) -> PlannedSteps:
     if isinstance(step, Cost):
-        return Entry(step)
+        return PlannedSteps(step)
     if not isinstance(step, Mapping):
         msg = f"a step of a plan is a cost or a mapping, got {step!r}"
         raise InvalidCost(msg, name="steps", value=str(step)[:60])
     if "cost" not in step or "mechanism" in step:
-        return Entry(cost_from_description(_as_text(step)))
+        return PlannedSteps(cost_from_description(_as_text(step)))
     unknown = set(step) - {"cost", "times", "spares"}
     if unknown:
         msg = f"a step of a plan takes cost, times and spares, not {sorted(unknown)}"
         raise InvalidCost(msg, name="steps", value=str(sorted(unknown)))
     cost = step["cost"]
-    return Entry(
+    return PlannedSteps(
         cost if isinstance(cost, Cost) else cost_from_description(_as_text(cost)),
         whole_number(step.get("times", 1), name="times", low=1, high=_MOST_STEPS),
         whole_number(step.get("spares", 0), name="spares", low=0, high=_MOST_STEPS),

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import ApproxDP
+from dpflow.accounting.costs.notions import ApproxDP, GaussianDP, RenyiDP
 from dpflow.accounting.curves.prices import approx_dp, renyi
 from dpflow.accounting.fixed.optimal import (
     FixedSequence,
@@ -63,7 +63,8 @@ def composed_epsilon(
     (epsilon, delta)-DP. gaussian: the same function for Gaussians, which is exact. pld:
     exact where `optimal` is, else `loss_distribution.grid_epsilon`, and no more than
     basic. renyi: the best of some orders with the conversion of Canonne, Kamath,
-    Steinke 2020 Prop. 12, legal for a fixed sequence because every order's bound holds.
+    Steinke 2020 Prop. 12, legal for a fixed sequence because every order's bound holds;
+    orders at which a step has none are left out.
 
     Assumes: the costs are fixed in advance; mechanisms and order may adapt.
 
@@ -114,7 +115,7 @@ def _kov(parts: Parts, delta: Fraction) -> Fraction:
 
 def _gaussian(parts: Parts, delta: Fraction) -> Fraction:
     for cost, _ in parts:
-        if not isinstance(cost, Gaussian):
+        if not isinstance(cost, Gaussian | GaussianDP):
             msg = f"{cost!r} is no Gaussian; use the accountant kov, pld or renyi."
             raise UnsupportedCost(
                 msg, theorem="accountant gaussian", mechanism=cost.mechanism
@@ -158,7 +159,29 @@ def _renyi(parts: Parts, delta: Fraction) -> Fraction:
 
         return bound_above(value)
 
-    return max(min(epsilon(order) for order in _ORDERS), Fraction(0))
+    return max(min(map(epsilon, _bounded_orders(parts))), Fraction(0))
+
+
+def _bounded_orders(parts: Parts) -> list[Fraction]:
+    """Return the orders at which all steps have a divergence, their own included.
+
+    Raises:
+        UnsupportedCost: If there is none.
+    """
+    own = {cost.order for cost, _ in parts if isinstance(cost, RenyiDP)}
+    found: list[Fraction] = []
+    refused: UnsupportedCost | None = None
+    for order in (*_ORDERS, *own):
+        try:
+            for cost, _ in parts:
+                renyi(cost, order)
+        except UnsupportedCost as error:
+            refused = error
+        else:
+            found.append(order)
+    if refused is not None and not found:
+        raise refused
+    return found
 
 
 _ACCOUNTANTS: dict[str, Callable[[Parts, Fraction], Fraction]] = {

@@ -39,6 +39,8 @@ from dpflow.rounding import (
 #: 1/e, rounded down: the theorems hold below it.
 _DELTA_HIGH = Fraction("0.367879441171442321595")
 _PEOPLE_HIGH = Fraction(10**15)
+#: Of V, in place of 1/n**2: that of n = 2, and that of the largest n.
+_GRAIN_LOW, _GRAIN_HIGH = 1 / _PEOPLE_HIGH**2, Fraction(1, 4)
 #: Solves 2 + log(1 + y) = y; V/y is the best beta for V, and 8 y is the paper's 28.04.
 _BEST_RATIO = 3.505241495795883
 #: Beyond this epsilon the drift is capped: its mean loss is epsilon at most.
@@ -119,7 +121,8 @@ class RogersOdometer(Odometer):
     Source: Rogers, Roth, Ullman, Vadhan 2016 (arXiv 1605.08294v1) Lemma 6.4. With
     `people` instead of `beta`, Thm 6.5: a union over beta = 1/n**2, 2/n**2, 4/n**2, ...
     below 1, repaired to count all of them
-    (docs/derivations/composition.md#union-of-betas). V and the drift as in the `rogers`
+    (docs/derivations/composition.md#union-of-betas). With `granularity`, the remark
+    after it: that number in place of 1/n**2. V and the drift as in the `rogers`
     filter; the deltas of steps are added to the drift
     (docs/derivations/time-uniform.md#deltas-of-steps). `mixture` reads less; this one
     is for comparison.
@@ -138,7 +141,9 @@ class RogersOdometer(Odometer):
         beta: Constant of Lemma 6.4. Default: the best at a reading of
             `halt_at_epsilon`.
         people: Number of people (n of Thm 6.5), an integer, at least 2; give this or
-            `beta`.
+            `beta`, or:
+        granularity: Least V that is bounded closely, say the square of the first
+            step's epsilon, in (0, 1/4].
         halt_at_epsilon: Reading to tune for; only used to derive beta.
     """
 
@@ -151,25 +156,22 @@ class RogersOdometer(Odometer):
         delta: Number,
         beta: Number | None = None,
         people: Number | None = None,
+        granularity: Number | None = None,
         halt_at_epsilon: Number | None = None,
     ) -> None:
         self.delta: Fraction = _small_delta(delta)
         self._room = units_down(self.delta / 2)
         self.people = None if people is None else _whole(people)
-        if self.people is None:
+        self.granularity = _grain(beta, self.people, granularity)
+        if self.granularity is not None:
+            self.beta = self.granularity
+            self._log = _log_of(2 * _points(self.granularity) / self.delta)
+        else:
             self._log = _log_of(2 / self.delta)
             if beta is None:
                 target = target_epsilon(self.theorem, "beta", halt_at_epsilon)
                 beta = _tuned_beta(target, self._log)
-            self.beta: Fraction = exact(beta, name="beta", low=RHO_LOW, high=RHO_HIGH)
-        elif beta is None:
-            # The betas below 1 are 2**j / n**2 for 0 <= j < ceil(2 log2 n).
-            points = (self.people**2 - 1).bit_length()
-            self._log = _log_of(2 * points / self.delta)
-            self.beta = Fraction(1, self.people**2)
-        else:
-            msg = "the rogers odometer takes beta= or people=, not both"
-            raise InvalidCost(msg, name="people", value=people)
+            self.beta = exact(beta, name="beta", low=RHO_LOW, high=RHO_HIGH)
         self._beta = float(self.beta)
 
     def step_price(self, cost: Cost) -> Tally:
@@ -186,8 +188,8 @@ class RogersOdometer(Odometer):
         return float_up(from_units(drift + spent + width))
 
     def _width(self, variance: int) -> float:
-        spread, people = variance / UNITS, self.people
-        if people is not None and UNITS <= variance * people**2 <= UNITS * people**2:
+        spread, grain = variance / UNITS, self.granularity
+        if grain is not None and grain * UNITS <= variance <= UNITS:
             factor = 1 + math.log(3) / 2
             return widened(2 * math.sqrt(spread * factor * self._log))
         return _boundary(spread, self._beta, self._log)
@@ -195,9 +197,10 @@ class RogersOdometer(Odometer):
     def parameters(self) -> dict[str, Any]:
         """Return the numbers that the odometer was made from, derived ones included."""
         made = {"theorem": self.theorem, "delta": number_text(self.delta)}
-        if self.people is None:
-            return {**made, "beta": number_text(self.beta)}
-        return {**made, "people": str(self.people)}
+        if self.people is not None:
+            return {**made, "people": str(self.people)}
+        name = "beta" if self.granularity is None else "granularity"
+        return {**made, name: number_text(self.beta)}
 
 
 def _boundary(variance: float, beta: float, log: float) -> float:
@@ -237,6 +240,27 @@ def _whole(people: Number) -> int:
         msg = f"people must be a whole number, got {number_text(number)}"
         raise InvalidCost(msg, name="people", value=people)
     return int(number)
+
+
+def _grain(
+    beta: Number | None, people: int | None, granularity: Number | None
+) -> Fraction | None:
+    """Return the least V of the union of betas, if one was asked for."""
+    given = {"beta": beta, "people": people, "granularity": granularity}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        msg = f"the rogers odometer takes {'= or '.join(names)}=, not both"
+        raise InvalidCost(msg, name=names[1], value=given[names[1]])
+    if people is not None:
+        return Fraction(1, people**2)
+    if granularity is None:
+        return None
+    return exact(granularity, name="granularity", low=_GRAIN_LOW, high=_GRAIN_HIGH)
+
+
+def _points(granularity: Fraction) -> int:
+    """Return how many betas 2**j * granularity lie below 1."""
+    return (math.ceil(1 / granularity) - 1).bit_length()
 
 
 def _tuned_beta(epsilon: Fraction, log: float) -> Fraction:

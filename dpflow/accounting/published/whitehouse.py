@@ -9,9 +9,9 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import concentrated_budget
 from dpflow.accounting.curves.prices import approx_dp, approx_zcdp
 from dpflow.accounting.rules.concentrated import one_of
+from dpflow.accounting.rules.delta_loss import loss_share, no_share
 from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
-from dpflow.accounting.rules.time_uniform import loss_share, no_share
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import (
     Number,

@@ -8,9 +8,10 @@ from typing import Any
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import concentrated_budget
 from dpflow.accounting.curves.prices import approx_zcdp
+from dpflow.accounting.rules.delta_loss import loss_share, no_share
 from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
     Number,
     exact_delta,
@@ -58,14 +59,7 @@ class ConcentratedFilter(ThresholdFilter):
     ) -> None:
         self.epsilon: Fraction = exact_epsilon(epsilon)
         self.delta: Fraction = exact_delta(delta, zero=False)
-        loss = self.delta if delta_loss is None else delta_loss
-        self.delta_loss: Fraction = exact_delta(loss, name="delta_loss", zero=False)
-        if self.delta_loss > self.delta:
-            msg = (
-                f"delta_loss {number_text(self.delta_loss)} exceeds the budget's "
-                f"delta {number_text(self.delta)}; give at most that."
-            )
-            raise InvalidCost(msg, name="delta_loss", high=self.delta)
+        self.delta_loss = loss_share(self.delta, delta_loss)
         self.conversion = one_of("conversion", conversion, CONVERSIONS)
         rho = concentrated_budget(
             self.epsilon, self.delta_loss, tight=conversion == "tight"
@@ -76,11 +70,7 @@ class ConcentratedFilter(ThresholdFilter):
         """Return (rho, delta) of the step."""
         rho, delta = approx_zcdp(cost)
         if delta and self.delta_loss == self.delta:
-            msg = (
-                f"{cost!r} has a delta of its own, but this filter keeps none for its "
-                "steps: set delta_loss below the budget's delta."
-            )
-            raise UnsupportedCost(msg, theorem=self.theorem, mechanism=cost.mechanism)
+            raise no_share(cost, self.theorem)
         return Tally((units_up(rho), units_up(delta)))
 
     def parameters(self) -> dict[str, Any]:

@@ -8,19 +8,18 @@ from typing import Any
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import gaussian_budget
 from dpflow.accounting.curves.prices import gdp_mu_squared
-from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.accounting.rules.delta_loss import SplitsDelta, loss_share
 from dpflow.accounting.rules.tally import Tally
 from dpflow.rounding import (
     Number,
     exact_delta,
     exact_epsilon,
     number_text,
-    units_down,
     units_up,
 )
 
 
-class GaussianFilter(ThresholdFilter):
+class GaussianFilter(SplitsDelta):
     """Admit while the squared mus fit the mu**2 that (epsilon, delta) allows.
 
     Source: Smith, Thakurta 2022 (arXiv 2210.17520); proof:
@@ -28,7 +27,8 @@ class GaussianFilter(ThresholdFilter):
     fixed sequence of Gaussians.
 
     Assumes: each step is mu_i-GDP given the outputs before it. Not for subsampled
-    Gaussians (the CLT value is optimistic) and not for steps with a delta.
+    Gaussians (the CLT value is optimistic). A step with a delta needs a part of the
+    budget's (docs/derivations/composition.md#steps-with-a-delta).
 
     Rounding: the threshold down to units of 1e-36, prices up.
 
@@ -37,19 +37,25 @@ class GaussianFilter(ThresholdFilter):
     Args:
         epsilon: Budget, positive.
         delta: Budget, in (0, 1).
+        delta_loss: The part of delta for the mus; the rest is for the deltas of steps.
+            Default: all of it.
     """
 
     theorem = "gaussian"
-    components = ("mu_squared",)
+    loss = "mu_squared"
 
-    def __init__(self, *, epsilon: Number, delta: Number) -> None:
+    def __init__(
+        self, *, epsilon: Number, delta: Number, delta_loss: Number | None = None
+    ) -> None:
         self.epsilon: Fraction = exact_epsilon(epsilon)
         self.delta: Fraction = exact_delta(delta, zero=False)
-        self.thresholds = (units_down(gaussian_budget(self.epsilon, self.delta)),)
+        self.delta_loss = loss_share(self.delta, delta_loss)
+        self._limit_to(gaussian_budget(self.epsilon, self.delta_loss))
 
     def step_price(self, cost: Cost) -> Tally:
-        """Return mu**2 of the step."""
-        return Tally((units_up(gdp_mu_squared(cost)),))
+        """Return mu**2 of the step, and its delta if the filter keeps one."""
+        rest, delta = self._apart(cost)
+        return Tally((units_up(gdp_mu_squared(rest)), *delta))
 
     def parameters(self) -> dict[str, Any]:
         """Return the numbers that the filter was made from."""
@@ -57,4 +63,5 @@ class GaussianFilter(ThresholdFilter):
             "theorem": self.theorem,
             "epsilon": number_text(self.epsilon),
             "delta": number_text(self.delta),
+            **self._split(),
         }

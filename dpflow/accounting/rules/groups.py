@@ -8,6 +8,7 @@ from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -22,6 +23,7 @@ from dpflow.accounting.costs.notions import (
     GaussianDP,
     PureDP,
 )
+from dpflow.accounting.costs.refined import Refined, RefinedLaplace
 from dpflow.accounting.curves.prices import approx_dp
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import bound_above, to_real
@@ -35,8 +37,8 @@ def group_cost(cost: Cost, size: int) -> Cost:
     and bounded-range steps: the loss adds up along the row. rho-zCDP: Bun and Steinke,
     arXiv:1605.02065v1, on group privacy. mu-GDP: Dong, Roth and Su, arXiv:1905.02383v3,
     on group privacy. (epsilon, delta): iterating the definition gives
-    delta (e^(size epsilon) - 1) / (e^epsilon - 1). Steps of several parts: each part on
-    its own group, then composed.
+    delta (e^(size epsilon) - 1) / (e^epsilon - 1). Steps of several parts, and those
+    that may end early: each part for the group, then composed as before.
 
     Assumes: the group's size is fixed before data is read.
 
@@ -57,14 +59,15 @@ def group_cost(cost: Cost, size: int) -> Cost:
     if size == 1:
         return cost
     try:
-        return _group(cost, size)
+        return grouped(cost, size)
     except InvalidCost as error:
         msg = f"{cost!r} for a group of {size}: {error.message}"
         raise UnsupportedCost(msg, mechanism=cost.mechanism) from error
 
 
 @singledispatch
-def _group(cost: Cost, size: int) -> Cost:
+def grouped(cost: Cost, size: int) -> Cost:
+    """Return the same for two or more: the costs of groups register here."""
     try:
         epsilon, delta = approx_dp(cost)
     except UnsupportedCost:
@@ -78,32 +81,32 @@ def _group(cost: Cost, size: int) -> Cost:
     return PureDP(epsilon=epsilon * size)
 
 
-@_group.register
+@grouped.register
 def _(cost: Gaussian, size: int) -> Cost:
     return Gaussian(sensitivity=cost.sensitivity * size, sigma=cost.sigma)
 
 
-@_group.register
+@grouped.register
 def _(cost: Laplace, size: int) -> Cost:
     return Laplace(sensitivity=cost.sensitivity * size, scale=cost.scale)
 
 
-@_group.register
+@grouped.register
 def _(cost: DiscreteLaplace, size: int) -> Cost:
     return DiscreteLaplace(sensitivity=cost.sensitivity * size, scale=cost.scale)
 
 
-@_group.register
+@grouped.register
 def _(cost: DiscreteGaussian, size: int) -> Cost:
     return DiscreteGaussian(sensitivity=cost.sensitivity * size, sigma=cost.sigma)
 
 
-@_group.register
+@grouped.register
 def _(cost: ExponentialMechanism, size: int) -> Cost:
     return ExponentialMechanism(epsilon=cost.epsilon * size)
 
 
-@_group.register
+@grouped.register
 def _(cost: ApproxDP, size: int) -> Cost:
     epsilon = cost.epsilon * size
 
@@ -116,28 +119,44 @@ def _(cost: ApproxDP, size: int) -> Cost:
     return ApproxDP(epsilon=epsilon, delta=bound_above(delta))
 
 
-@_group.register
+@grouped.register
 def _(cost: ZCDP, size: int) -> Cost:
     return ZCDP(rho=cost.rho * size**2)
 
 
-@_group.register
+@grouped.register
 def _(cost: GaussianDP, size: int) -> Cost:
     return GaussianDP(mu=cost.mu * size)
 
 
-@_group.register
+@grouped.register
 def _(cost: ApproxZCDP, size: int) -> Cost:
     if cost.delta:
-        return _group.dispatch(Cost)(cost, size)
+        return grouped.dispatch(Cost)(cost, size)
     return ZCDP(rho=cost.rho * size**2)
 
 
-@_group.register
+@grouped.register
 def _(cost: Composed, size: int) -> Cost:
     return Composed(*(group_cost(part, size) for part in cost.costs))
 
 
-@_group.register
+@grouped.register
 def _(cost: Repeated, size: int) -> Cost:
     return Repeated(group_cost(cost.cost, size), cost.times)
+
+
+@grouped.register
+def _(cost: EarlyStopping, size: int) -> Cost:
+    return EarlyStopping(
+        group_cost(cost.step, size),
+        stops=cost.stops,
+        accountant=cost.accountant,
+        delta=cost.deltas or None,
+    )
+
+
+@grouped.register(Refined)
+@grouped.register(RefinedLaplace)
+def _(cost: Refined | RefinedLaplace, size: int) -> Cost:
+    return cost.for_group(size)

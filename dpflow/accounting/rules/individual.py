@@ -21,6 +21,7 @@ from dpflow.accounting.curves.prices import (
     renyi_divergence,
 )
 from dpflow.accounting.rules.concentrated import one_of
+from dpflow.accounting.rules.groups import grouped
 from dpflow.accounting.rules.renyi import (
     best_order,
     exact_order,
@@ -146,6 +147,15 @@ def _(cost: IndividualBound) -> tuple[Fraction, Fraction]:
     if cost.order is not None:
         raise refuse(cost, "zCDP", "Open it with measure: gaussian.")
     return cost.bound / 2, Fraction(0)
+
+
+@grouped.register
+def _(cost: IndividualBound, size: int) -> Cost:
+    if cost.order is not None:
+        hint = "Open it with measure: gaussian."
+        raise refuse(cost, f"a bound for a group of {size} units", hint)
+    # mu-GDP for one is (size mu)-GDP for a group.
+    return IndividualBound(measure="gaussian", bound=cost.bound * size**2)
 
 
 class IndividualFilter(ThresholdFilter):

@@ -22,7 +22,8 @@ from dpflow.accounting.curves.conversions import (
 )
 from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.rules.concentrated import CONVERSIONS, one_of
-from dpflow.accounting.rules.rule import Odometer, Rule, ThresholdFilter
+from dpflow.accounting.rules.delta_loss import SplitsDelta, loss_share
+from dpflow.accounting.rules.rule import Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
@@ -36,7 +37,6 @@ from dpflow.rounding import (
     number_text,
     ratio_up,
     to_real,
-    units_down,
     units_up,
 )
 
@@ -73,7 +73,7 @@ class SettlesCells(Rule):
         return super().outcome_price(cost, outcome, used)
 
 
-class RenyiFilter(SettlesCells, ThresholdFilter):
+class RenyiFilter(SettlesCells, SplitsDelta):
     """Admit while the divergences of one order fit what (epsilon, delta) allows.
 
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193v4) Thm 3.1 and Lecuyer 2021 (arXiv
@@ -87,7 +87,9 @@ class RenyiFilter(SettlesCells, ThresholdFilter):
     one that its output fell into (docs/derivations/renyi.md#cells).
 
     Assumes: each step has a finite Renyi divergence of the order given the outputs
-    before it (no delta of its own); the order is fixed in advance.
+    before it; the order is fixed in advance. A step with a delta needs a part of the
+    budget's (docs/derivations/composition.md#steps-with-a-delta), and is charged as its
+    worst cell.
 
     Rounding: the threshold down to units of 1e-36, prices up.
 
@@ -100,13 +102,15 @@ class RenyiFilter(SettlesCells, ThresholdFilter):
             steps, as a whole number from 4 on, where sampled Gaussians are priced
             exactly.
         conversion: "tight" (default) or "classic".
+        delta_loss: The part of delta for the divergences; the rest is for the deltas of
+            steps. Default: all of it.
 
     Raises:
         InvalidCost: If a number is out of range, or the order allows nothing.
     """
 
     theorem = "renyi"
-    components = ("renyi",)
+    loss = "renyi"
 
     def __init__(
         self,
@@ -115,29 +119,47 @@ class RenyiFilter(SettlesCells, ThresholdFilter):
         delta: Number,
         order: Number | None = None,
         conversion: str = "tight",
+        delta_loss: Number | None = None,
     ) -> None:
         self.epsilon: Fraction = exact_epsilon(epsilon)
         self.delta: Fraction = exact_delta(delta, zero=False)
+        self.delta_loss = loss_share(self.delta, delta_loss)
         self.conversion = one_of("conversion", conversion, CONVERSIONS)
         if order is None:
-            order = best_order(self.epsilon, self.delta, conversion=self.conversion)
+            order = best_order(
+                self.epsilon, self.delta_loss, conversion=self.conversion
+            )
         self.order: Fraction = exact_order(order)
         tight = self.conversion == "tight"
         allowed = renyi_epsilon_allowed(
-            self.epsilon, self.delta, self.order, tight=tight
+            self.epsilon, self.delta_loss, self.order, tight=tight
         )
         if allowed <= 0:
             msg = (
                 f"order {number_text(self.order)} allows nothing at epsilon "
-                f"{number_text(self.epsilon)} and delta {number_text(self.delta)}: "
-                "choose a larger order, or leave it out."
+                f"{number_text(self.epsilon)} and delta "
+                f"{number_text(self.delta_loss)}: choose a larger order, or leave it "
+                "out."
             )
             raise InvalidCost(msg, name="order", value=number_text(self.order))
-        self.thresholds = (units_down(allowed),)
+        self._limit_to(allowed)
 
     def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
-        """Return the divergence at the order."""
-        return Tally((units_up(divergence(self.order)),))
+        """Return the divergence at the order, and no delta."""
+        return Tally((units_up(divergence(self.order)), *(0,) * self.keeps_delta))
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return the step's divergence, and its delta if the filter keeps one."""
+        rest, delta = self._apart(cost)
+        return Tally((units_up(renyi(rest, self.order)), *delta))
+
+    def outcome_price(
+        self, cost: Settling, outcome: Outcome, used: Tally | None
+    ) -> Tally:
+        """Return the divergence of the cell; all of a mechanism with a delta."""
+        if isinstance(cost, OutcomeCost) and cost.highest()[1]:
+            return self.price(cost, used)
+        return super().outcome_price(cost, outcome, used)
 
     def parameters(self) -> dict[str, Any]:
         """Return the numbers that the filter was made from, derived ones included."""
@@ -147,6 +169,7 @@ class RenyiFilter(SettlesCells, ThresholdFilter):
             "delta": number_text(self.delta),
             "order": number_text(self.order),
             "conversion": self.conversion,
+            **self._split(),
         }
 
 

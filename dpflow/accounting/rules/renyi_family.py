@@ -26,13 +26,16 @@ def make_renyi_filter(
     orders: list[Number] | None = None,
     weights: list[Number] | None = None,
     conversion: str = "tight",
+    delta_loss: Number | None = None,
 ) -> RenyiFilter | RenyiMixtureFilter:
     """Make the filter of one order, or of several if `orders` is given."""
     budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta}
     if orders is None:
         _only_with_orders(weights=weights)
-        return RenyiFilter(**budget, order=order, conversion=conversion)
-    _not_with_orders(order)
+        return RenyiFilter(
+            **budget, order=order, conversion=conversion, delta_loss=delta_loss
+        )
+    _not_with_orders(order=order, delta_loss=delta_loss)
     return RenyiMixtureFilter(
         **budget, orders=orders, weights=weights, conversion=conversion
     )
@@ -53,7 +56,7 @@ def make_renyi_odometer(
     if orders is None:
         _only_with_orders(weights=weights)
         return RenyiOdometer(**common, order=order)
-    _not_with_orders(order)
+    _not_with_orders(order=order)
     kind = RenyiGridOdometer if rule == "grid" else RenyiMixtureOdometer
     return kind(**common, orders=orders, weights=weights)
 
@@ -65,7 +68,11 @@ def _only_with_orders(**options: object) -> None:
             raise InvalidCost(msg, name=name)
 
 
-def _not_with_orders(order: Number | None) -> None:
-    if order is not None:
-        msg = "give order= for one order or orders= for several, not both"
-        raise InvalidCost(msg, name="order")
+def _not_with_orders(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            msg = (
+                "give order= for one order or orders= for several, not both; "
+                f"{name}= goes with one"
+            )
+            raise InvalidCost(msg, name=name)

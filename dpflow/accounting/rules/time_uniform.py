@@ -22,6 +22,7 @@ from dpflow.accounting.curves.conversions import concentrated_budget
 from dpflow.accounting.curves.notions import loss_unbounded, probabilistic_dp
 from dpflow.accounting.curves.prices import approx_zcdp
 from dpflow.accounting.rules.concentrated import one_of
+from dpflow.accounting.rules.delta_loss import loss_share, no_share
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
@@ -298,31 +299,3 @@ def _tuned_rho(epsilon: Fraction, tail: float) -> Fraction:
     inner = math.log1p(math.sqrt((1 + share) / share) / tail)
     variance = tuned_variance(epsilon, math.sqrt(2 * (1 + share) * inner))
     return readable(variance * share)
-
-
-def loss_share(delta: Fraction, delta_loss: Number | None) -> Fraction:
-    """Return the part of delta that pays for the loss; default: all of it.
-
-    Raises:
-        InvalidCost: If it is no delta, zero, or more than there is.
-    """
-    if delta_loss is None:
-        return delta
-    loss = exact_delta(delta_loss, name="delta_loss", zero=False)
-    if loss > delta:
-        msg = (
-            f"delta_loss {number_text(loss)} exceeds delta {number_text(delta)}; "
-            "give at most that."
-        )
-        raise InvalidCost(msg, name="delta_loss", value=number_text(loss), high=delta)
-    return loss
-
-
-def no_share(cost: Cost, theorem: str) -> UnsupportedCost:
-    """Make the error for a step with a delta where no delta was kept for steps."""
-    return UnsupportedCost(
-        f"{cost!r} has a delta of its own, but this {theorem} keeps none for its "
-        "steps: set delta_loss below delta.",
-        theorem=theorem,
-        mechanism=cost.mechanism,
-    )

@@ -25,20 +25,20 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     LedgerUnwitnessed,
 )
-from dpflow.ledger.audit.compare import Report
-from dpflow.ledger.audit.lost import LostRelease, kept_releases
+from dpflow.ledger.audit.lost_decisions import LostRelease, kept_releases
 from dpflow.ledger.audit.reconcile import Comparison, reconcile
+from dpflow.ledger.audit.stored_rows import Verification
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
-from dpflow.ledger.storage.files import check_left
 from dpflow.ledger.storage.owners import Owners
+from dpflow.ledger.storage.row_texts import key_of_text
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.texts import key_of_text
+from dpflow.ledger.storage.sqlite_files import check_left
 from dpflow.ledger.witness.base import WitnessAt
-from dpflow.ledger.witness.check import beginning
 from dpflow.ledger.witness.file import sync_folder
 from dpflow.ledger.witness.lines import Line
+from dpflow.ledger.witness.rollback_check import beginning
 from dpflow.policy import Policy
 
 _LOCK_SECONDS = 30.0
@@ -77,7 +77,7 @@ class _Replaced:
     reservations: frozenset[str]
 
 
-def backup(ledger: Ledger, target: Path) -> Report:
+def backup(ledger: Ledger, target: Path) -> Verification:
     """Copy a ledger file, verify the copy and make it durable.
 
     Args:
@@ -219,7 +219,7 @@ def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
     _sync_file(target)
 
 
-def _verified(path: Path, ledger_id: str) -> Report:
+def _verified(path: Path, ledger_id: str) -> Verification:
     """Verify a copy and fold its log in."""
     with closing(sqlite3.connect(path)) as copy:
         (answer,) = copy.execute("PRAGMA integrity_check").fetchone()

@@ -11,17 +11,25 @@ from functools import lru_cache
 from typing import Any
 
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.rows import Book, JournalError, Key, Row, Term, name_of_term
+from dpflow.ledger.rows import (
+    Book,
+    JournalError,
+    Key,
+    Row,
+    Term,
+    name_of_term,
+    place_of_partition,
+)
 
 Data = Mapping[str, Any]
 
 
-def _place_of(account: str) -> str:
+def _place_of(gates: Data, account: str) -> str:
     """Return the gate of an account, as its id tells."""
     place = account.partition("#")[2].partition("/")[2]
     if place.startswith("partition/"):
-        place = place.removeprefix("partition/").partition("/")[2]
-        return place or "partition"
+        name, _, place = place.removeprefix("partition/").partition("/")
+        return place or place_of_partition(gates, name)
     if place:
         return place
     return "population" if account.startswith("population/") else "dataset"
@@ -29,8 +37,8 @@ def _place_of(account: str) -> str:
 
 def gate_rule(facts: Data, account: str) -> Data:
     """Return the rule that a term pinned for an account; empty if none."""
-    place = _place_of(account)
     gates = facts["gates"]
+    place = _place_of(gates, account)
     if place not in gates and place.startswith("odometer/"):
         place = "odometer"
     gate = gates.get(place)
@@ -90,9 +98,11 @@ def is_pinned(facts: Data, place: str) -> bool:
     """Say whether a gate has the theorem and the limits that its copy pins."""
     pinned, gate = facts["pinned"], facts["gates"][place]
     kind, _, name = place.partition("/")
-    if is_taken_off(pinned, name):
+    if kind != "partition" and is_taken_off(pinned, name):
         return True  # no step asks it, and what it charged was under it
-    if name:
+    if kind == "partition" and name:
+        wanted = pinned["periods"].get(name)
+    elif name:
         share = pinned["flows"].get(name, {})
         default = pinned["odometer"] if kind == "odometer" else None
         wanted = share.get("filter" if kind == "flow" else "odometer", default)

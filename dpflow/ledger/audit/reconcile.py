@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger import orders
-from dpflow.ledger.audit.lost import (
+from dpflow.ledger import office_records
+from dpflow.ledger.audit.lost_decisions import (
     LostDecisions,
     LostRelease,
     is_unused,
@@ -26,13 +26,13 @@ from dpflow.ledger.audit.pinned import is_taken_off
 from dpflow.ledger.decision.gates import gate_at, remainder, split
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.orders import Repair, lost_name
+from dpflow.ledger.office_records import Repair, lost_name
 from dpflow.ledger.rows import Account, Amounts, epoch_of
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.witness.base import Witness
-from dpflow.ledger.witness.check import begin_anew, beginning, missing
 from dpflow.ledger.witness.file import KEPT
 from dpflow.ledger.witness.lines import HEAD, Line
+from dpflow.ledger.witness.rollback_check import begin_anew, beginning, missing
 from dpflow.policy import Policy
 
 _LISTED = 100
@@ -117,7 +117,7 @@ class _Found:
     """A comparison, and what a repair would do about it."""
 
     comparison: Comparison
-    losses: Mapping[str, orders.Loss]
+    losses: Mapping[str, office_records.BookLoss]
 
 
 def compare(ledger: Ledger) -> Comparison:
@@ -236,7 +236,7 @@ def _compared(
             losses.append(_untold(state, name, mine))
         decided = lost_decisions(reading, state, book, mine)
         decisions += [decided] if decided is not None else []
-        repairs[book] = orders.Loss(
+        repairs[book] = office_records.BookLoss(
             number=state.book(book).number,
             amounts=amounts,
             entries=tuple(dict.fromkeys((line.number, _told(line)) for line in mine)),
@@ -268,12 +268,12 @@ def _mark(line: Line) -> tuple[object, ...]:
     return line.place, line.hash, line.kind
 
 
-def _raising(reading: Reading) -> dict[str, orders.Loss]:
+def _raising(reading: Reading) -> dict[str, office_records.BookLoss]:
     """Return a repair that only counts: of a copy from before one that lost nothing."""
     for book in reading.books():
         number = reading.load(Keys(books=(book,))).book(book).number
         if number:
-            return {book: orders.Loss(number=number)}
+            return {book: office_records.BookLoss(number=number)}
     return {}
 
 

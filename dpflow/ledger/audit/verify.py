@@ -13,22 +13,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError
-from dpflow.ledger.audit.compare import (
+from dpflow.ledger.audit.admissions import Admissions, first_beyond, hidden_overdraft
+from dpflow.ledger.audit.fold import Fold
+from dpflow.ledger.audit.stored_rows import (
     COLUMNS,
     Comparing,
     Finding,
-    Report,
+    Verification,
     bad_releases,
     open_charges,
 )
-from dpflow.ledger.audit.fold import Fold
-from dpflow.ledger.audit.gates import Admissions, first_beyond, hidden_overdraft
 from dpflow.ledger.checkpoint import forged, miscounted, points_of, rows_from, sums_of
 from dpflow.ledger.checkpoint import signed as signed_now
 from dpflow.ledger.entry import Entry, parsed
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
-from dpflow.ledger.orders import Checkpoint
+from dpflow.ledger.office_records import Checkpoint
 from dpflow.ledger.rows import (
     Account,
     Charge,
@@ -40,8 +40,8 @@ from dpflow.ledger.rows import (
     epoch_of,
     name_of_term,
 )
-from dpflow.ledger.storage.questions import Reading
-from dpflow.ledger.witness.check import missing
+from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.witness.rollback_check import missing
 
 _NONE: Mapping[int, str] = {}
 _REWRITTEN = "it was signed with another content: the history was rewritten"
@@ -68,7 +68,7 @@ def verify(
     sign: bool = True,
     sign_new: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> Report:
+) -> Verification:
     """Follow a ledger's journal again and compare it with what the ledger says.
 
     Args:
@@ -91,7 +91,7 @@ def verify(
 
 def _checked(
     checked: _Verification, *, full: bool, sign: bool, sign_new: bool
-) -> Report:
+) -> Verification:
     report, key = checked.report, checked.key
     checked.checkpoints(sign_new=sign_new)
     if key is not None and not full and report.fine:
@@ -115,7 +115,7 @@ class _Verification:
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.ledger, self.key = ledger, key
-        self.report = Report(signed=key is not None)
+        self.report = Verification(signed=key is not None)
         self._progress = progress
         self._gates = Admissions()
         self._fold = Fold(seen=self._seen)

@@ -8,14 +8,15 @@ themselves. Everything else is an object with the key "$type":
     dict                     pairs, where JSON objects do not do
     bytes                    base64
     int, float, str          huge ints (hex), NaN and infinities, lone surrogates
-    date, datetime, timedelta, timezone, ZoneInfo, Decimal, Fraction
+    date, datetime, time, timedelta, timezone, ZoneInfo, UUID, Decimal, Fraction,
+    Estimate
 
 in `plain`, and what is in a part that loads when a value needs it:
 
     numpy.*                  in `arrays`
     pandas.*                 in `frames`
     polars.*                 in `polars`
-    declared                 dataclasses and pydantic models, in `declared`
+    declared                 dataclasses, enums and pydantic models, in `declared`
 
 Canonical means: one value, one text, whatever the order in which a set or a dict was
 filled. So dicts come back with their keys sorted.

@@ -1,12 +1,14 @@
-"""Dataclasses and pydantic models that their author declared to be storable.
+"""Dataclasses, enums and pydantic models that their author declared to be storable.
 
 They are written field by field under their name and read back through their own
-constructor, so that their checks run. Only a declared class is ever made from text.
+constructor, so that their checks run; the member of an enum by its own name. Only a
+declared class is ever made from text.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from enum import Enum, Flag
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -29,7 +31,7 @@ _names: dict[type, str] = {}
 
 
 def releasable(cls: T) -> T:
-    """Declare a dataclass or pydantic model to be storable as a release.
+    """Declare a dataclass, enum or pydantic model to be storable as a release.
 
     Its fields must be storable themselves. Its name, module included, is written
     with every value: a class that moves cannot be read back under its old name.
@@ -69,8 +71,12 @@ def _problem(cls: object) -> str:
         if any(f.alias or f.validation_alias for f in cls.model_fields.values()):
             return "a field with an alias does not read back under its own name"
         return "it has private attributes" if cls.__private_attributes__ else ""
+    if issubclass(cls, Flag):
+        return "a combination of flags has no name of its own"
+    if issubclass(cls, Enum):
+        return ""
     if not dataclasses.is_dataclass(cls):
-        return "it is neither a dataclass nor a pydantic model"
+        return "it is neither a dataclass, an enum nor a pydantic model"
     if not all(field.init for field in dataclasses.fields(cls)):
         return "a field with init=False cannot be given back to its constructor"
     return ""
@@ -82,6 +88,9 @@ def packer_of(value: object) -> Pack | None:
 
 
 def _pack(packer: Packer, value: Any) -> Node:
+    if isinstance(value, Enum):
+        name = _names[type(value)]
+        return {TYPE_KEY: "declared", "name": name, "member": value.name}
     if isinstance(value, BaseModel):
         if value.model_extra:
             raise unstorable(value, "fields that its class does not declare are lost")
@@ -101,6 +110,8 @@ def _unpack(node: Node, unpack: Unpack) -> Any:
             "its module before the replay; its class must be under @releasable."
         )
         raise ReleaseError(msg)
+    if issubclass(cls, Enum):
+        return cls[member(node, "member", str)]
     fields = member(node, "fields", dict)
     return cls(**{field: unpack(item) for field, item in fields.items()})
 

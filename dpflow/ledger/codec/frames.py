@@ -50,19 +50,52 @@ def _pack_column(packer: Packer, column: Any) -> Node:
         }
     if isinstance(column.array, _masked_kinds()):
         return _pack_masked(packer, column.array)
-    raise unstorable(column.array, _column_hint(dtype))
+    special = _COLUMNS.get(type(dtype))
+    if special is None:
+        hint = f"turn the dtype {dtype.name} into numbers, text or datetime64"
+        raise unstorable(column.array, hint)
+    return special(packer, column.array)
+
+
+def _pack_categories(packer: Packer, array: Any) -> Node:
+    return {
+        "kind": "category",
+        "values": packer.pack(array.codes),
+        "categories": _pack_index(packer, array.categories),
+        "ordered": bool(array.ordered),
+    }
+
+
+def _pack_intervals(packer: Packer, array: Any) -> Node:
+    return {
+        "kind": "interval",
+        "values": _pack_column(packer, array.left),
+        "right": _pack_column(packer, array.right),
+        "closed": array.closed,
+    }
+
+
+def _periods(ordinals: Any, freq: str) -> Any:
+    index: Any = pd.PeriodIndex
+    return index.from_ordinals(ordinals, freq=freq)
+
+
+def _pack_periods(packer: Packer, array: Any) -> Node:
+    values, freq = packer.pack(array.asi8), pd.PeriodIndex(array).freqstr
+    return {"kind": "period", "values": values, "freq": freq}
+
+
+_COLUMNS: dict[type, Callable[[Packer, Any], Node]] = {
+    pd.CategoricalDtype: _pack_categories,
+    pd.IntervalDtype: _pack_intervals,
+    pd.PeriodDtype: _pack_periods,
+}
 
 
 def _pack_masked(packer: Packer, array: Any) -> Node:
     data = array.to_numpy(dtype=array.dtype.numpy_dtype, na_value=0)
     mask = np.asarray(array.isna())
     return {"kind": "masked", "values": packer.pack(data), "mask": packer.pack(mask)}
-
-
-def _column_hint(dtype: Any) -> str:
-    if dtype.name == "category":
-        return "turn the categories into text with .astype(str)"
-    return f"turn the dtype {dtype.name} into numbers, text or datetime64"
 
 
 def _masked_kinds() -> tuple[type, ...]:
@@ -81,7 +114,15 @@ def _unpack_column(node: Node, unpack: Unpack) -> Any:
         missing: Any = pd.NA if node["missing"] == "NA" else np.nan
         dtype = pd.StringDtype(node["storage"], na_value=missing)
         return pd.array([unpack(item) for item in packed], dtype=dtype)
+    if kind == "interval":
+        ends = _unpack_column(packed, unpack), _unpack_column(node["right"], unpack)
+        return arrays.IntervalArray.from_arrays(*ends, closed=node["closed"])
     array = _checked_array(unpack(packed))
+    if kind == "category":
+        names, ordered = _unpack_index(node["categories"], unpack), node["ordered"]
+        return pd.Categorical.from_codes(array, names, ordered=ordered)
+    if kind == "period":
+        return _periods(array, member(node, "freq", str)).array
     if kind == "numpy":
         return array
     if kind == "zoned":
@@ -113,15 +154,25 @@ def _pack_index(packer: Packer, index: Any) -> Node:
     if isinstance(index, pd.RangeIndex):
         bounds = [index.start, index.stop, index.step]
         return {"kind": "range", "bounds": bounds, "name": name}
-    if type(index) not in {pd.Index, pd.DatetimeIndex, pd.TimedeltaIndex}:
+    if type(index) not in _INDEXES:
         raise unstorable(index, "turn it into text with .map(str)")
     node = {"kind": "flat", "column": _pack_column(packer, index), "name": name}
     frequency = getattr(index, "freq", None)
-    if frequency is None:
+    if frequency is None or isinstance(index, pd.PeriodIndex):
         return node
     if pd.tseries.frequencies.to_offset(index.freqstr) != frequency:
         raise unstorable(frequency, "drop the index's frequency: index.freq = None")
     return {**node, "freq": index.freqstr}
+
+
+_INDEXES = {
+    pd.Index,
+    pd.DatetimeIndex,
+    pd.TimedeltaIndex,
+    pd.CategoricalIndex,
+    pd.IntervalIndex,
+    pd.PeriodIndex,
+}
 
 
 def _unpack_index(node: Node, unpack: Unpack) -> Any:
@@ -206,7 +257,29 @@ def _unpack_timestamp(node: Node, unpack: Unpack) -> Any:
     return moment if moment.fold == fold else moment.replace(fold=fold)
 
 
+def _pack_interval(packer: Packer, value: Any) -> Node:
+    ends = packer.pack_all([value.left, value.right])
+    return {TYPE_KEY: "pandas.Interval", "ends": ends, "closed": value.closed}
+
+
+def _unpack_interval(node: Node, unpack: Unpack) -> Any:
+    left, right = map(unpack, member(node, "ends", list))
+    return pd.Interval(left, right, closed=node["closed"])
+
+
+def _pack_period(_: Packer, value: Any) -> Node:
+    freq = value.freqstr
+    return {TYPE_KEY: "pandas.Period", "ordinal": value.ordinal, "freq": freq}
+
+
+def _unpack_period(node: Node, _: Unpack) -> Any:
+    ordinal, freq = member(node, "ordinal", int), member(node, "freq", str)
+    return _periods([ordinal], freq)[0]
+
+
 _PACKERS: dict[type, Pack] = {
+    pd.Interval: _pack_interval,
+    pd.Period: _pack_period,
     pd.Series: _pack_series,
     pd.DataFrame: _pack_frame,
     pd.Timestamp: _pack_timestamp,
@@ -214,6 +287,8 @@ _PACKERS: dict[type, Pack] = {
     type(pd.NA): lambda *_: {TYPE_KEY: "pandas.NA"},
 }
 UNPACKERS: dict[str, Callable[[Node, Unpack], Any]] = {
+    "pandas.Interval": _unpack_interval,
+    "pandas.Period": _unpack_period,
     "pandas.Series": _unpack_series,
     "pandas.DataFrame": _unpack_frame,
     "pandas.Timestamp": _unpack_timestamp,

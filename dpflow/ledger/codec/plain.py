@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from typing import Any, cast
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from dpflow.accuracy.estimate import Estimate
 from dpflow.ledger.codec.form import (
     TYPE_KEY,
     Node,
@@ -49,6 +51,11 @@ def _pack_int(packer: Packer, value: int) -> object:
 
 def _pack_float(_: Packer, value: float) -> object:
     return value if math.isfinite(value) else {TYPE_KEY: "float", "text": repr(value)}
+
+
+def _pack_estimate(_: Packer, value: Estimate) -> object:
+    known = [*value.interval, value.confidence]
+    return {TYPE_KEY: "Estimate", "number": float(value), "known": known}
 
 
 def _pack_str(packer: Packer, value: str) -> object:
@@ -95,6 +102,12 @@ def _pack_datetime(packer: Packer, value: datetime) -> object:
     return {TYPE_KEY: "datetime", "iso": clock, "fold": value.fold, "zone": zone}
 
 
+def _pack_time(packer: Packer, value: time) -> object:
+    zone = None if value.tzinfo is None else packer.pack(value.tzinfo)
+    clock = value.replace(tzinfo=None, fold=0).isoformat()
+    return {TYPE_KEY: "time", "iso": clock, "fold": value.fold, "zone": zone}
+
+
 def _pack_timedelta(_: Packer, value: timedelta) -> object:
     parts = [value.days, value.seconds, value.microseconds]
     return {TYPE_KEY: "timedelta", "parts": parts}
@@ -128,6 +141,7 @@ _PACKERS: dict[type, Pack] = {
     bool: _pack_itself,
     int: _pack_int,
     float: _pack_float,
+    Estimate: _pack_estimate,
     str: _pack_str,
     bytes: _pack_bytes,
     list: Packer.pack_all,
@@ -137,6 +151,8 @@ _PACKERS: dict[type, Pack] = {
     dict: _pack_dict,
     date: lambda _, value: {TYPE_KEY: "date", "iso": value.isoformat()},
     datetime: _pack_datetime,
+    time: _pack_time,
+    UUID: lambda _, value: {TYPE_KEY: "UUID", "hex": value.hex},
     timedelta: _pack_timedelta,
     timezone: _pack_timezone,
     ZoneInfo: _pack_zone,
@@ -165,8 +181,19 @@ def _unpack_datetime(node: Node, unpack: Unpack) -> datetime:
     return clock.replace(tzinfo=unpack(node["zone"]), fold=member(node, "fold", int))
 
 
+def _unpack_time(node: Node, unpack: Unpack) -> time:
+    clock = time.fromisoformat(member(node, "iso", str))
+    return clock.replace(tzinfo=unpack(node["zone"]), fold=member(node, "fold", int))
+
+
 def _unpack_float(node: Node, _: Unpack) -> float:
     return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[node["text"]]
+
+
+def _unpack_estimate(node: Node, _: Unpack) -> Estimate:
+    low, high, confidence = map(float, member(node, "known", list))
+    number = member(node, "number", float)
+    return Estimate(number, interval=(low, high), confidence=confidence)
 
 
 def _unpack_str(node: Node, _: Unpack) -> str:
@@ -176,6 +203,7 @@ def _unpack_str(node: Node, _: Unpack) -> str:
 UNPACKERS: Mapping[str, Callable[[Node, Unpack], Any]] = {
     "int": lambda node, _: int(member(node, "hex", str), 16),
     "float": _unpack_float,
+    "Estimate": _unpack_estimate,
     "str": _unpack_str,
     "bytes": lambda node, _: from_base64(member(node, "base64", str)),
     "tuple": partial(_unpack_items, tuple),
@@ -184,6 +212,8 @@ UNPACKERS: Mapping[str, Callable[[Node, Unpack], Any]] = {
     "dict": _unpack_dict,
     "date": lambda node, _: date.fromisoformat(member(node, "iso", str)),
     "datetime": _unpack_datetime,
+    "time": _unpack_time,
+    "UUID": lambda node, _: UUID(hex=member(node, "hex", str)),
     "timedelta": lambda node, _: timedelta(*member(node, "parts", list)),
     "timezone": lambda node, unpack: timezone(*map(unpack, node["arguments"])),
     "ZoneInfo": lambda node, _: ZoneInfo(member(node, "key", str)),

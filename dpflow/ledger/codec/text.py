@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 from datetime import tzinfo
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -36,9 +37,10 @@ def encode(value: object) -> str:
     """Write a value as canonical JSON.
 
     Args:
-        value: None, a bool, int, float, str, bytes, date, datetime, timedelta,
-            Decimal, Fraction, numpy scalar or array, pandas Series, DataFrame or
-            Timestamp; or a list, tuple, dict, set or frozenset of such values.
+        value: None, a bool, int, float, str, bytes, date, datetime, time, timedelta,
+            Decimal, Fraction, UUID, numpy scalar or array, pandas Series, DataFrame,
+            Timestamp, Interval or Period, polars Series or DataFrame; or a list,
+            tuple, dict, set or frozenset of such values.
 
     Returns:
         ASCII text of at most `MAX_TEXT` characters.
@@ -120,6 +122,8 @@ def _part(name: str) -> Part:
 def _hint(value: object) -> str:
     if isinstance(value, complex):
         return "release its real and imaginary part as a pair of floats"
+    if isinstance(value, Enum):
+        return "put @releasable on its class, or convert it to its value"
     for kind in (int, float, str, bytes, list, tuple, dict, set, frozenset):
         if isinstance(value, kind):
             return f"convert it to a plain {kind.__name__} first"
@@ -127,7 +131,7 @@ def _hint(value: object) -> str:
         return "use datetime.timezone or zoneinfo.ZoneInfo"
     return (
         "return numbers, text, dates, lists, dicts, numpy arrays, pandas or polars "
-        "frames, or put @releasable on its dataclass or pydantic model"
+        "frames, or put @releasable on its dataclass, enum or pydantic model"
     )
 
 

@@ -38,8 +38,8 @@ from dpflow.ledger.decision.refusal import (
 )
 from dpflow.ledger.decision.terms import governing
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.memo import by_identity
 from dpflow.ledger.model import Command, Decision, Pen, Reserve, State
+from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.records import (
     Alert,
     Busy,

@@ -23,9 +23,11 @@ def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rule and halt of every gate of a copy, with solved thresholds.
 
     By "dataset", "partition", "population", "odometer" for flows that are not named,
-    and "flow/NAME" and "odometer/NAME" for those that are.
+    "flow/NAME" and "odometer/NAME" for those that are, and "partition/PERIOD" for
+    periods longer than the partitions.
     """
     places = [("dataset", ""), ("partition", ""), ("population", ""), ("odometer", "")]
+    places += [("partition", period) for period in pinned.get("periods", ())]
     places += [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
     return {
         f"{kind}/{name}" if name else kind: _gate_text(_asked_for(pinned, kind, name))
@@ -64,7 +66,13 @@ def announced_gates(pinned: Mapping[str, Any]) -> list[Gate]:
         population = str(pinned["dataset"]).startswith(PREFIX)
         first = ("population" if population else "dataset", "")
     found = (announced_gate(pinned, *place) for place in (first, *places))
-    return [gate for gate in found if gate is not None]
+    return [*longer_gates(pinned), *(gate for gate in found if gate is not None)]
+
+
+def longer_gates(pinned: Mapping[str, Any]) -> list[Gate]:
+    """Return the gates of periods that are longer than the partitions."""
+    found = (announced_gate(pinned, "partition", p) for p in pinned.get("periods", ()))
+    return [gate._replace(name=f"each {gate.name}") for gate in found if gate]
 
 
 def _asked_for(pinned: Mapping[str, Any], kind: str, name: str) -> _Asked | None:
@@ -75,6 +83,8 @@ def _asked_for(pinned: Mapping[str, Any], kind: str, name: str) -> _Asked | None
         halt = share.get("halt_at_epsilon")
         return None if numbers is None else ({"role": "odometer", **numbers}, halt)
     numbers = share.get("filter") if kind == "flow" else pinned["filter"]
+    if kind == "partition":
+        numbers = pinned.get("periods", {}).get(name, numbers)
     if kind == "dataset":
         # All partitions by time together have a cap of their own, if any.
         numbers = pinned.get("whole") or numbers

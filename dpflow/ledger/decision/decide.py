@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dpflow.ledger.decision import admit, applying, end, office
+from dpflow.ledger.decision import admit, office, policy_changes, settlement
 from dpflow.ledger.model import Command, Decision, End, Reserve, Seal, State
-from dpflow.ledger.orders import (
+from dpflow.ledger.office_records import (
     Amend,
     Apply,
     Checkpoint,
@@ -19,9 +19,9 @@ from dpflow.ledger.orders import (
 
 _DECISIONS: Mapping[type[Command], Callable[[State, Any], Decision]] = {
     Reserve: admit.reserve,
-    End: end.end,
-    Seal: end.seal,
-    Apply: applying.apply,
+    End: settlement.end,
+    Seal: settlement.seal,
+    Apply: policy_changes.apply,
     Freeze: office.freeze,
     Amend: office.amend,
     Prior: office.prior,

@@ -24,10 +24,10 @@ from dpflow.accounting.rules.rule import (
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
-from dpflow.ledger.memo import by_identity, by_parts
 from dpflow.ledger.model import State, rule_of
+from dpflow.ledger.pure_cache import by_identity, by_parts
 from dpflow.ledger.records import Request
-from dpflow.ledger.rows import Account, Term
+from dpflow.ledger.rows import Account, Term, place_of_partition
 from dpflow.policy import Policy
 from dpflow.rounding import float_down, float_up, number_from_text
 
@@ -234,6 +234,8 @@ def gate_rule(term: Term, kind: str, name: str) -> tuple[Rule, Fraction | None] 
     """Return the rule and halt of an account; None if its term asks for none."""
     gates = term.facts["gates"]
     place = f"{kind}/{name}" if kind in OF_FLOW else kind
+    if kind == "partition":
+        place = place_of_partition(gates, name)
     found = gates.get(place)
     if place not in gates and kind == "odometer":
         found = gates.get("odometer")
@@ -367,6 +369,9 @@ def _of_dataset(step: _Step, term: Term, policy: Policy) -> Iterator[Gate | None
         if step.flow is not None and not closed:
             for kind in OF_FLOW:
                 yield _empty(term, f"{base}{part}/{kind}/{step.flow}")
+    # What a person did in a longer period is in each of its parts.
+    for name, units in policy.longer_parts(step.partitions).items():
+        yield _empty(term, f"{base}/partition/{name}", units)
 
 
 def _parts(step: _Step, policy: Policy) -> list[str]:

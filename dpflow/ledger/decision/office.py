@@ -18,17 +18,17 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.approval import check_officer
 from dpflow.ledger.decision.admit import check_holds, check_relation, terms_of
-from dpflow.ledger.decision.end import gate_of, known_charge
 from dpflow.ledger.decision.gates import Gate, gate_at, gates_of, remainder, split
+from dpflow.ledger.decision.settlement import gate_of, known_charge
 from dpflow.ledger.decision.terms import governing, officers_of
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import Decision, Pen, State
-from dpflow.ledger.orders import (
+from dpflow.ledger.office_records import (
     Amend,
+    BookLoss,
     Checkpoint,
     Forget,
     Freeze,
-    Loss,
     Posted,
     Prior,
     Repair,
@@ -268,7 +268,9 @@ def repair(state: State, command: Repair) -> Decision:
     return pen.decided(tuple(found))
 
 
-def _repaired(pen: Pen, command: Repair, book: str, loss: Loss) -> tuple[Posted, ...]:
+def _repaired(
+    pen: Pen, command: Repair, book: str, loss: BookLoss
+) -> tuple[Posted, ...]:
     policy = command.policies.get(book)
     if pen.state.newest(book) is None and policy is not None and loss.amounts:
         with suppress(PolicyNotApplied, PolicyChanged):

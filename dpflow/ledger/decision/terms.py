@@ -14,8 +14,8 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.decision.announced import gates_text
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.memo import by_identity
 from dpflow.ledger.model import Pen, State
+from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.records import digest
 from dpflow.ledger.rows import Book, Term
 from dpflow.policy import Policy

@@ -20,9 +20,9 @@ from dpflow.ledger.rows import (
     Amounts,
     Book,
     Charge,
-    Granted,
     JournalError,
     Key,
+    MostGranted,
     Release,
     Row,
     Run,
@@ -223,7 +223,7 @@ class Loading:
             what = f"book {row.book!r} is as it was before account {row.id!r} moved"
             raise JournalError(what)
 
-    def _check_granted(self, row: Granted) -> None:
+    def _check_granted(self, row: MostGranted) -> None:
         self._check_there(row.most)
 
     def _check_term(self, row: Term) -> None:

@@ -20,8 +20,8 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.storage.base import Identity, damaged, read_only_error
-from dpflow.ledger.storage.tables import Tables, make_tables
-from dpflow.locks import Line, Turn
+from dpflow.ledger.storage.sqlite_transaction import Tables, make_tables
+from dpflow.locks import Turn, TurnQueue
 
 #: How long a transaction waits for those of other threads.
 _LOCK_SECONDS = 30.0
@@ -35,7 +35,7 @@ class Kept:
 
     identity: Identity
     connection: sqlite3.Connection
-    line: Line = field(default_factory=Line)
+    line: TurnQueue = field(default_factory=TurnQueue)
     pid: int = field(default_factory=os.getpid)
 
     def roll_back(self) -> None:

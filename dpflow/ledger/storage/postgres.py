@@ -32,10 +32,15 @@ from dpflow.ledger.storage.base import (
     first_edition,
     read_only_error,
 )
-from dpflow.ledger.storage.server import Connection, Server, abandon, is_stale
-from dpflow.ledger.storage.texts import statements
-from dpflow.ledger.storage.trips import Snapshot, Trips
-from dpflow.ledger.storage.wire import Wire
+from dpflow.ledger.storage.postgres_connection import (
+    Connection,
+    Server,
+    abandon,
+    is_stale,
+)
+from dpflow.ledger.storage.postgres_pipeline import Wire
+from dpflow.ledger.storage.postgres_transaction import Snapshot, Trips
+from dpflow.ledger.storage.row_texts import statements
 
 _LOCK_SECONDS = 30.0
 _CONNECTIONS = 4

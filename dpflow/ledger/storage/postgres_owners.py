@@ -19,8 +19,13 @@ from weakref import WeakSet
 
 import psycopg
 
-from dpflow.ledger.storage.server import Connection, Server, abandon, is_stale
-from dpflow.ledger.storage.texts import statements
+from dpflow.ledger.storage.postgres_connection import (
+    Connection,
+    Server,
+    abandon,
+    is_stale,
+)
+from dpflow.ledger.storage.row_texts import statements
 
 _PATTERN = re.compile(r"[0-9a-f]{32}")
 #: The names that this process holds, over all its objects. They keep the objects: a

@@ -25,7 +25,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.storage.base import Identity, read_only_error
-from dpflow.ledger.storage.files import (
+from dpflow.ledger.storage.sqlite_files import (
     FileId,
     check_before_making,
     check_before_opening,
@@ -36,9 +36,13 @@ from dpflow.ledger.storage.files import (
     translated,
     unavailable,
 )
-from dpflow.ledger.storage.reading import SqliteReader, may_write, not_writable
-from dpflow.ledger.storage.tables import Tables, make_tables, newest_identity
-from dpflow.locks import FileLock, Line, Turn
+from dpflow.ledger.storage.sqlite_read_only import SqliteReader, may_write, not_writable
+from dpflow.ledger.storage.sqlite_transaction import (
+    Tables,
+    make_tables,
+    newest_identity,
+)
+from dpflow.locks import FileLock, Turn, TurnQueue
 
 _LOCK_SECONDS = 30.0
 _FORK_SECONDS = 5.0
@@ -70,7 +74,7 @@ class SqliteStorage:
         self._read_only = read_only
         self._wal_path = real_path(self.path, "-wal")
         self._lock_seconds = lock_seconds
-        self._line = Line()
+        self._line = TurnQueue()
         self._file_lock = FileLock(real_path(self.path, ".lock"))
         self._reader = SqliteReader(self.path, self.place, lock_seconds)
         self._connection: sqlite3.Connection | None = None
@@ -398,7 +402,7 @@ class SqliteStorage:
         # An inherited descriptor keeps the lock held after the parent's death.
         self._file_lock.leave_to_parent()
         # The threads that stood in line are the parent's.
-        self._line, self._pid = Line(), os.getpid()
+        self._line, self._pid = TurnQueue(), os.getpid()
         self._forking.clear()
 
     def _after_unseen_fork(self) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.end import gate_of
 from dpflow.ledger.decision.gates import Gate, remainder, split
+from dpflow.ledger.decision.settlement import gate_of
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State, rule_of
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.rows import Account, Amounts
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.views.charge_entries import account_of_term, openings
 from dpflow.ledger.views.reservations import waiting
-from dpflow.ledger.views.said import account_of_term, openings
 from dpflow.rounding import number_text
 
 #: Entries after which an account that holds nothing may never have been charged.

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.records import AccountView, Entry
+from dpflow.ledger.records import AccountLine, AccountView
 from dpflow.ledger.views.accounts import accounts
 from dpflow.ledger.views.history import decisions, history
 from dpflow.ledger.views.reservations import open_reservations
@@ -31,7 +31,7 @@ class JournalEntry:
             ended without settling it; else "".
     """
 
-    entry: Entry
+    entry: AccountLine
     account: AccountView
     fate: str
 
@@ -132,7 +132,9 @@ def decision_entries(
     ]
 
 
-def _stands_alone(entry: Entry, account: AccountView, dataset: str | None) -> bool:
+def _stands_alone(
+    entry: AccountLine, account: AccountView, dataset: str | None
+) -> bool:
     """Say whether an entry is shown where a charge is told once."""
     if entry.kind == "refuse":
         # An odometer that halts the run journals another gate's refusal, too.

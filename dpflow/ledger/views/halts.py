@@ -7,7 +7,7 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.records import Halt, RefusalView
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.views.refusals import refusals
 
 

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.end import gate_of
 from dpflow.ledger.decision.gates import split
+from dpflow.ledger.decision.settlement import gate_of
 from dpflow.ledger.entry import Entry as Journaled
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.records import Entry
+from dpflow.ledger.records import AccountLine
 from dpflow.ledger.rows import Amounts
-from dpflow.ledger.storage.questions import Reading
-from dpflow.ledger.views.said import told
+from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.views.charge_entries import told
 from dpflow.policy.population import PREFIX
 
 #: Entries that a person decided on: no charge and no refusal of a step.
@@ -46,7 +46,7 @@ def history(
     *,
     kind: str | None = "dataset",
     limit: int = 50,
-) -> list[Entry]:
+) -> list[AccountLine]:
     """Return the newest lines of the journals, newest first.
 
     Those of one dataset come in the order of its journal. Between datasets there is no
@@ -71,7 +71,7 @@ def history(
         return list(_written(reading, state, list(islice(lines, limit))))
 
 
-def decisions(ledger: Ledger, dataset: str | None = None) -> list[Entry]:
+def decisions(ledger: Ledger, dataset: str | None = None) -> list[AccountLine]:
     """Return what people decided, newest first: no charge and no refusal of a step.
 
     A decision that moves several accounts is returned once, as the whole dataset's; one
@@ -137,13 +137,17 @@ def _lines(
             term = int(entry.body["term"]["number"]) - 1
 
 
-def _written(reading: Reading, state: State, lines: Sequence[_Line]) -> Iterator[Entry]:
+def _written(
+    reading: Reading, state: State, lines: Sequence[_Line]
+) -> Iterator[AccountLine]:
     bodies = told(reading, (line.entry for line in lines))
     for line, (_, body) in zip(lines, bodies, strict=True):
         yield _entry(reading, line, gate_of(state, line.account, 1).rule, body)
 
 
-def _entry(reading: Reading, line: _Line, rule: Rule, body: dict[str, Any]) -> Entry:
+def _entry(
+    reading: Reading, line: _Line, rule: Rule, body: dict[str, Any]
+) -> AccountLine:
     journaled, account = line
     posting = journaled.postings.get(account)
     zero = rule.zero().amounts
@@ -151,7 +155,7 @@ def _entry(reading: Reading, line: _Line, rule: Rule, body: dict[str, Any]) -> E
         amount, (settled, held) = zero, _sums_before(reading, line, zero)
     else:
         amount, settled, held = posting
-    return Entry(
+    return AccountLine(
         account=account,
         seq=journaled.number,
         kind=journaled.kind,

@@ -13,7 +13,7 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.records import RefusalView
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
 
 _NAMED = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
 

@@ -14,14 +14,14 @@ from dpflow.ledger import rows
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.records import digest
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
 
 #: Of so many releases at once, the charges and values are read.
 _PAGE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class KeptRelease:
     """A release as the ledger keeps it, without its value.
 
     Attributes:
@@ -53,7 +53,7 @@ class Release:
 _Kept = tuple[rows.Release, int | None]
 
 
-def releases(ledger: Ledger, dataset: str | None = None) -> list[Release]:
+def releases(ledger: Ledger, dataset: str | None = None) -> list[KeptRelease]:
     """Return the releases of one dataset or of all, newest first."""
     with ledger.storage.read() as reading:
         return [found for _, found in _newest(reading, dataset)]
@@ -61,7 +61,7 @@ def releases(ledger: Ledger, dataset: str | None = None) -> list[Release]:
 
 def values_kept(
     ledger: Ledger, dataset: str | None = None
-) -> list[tuple[Release, str]]:
+) -> list[tuple[KeptRelease, str]]:
     """Return the releases that may be replayed, with their values, newest first."""
     kept = []
     with ledger.storage.read() as reading:
@@ -74,7 +74,7 @@ def values_kept(
 
 def _newest(
     reading: Reading, dataset: str | None
-) -> list[tuple[rows.Release, Release]]:
+) -> list[tuple[rows.Release, KeptRelease]]:
     found = sorted(_told(reading, reading.releases()), key=lambda pair: pair[1].id)
     found.sort(key=lambda pair: pair[1].at, reverse=True)
     if dataset is None:
@@ -82,7 +82,7 @@ def _newest(
     return [pair for pair in found if dataset in pair[1].dataset.split(",")]
 
 
-def release_value(ledger: Ledger, name: str) -> tuple[Release, str]:
+def release_value(ledger: Ledger, name: str) -> tuple[KeptRelease, str]:
     """Return a release and its encoded value.
 
     Args:
@@ -118,7 +118,7 @@ def check_value(value: str, expected: str | None, name: str) -> None:
         raise ReleaseError(msg)
 
 
-def named_release(reading: Reading, name: str) -> tuple[rows.Release, Release]:
+def named_release(reading: Reading, name: str) -> tuple[rows.Release, KeptRelease]:
     """Return the one release that a name means.
 
     Args:
@@ -144,7 +144,7 @@ def named_release(reading: Reading, name: str) -> tuple[rows.Release, Release]:
 
 def _told(
     reading: Reading, kept: Iterable[_Kept]
-) -> Iterator[tuple[rows.Release, Release]]:
+) -> Iterator[tuple[rows.Release, KeptRelease]]:
     """Yield releases with what the entries of their charges say."""
     everything = list(kept)
     for start in range(0, len(everything), _PAGE):
@@ -159,7 +159,7 @@ def _told(
             body = made.body
             yield (
                 row,
-                Release(
+                KeptRelease(
                     id=row.key[:12],
                     key=body.get("release_key") or "",
                     dataset=",".join(body["datasets"]),

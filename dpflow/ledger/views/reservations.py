@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.end import gate_of
+from dpflow.ledger.decision.settlement import gate_of
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.records import OpenReservation
 from dpflow.ledger.rows import Charge
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class UnsettledCharge:
     """A charge that nobody has settled.
 
     Attributes:
@@ -30,7 +30,7 @@ class Waiting:
 
 def waiting(
     ledger: Ledger, reading: Reading, state: State | None = None
-) -> list[Waiting]:
+) -> list[UnsettledCharge]:
     """Return the charges that nobody has settled, oldest first.
 
     Args:
@@ -49,7 +49,9 @@ def waiting(
         if charge.owner not in living:
             living[charge.owner] = ledger.owners.alive(charge.owner)
         made = state.made(charge, next(iter(charge.places)))
-        found.append(Waiting(charge=charge, made=made, alive=living[charge.owner]))
+        found.append(
+            UnsettledCharge(charge=charge, made=made, alive=living[charge.owner])
+        )
     return sorted(found, key=lambda each: (each.made.at, each.charge.id))
 
 

@@ -15,9 +15,9 @@ from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.rows import Term, name_of_term
-from dpflow.ledger.storage.questions import Reading
+from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.views.accounts import current_gates
-from dpflow.ledger.views.said import drawn_from, openings
+from dpflow.ledger.views.charge_entries import drawn_from, openings
 from dpflow.ledger.views.unusual import RECENT
 from dpflow.policy.population import PREFIX
 
@@ -163,7 +163,7 @@ def _of_term(reading: Reading, term: Term, start: int) -> Iterator[Entry]:
             yield entry
 
 
-def _refused(reading: Reading, facts: Iterable[_Facts]) -> set[str]:
+def _refused(reading: Reading, facts: Iterable[_RunFacts]) -> set[str]:
     """Return those runs that met a refusal, on whatever dataset."""
     names = tuple({each.id for each in facts if each.id is not None})
     state = reading.load(Keys(runs=names, reach=Reach.ENTRIES))
@@ -171,7 +171,7 @@ def _refused(reading: Reading, facts: Iterable[_Facts]) -> set[str]:
 
 
 @dataclass(slots=True)
-class _Facts:
+class _RunFacts:
     """What the journal of a whole dataset says of a run.
 
     Attributes:
@@ -244,16 +244,16 @@ class _Facts:
             )
 
 
-def _facts(entries: Iterable[Entry], sure: int) -> list[_Facts]:
+def _facts(entries: Iterable[Entry], sure: int) -> list[_RunFacts]:
     """Collect the runs; every charge of a dataset stands in its book."""
-    found: dict[str, _Facts] = {}
-    begun: dict[str, _Facts] = {}
+    found: dict[str, _RunFacts] = {}
+    begun: dict[str, _RunFacts] = {}
     for entry in entries:
         charge, body = entry.charge, entry.body
         if charge is not None and entry.kind == "reserve":
             facts = found.setdefault(
                 body.get("flow_run") or charge,
-                _Facts(
+                _RunFacts(
                     flow=body.get("flow"),
                     id=body.get("flow_run"),
                     at=entry.at,
@@ -288,7 +288,7 @@ def last_costs(ledger: Ledger, flow: str, *, but: str) -> list[RunStep]:
         flow: Name of the flow, as policies name it.
         but: Id of a run to pass over: the one that asks.
     """
-    runs: dict[str, list[_Facts]] = {}
+    runs: dict[str, list[_RunFacts]] = {}
     with ledger.storage.read() as reading:
         for book in reading.books():
             entries = list(islice(reading.newest(book), RECENT))[::-1]

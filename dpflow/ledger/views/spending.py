@@ -17,7 +17,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.rows import Amounts
 from dpflow.ledger.views.accounts import gates_of_book, term_of
-from dpflow.ledger.views.said import drawn_from, openings, told
+from dpflow.ledger.views.charge_entries import drawn_from, openings, told
 
 _HAVE_BUDGETS = ("dataset", "partition", "population")
 

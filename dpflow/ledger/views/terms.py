@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpflow.ledger.decision.applying import term_views
+from dpflow.ledger.decision.policy_changes import term_views
 from dpflow.ledger.decision.terms import agrees, may_be_replaced
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State

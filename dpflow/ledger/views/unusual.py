@@ -10,9 +10,9 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.records import UnusualSteps
-from dpflow.ledger.storage.questions import Reading
-from dpflow.ledger.views.reservations import Waiting, waiting
-from dpflow.ledger.views.said import openings, told
+from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.views.charge_entries import openings, told
+from dpflow.ledger.views.reservations import UnsettledCharge, waiting
 
 #: So many entries of a dataset's journal tell of its newest steps.
 RECENT = 20_000
@@ -116,7 +116,7 @@ def _of_account(reading: Reading, account: str, start: int) -> Iterator[Entry]:
             yield entry
 
 
-def _lost(ledger: Ledger, reading: Reading, account: str) -> list[Waiting]:
+def _lost(ledger: Ledger, reading: Reading, account: str) -> list[UnsettledCharge]:
     """Return the charges on an account that nobody will settle."""
     return [
         each

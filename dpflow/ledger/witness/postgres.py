@@ -17,7 +17,7 @@ from dpflow.exceptions import (
     LedgerError,
     LedgerUnavailable,
 )
-from dpflow.ledger.storage.server import (
+from dpflow.ledger.storage.postgres_connection import (
     Connection,
     Durable,
     Server,
@@ -33,7 +33,7 @@ _THREAD_SECONDS = 60.0
 _Answer = TypeVar("_Answer")
 
 
-class End(NamedTuple):
+class LogEnd(NamedTuple):
     """Up to where the lines of an epoch were read."""
 
     epoch: int
@@ -74,7 +74,7 @@ class PostgresLog:
         self._pid = os.getpid()
         self._apart = self._ledger is None
 
-    def read(self, ledger: str, header: str, end: End | None) -> Found:
+    def read(self, ledger: str, header: str, end: LogEnd | None) -> Found:
         """Return the lines of the newest epoch after an end; one trip, as a rule."""
 
         def ask(connection: Connection) -> Found:
@@ -82,10 +82,10 @@ class PostgresLog:
                 asked = {"ledger": ledger, "epoch": known.epoch, "above": known.number}
                 return list(_run(connection, "read", **asked))
 
-            known = end or End(0, 0)
+            known = end or LogEnd(0, 0)
             found = rows()
             if known.number and found and found[0][2] != header:
-                known = End(0, 0)
+                known = LogEnd(0, 0)
                 found = rows()
             if not found:
                 raise NotBegun
@@ -96,7 +96,7 @@ class PostgresLog:
                 msg = f"lines are missing after number {above}"
                 raise LogError(msg)
             texts = [content for _, _, content in lines]
-            return Found(text, texts, End(epoch, above + len(texts)))
+            return Found(text, texts, LogEnd(epoch, above + len(texts)))
 
         return self._asked(ask)
 
@@ -123,19 +123,19 @@ class PostgresLog:
         return self._asked(ask)
 
     def append(
-        self, ledger: str, lines: Sequence[tuple[str, str]], end: End | None
-    ) -> End | None:
+        self, ledger: str, lines: Sequence[tuple[str, str]], end: LogEnd | None
+    ) -> LogEnd | None:
         """Append lines; they are numbered under a lock, so that no reader skips one."""
 
-        def ask(connection: Connection) -> End | None:
+        def ask(connection: Connection) -> LogEnd | None:
             with connection.transaction():
                 self._lock(connection, ledger)
                 told = _run(connection, "append", ledger=ledger, **_arrays(lines))
                 places = sorted(told.fetchall())
             if len(places) != len(lines):
                 raise NotBegun
-            before = End(places[0][0], places[0][1] - 1)
-            return End(*places[-1]) if before == end else None
+            before = LogEnd(places[0][0], places[0][1] - 1)
+            return LogEnd(*places[-1]) if before == end else None
 
         return self._asked(ask)
 

@@ -22,7 +22,7 @@ from dpflow.ledger.records import (
     RefusalView,
     TermView,
 )
-from dpflow.ledger.views.releases import Release, releases
+from dpflow.ledger.views.releases import KeptRelease, releases
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.policy import Policy, PolicySet
 from dpflow.policy.files import policies_and_problem
@@ -103,7 +103,7 @@ class Report:
     flows: tuple[Outlook, ...]
     reservations: tuple[OpenReservation, ...]
     held: int
-    releases: tuple[Release, ...]
+    releases: tuple[KeptRelease, ...]
     kept: int
     stamp: Stamp | None
 

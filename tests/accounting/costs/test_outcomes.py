@@ -226,14 +226,18 @@ def test_monotone_queries_need_half_the_noise() -> None:
 
 
 def test_interquartile_range_as_in_the_paper() -> None:
-    """Two tries cost 2, 3 or 2 epsilon apart, and 2 or 3 epsilon as one mechanism."""
+    """Two tries cost 2, 3 or 2 epsilon, apart and as one mechanism."""
     rule = make_filter("output", epsilon=9, delta="0.1")
     one = ProposeTestRelease(epsilon=1, delta="0.01")
     none, answer = (rule.price_realised(one, o) for o in ("none", "answer"))
     assert [Fraction(t.amounts[0], 10**36) for t in (answer, none + answer)] == [2, 3]
     assert Fraction((none + none).amounts[0], 10**36) == 2
     both = ProposeTestRelease(epsilon=1, delta="0.01", tries=2)
-    assert [e for _, e in both.output_dp().cells] == [3, 2]
+    assert dict(both.output_dp().cells) == {"answer": 3, "first answer": 2, "none": 2}
+    assert [both.answered(number) for number in (0, 1)] == ["first answer", "answer"]
+    assert one.answered(0) == "answer"
+    with pytest.raises(InvalidCost, match="unknown cell"):
+        one.cell("first answer")
     assert both.output_dp().delta == Fraction("0.0199")
 
 

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import Gaussian, Laplace
-from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
+from dpflow.accounting.costs.notions import (
+    ZCDP,
+    ApproxDP,
+    GaussianDP,
+    PureDP,
+    RenyiDP,
+)
 from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.fixed.optimal import fixed_epsilon
 from dpflow.accounting.fixed.stops import (
@@ -232,6 +238,39 @@ def test_no_delta_means_the_sum() -> None:
         assert found == Fraction("2.3")
 
 
+def test_a_gaussian_by_its_mu_is_a_gaussian() -> None:
+    """Under the accountant that composes Gaussians, alone and together."""
+    named, noisy = GaussianDP(mu="0.05"), TWENTY
+    for parts in (((named, 50),), ((named, 20), (noisy, 30))):
+        found = composed_epsilon(parts, MILLIONTH, "gaussian")
+        assert found == composed_epsilon(((noisy, 50),), MILLIONTH, "gaussian")
+
+
+@pytest.mark.parametrize("order", ["1.02", "6", "32", "1e6"])
+def test_a_bound_of_one_order_is_composed_at_the_orders_below(order: str) -> None:
+    """Its own order included, where it costs least; it was refused for the others."""
+    known = RenyiDP(order=order, epsilon="0.01")
+    found = composed_epsilon(((known, 3), (TWENTY, 5)), MILLIONTH, "renyi")
+    own = Fraction(order)
+
+    def at(alpha: Fraction) -> object:
+        a = mp.mpf(alpha.numerator) / alpha.denominator
+        loss = renyi(TWENTY, alpha) * 5 + renyi(known, alpha) * 3
+        rest = mp.log(a) - 6 * mp.log(10)
+        return (
+            mp.mpf(loss.numerator) / loss.denominator
+            + mp.log1p(-1 / a)
+            - rest / (a - 1)
+        )
+
+    real = mp.mpf(found.numerator) / found.denominator
+    assert real <= at(own) * (1 + mp.mpf("1e-25"))
+    grid = [1 + (own - 1) * Fraction(3, 4) ** step for step in range(60)]
+    assert real >= min(map(at, grid)) * (1 - mp.mpf("0.2"))
+    with pytest.raises(UnsupportedCost, match="Renyi DP of order"):
+        renyi(known, own + 1)
+
+
 def test_accountants_refuse_what_they_cannot_compose() -> None:
     """A Gaussian has no epsilon, a ZCDP step no curve, a pure step no mu."""
     gaussian, pure = ((TWENTY, 2),), ((TENTH, 2),)
@@ -241,6 +280,7 @@ def test_accountants_refuse_what_they_cannot_compose() -> None:
         (pure, "gaussian"),
         (((ZCDP(rho=1), 1),), "pld"),
         (((ApproxDP(epsilon=1, delta="0.1"), 1),), "renyi"),
+        (((ZCDP(rho=1), 1),), "gaussian"),
     ):
         with pytest.raises(UnsupportedCost):
             composed_epsilon(parts, MILLIONTH, accountant)

@@ -160,7 +160,7 @@ def shortfall(parts: Parts, delta: Fraction, accountant: Accountant) -> mpmath.m
     return delta_below(parts, accountant(parts, delta)) / real(delta)
 
 
-@pytest.mark.parametrize(("size", "delta"), spread(STEPS, 4))
+@pytest.mark.parametrize(("size", "delta"), spread(STEPS, 2))
 def test_one_laplace_step_has_its_closed_form(size: str, delta: str) -> None:
     """Never below b + 2 log(1 - delta), and close to it, however near b that is."""
     true = laplace_epsilon(size, delta)
@@ -169,9 +169,13 @@ def test_one_laplace_step_has_its_closed_form(size: str, delta: str) -> None:
     assert true <= found <= true * (1 + mp.mpf("3e-5"))
 
 
+#: Steps and deltas, and by how many times delta the control is below the truth.
+CAUGHT = [("20.3", "1.2e-12", 10**6), ("4.21", "1e-8", 40)]
+
+
 def test_a_capped_exponent_is_caught_on_one_step() -> None:
     """The closed form notices the negative control, by many times delta."""
-    for size, delta, times in [("4.21", "1e-8", 40), ("20.3", "1.2e-12", 10**6)]:
+    for size, delta, times in spread(CAUGHT, 1):
         parts: Parts = ((Laplace(sensitivity=1, epsilon=size), 1),)
         found = with_cap(parts, Fraction(delta))
         assert real(found) < laplace_epsilon(size, delta)
@@ -270,7 +274,7 @@ MIXED: list[tuple[Parts, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("parts", "delta"), spread(MIXED, 4))
+@pytest.mark.parametrize(("parts", "delta"), spread(MIXED, 2))
 def test_all_steps_may_lose_most_at_once(parts: Parts, delta: str) -> None:
     """At the epsilon that is found, this event alone needs no more than delta."""
     assert shortfall(parts, Fraction(delta), grid_epsilon) <= 1
@@ -279,7 +283,7 @@ def test_all_steps_may_lose_most_at_once(parts: Parts, delta: str) -> None:
 def test_a_capped_exponent_is_caught_on_mixed_steps() -> None:
     """The event notices the negative control where Laplace steps repeat."""
     assert all(
-        shortfall(p, Fraction(d), with_cap) > 20 for p, d in spread(MIXED[:3], 2)
+        shortfall(p, Fraction(d), with_cap) > 20 for p, d in spread(MIXED[:3], 1)
     )
 
 
@@ -318,12 +322,12 @@ def search(
 
 def test_no_random_plan_is_below_its_certificate() -> None:
     """A few plans at every push: at least those that notice the negative control."""
-    assert search(1, 4 + scaled(4), grid_epsilon, start=4 if SCALE <= 1 else 0) == []
+    assert search(1, 4 + scaled(3), grid_epsilon, start=4 if SCALE <= 1 else 0) == []
 
 
 def test_the_search_finds_a_capped_exponent() -> None:
     """The same plans, composed by the negative control."""
-    assert len(search(1, 8, with_cap, start=4)) >= 3
+    assert len(search(1, 7, with_cap, start=4)) == 3
 
 
 @pytest.mark.slow

@@ -238,6 +238,42 @@ def test_the_repaired_union_counts_every_beta():
         assert truth <= odometer._log <= truth * (1 + real("1e-15"))
 
 
+@pytest.mark.parametrize("grain", ["0.25", "0.1", "1e-6", "1e-12", "1/3e7"])
+def test_any_granularity_takes_the_place_of_the_people(grain):
+    """The remark after Thm 6.5, in 50 digits, in its range and on both sides of it."""
+    with mpmath.workdps(50):
+        least = mpmath.fdiv(1, 3 * 10**7) if "/" in grain else mpmath.mpf(grain)
+        size = Fraction(1, 3 * 10**7) if "/" in grain else Fraction(grain)
+        odometer = make_odometer("rogers", delta="1e-6", granularity=size)
+        points = sum(1 for j in range(200) if least * 2**j < 1)
+        log = mpmath.log(2 * points / mpmath.mpf("1e-6"))
+        for variance in (least / 2, least * 1.01, mpmath.mpf("0.9"), mpmath.mpf(2)):
+            steps = Tally((int(variance * UNITS), 0, 0, 0))
+            spread = mpmath.mpf(steps.amounts[0]) / UNITS
+            if least <= spread <= 1:
+                true = 2 * mpmath.sqrt(spread * (1 + mpmath.log(3) / 2) * log)
+            else:
+                factor = 1 + mpmath.log(1 + spread / least) / 2
+                true = mpmath.sqrt(2 * (spread + least) * factor * log)
+            assert true <= odometer.read(steps) <= true * (1 + mpmath.mpf("1e-11"))
+
+
+def test_a_granularity_is_a_number_of_people():
+    """1/n^2 reads what n reads; and counting one beta less would be noticed."""
+    for people in (2, 3, 1000, 10**9):
+        by_people = make_odometer("rogers", delta="1e-6", people=people)
+        other = make_odometer(
+            "rogers", delta="1e-6", granularity=Fraction(1, people**2)
+        )
+        for variance in (1, UNITS // people**2, UNITS // 2, 3 * UNITS):
+            tally = Tally((variance, 0, 0, 0))
+            assert by_people.read(tally) == other.read(tally)
+    finer = make_odometer("rogers", delta="1e-6", granularity=Fraction(1, 2**20 + 1))
+    coarser = make_odometer("rogers", delta="1e-6", granularity=Fraction(1, 2**20))
+    tally = Tally((UNITS // 2, 0, 0, 0))
+    assert finer.read(tally) > coarser.read(tally)
+
+
 @settings(max_examples=scaled(80), deadline=None)
 @given(
     delta=DELTAS,
@@ -288,6 +324,10 @@ def test_the_tuned_beta_is_close_to_the_best(epsilon, delta):
 WRONG = [
     ({}, "needs beta=, or halt_at_epsilon="),
     ({"beta": 1, "people": 10}, "takes beta= or people=, not both"),
+    ({"beta": 1, "granularity": "0.1"}, "takes beta= or granularity=, not both"),
+    ({"people": 9, "granularity": "0.1"}, "takes people= or granularity=, not both"),
+    ({"granularity": "0.26"}, "granularity must lie in"),
+    ({"granularity": 0}, "granularity must lie in"),
     ({"people": 1}, "people must lie in"),
     ({"people": "10.5"}, "people must be a whole number"),
     ({"people": True}, "people must be a finite number"),
@@ -324,7 +364,12 @@ def test_parameters_rebuild_the_rule(epsilon, delta, beta, people):
     """What is pinned makes an equal rule that reads the same."""
     rule = make_filter("rogers", epsilon=epsilon, delta=delta)
     assert make_filter(**rule.parameters()) == rule
-    for options in ({"beta": beta}, {"people": people}, {"halt_at_epsilon": epsilon}):
+    for options in (
+        {"beta": beta},
+        {"people": people},
+        {"granularity": Fraction(3, 13 * people)},
+        {"halt_at_epsilon": epsilon},
+    ):
         odometer = make_odometer("rogers", delta=delta, **options)
         again = make_odometer(**odometer.parameters())
         assert again == odometer

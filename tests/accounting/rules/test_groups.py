@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -29,8 +30,9 @@ from dpflow.accounting.costs.notions import (
     PureDP,
     RenyiDP,
 )
-from dpflow.accounting.curves.prices import approx_zcdp
+from dpflow.accounting.curves.prices import approx_zcdp, gdp_mu_squared
 from dpflow.accounting.rules.groups import group_cost
+from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 
 SIZES = st.integers(min_value=2, max_value=12)
@@ -60,6 +62,28 @@ SIZES = st.integers(min_value=2, max_value=12)
         (
             Composed(ZCDP(rho=1), PureDP(epsilon=1)),
             Composed(ZCDP(rho=9), PureDP(epsilon=3)),
+        ),
+        (
+            EarlyStopping(Gaussian(sensitivity=1, sigma=40), stops=(5, 10)),
+            EarlyStopping(Gaussian(sensitivity=3, sigma=40), stops=(5, 10)),
+        ),
+        (
+            EarlyStopping(
+                RandomizedResponse(epsilon="0.1", categories=4),
+                stops=(5, 10),
+                accountant="optimal",
+                delta=("1e-7", "2e-7"),
+            ),
+            EarlyStopping(
+                PureDP(epsilon="0.3"),
+                stops=(5, 10),
+                accountant="optimal",
+                delta=("1e-7", "2e-7"),
+            ),
+        ),
+        (
+            IndividualBound(measure="gaussian", bound="0.01"),
+            IndividualBound(measure="gaussian", bound="0.09"),
         ),
     ],
 )
@@ -125,6 +149,35 @@ def test_rho_of_a_group_is_the_gaussians_own(size: int, sigma: Fraction) -> None
     assert size * rho < truth <= grouped.rho
 
 
+@pytest.mark.parametrize("accountant", ["basic", "gaussian", "renyi", "pld"])
+def test_a_group_in_a_step_that_may_end_early(accountant: str) -> None:
+    """Each stop costs the group what its noise at three sensitivities costs one."""
+    noise = Laplace if accountant == "basic" else Gaussian
+    spread = {"scale": 40} if accountant == "basic" else {"sigma": 40}
+    delta = None if accountant == "basic" else "1e-6"
+    made = [
+        EarlyStopping(
+            noise(sensitivity=size, **spread),
+            stops=(5, 10),
+            accountant=accountant,
+            delta=delta,
+        )
+        for size in (1, 3)
+    ]
+    grouped = group_cost(made[0], 3)
+    assert isinstance(grouped, EarlyStopping)
+    assert grouped.epsilons() == made[1].epsilons() > made[0].epsilons()
+    rule = make_filter("renyi", epsilon=9, delta="1e-6")
+    assert rule.price_realised(grouped, 5) == rule.price_realised(made[1], 5)
+
+
+def test_the_mu_of_a_personal_bound_grows_with_the_group() -> None:
+    """A Gaussian that uses all of the bound reaches the group's price, not less."""
+    bound = IndividualBound(measure="gaussian", bound=Fraction(1, 400))
+    truth = gdp_mu_squared(Gaussian(sensitivity=3, sigma=20))
+    assert gdp_mu_squared(group_cost(bound, 3)) == truth > 3 * bound.bound
+
+
 @given(size=SIZES)
 def test_a_group_never_costs_less(size: int) -> None:
     """Under every theorem that prices both."""
@@ -146,6 +199,8 @@ def test_a_group_never_costs_less(size: int) -> None:
     [
         PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1),
         RenyiDP(order=2, epsilon="0.1"),
+        IndividualBound(measure="renyi", order=8, bound="0.01"),
+        EarlyStopping(RenyiDP(order=2, epsilon="0.1"), stops=(2,)),
         ApproxZCDP(rho="0.1", delta="1e-9"),
         ApproxDP(epsilon=20, delta="0.1"),
         Composed(PureDP(epsilon=1), RenyiDP(order=2, epsilon="0.1")),

@@ -21,6 +21,7 @@ from typing import Any, Self
 import httpx
 
 from tests.prefect.database import copy_database
+from tests.prefect.matrix.forks import SERVING, Forked
 from tests.prefect.matrix.support import wait_until
 from tests.projects import ROOT, fill_project
 
@@ -28,6 +29,8 @@ _PROGRAM = "from tests.prefect.matrix.programs import main; main()"
 _AT_ONCE = 3
 #: Seconds that an experiment may take where other tests keep the machine busy.
 _PATIENCE = 1800
+
+Process = subprocess.Popen[bytes] | Forked
 
 
 class Laboratory:
@@ -46,7 +49,8 @@ class Laboratory:
         self.url = f"http://127.0.0.1:{self._port}/api"
         # A client takes long to make; it is asked again and again.
         self._client = httpx.Client(base_url=self.url, timeout=120)
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Process] = []
+        self._forks: socket.socket | None = None
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_AT_ONCE)
         self._results: dict[Callable[..., Any], Future[Any]] = {}
@@ -59,19 +63,20 @@ class Laboratory:
         wait = {"PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS": "5"}
         command = ["-m", "prefect", *map(str, arguments)]
         self._launch(command, self._folder, "server", **wait)
+        self._forks, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        with theirs:
+            serving = SERVING.format(descriptor=theirs.fileno())
+            kept = (theirs.fileno(),)
+            self._launch(["-c", serving], self._folder, "forks", kept=kept)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
         for process in reversed(self._processes):
             stop(process)
+        if self._forks:
+            self._forks.close()
         self._client.close()
-
-    def kill_server(self) -> None:
-        """End the server as a power cut would: nothing answers at its address."""
-        server = self._processes[0]
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
 
     def wait_for_server(self) -> None:
         """Wait until the server answers."""
@@ -111,10 +116,10 @@ class Laboratory:
 
     @contextmanager
     def running(
-        self, folder: Path, *program: object
-    ) -> Iterator[subprocess.Popen[bytes]]:
+        self, folder: Path, *program: object, **variables: str
+    ) -> Iterator[Process]:
         """Run a program of `programs.py` for the length of a block."""
-        process = self.start(folder, *program)
+        process = self.start(folder, *program, **variables)
         try:
             yield process
         finally:
@@ -124,7 +129,8 @@ class Laboratory:
         """Run a Python module to its end, as its user would; return what it said."""
         log = folder / f"{arguments[0]}.log"
         before = log.stat().st_size if log.exists() else 0
-        process = self._launch(["-m", *arguments], folder, arguments[0], **variables)
+        words = ["-m", *arguments]
+        process = self._fork(words, folder, arguments[0], **variables)
         code = process.wait(timeout=120)
         said = log.read_bytes()[before:].decode()
         assert code == 0, said[-4000:]
@@ -141,12 +147,13 @@ class Laboratory:
         finally:
             stop(process)
 
-    def start(
-        self, folder: Path, *program: object, **variables: str
-    ) -> subprocess.Popen[bytes]:
+    def start(self, folder: Path, *program: object, **variables: str) -> Process:
         """Start a program of `programs.py` in a project."""
-        command = ["-c", _PROGRAM, *map(str, program)]
-        return self._launch(command, folder, str(program[0]), **variables)
+        words = [str(word) for word in program]
+        if any(name.startswith("PREFECT_") for name in variables):
+            # Prefect reads these when it is loaded, which forks have behind them.
+            return self._launch(["-c", _PROGRAM, *words], folder, words[0], **variables)
+        return self._fork(words, folder, words[0], **variables)
 
     def run(self, folder: Path, *program: object, **variables: str) -> Any:
         """Run a program to its end and return what it told."""
@@ -157,10 +164,24 @@ class Laboratory:
         told = variables.get("TOLD", name)
         return json.loads((folder / f"{told}.json").read_text("utf-8"))
 
-    def _launch(
-        self, command: list[str], folder: Path, log: str, **variables: str
-    ) -> subprocess.Popen[bytes]:
-        environment = {
+    def _fork(
+        self, words: list[str], folder: Path, log: str, **variables: str
+    ) -> Forked:
+        """Run words in a fork of the process that has loaded Prefect."""
+        assert self._forks is not None
+        program = {
+            "folder": str(folder),
+            "log": f"{folder / log}.log",
+            "words": words,
+            "environment": self._environment(variables),
+        }
+        with self._lock:
+            process = Forked(self._forks, program)
+            self._processes.append(process)
+        return process
+
+    def _environment(self, variables: dict[str, str]) -> dict[str, str]:
+        return {
             **os.environ,
             "PREFECT_HOME": str(self.home),
             "PREFECT_API_URL": self.url,
@@ -170,11 +191,21 @@ class Laboratory:
             "PYTHONPATH": str(ROOT),
             **variables,
         }
+
+    def _launch(
+        self,
+        command: list[str],
+        folder: Path,
+        log: str,
+        kept: tuple[int, ...] = (),
+        **variables: str,
+    ) -> subprocess.Popen[bytes]:
         with (folder / f"{log}.log").open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, *command],
                 cwd=folder,
-                env=environment,
+                env=self._environment(variables),
+                pass_fds=kept,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -228,7 +259,7 @@ class Laboratory:
         return {each["name"].rsplit("-", 1)[0]: each["state_type"] for each in found}
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: Process) -> None:
     """End a process and all that it has started."""
     if process.poll() is None:
         process.terminate()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from prefect.task_runners import ProcessPoolTaskRunner
 from prefect.task_worker import serve as serve_tasks
 
 from dpflow import BudgetExhausted, PureDP, dp_flow, dp_task
+from dpflow.prefect import flow as ends
 from tests.prefect.matrix.support import execute, mark, run_again
 
 TENTH = PureDP(epsilon="0.1")
@@ -117,32 +118,32 @@ def patient(week: int) -> str:
     return f"patient {turn}"
 
 
-#: When the function under `deserted` was done, and dpflow's part began.
-DONE: list[float] = []
+#: When the function under `deserted` was done, and its values.
+DONE: list[Any] = []
 
 
 @dp_flow(name="report")
 def deserted() -> list[str]:
     """Lose Prefect's server in the body of the second of three steps."""
     values = [first(1), patient(1), first(2)]
-    DONE.append(time.monotonic())
+    DONE[:] = [time.monotonic(), values]
     return values
 
 
+@contextmanager
+def _timed(inside: Any = ends.flushed) -> Iterator[None]:
+    """Tell how long dpflow takes at the end of a flow, the last flush included."""
+    with inside():
+        yield
+    begun, values = DONE
+    text = json.dumps({"seconds": time.monotonic() - begun, "values": values})
+    Path("timed.part").write_text(text, "utf-8")
+    Path("timed.part").rename("timed.json")
+
+
 def lost_server() -> dict[str, Any]:
-    """Tell how long dpflow takes at the end of a flow that lost its server."""
-    inside = deserted.fn
-
-    @functools.wraps(inside)
-    def timed() -> list[str]:
-        values = inside()
-        seconds = time.monotonic() - DONE[0]
-        text = json.dumps({"seconds": seconds, "values": values})
-        Path("timed.part").write_text(text, "utf-8")
-        Path("timed.part").rename("timed.json")
-        return values
-
-    deserted.fn = timed
+    """Run a flow that loses its server, and tell of its end."""
+    ends.flushed = _timed  # type: ignore[assignment]
     return {"value": deserted()}
 
 

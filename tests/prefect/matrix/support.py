@@ -18,7 +18,7 @@ from prefect.states import AwaitingRetry, State
 
 from dpflow.config import settings
 from dpflow.ledger import Ledger, open_ledger
-from dpflow.ledger.records import Entry
+from dpflow.ledger.records import AccountLine
 from dpflow.ledger.views import accounts, history, open_reservations
 
 _MARKS = "marks.txt"
@@ -129,12 +129,12 @@ def _held(ledger: Ledger) -> dict[str, bool]:
     return {each.reservation: each.alive for each in open_reservations(ledger)}
 
 
-def _epsilon(entries: list[Entry]) -> str:
+def _epsilon(entries: list[AccountLine]) -> str:
     total = sum((Decimal(entry.amount["epsilon"]) for entry in entries), Decimal())
     return f"{total.normalize():f}"
 
 
-def journal(ledger: Any) -> list[Entry]:
+def journal(ledger: Any) -> list[AccountLine]:
     """Return the journal of the dataset's account, oldest first."""
     entries = history(ledger, "shop", limit=1000)
     return sorted(entries, key=lambda entry: entry.seq)

@@ -1,0 +1,60 @@
+"""Write docs/seeds.md: what became of every statement of the five papers.
+
+    python docs/_site/seeds.py
+
+The rows are in seeds.toml beside this file.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "seeds.md"
+
+Rows = dict[str, dict[str, dict[str, str]]]
+
+_HEAD = (
+    "# Every statement of the five papers\n\n"
+    "The theory of dpflow is that of five papers. Each of their numbered statements, "
+    "and each of their experiments, has a row here: the file that uses it and a test "
+    "that shows it, or the reason why there is none. Where a published statement is "
+    "not right as printed, the row is about the corrected one; [the corrections]"
+    "(derivations/README.md#corrections-to-published-statements) are listed with the "
+    "proofs.\n\n"
+    "`docs/_site/seeds.toml` has the rows, and `python docs/_site/seeds.py` writes "
+    "this page.\n"
+)
+
+
+def rows() -> Rows:
+    """Return the rows by paper and statement."""
+    return tomllib.loads((HERE / "seeds.toml").read_text("utf-8"))
+
+
+def page(papers: Rows) -> str:
+    """Return the page."""
+    parts = [_HEAD]
+    for paper, statements in papers.items():
+        parts += [f"## {paper}\n", _table(statements)]
+    return "\n".join(parts)
+
+
+def _table(statements: dict[str, dict[str, str]]) -> str:
+    lines = ["| statement | what it says | where | shown by |", "| --- " * 4 + "|"]
+    for name, row in statements.items():
+        lines.append(f"| {name} | {row['says']} | {_where(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _where(row: dict[str, str]) -> str:
+    """Return the last two cells: file and test, or the reason."""
+    if "why" in row:
+        return f"| {row['why']}"
+    test = row["test"].partition("::")[2]
+    return f"`{row['file']}` | `{test}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(rows()), "utf-8")

@@ -1,0 +1,83 @@
+"""Splitting delta: a part for the loss, the rest for the deltas of steps."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import ClassVar
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.curves.apart import apart
+from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import Number, exact_delta, number_text, units_down, units_up
+
+
+def loss_share(delta: Fraction, delta_loss: Number | None) -> Fraction:
+    """Return the part of delta that pays for the loss; default: all of it.
+
+    Raises:
+        InvalidCost: If it is no delta, zero, or more than there is.
+    """
+    if delta_loss is None:
+        return delta
+    loss = exact_delta(delta_loss, name="delta_loss", zero=False)
+    if loss > delta:
+        msg = (
+            f"delta_loss {number_text(loss)} exceeds delta {number_text(delta)}; "
+            "give at most that."
+        )
+        raise InvalidCost(msg, name="delta_loss", value=number_text(loss), high=delta)
+    return loss
+
+
+def no_share(cost: Cost, theorem: str) -> UnsupportedCost:
+    """Make the error for a step with a delta where no delta was kept for steps."""
+    return UnsupportedCost(
+        f"{cost!r} has a delta of its own, but this {theorem} rule keeps none for "
+        "its steps: set delta_loss below delta.",
+        theorem=theorem,
+        mechanism=cost.mechanism,
+    )
+
+
+class SplitsDelta(ThresholdFilter):
+    """A filter of one kind of loss that can keep a part of delta for its steps.
+
+    Source: docs/derivations/composition.md#steps-with-a-delta.
+
+    Assumes: the split is fixed in advance.
+
+    Rounding: thresholds down, prices up.
+
+    Checked by: tests/accounting/rules/test_delta_loss.py, tests/adversaries.
+
+    Attributes:
+        loss: Name of the loss's component; beside it is `delta` if some is kept.
+        delta_loss: The part of delta for the loss.
+    """
+
+    loss: ClassVar[str]
+    delta_loss: Fraction
+
+    @property
+    def keeps_delta(self) -> bool:
+        """Whether there is a delta for steps."""
+        return self.delta_loss < self.delta
+
+    def _limit_to(self, loss: Fraction) -> None:
+        """Set the thresholds: of the loss, and of the deltas if some is kept."""
+        self.components, self.thresholds = (self.loss,), (units_down(loss),)
+        if self.keeps_delta:
+            self.components += ("delta",)
+            self.thresholds += (units_down(self.delta - self.delta_loss),)
+
+    def _apart(self, cost: Cost) -> tuple[Cost, tuple[int, ...]]:
+        """Return what is left of a step without its delta, and the delta if kept."""
+        if not self.keeps_delta:
+            return cost, ()  # whose price refuses a delta
+        rest, delta = apart(cost)
+        return rest, (units_up(delta),)
+
+    def _split(self) -> dict[str, str]:
+        """Return the parameter that a split needs."""
+        return {"delta_loss": number_text(self.delta_loss)} if self.keeps_delta else {}

@@ -1,0 +1,133 @@
+"""The error that is asked for, and when a noisy number shows that it is met."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal
+
+from dpflow.accuracy.estimate import Estimate
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import Number, exact, float_down, float_up
+
+#: The laws of noise that a number can be refined with.
+Law = Literal["gaussian", "laplace"]
+
+_LARGEST = Fraction(10**15)
+_LEAST = Fraction(1, 10**6)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How far the released number may be from the true one, and how surely.
+
+    Attributes:
+        size: The largest distance, in units of the value or as a share of the
+            released number.
+        relative: Whether it is a share.
+        confidence: In how many of all releases the interval holds the true number.
+    """
+
+    size: Fraction
+    relative: bool
+    confidence: Fraction
+
+    @classmethod
+    def read(cls, within: Number, confidence: Number = "95%") -> Target:
+        """Read "10%" or 25, at "95%" or 0.95.
+
+        Raises:
+            InvalidCost: If one of them says no distance or no confidence.
+        """
+        relative = isinstance(within, str) and within.strip().endswith("%")
+        size = exact(_plain(within), name="within", low=_LEAST, high=_LARGEST)
+        surely = exact(
+            _plain(confidence),
+            name="confidence",
+            low=Fraction(1, 2),
+            high=1 - Fraction(1, 10**9),
+        )
+        return cls(size, relative, surely)
+
+
+def _plain(number: Number) -> Number:
+    """Return a share in place of a percentage."""
+    if isinstance(number, str) and number.strip().endswith("%"):
+        share = exact(number.strip()[:-1], name="a percentage")
+        return share / 100
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class StoppingRule:
+    """When refining ends: at the first number that shows the target to be met.
+
+    Attributes:
+        target: What was asked for.
+        half_widths: Of the interval after each draw, falling.
+    """
+
+    target: Target
+    half_widths: tuple[float, ...]
+
+    def is_met(self, draw: int, number: float) -> bool:
+        """Say whether the number after a draw, counted from 0, shows that it is met."""
+        size = float_down(self.target.size)
+        far = size * abs(number) if self.target.relative else size
+        return self.half_widths[draw] <= far
+
+    def estimate(self, draw: int, number: float) -> Estimate:
+        """Return the number after a draw with its interval."""
+        half = self.half_widths[draw]
+        low = math.nextafter(number - half, -math.inf)
+        high = math.nextafter(number + half, math.inf)
+        confidence = float(self.target.confidence)
+        return Estimate(number, interval=(low, high), confidence=confidence)
+
+    def refine(self, numbers: Iterable[float]) -> tuple[int, Estimate]:
+        """Take noisy numbers, each finer than the last, until the target is met.
+
+        Args:
+            numbers: One for each half width; none is asked for that is not needed.
+
+        Returns:
+            How many were taken, and the last with its interval.
+        """
+        draw, number = -1, math.nan
+        for draw, number in enumerate(numbers):
+            if self.is_met(draw, number):
+                break
+        return draw + 1, self.estimate(draw, number)
+
+
+@lru_cache(maxsize=64)
+def stopping_rule(
+    target: Target, spreads: tuple[Fraction, ...], law: Law
+) -> StoppingRule:
+    """Return the rule for noise of these spreads, each smaller than the last.
+
+    A half width is a factor times the spread. Where the target is a distance, the draw
+    at which it ends is known before, and the factor is the law's own quantile. Where it
+    is a share of the number, noise says when it ends, and numbers that come out too
+    large end early: the factor is so large that the interval of the number at the end
+    holds the true one with the confidence, whatever that is
+    (docs/derivations/accuracy.md#coverage-of-the-stopping-rule).
+    """
+    # It takes numpy and scipy, which nobody needs who does not refine.
+    from dpflow.accuracy.critical import factor  # noqa: PLC0415
+
+    outside = 1 - target.confidence
+    share = target.size if target.relative else None
+    times = factor(tuple(map(float, spreads)), share, outside, law)
+    halves = tuple(_up(times * float_up(spread)) for spread in spreads)
+    if not all(math.isfinite(half) for half in halves):
+        msg = f"within {target.size} has no finite interval at such noise"
+        raise InvalidCost(msg, name="within", value=str(target.size))
+    return StoppingRule(target, halves)
+
+
+def _up(number: float) -> float:
+    return math.nextafter(number, math.inf)

@@ -1,0 +1,252 @@
+"""`dpflow ledger`: make the ledger, say which one it is, look after it."""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpflow.cli.ledger import audit, operations
+from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.config import short_path
+from dpflow.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from dpflow.config import Settings
+    from dpflow.ledger import Ledger
+
+app = typer.Typer(
+    no_args_is_help=True, help="Make the ledger, say which one it is, look after it."
+)
+
+
+@app.command()
+def init(*, as_json: AsJson = False) -> None:
+    """Make a new, empty ledger and pin its id in the policies folder.
+
+    Once per project: an existing ledger is never replaced, and a missing one is to be
+    restored. Never call this in a container's entry point, for a fresh ledger would
+    forget what has been spent.
+
+    Example: `dpflow ledger init`
+    """
+    from dpflow.config import settings
+    from dpflow.guard.project import make_project_ledger
+    from dpflow.ledger import LOCK_NAME, is_postgres
+
+    found = settings()
+    lock = found.policies / LOCK_NAME
+    _refuse_existing(found, lock)
+    ledger = make_project_ledger(found)
+    if as_json:
+        say_json(
+            {
+                "ledger": {"id": ledger.id, "place": ledger.place},
+                "witness": _witness_place(ledger),
+                "pin": str(lock),
+                "commit": [str(lock)],
+            }
+        )
+        return
+    place = plain(short_path(ledger.place))
+    keep = (
+        "Back its database up: losing it is losing track of what was spent. "
+        "`dpflow ledger roles --sql` makes roles for workers and readers."
+        if is_postgres(found.ledger_url)
+        else f"Keep {plain(short_path(Path(ledger.place).parent))}/ out of version "
+        "control and on a disk that lasts. Losing it is losing track of what was spent."
+    )
+    say(
+        f"Made the ledger {place} with id {ledger.id}.",
+        f"Pinned its id in {plain(short_path(lock))}.",
+        f"Its witness is {plain(_witness_place(ledger))}.",
+        "",
+        "Next:",
+        f"  1. Commit {plain(short_path(lock))}: any other ledger is then refused.",
+        f"  2. {keep}",
+        f"  3. Write a policy for each dataset in {plain(short_path(found.policies))}/ "
+        "and run `dpflow policy check`.",
+    )
+
+
+def _witness_place(ledger: Ledger) -> str:
+    witness = ledger.watch.witness
+    return "waived" if witness is None else witness.place
+
+
+def _refuse_existing(found: Settings, lock: Path) -> None:
+    """Refuse to make a ledger where there is one, or where one is pinned."""
+    from dpflow.exceptions import LedgerMissing
+    from dpflow.ledger import open_ledger, storage_at
+
+    pinned, place = lock.exists(), storage_at(found.ledger_url).place
+    try:
+        ledger = open_ledger(
+            found.ledger_url, environment=found.environment, witness=found.witness
+        )
+    except LedgerMissing:
+        pass
+    else:
+        ledger.close()
+        then = (
+            "`dpflow status` shows what it holds."
+            if pinned
+            else f"But {lock} is missing. Restore it from version control; if this "
+            f"is certainly the project's ledger, write its id {ledger.id} there."
+        )
+        msg = f"there is a ledger at {place} already, and none is ever replaced. {then}"
+        raise ConfigurationError(msg)
+    if pinned:
+        msg = (
+            f"{lock} pins a ledger that is not at {place}. Restore that one, or set "
+            "DPFLOW_LEDGER_URL to where it is. A new one would forget what has been "
+            f"spent; only if that is meant, remove {short_path(lock)} first."
+        )
+        raise ConfigurationError(msg)
+
+
+@app.command()
+def status(*, as_json: AsJson = False) -> None:
+    """Say which ledger this project uses, and what is open in it.
+
+    Example: `dpflow ledger status`
+    """
+    from dpflow.cli.source import ledger_facts, project_ledger
+    from dpflow.ledger import LOCK_NAME, views
+    from dpflow.ledger.storage.base import SCHEMA_VERSION
+    from dpflow.ledger.views.words import FORFEITED
+
+    with project_ledger() as (found, ledger):
+        datasets = {view.dataset for view in views.accounts(ledger)}
+        open_ones = views.open_reservations(ledger)
+    running = sum(reservation.alive for reservation in open_ones)
+    forfeited, lock = len(open_ones) - running, found.policies / LOCK_NAME
+    if as_json:
+        counts = {
+            "count": len(open_ones),
+            "running": running,
+            "forfeited": forfeited,
+        }
+        say_json(
+            {
+                "ledger": ledger_facts(ledger),
+                "pin": str(lock),
+                "schema": SCHEMA_VERSION,
+                "witness": _witness_place(ledger),
+                "environment": ledger.environment,
+                "datasets": sorted(datasets),
+                "open_reservations": counts,
+            }
+        )
+        return
+    of_them = f" ({running} running, {forfeited} forfeited)" if open_ones else ""
+    say(
+        f"id                 {ledger.id}",
+        f"place              {plain(short_path(ledger.place))}",
+        f"pinned by          {plain(short_path(lock))}",
+        f"witness            {plain(_witness_place(ledger))}",
+        f"schema             {SCHEMA_VERSION}",
+        f"environment        {plain(ledger.environment or 'any')}",
+        f"datasets           {', '.join(sorted(datasets)) or 'none charged yet'}",
+        f"open reservations  {len(open_ones)}{of_them}",
+    )
+    if forfeited:
+        say("", FORFEITED)
+
+
+@app.command()
+def migrate(*, as_json: AsJson = False) -> None:
+    """Bring the ledger to the schema of this dpflow; older ones then refuse it.
+
+    Nothing in the journal changes. Back the ledger up first, and upgrade every
+    worker: one that runs an older dpflow is refused from then on.
+
+    Example: `dpflow ledger migrate`
+    """
+    from dpflow.config import settings
+    from dpflow.ledger import storage_at
+    from dpflow.ledger.storage.base import SCHEMA_VERSION
+
+    storage = storage_at(settings().ledger_url)
+    try:
+        # One that another version made is refused here.
+        _ = storage.identity
+    finally:
+        storage.close()
+    if as_json:
+        say_json({"schema": {"before": SCHEMA_VERSION, "after": SCHEMA_VERSION}})
+        return
+    say(f"The ledger has schema {SCHEMA_VERSION} already; nothing was changed.")
+
+
+@app.command("accept-server")
+def accept(
+    *,
+    because: Annotated[
+        str, typer.Option(help="Why nothing that was charged is missing there.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Let the ledger go on after its PostgreSQL server was replaced.
+
+    A promoted standby or a restored backup may lack charges that were acknowledged,
+    so every step is refused there. Compare the ledger with the runs and the witness
+    first; what is missing, an officer enters.
+
+    Example: `dpflow ledger accept-server --because "the standby was synchronous"`
+    """
+    from dpflow.config import settings
+    from dpflow.ledger import accept_server, storage_at
+
+    url = settings().ledger_url
+    accept_server(url, because=because)
+    if as_json:
+        say_json({"accepted": storage_at(url).place, "because": because})
+        return
+    say(f"The ledger {plain(storage_at(url).place)} goes on where it is now.")
+
+
+@app.command()
+def roles(
+    *,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the script.")] = False,
+) -> None:
+    """Say which PostgreSQL roles a shared ledger needs; --sql prints the script.
+
+    Example: `dpflow ledger roles --sql`
+    """
+    from dpflow.ledger import roles_script
+
+    if sql:
+        typer.echo(roles_script(), nl=False)
+        return
+    say(
+        "dpflow_owner    owns the tables: migrations and accept-server",
+        "dpflow_officer  opens terms, freezes and thaws, posts operators' entries",
+        "dpflow_worker   runs steps; changes no journal row and sets no budget",
+        "dpflow_reader   sees accounts and journal; no released value",
+        "",
+        'Make them with: dpflow ledger roles --sql | psql "$DPFLOW_LEDGER_URL"',
+    )
+
+
+for _command in (
+    audit.verify,
+    audit.checkpoint,
+    audit.trust,
+    audit.reconcile,
+    operations.backup,
+    operations.restore,
+    operations.export,
+    operations.reservations,
+    operations.close_reservation,
+    operations.amend,
+    operations.import_prior,
+    # By its name: no other room knows what stands beside the house.
+    import_module("dpflow.contrib.carving").carve,
+):
+    app.command()(_command)

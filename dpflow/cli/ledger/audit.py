@@ -1,0 +1,337 @@
+"""`dpflow ledger verify`, `checkpoint`, `trust`, `reconcile`: is the ledger whole?"""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
+from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
+from dpflow.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from dpflow.ledger import Ledger
+    from dpflow.ledger.audit.stored_rows import Verification
+    from dpflow.ledger.witness.lines import Line
+
+_SHOWN = 10
+
+
+def because_text(text: str) -> str:
+    """Refuse an empty reason: the journal keeps it for ever."""
+    if not text.strip():
+        msg = "say --because with a reason; the journal keeps it"
+        raise typer.BadParameter(msg)
+    return text.strip()
+
+
+#: The option of every command that writes to the journal.
+Because = Annotated[
+    str,
+    typer.Option(
+        "--because", callback=because_text, help="Why; the journal keeps the reason."
+    ),
+]
+
+
+def verify(
+    *,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="Read every entry, also those before signed checkpoints."
+        ),
+    ] = False,
+    sign: Annotated[
+        bool, typer.Option("--sign/--no-sign", help="Sign the heads if all is fine.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
+
+    Every hash, tally, reservation, gate and release is computed again. With
+    DPFLOW_LEDGER_KEY the signed checkpoints are checked, the heads are signed, and
+    later runs read only what came after. Steps may run meanwhile.
+
+    Example: `dpflow ledger verify --full`
+    """
+    from dpflow.cli.source import ledger_facts, project_ledger
+    from dpflow.config import ledger_key
+
+    key = ledger_key()
+    signs = sign and key is not None
+    with project_ledger(quiet=True, writes=signs) as (_, ledger):
+        if signs and (why := ledger.storage.unwritable):
+            warn(f"the heads are not signed: {why.message}")
+            signs = False
+        report = _verified(ledger, key=key, full=full or key is None, sign=signs)
+        facts = ledger_facts(ledger)
+    if as_json:
+        say_json({"ledger": facts, **_report_json(report)})
+    else:
+        _say_report(report)
+    if not report.fine:
+        raise typer.Exit(1)
+
+
+def checkpoint(*, as_json: AsJson = False) -> None:
+    """Verify the whole ledger and sign the newest entry of each dataset.
+
+    Needs DPFLOW_LEDGER_KEY. Also signs datasets that have no checkpoint yet, which
+    `verify` refuses to: be sure that nobody has rewritten them.
+
+    Example: `dpflow ledger checkpoint`
+    """
+    from dpflow.cli.source import ledger_facts, project_ledger
+    from dpflow.config import KEY_VARIABLE, ledger_key
+    from dpflow.ledger.audit.verify import verify as recompute
+
+    key = ledger_key()
+    if key is None:
+        msg = (
+            f"{KEY_VARIABLE} is not set, and signing needs it. Keep it where whoever "
+            "can write the ledger cannot read it."
+        )
+        raise ConfigurationError(msg)
+    opened = project_ledger(quiet=True, writes=True)
+    with opened as (_, ledger), _progress() as tell:
+        report = recompute(ledger, key=key, sign_new=True, progress=tell)
+        facts = ledger_facts(ledger)
+    if as_json:
+        say_json({"ledger": facts, **_report_json(report)})
+    elif report.fine:
+        number = len(report.heads)
+        say(f"Verified {report.entries:,} entries and signed {number} journals.")
+    else:
+        _say_report(report)
+    if not report.fine:
+        raise typer.Exit(1)
+
+
+def trust(
+    *,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Begin the witness, not only show the ledger.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Begin the ledger's witness on this machine, after verifying the ledger.
+
+    The witness remembers each charge outside the ledger, so that a restored backup or
+    a copy is refused. Without --yes this only shows what the ledger holds: compare it
+    with what you know was spent, for what it forgot is not in it.
+
+    Example: `dpflow ledger trust`
+    """
+    from dpflow.cli.source import ledger_facts, project_ledger
+    from dpflow.ledger.audit.reconcile import trust as begin
+    from dpflow.ledger.witness.rollback_check import head_of
+
+    with project_ledger(quiet=True, writes=yes) as (_, ledger):
+        witness = ledger.watch.witness
+        if witness is not None and witness.exists():
+            msg = (
+                f"there is a witness at {witness.place} already. `dpflow ledger "
+                "reconcile` compares it with the ledger."
+            )
+            raise ConfigurationError(msg)
+        report = _verified(ledger, key=None, full=True)
+        if not report.fine:
+            _say_report(report)
+            raise typer.Exit(1)
+        with ledger.storage.read() as reading:
+            found = [head_of(reading, book) for book in reading.books()]
+        if yes:
+            found = begin(ledger)
+        facts = ledger_facts(ledger)
+        used = _used(ledger)
+    place = None if witness is None else witness.place
+    if as_json:
+        accounts = [each for line in found for each in _head_json(line, used)]
+        say_json(
+            {"ledger": facts, "witness": place, "begun": yes, "accounts": accounts}
+        )
+    else:
+        say(f"Ledger {facts['id']} holds:", *_head_lines(found, used), "")
+        say(f"Began the witness {place}." if yes else "Nothing was written; add --yes.")
+    if not yes:
+        raise typer.Exit(1)
+
+
+def reconcile(
+    *,
+    because: Annotated[
+        str | None,
+        typer.Option("--because", help="Charge again what is missing, and why."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the ledger with its witness; with --because charge what it lacks.
+
+    Shows the accounts and runs whose charges the ledger forgot: a backup was restored,
+    a log was lost, or this is a copy. What is missing is charged again in full, by
+    entries of kind `repair`; nothing is ever given back. Where a freeze, a tightened
+    policy or a new term was lost, the dataset is frozen. Else steps run again.
+
+    Example: `dpflow ledger reconcile --because "the disk was replaced"`
+    """
+    from dpflow.cli.source import ledger_facts, project_ledger
+    from dpflow.ledger.audit.reconcile import compare
+    from dpflow.ledger.audit.reconcile import reconcile as repair
+    from dpflow.policy.files import policies_and_problem
+
+    with project_ledger(quiet=True, writes=because is not None) as (found, ledger):
+        if because is None:
+            comparison = compare(ledger)
+        else:
+            policies, problem = policies_and_problem(found.policies)
+            if problem is not None:
+                warn(problem)
+            reason = because_text(because)
+            comparison = repair(ledger, policies, because=reason)
+        facts = ledger_facts(ledger)
+    repaired = because is not None and not comparison.agrees
+    if as_json:
+        data = comparison_json(comparison)
+        say_json({"ledger": facts, "repaired": repaired, **data})
+    else:
+        say_comparison(comparison, repaired=repaired)
+        say_lost_releases(comparison.releases, whole=comparison.tells_all)
+    if not comparison.agrees and not repaired:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Show how far a verification is, where a person looks at it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("entries verified"), BarColumn(), MofNCompleteColumn())
+    shown = sys.stderr.isatty()
+    console = Console(file=sys.stderr)
+    with Progress(
+        *columns, console=console, transient=True, disable=not shown
+    ) as progress:
+        bar = progress.add_task("verify", total=None)
+
+        def tell(done: int, total: int) -> None:
+            progress.update(bar, advance=done, total=total)
+
+        yield tell
+
+
+def _verified(
+    ledger: Ledger, *, key: bytes | None, full: bool, sign: bool = True
+) -> Verification:
+    from dpflow.ledger.audit.verify import verify as recompute
+
+    with _progress() as tell:
+        return recompute(ledger, key=key, full=full, sign=sign, progress=tell)
+
+
+def _say_report(report: Verification) -> None:
+    read = (
+        f"{report.accounts} accounts, {report.entries:,} entries, "
+        f"{report.reservations:,} reservations, {report.releases:,} releases"
+    )
+    if report.fine:
+        say(f"The ledger agrees with its journal: {read}.")
+    else:
+        fail(f"the ledger is bad: {plain(str(report.bad[0]))}")
+        for finding in report.bad[1:_SHOWN]:
+            fail(plain(str(finding)))
+        more = len(report.bad) - _SHOWN
+        if more > 0:
+            fail(f"and {more} more; --json lists them")
+    say(f"Checkpoints: {_checkpoint_text(report)}.", f"Witness: {report.witness}.")
+    if not report.fine:
+        say(
+            "Let no step run before each line is explained. Where the ledger was "
+            "damaged or edited, put a good backup back: `dpflow ledger restore`."
+        )
+
+
+def _checkpoint_text(report: Verification) -> str:
+    if report.signed:
+        trusted = f"; {report.trusted:,} entries before them were not read again"
+        return f"{report.checkpoints} checked{trusted if report.trusted else ''}"
+    if not report.checkpoints:
+        return "none"
+    return (
+        f"{report.checkpoints} are there, but their signatures were not checked: "
+        "DPFLOW_LEDGER_KEY is not set"
+    )
+
+
+def _report_json(report: Verification) -> dict[str, Any]:
+    return {
+        "fine": report.fine,
+        "accounts": report.accounts,
+        "entries": report.entries,
+        "trusted_entries": report.trusted,
+        "reservations": report.reservations,
+        "releases": report.releases,
+        "checkpoints": {"count": report.checkpoints, "checked": report.signed},
+        "witness": report.witness,
+        "bad": [
+            {
+                "account": finding.account,
+                "dataset": finding.book,
+                "entry": finding.entry,
+                "problem": finding.problem,
+            }
+            for finding in report.bad
+        ],
+    }
+
+
+def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
+    """Return what each account has used, in its theorem's currency."""
+    from dpflow.ledger.decision.gates import gate_at
+    from dpflow.ledger.model import Keys
+    from dpflow.ledger.rows import Account
+
+    found: dict[str, dict[str, str]] = {}
+    with ledger.storage.read() as reading:
+        for book in reading.books():
+            state = reading.load(Keys(whole=(book,)))
+            for row in state.rows.values():
+                if not isinstance(row, Account):
+                    continue
+                gate = gate_at(state, row.id)
+                if gate is not None:
+                    found[row.id] = dict(gate.rule.named(gate.used))
+    return found
+
+
+def _head_json(line: Line, used: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "account": account,
+            "entry": line.number,
+            "hash": line.hash,
+            "used": used.get(account, {}),
+        }
+        for account, amounts in line.used.items()
+        if amounts
+    ]
+
+
+def _head_lines(found: list[Line], used: dict[str, dict[str, str]]) -> list[str]:
+    from dpflow.ledger.views.words import amounts_text
+
+    lines = [
+        f"  {plain(account)}: used {amounts_text(used[account])} in {line.number} "
+        f"entries of {plain(line.book)}"
+        for line in found
+        for account, amounts in line.used.items()
+        if amounts and account in used
+    ]
+    return lines or ["  nothing: no step was ever charged"]

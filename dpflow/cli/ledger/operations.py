@@ -1,0 +1,405 @@
+"""`dpflow ledger`: copies of it, its journal for others, and charges made by hand."""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from dpflow.cli.ledger.audit import Because
+from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
+from dpflow.cli.output import AsJson, plain, say, say_json, warn
+from dpflow.config import short_path
+from dpflow.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from dpflow.accounting.costs.base import Cost
+    from dpflow.ledger.office_records import Posted
+    from dpflow.ledger.records import OpenReservation
+
+_BLOCK = 2**20
+
+CostOption = Annotated[
+    str,
+    typer.Option(
+        "--cost",
+        help="Such as 'Gaussian(sensitivity=1, sigma=20)', or a journal's JSON.",
+    ),
+]
+ReservationArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id.")]
+
+
+class Format(StrEnum):
+    """How a journal is written."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+def backup(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A new file.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the ledger whole, and verify the copy; steps may run meanwhile.
+
+    Copying the file by hand would lose what is still in its log. The copy holds
+    releases and is readable by its owner only.
+
+    Example: `dpflow ledger backup /backup/ledger.db`
+    """
+    from dpflow.cli.source import ledger_facts, project_ledger
+    from dpflow.ledger.audit.backup import backup as copy
+
+    with project_ledger() as (_, ledger):
+        report = copy(ledger, path)
+        facts = ledger_facts(ledger)
+    if as_json:
+        say_json(
+            {"ledger": facts, "backup": str(path.absolute()), "entries": report.entries}
+        )
+        return
+    say(
+        f"Copied the ledger to {plain(short_path(path.absolute()))} and verified its "
+        f"{report.entries:,} entries.",
+        "What is charged from now on is not in it: `dpflow ledger restore` charges "
+        "that again, as far as the witness tells of it.",
+    )
+
+
+def restore(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A backup.")],
+    *,
+    because: Because,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Where the witness is waived and the old file is gone: forget what "
+            "was charged after the backup.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put a backup in the ledger's place and charge again what it lacks.
+
+    Stop all flows first. The file that was there is kept beside it. What the witness
+    or that file says was charged after the backup is charged again in full.
+
+    Example: `dpflow ledger restore /backup/ledger.db --because "the disk died"`
+    """
+    from dpflow.config import settings
+    from dpflow.guard.project import project_conditions
+    from dpflow.ledger import pinned_id, sqlite_path
+    from dpflow.ledger.audit.backup import restore as put_back
+    from dpflow.ledger.witness.places import witness_at
+    from dpflow.policy.files import policies_and_problem
+
+    found = settings()
+    place = sqlite_path(found.ledger_url)
+    policies, problem = policies_and_problem(found.policies)
+    if problem is not None:
+        warn(problem)
+    restored = put_back(
+        path,
+        place,
+        ledger_id=pinned_id(found.policies, str(place)),
+        witness=witness_at(found.witness, found.ledger_url),
+        policies=policies,
+        because=because,
+        accept_loss=accept_loss,
+        conditions=project_conditions(found),
+    )
+    again, aside = restored.charged_again, restored.aside
+    if as_json:
+        kept = None if aside is None else str(aside)
+        data = comparison_json(again) | {"repaired": not again.agrees}
+        data["lost_releases"] = [asdict(each) for each in restored.lost]
+        data["lost_releases_are_all"] = restored.all_lost_told
+        say_json({"restored": str(place), "replaced_file": kept, **data})
+        return
+    say(f"Put the backup {plain(str(path))} at {plain(short_path(place))}.")
+    if aside is not None:
+        say(f"The file that was there is {plain(short_path(aside))} now.")
+    say_comparison(again, repaired=True)
+    say_lost_releases(restored.lost, whole=restored.all_lost_told, aside=aside)
+
+
+def export(
+    *,
+    form: Annotated[Format, typer.Option("--format", help="One of these.")] = (
+        Format.JSONL
+    ),
+    output: Annotated[
+        Path | None,
+        typer.Option("--out", "--output", "-o", help="A new file. Default: stdout."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the whole journal, dataset by dataset, in order, with stable columns.
+
+    Amounts, bodies and hashes are as the ledger keeps them, so that others can chain
+    the hashes again. With --json and --out, JSON says how many entries were written;
+    with --json alone the journal comes as one JSON object a line.
+
+    Example: `dpflow ledger export --format csv --out journal.csv`
+    """
+    from dpflow.cli.source import project_ledger
+    from dpflow.ledger.audit.export import COLUMNS, journal_rows
+
+    form = Format.JSONL if as_json and output is None else form
+    with project_ledger() as (_, ledger):
+        rows = journal_rows(ledger)
+        if output is None:
+            _write(sys.stdout, form, COLUMNS, rows)
+            return
+        with _new_file(output) as file:
+            count = _write(file, form, COLUMNS, rows)
+    if as_json:
+        say_json(
+            {"path": str(output.absolute()), "entries": count, "format": form.value}
+        )
+    else:
+        say(f"Wrote {count:,} entries to {plain(str(output))}.")
+
+
+def reservations(*, as_json: AsJson = False) -> None:
+    """List the open reservations: running ones, and forfeited ones and what to do.
+
+    Example: `dpflow ledger reservations`
+    """
+    from dpflow.cli.source import ledger_facts, project_ledger
+    from dpflow.ledger import views
+    from dpflow.ledger.views.words import FORFEITED
+
+    with project_ledger() as (_, ledger):
+        found = views.open_reservations(ledger)
+        facts = ledger_facts(ledger)
+    if as_json:
+        rows = [_reservation_json(item) for item in found]
+        say_json({"ledger": facts, "reservations": rows})
+        return
+    if not found:
+        say("No reservation is open: every charge was settled, voided or closed.")
+        return
+    _say_reservations(found)
+    if not all(item.alive for item in found):
+        say(
+            "",
+            FORFEITED,
+            "Find out what the step did. If it released nothing more than it reserved, "
+            'close it: `dpflow ledger close-reservation ID --because "..."`.',
+            "If it cost more: `dpflow ledger amend ID --cost ...` first.",
+        )
+    if any(item.covers is not None and not item.alive for item in found):
+        say(
+            "",
+            "A preflight is what a run holds for steps that have not run. Retry that "
+            "flow run in Prefect: it goes on with what is held, and its end returns "
+            "the rest. If it is given up, or was a block outside Prefect, close the "
+            "preflight, which posts the rest in full.",
+        )
+
+
+def close_reservation(
+    reservation: ReservationArgument,
+    *,
+    because: Because,
+    as_json: AsJson = False,
+) -> None:
+    """Close a forfeited reservation: it is posted in full, and nothing given back.
+
+    Example: `dpflow ledger close-reservation ID --because "the worker is gone"`
+    """
+    from dpflow.cli.source import ledger_facts, project_ledger
+
+    with project_ledger(writes=True) as (_, ledger):
+        ledger.forfeit(reservation, because=because)
+        facts = ledger_facts(ledger)
+    if as_json:
+        say_json({"ledger": facts, "reservation": reservation, "state": "forfeited"})
+    else:
+        say(f"Closed reservation {reservation}; it is charged in full.")
+
+
+def amend(
+    reservation: ReservationArgument,
+    *,
+    cost: CostOption,
+    because: Because,
+    as_json: AsJson = False,
+) -> None:
+    """Charge what a step truly cost, where that is more than was reserved for it.
+
+    The difference is posted to each of the step's accounts. An account that would not
+    have admitted so much is overdrawn from then on and admits nothing more.
+
+    Example: `dpflow ledger amend ID --cost 'PureDP(epsilon=1)' --because TEXT`
+    """
+    from dpflow.accounting.costs.text import cost_from_text
+    from dpflow.cli.source import project_ledger
+    from dpflow.ledger.office import amend as charge
+
+    read = cost_from_text(cost)
+    with project_ledger(quiet=True, writes=True) as (_, ledger):
+        charges = charge(ledger, reservation, read, because=because)
+    _say_charges(charges, read, {"reservation": reservation}, as_json=as_json)
+
+
+def import_prior(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name.")],
+    *,
+    cost: CostOption,
+    because: Because,
+    evidence: Annotated[
+        Path,
+        typer.Option("--evidence", help="What proves it; its sha256 is kept."),
+    ],
+    partition: Annotated[
+        list[str] | None,
+        typer.Option("--partition", help="Part of a divided dataset; repeat it."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Charge what was spent on a dataset before dpflow; this cannot be undone.
+
+    Several steps are one cost: 'Repeated(Laplace(sensitivity=1, scale=10), 12)' or
+    'Composed(...)'. The policy of the dataset is applied if it is not yet.
+
+    Example: `dpflow ledger import-prior shop --cost COST --evidence FILE --because WHY`
+    """
+    from dpflow.accounting.costs.text import cost_from_text
+    from dpflow.cli.source import project_ledger
+    from dpflow.ledger.office import import_prior as charge
+    from dpflow.policy import load_policies
+
+    read, proof = cost_from_text(cost), _sha256(evidence)
+    with project_ledger(quiet=True, writes=True) as (found, ledger):
+        policies = load_policies(found.policies)
+        policy = policies.policy_for(dataset)
+        if policy.partition is not None and not partition:
+            msg = (
+                f"dataset {dataset!r} is divided by {policy.partition.by}: say with "
+                "--partition which parts the spending read; repeat it for each"
+            )
+            raise ConfigurationError(msg)
+        charges = charge(
+            ledger,
+            policy,
+            read,
+            because=because,
+            evidence=proof,
+            populations=policies.populations_of([policy]),
+            partitions=tuple(partition or ()),
+        )
+    facts = {"dataset": dataset, "evidence_sha256": proof}
+    _say_charges(charges, read, facts, as_json=as_json)
+
+
+def _write(
+    file: TextIO,
+    form: Format,
+    columns: Iterable[str],
+    rows: Iterable[Mapping[str, Any]],
+) -> int:
+    """Write the rows and return how many there were."""
+    count = 0
+    table = csv.DictWriter(file, list(columns), lineterminator="\n")
+    if form is Format.CSV:
+        table.writeheader()
+    for row in rows:
+        count += 1
+        if form is Format.CSV:
+            table.writerow(row)
+        else:
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
+    return count
+
+
+def _new_file(path: Path) -> TextIO:
+    """Open a file that is not there yet, for its owner only."""
+    try:
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+        return os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8")
+    except OSError as error:
+        msg = f"cannot write {path}: {error.strerror}. Name another, new file."
+        raise ConfigurationError(msg) from error
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                found.update(block)
+    except OSError as error:
+        msg = f"cannot read the evidence {path}: {error.strerror}"
+        raise ConfigurationError(msg) from error
+    return found.hexdigest()
+
+
+def _reservation_json(item: OpenReservation) -> dict[str, Any]:
+    return {
+        "reservation": item.reservation,
+        "state": "running" if item.alive else "forfeited",
+        "step": item.step,
+        "flow": item.body.get("flow"),
+        "cost": item.cost,
+        "accounts": list(item.accounts),
+        "preflight_of_run": item.covers,
+        "undrawn": item.undrawn or None,
+        "at": item.at,
+    }
+
+
+def _say_reservations(found: list[OpenReservation]) -> None:
+    from dpflow.accounting.costs.base import cost_from_description
+    from dpflow.cli.tables import cell, new_table
+    from dpflow.ledger.views.words import held_step
+
+    table = new_table("reservation", "since", "step", "cost", "state")
+    for item in found:
+        style = "cyan" if item.alive else "magenta"
+        table.add_row(
+            cell(item.reservation),
+            cell(item.at[:19].replace("T", " ")),
+            cell(held_step(item)),
+            cell(repr(cost_from_description(item.cost))),
+            cell("running" if item.alive else "forfeited", style),
+        )
+    say(table)
+
+
+def _say_charges(
+    charges: list[Posted], cost: Cost, facts: Mapping[str, Any], *, as_json: bool
+) -> None:
+    """Say what was charged by hand."""
+    from dpflow.ledger.views.words import amounts_text
+
+    if as_json:
+        posted = [
+            {
+                "account": charge.account,
+                "entry": charge.entry,
+                "amount": charge.amount,
+                "state": charge.state,
+            }
+            for charge in charges
+        ]
+        say_json({**facts, "cost": cost.describe(), "charges": posted})
+        return
+    for charge in charges:
+        say(f"Charged {plain(charge.account)}: {amounts_text(charge.amount)}.")
+        if charge.state == "overdrawn":
+            warn(f"account {charge.account} is overdrawn and admits nothing more")

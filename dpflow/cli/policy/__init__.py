@@ -1,0 +1,248 @@
+"""`dpflow policy`: check policy files, compare and apply them, print their schema."""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the policies' libraries)
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
+from dpflow.cli.policy import apply
+from dpflow.config import short_path
+
+if TYPE_CHECKING:
+    from dpflow.exceptions import DpflowError
+    from dpflow.forecast.check import Check, GateCheck, PolicyCheck
+    from dpflow.policy import Policy
+
+app = typer.Typer(no_args_is_help=True, help="Check, compare and apply policies.")
+
+app.command()(apply.diff)
+app.command()(apply.apply)
+
+
+@app.command()
+def check(
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="PATH",
+            exists=True,
+            help="A policy file or a folder of them. Default: the project's policies.",
+        ),
+    ] = None,
+    *,
+    cost: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cost",
+            metavar="COST",
+            help="A step that is meant to run, such as 'Laplace(sensitivity=1, "
+            "epsilon=0.1)'; again for more. Default: what the plan or journal says.",
+        ),
+    ] = None,
+    people: Annotated[
+        int | None,
+        typer.Option("--people", min=1, help="About how many privacy units there are."),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Let warnings fail the check, and no source."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check policy files: what they guarantee, how many steps fit, what is weak.
+
+    Every file is checked, however many are bad. Where there is a ledger, each policy
+    is compared with the copy that governs. Weak choices are warned of, and the theorem
+    is named that takes the workload furthest.
+
+    Example: `dpflow policy check --people 20000 --strict`
+    """
+    from dpflow.forecast.check import check_policies
+
+    found = check_policies(
+        path, costs=cost or (), people=people, strict=strict, tell=warn
+    )
+    if as_json:
+        _print_json(found)
+    else:
+        _print(found)
+    if not found.fine:
+        raise typer.Exit(1)
+
+
+@app.command()
+def schema(*, as_json: AsJson = True) -> None:
+    """Print the JSON schema of policies, for editors.
+
+    Example: `dpflow policy schema`
+    """
+    from dpflow.policy import policy_schema
+
+    _ = as_json  # A schema is JSON in any case.
+    say_json(policy_schema())
+
+
+def _print(found: Check) -> None:
+    for each in found.files:
+        _print_policy(each)
+    if found.valid:
+        say(
+            "The last columns say how many steps fit each gate alone: Gaussian steps "
+            "with noise multiplier 20, and steps that are 0.1-DP. An odometer admits "
+            "up to its halt; idle is what it reads before any step."
+        )
+    if not found.compared:
+        say("There is no ledger yet to compare with; `dpflow ledger init` makes one.")
+    for error in found.errors:
+        fail(error.message)
+
+
+def _print_policy(each: PolicyCheck) -> None:
+    from rich.text import Text
+
+    from dpflow.cli.tables import gates_table
+    from dpflow.show.guarantees import shares_in_words
+
+    name = plain(short_path(each.path))
+    if each.policy is None:
+        say(Text.assemble((name, "bold"), "  ", ("refused", "bold red")), "")
+        return
+    dataset = plain(each.policy.dataset)
+    state = ("valid", "green")
+    say(Text.assemble((name, "bold"), f"  dataset {dataset}  ", state))
+    say(plain(_guarantee(each.policy, each)))
+    shares = shares_in_words(each.pinned)
+    if shares:
+        say(plain(shares))
+    say("", gates_table(each.gates), "")
+    if each.standing is not None:
+        _print_standing(each)
+    _print_judgement(each)
+
+
+def _print_standing(each: PolicyCheck) -> None:
+    from rich.text import Text
+
+    from dpflow.show.guarantees import terms_in_words, unusual_text
+
+    style = "yellow" if each.differences else ""
+    style = "bold red" if each.refused else style
+    say(Text(plain(each.standing_text), style=style))
+    if each.terms:
+        say(plain(terms_in_words(each.terms)))
+    if told := unusual_text(each.unusual):
+        say(Text(told, style="yellow"))
+    say("")
+
+
+def _print_judgement(each: PolicyCheck) -> None:
+    from rich.text import Text
+
+    from dpflow.forecast.advice import steps_text
+
+    for flow in each.flows:
+        say(plain(f"Gates of {flow.text}"))
+    for weak in each.warnings:
+        say(Text.assemble(("weak: ", "bold yellow"), plain(weak.line)))
+    if each.suggestion is not None:
+        steps = plain(steps_text(each.workload))
+        say(f"Workload ({each.origin}): {steps}. {each.suggestion.text}")
+    if each.flows or each.warnings or each.suggestion is not None:
+        say("")
+
+
+def _guarantee(policy: Policy, each: PolicyCheck) -> str:
+    """Say what a policy guarantees, with the term's budget where it governs."""
+    from dpflow.show.guarantees import term_guarantee
+
+    return term_guarantee(policy.declared(), each.terms if each.same else ())
+
+
+def _print_json(found: Check) -> None:
+    say_json(
+        {
+            "fine": found.fine,
+            "policies": [
+                _policy_json(each, each.policy) for each in found.files if each.policy
+            ],
+            "errors": [_error_json(error) for error in found.errors],
+        }
+    )
+
+
+def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from dpflow.forecast.shares import reach_of_shares
+
+    better = each.suggestion
+    return {
+        "file": short_path(each.path),
+        "dataset": policy.dataset,
+        "guarantee": _guarantee(policy, each),
+        "gates": [_gate_json(gate) for gate in each.gates],
+        "shares_reach": reach_of_shares(each.pinned),
+        "ledger": _ledger_json(each),
+        "warnings": [asdict(weak) for weak in each.warnings],
+        "flow_gates": [flow.as_json() for flow in each.flows],
+        "workload": [
+            {"cost": repr(step.cost), "times": step.times} for step in each.workload
+        ],
+        "suggestion": better
+        and {
+            "filter": better.best.theorem,
+            "runs": better.best.rounds,
+            "policy_runs": better.own.rounds,
+            "text": better.text,
+        },
+    }
+
+
+def _gate_json(gate: GateCheck) -> dict[str, Any]:
+    """Return a gate for programs; `steps` is null where there is no end or no price."""
+    from dpflow.forecast.check import STEPS
+    from dpflow.rounding import finite
+
+    account = gate.account
+    return {
+        "kind": account.kind,
+        "name": account.name,
+        "theorem": account.theorem,
+        "parameters": account.parameters,
+        "budget": account.budget,
+        "idle_reading": finite(account.reading),
+        "halt_at_epsilon": account.halt_at,
+        "fits": [
+            {"cost": STEPS[name].describe(), "priced": priced, "steps": steps}
+            for name, (priced, steps) in gate.counts.items()
+        ],
+    }
+
+
+def _ledger_json(each: PolicyCheck) -> dict[str, Any] | None:
+    from dpflow.show.status import term_json
+
+    if each.standing is None:
+        return None
+    return {
+        "term": each.standing.term,
+        "differences": list(each.differences),
+        "refused": each.refused,
+        "terms": [term_json(view) for view in each.terms],
+        "own_noise": each.unusual.own_noise,
+    }
+
+
+def _error_json(error: DpflowError) -> dict[str, Any]:
+    details = error.details
+    return {
+        "message": error.message,
+        "file": details.get("file"),
+        "line": details.get("line"),
+        "hint": details.get("hint"),
+    }

@@ -1,0 +1,325 @@
+"""Applying a policy's file: three ways lead from the ledger's copy to what it says.
+
+Nothing was charged under the copy: it is replaced. All changes are tighter: the
+accounts keep their tallies and get lower limits. Anything else needs a new term with
+tallies of its own; terms add up by basic composition, each with the budget that it was
+opened with, to at most the lifetime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dpflow.accounting.rules.rule import Filter
+from dpflow.accounting.rules.tightening import admits_less
+from dpflow.exceptions import (
+    ConfigurationError,
+    InvalidCost,
+    LedgerCorrupt,
+    PolicyChanged,
+    PolicyNotApplied,
+)
+from dpflow.ledger.decision.gates import Gate, gate_at, split
+from dpflow.ledger.decision.lifetime import Budgets, check_lifetime, check_raise
+from dpflow.ledger.decision.terms import (
+    agrees,
+    check_alone,
+    copy_of,
+    is_charged,
+    officers_of,
+    opened,
+    source_claim,
+)
+from dpflow.ledger.model import Decision, Pen, State
+from dpflow.ledger.office_records import Applied, Apply, Proposal, Wish
+from dpflow.ledger.records import TermView
+from dpflow.ledger.rows import Account, Term, flow_mark
+from dpflow.policy import Policy
+from dpflow.policy.changes import judge, overall, tightened_pins
+
+
+def term_views(
+    state: State, book: str, forgotten: Sequence[str] = ()
+) -> tuple[TermView, ...]:
+    """Return the terms of a book as people read them, oldest first.
+
+    Args:
+        state: With all terms and accounts of the book.
+        book: Its name.
+        forgotten: Accounts that are known to have been charged, whatever they say.
+    """
+    terms, found = state.terms(book), []
+    overdrawn = {
+        split(row.id)[1]
+        for row in state.rows.values()
+        if isinstance(row, Account) and row.book == book and row.overdrawn
+        if split(row.id)[2] not in ("flow", "odometer")
+    }
+    lost = {split(name)[1] for name in forgotten if name.startswith(f"{book}#")}
+    for term in terms:
+        pinned = term.facts["pinned"]
+        found.append(
+            TermView(
+                number=term.number,
+                unit=pinned["unit"],
+                relation=pinned["relation"],
+                opened=term.facts["opened"],
+                divided="whole" in pinned,
+                budget=pinned["budget"],
+                charged=is_charged(state, term) or term.number in lost,
+                lifetime=pinned.get("lifetime"),
+                officers=officers_of(term),
+                because=term.facts["because"],
+                opened_at=term.facts.get("at", ""),
+                opened_by=term.facts.get("by", ""),
+                frozen=state.book(book).frozen if term is terms[-1] else None,
+                overdrawn=term.number in overdrawn,
+            )
+        )
+    return tuple(found)
+
+
+def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Proposal:
+    """Say what applying a policy would do."""
+    term = state.newest(policy.dataset)
+    terms = term_views(state, policy.dataset, forgotten)
+    changes: tuple[Any, ...] = ()
+    action, pins, why = "open", None, ""
+    if term is not None and agrees(term, policy):
+        action = "nothing"
+    elif term is not None:
+        flows = _charged_flows(state, term)
+        changes = judge(term.facts["declared"], policy.declared(), charged_flows=flows)
+        action = "new term" if terms[-1].charged else "replace"
+        if action == "new term" and overall(changes) in ("tighter", "neutral"):
+            try:
+                pins = tightened_pins(term.facts["pinned"], policy)
+                action = "tighten"
+            except InvalidCost as error:
+                why = error.message
+    obstacle = ""
+    try:
+        _check_sum(policy, action, terms, raised=False)
+    except PolicyNotApplied as error:
+        obstacle = error.message
+    return Proposal(
+        dataset=policy.dataset,
+        term=term,
+        changes=changes,
+        verdict=overall(changes),
+        action=action,
+        why=why,
+        pins=pins,
+        terms=terms,
+        obstacle=obstacle,
+    )
+
+
+def _charged_flows(state: State, term: Term) -> set[str]:
+    """Return the flows that were ever charged in a term."""
+    mark = flow_mark(term.number, "")
+    known = state.book(term.book).ran
+    return {name.removeprefix(mark) for name in known if name.startswith(mark)}
+
+
+def _check_sum(
+    policy: Policy, action: str, terms: Sequence[TermView], *, raised: bool
+) -> None:
+    """Refuse what would bring all terms above the lifetime, or raise it unasked."""
+    if not any(view.charged for view in terms) or action == "nothing":
+        return
+    if action != "tighten":
+        check_lifetime(policy, Budgets.of(terms, policy.promised), opens=True)
+        check_raise(policy, terms, allowed=raised)
+    elif policy.lifetime is not None:
+        check_lifetime(policy, Budgets.of(terms), opens=False)
+
+
+def apply(state: State, command: Apply) -> Decision:
+    """Make a policy the ledger's own copy, which governs from then on.
+
+    Raises:
+        PolicyChanged: If only a new term can hold the policy, and none was asked for.
+        PolicyNotApplied: If the lifetime, a freeze or a missing approval forbids it.
+        ConfigurationError: If another dataset has its source or spends its grant.
+    """
+    policy, wish, pen = command.policy, command.wish, Pen(state, command)
+    found = propose(state, policy, command.forgotten)
+    if found.action == "nothing" and not (wish.new_term or wish.grant):
+        return pen.decided(_applied(pen.state, found, ()))
+    command.approval.check(policy, officers_of(found.term) or policy.officers)
+    facts = {**command.facts, **command.approval.facts()}
+    if wish.grant is None:
+        check_alone(state, policy)
+    else:
+        _check_untaken(state, wish, policy.dataset)
+    if found.action == "tighten" and not wish.new_term:
+        lowered = _tighten(pen, policy, found, wish, facts)
+        return pen.decided(_applied(pen.state, found, lowered))
+    return pen.decided(_open(pen, policy, found, wish, facts))
+
+
+def _check_untaken(state: State, wish: Wish, dataset: str) -> None:
+    """Refuse a grant under which another dataset of this ledger has a term."""
+    claim = None if wish.grant is None else state.claim(f"grant {wish.grant.digest}")
+    others = sorted(set(claim.by if claim else ()) - {dataset})
+    if others:
+        msg = (
+            f"dataset {others[0]!r} of this ledger spends this grant already, "
+            f"which was charged once: carve another one for dataset {dataset!r}"
+        )
+        raise ConfigurationError(msg)
+
+
+def _tighten(
+    pen: Pen, policy: Policy, found: Proposal, wish: Wish, facts: Mapping[str, Any]
+) -> list[Gate]:
+    """Lower the gates of a term; return those accounts whose gate is lower now."""
+    before, pins = found.term, found.pins
+    if before is None or pins is None:
+        msg = f"nothing of dataset {policy.dataset!r} can be tightened"
+        raise ValueError(msg)
+    _check_sum(policy, "tighten", found.terms, raised=False)
+    copied = copy_of(policy, pins)
+    old = before.facts["gates"]
+    # A flow that may not use the dataset any more keeps its gates, under which what it
+    # charged is settled; no step asks them.
+    new = {**old, **copied["gates"]}
+    term = {**before.facts, **copied, "gates": new}
+    body = {
+        **facts,
+        "because": wish.because or "a tighter policy was applied",
+        "policy": term["policy_hash"],
+        "changes": [change.line for change in found.changes],
+        "before": {
+            place: old.get(place) for place in new if new[place] != old.get(place)
+        },
+        "term": term,
+        "claims": source_claim(policy),
+    }
+    was = pen.state
+    pen.write(policy.dataset, "tighten", {}, body)
+    return [
+        gate
+        for old, gate in _gates_of_term(was, pen.state, before)
+        if (old.rule, old.halt) != (gate.rule, gate.halt)
+    ]
+
+
+def _gates_of_term(was: State, now: State, before: Term) -> list[tuple[Gate, Gate]]:
+    """Return each account of a term under the gate before and the one after."""
+    base, found = f"{before.book}#{before.number}", []
+    for key in was.rows:
+        if key[0] != "account" or not f"{key[1]}/".startswith(f"{base}/"):
+            continue
+        old, new = gate_at(was, key[1]), gate_at(now, key[1])
+        if old is None or new is None:
+            continue
+        if not _is_tighter(old, new):
+            msg = (
+                f"the policy would loosen account {old.id!r} in place, which is never "
+                "done. Undo the edit, or open a new term."
+            )
+            raise LedgerCorrupt(msg)
+        found.append((old, new))
+    return found
+
+
+def _is_tighter(old: Gate, new: Gate) -> bool:
+    """Check once more, by the rules themselves, that a gate admits no more."""
+    if isinstance(old.rule, Filter) and isinstance(new.rule, Filter):
+        return old.rule == new.rule or admits_less(new.rule, old.rule)
+    lower = old.halt is None or (new.halt is not None and new.halt <= old.halt)
+    return old.rule == new.rule and lower
+
+
+def _open(
+    pen: Pen, policy: Policy, found: Proposal, wish: Wish, facts: Mapping[str, Any]
+) -> Applied:
+    uncharged = not found.terms or not found.terms[-1].charged
+    if uncharged and found.action == "nothing" and wish.grant is None:
+        return _applied(pen.state, found, ())
+    grant = None if wish.grant is None else asdict(wish.grant)
+    if grant is None and found.term is not None:
+        # It was given once, for all terms of this ledger.
+        grant = found.term.facts.get("grant")
+    claims = _released_sources(pen.state, policy)
+    if wish.grant is not None:
+        claims[f"grant {wish.grant.digest}"] = ""
+    if not uncharged:
+        _check_asked_for(found, wish)
+    if pen.state.book(policy.dataset).frozen is not None:
+        msg = (
+            f"dataset {policy.dataset!r} is frozen, and a new term would not be. Run "
+            f"`dpflow thaw {policy.dataset}` first."
+        )
+        raise PolicyNotApplied(msg, dataset=policy.dataset)
+    _check_sum(policy, "new term", found.terms, raised=wish.raise_lifetime)
+    told = {
+        **facts,
+        "changes": [change.line for change in found.changes],
+        "total": Budgets.of(found.terms, policy.promised).total(),
+        "lifetime": policy.declared().get("lifetime"),
+        **({} if grant is None else {"grant": grant}),
+    }
+    because = wish.because or "the policy was applied"
+    opened(pen, policy, because=because, facts=told, claims=claims, grant=grant)
+    return _applied(pen.state, found, (), new=True)
+
+
+def _released_sources(state: State, policy: Policy) -> dict[str, str | None]:
+    """Return the sources that a book lets go: no term on them was ever charged."""
+    found: dict[str, str | None] = {}
+    spent = {f"source {policy.source}"}
+    for term in state.terms(policy.dataset):
+        name = f"source {term.facts['pinned'].get('source')}"
+        claim = state.claim(name)
+        if is_charged(state, term):
+            spent.add(name)
+        # A claim that was not loaded is left as it is.
+        elif claim is not None and policy.dataset in claim.by:
+            found[name] = None
+    return {name: None for name in found if name not in spent}
+
+
+def _check_asked_for(found: Proposal, wish: Wish) -> None:
+    """Refuse to open a further term that nobody asked for, or without a reason."""
+    how = f"`dpflow policy apply {found.dataset} --new-term --because TEXT`"
+    if not wish.new_term:
+        lines = [change.line for change in found.changes]
+        told = "; ".join(f"{c.line} ({c.verdict})" for c in found.changes)
+        rest = (
+            f". A new term, with {how}, would be refused as well: {found.obstacle}"
+            if found.obstacle
+            else f", or open a new term with {how}; the terms so far stay charged "
+            "in full."
+        )
+        why = f"{found.why} " if found.why else ""
+        msg = (
+            f"the policy of dataset {found.dataset!r} cannot be applied in place: "
+            f"{told}. {why}Undo what is not tighter{rest}"
+        )
+        raise PolicyChanged(msg, dataset=found.dataset, differences=lines)
+    if not wish.because.strip():
+        msg = f"a new term needs a reason that its journal keeps: {how}"
+        raise PolicyNotApplied(msg, dataset=found.dataset)
+
+
+def _applied(
+    state: State, found: Proposal, gates: Sequence[Gate], *, new: bool = False
+) -> Applied:
+    term, action = state.newest(found.dataset), found.action
+    if new and action in ("nothing", "tighten"):
+        action = "new term"
+    zero = [gate for gate in gates if not gate.admits(gate.rule.zero())]
+    return Applied(
+        dataset=found.dataset,
+        action=action,
+        term=0 if term is None else term.number,
+        changes=found.changes,
+        accounts=tuple(gate.id for gate in gates),
+        closed=tuple(gate.id for gate in zero),
+        terms=term_views(state, found.dataset),
+    )

@@ -1,0 +1,323 @@
+"""A connection to PostgreSQL that keeps what it acknowledges, and its errors.
+
+A server that may lose an acknowledged commit is refused: `fsync`, `full_page_writes`
+and `synchronous_commit` are read back, and so is whether it is a standby.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import TupleRow, dict_row
+
+from dpflow.exceptions import (
+    ConfigurationError,
+    DpflowError,
+    LedgerCorrupt,
+    LedgerMissing,
+    LedgerUnavailable,
+)
+from dpflow.ledger.storage.row_texts import statements
+
+#: How long one statement may take, and a transaction may idle, on the server.
+STATEMENT_SECONDS: Final = 120.0
+IDLE_SECONDS: Final = 60.0
+#: A server that stopped without closing its sockets answers nothing.
+_GRACE_SECONDS: Final = 10.0
+_CONNECT_SECONDS: Final = 10
+_SAFE_COMMITS: Final = ("on", "remote_apply")
+_URL: Final = re.compile(
+    r"postgres(?:ql)?://"
+    r"(?:[^/@:?#\s]*(?::[^/@:?#\s]*)?@)?"  # user and password
+    r"[A-Za-z0-9._,:%\[\]-]*"  # hosts and ports
+    r"(?:/[^/@:?#\s]*)?(?:\?[^#@\s]*)?"  # database and options
+)
+_NO_LEDGER: Final = ("42P01", "3F000", "3D000")
+#: A row is another one than was read, or two wait for each other: nothing was written.
+_RACES: Final = ("40001", "40P01")
+_SECRETS: Final = ("password", "sslpassword", "sslkey", "passfile")
+
+
+class Durable(NamedTuple):
+    """What a server says of whether it keeps what it acknowledges."""
+
+    synchronous_commit: str
+    fsync: str
+    full_page_writes: str
+    in_recovery: bool
+
+
+class Connection(psycopg.Connection[TupleRow]):
+    """A connection whose every wait has an end.
+
+    Attributes:
+        system_identifier: Of the server's cluster.
+        has_ledger: Whether there is a ledger, of whatever schema.
+        has_books: Whether it is of a schema with books.
+        prepared: Names of the statements that were prepared in the session.
+    """
+
+    system_identifier = ""
+    has_ledger = False
+    has_books = False
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.prepared: set[str] = set()
+
+    def wait(self, gen: Any, interval: Any = 0.1, timeout: Any = None) -> Any:
+        """Wait for the server, at most so long that a stopped one is noticed."""
+        return super().wait(gen, interval, patience() if timeout is None else timeout)
+
+
+def patience() -> float:
+    """Return how many seconds to wait for a server that says nothing."""
+    return STATEMENT_SECONDS + _GRACE_SECONDS
+
+
+class Server:
+    """Where the ledger's server is, and how to reach it.
+
+    Args:
+        url: `postgresql://user:password@host:port/database?options`.
+        lock_seconds: How long the server lets a transaction wait for a lock.
+
+    Attributes:
+        place: The URL without any secret, for messages.
+
+    Raises:
+        ConfigurationError: If the URL cannot be read.
+    """
+
+    #: What the server keeps, for messages.
+    keeps = "ledger"
+
+    def __init__(self, url: str, *, lock_seconds: float) -> None:
+        options = _options(url)
+        if options is None:
+            # Neither it nor the driver's message is shown: both may hold a password.
+            msg = (
+                f"the {self.keeps}'s URL cannot be read; write "
+                "postgresql://user:password@host:5432/database, with signs such as "
+                "@, : and / in the password written as %40, %3A and %2F"
+            )
+            raise ConfigurationError(msg)
+        self._options: dict[str, Any] = {
+            "connect_timeout": _CONNECT_SECONDS,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 30_000,
+            "application_name": "dpflow",
+            **options,
+            "client_encoding": "utf8",
+        }
+        self._secrets = [str(options[name]) for name in _SECRETS if options.get(name)]
+        self._lock_seconds = lock_seconds
+        self.place = _shown(options)
+
+    def connect(self) -> Connection:
+        """Open a connection and check that the server keeps what it acknowledges.
+
+        Raises:
+            LedgerUnavailable: If the server is out of reach or not durable.
+            LedgerMissing: If there is no such database.
+        """
+        try:
+            connection = Connection.connect(**self._options, autocommit=True)
+        except psycopg.Error as error:
+            raise self.translated(error) from None
+        try:
+            with connection.cursor(row_factory=dict_row) as cursor:
+                # In a transaction of its own, should a pooler stand in between.
+                cursor.execute(
+                    statements("postgres")["prepare_connection"].encode(),
+                    {
+                        "lock_timeout": f"{round(self._lock_seconds * 1000)}ms",
+                        "statement_timeout": f"{round(STATEMENT_SECONDS * 1000)}ms",
+                        "idle_timeout": f"{round(IDLE_SECONDS * 1000)}ms",
+                    },
+                )
+                (row,) = cursor.fetchall()
+            self.check_durable(Durable(*(row[name] for name in Durable._fields)))
+            self._check_session(row, connection.info.backend_pid)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, psycopg.Error):
+                raise self.translated(error) from None
+            raise
+        connection.system_identifier = row["system_identifier"]
+        connection.has_ledger = row["has_ledger"]
+        connection.has_books = row["has_books"]
+        return connection
+
+    def check_durable(self, told: Durable) -> None:
+        """Refuse settings under which an acknowledged commit may be lost.
+
+        Raises:
+            LedgerUnavailable: If there are any; says which.
+        """
+        if told.in_recovery:
+            msg = (
+                f"the server of the {self.keeps} {self.place} is a standby in "
+                "recovery; what it shows may be old. Point its URL at the primary."
+            )
+            raise LedgerUnavailable(msg, ledger=self.place)
+        wanted = {
+            "fsync": (told.fsync, ("on",)),
+            "full_page_writes": (told.full_page_writes, ("on",)),
+            "synchronous_commit": (told.synchronous_commit, _SAFE_COMMITS),
+        }
+        for name, (found, safe) in wanted.items():
+            if found not in safe:
+                msg = (
+                    f"the server of the {self.keeps} {self.place} has {name} = "
+                    f"{found}, so a crash may lose what it acknowledged; set it to "
+                    f"{safe[0]} "
+                    "(in postgresql.conf, for the role and for the database)"
+                )
+                raise LedgerUnavailable(msg, ledger=self.place)
+
+    def _check_session(self, row: Mapping[str, Any], pid: int) -> None:
+        if row["pid"] != pid:
+            msg = (
+                f"a connection pooler stands before the {self.keeps} {self.place}, "
+                "which needs sessions of its own: point its URL at the server"
+            )
+            raise LedgerUnavailable(msg, ledger=self.place)
+        if row["server_encoding"] != "UTF8":
+            msg = (
+                f"the database of the {self.keeps} {self.place} has the encoding "
+                f"{row['server_encoding']} and cannot keep every name; it needs UTF8"
+            )
+            raise LedgerUnavailable(msg, ledger=self.place)
+
+    def check_pinned(
+        self, pinned: tuple[str | None, int | None], found: tuple[str, int]
+    ) -> None:
+        """Refuse another server than the one that the ledger was pinned to.
+
+        Args:
+            pinned: System identifier and timeline, as the ledger has them.
+            found: Those of the server.
+
+        Raises:
+            LedgerCorrupt: If it was restored elsewhere, or a standby was promoted.
+        """
+        if pinned[0] is None:
+            msg = f"the ledger {self.place} does not say which server it is on"
+            raise LedgerCorrupt(msg, ledger=self.place)
+        if pinned == found:
+            return
+        msg = (
+            f"the ledger {self.place} was on server {pinned[0]}, timeline {pinned[1]}, "
+            f"and is on server {found[0]}, timeline {found[1]}, now: a standby was "
+            "promoted or a backup restored, and charges may be missing. Compare it "
+            "with the runs and with the witness; then, if nothing is missing, run "
+            "`dpflow ledger accept-server`."
+        )
+        raise LedgerCorrupt(msg, ledger=self.place)
+
+    def translated(self, error: psycopg.Error) -> DpflowError:
+        """Turn a driver's error into the ledger's, without any secret."""
+        code, text = error.sqlstate or "", self.clean(error)
+        no_database = not code and re.search(r'database ".*" does not exist', text)
+        if code in _NO_LEDGER or no_database:
+            msg = (
+                f"there is no ledger at {self.place} ({text}). For a new project, make "
+                "one with `dpflow ledger init`; if there was one, restore it: a new, "
+                "empty ledger would forget what has been spent."
+            )
+            return LedgerMissing(msg, ledger=self.place)
+        if code == "55P03":
+            waited = self._lock_seconds
+            msg = (
+                f"another process holds the lock of a dataset in the ledger "
+                f"{self.place}; waited {waited:g} s. The step did not run; try again, "
+                "or find the holder in pg_stat_activity."
+            )
+            return LedgerUnavailable(msg, ledger=self.place, waited=waited)
+        if code in _RACES:
+            msg = (
+                f"others were faster to write the same rows of the ledger {self.place}"
+                ": nothing was written, and the step did not run; try again"
+            )
+            return LedgerUnavailable(msg, ledger=self.place, raced=True)
+        if code == "42501":
+            msg = (
+                f"the role that uses the ledger {self.place} may not do this: {text}. "
+                "`dpflow ledger roles --sql` shows who may; opening a term and thawing "
+                "are an officer's."
+            )
+            return LedgerUnavailable(msg, ledger=self.place)
+        schema_race = error.diag.constraint_name == "pg_namespace_nspname_index"
+        if code == "42P06" or schema_race:
+            msg = f"there is a ledger at {self.place} already; none is ever overwritten"
+            return ConfigurationError(msg)
+        damaged = isinstance(
+            error,
+            psycopg.IntegrityError | psycopg.DataError | psycopg.ProgrammingError,
+        ) or code.startswith("XX")
+        if damaged:
+            msg = f"the ledger {self.place} is damaged or inconsistent: {text}"
+            return LedgerCorrupt(msg, ledger=self.place)
+        msg = (
+            f"the ledger {self.place} cannot be used: {text or 'no answer'}. The step "
+            "did not run and nothing was charged unless `dpflow history` shows it."
+        )
+        return LedgerUnavailable(msg, ledger=self.place)
+
+    def clean(self, error: psycopg.Error) -> str:
+        """Return a driver's message in one line, without any secret."""
+        text = error.diag.message_primary or str(error)
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return " ".join(text.split()).rstrip(".")
+
+
+def _options(url: str) -> dict[str, Any] | None:
+    """Read a URL; one whose password could be taken for something else is none."""
+    if not _URL.fullmatch(url):
+        return None
+    try:
+        return conninfo_to_dict(url)
+    except psycopg.Error:
+        return None
+
+
+def _shown(options: Mapping[str, Any]) -> str:
+    user = f"{options['user']}@" if options.get("user") else ""
+    host, port = str(options.get("host") or ""), options.get("port")
+    where = f"{host}:{port}" if port and not host.startswith("/") else host
+    database = options.get("dbname") or options.get("user") or ""
+    if host.startswith("/"):
+        return f"postgresql://{user}/{database}?host={host}"
+    return f"postgresql://{user}{where}/{database}"
+
+
+def is_stale(connection: Connection) -> bool:
+    """Say whether something came on an idle connection: an end, or a complaint."""
+    with suppress(OSError, ValueError, psycopg.Error):
+        waiting = select.poll()
+        waiting.register(connection.pgconn.socket, select.POLLIN)
+        return bool(waiting.poll(0))
+    return True
+
+
+def abandon(connection: Connection) -> None:
+    """Drop an inherited connection in a forked child without telling the server."""
+    try:
+        silence = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(silence, connection.pgconn.socket, inheritable=False)
+        os.close(silence)
+    except (OSError, psycopg.Error):
+        # It was closed before the fork.
+        return
+    connection.close()

@@ -1,0 +1,231 @@
+"""A ledger file that this process may read and not write.
+
+SQLite reads a write-ahead log with the -shm file beside it, and makes that file where
+it may. Opened as `immutable`, it leaves the log out, and with it the newest charges. So
+a file with its log and -shm is read in its place, one without a log as it is, and one
+whose log nobody has open is copied with it to a folder of this process's own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from dpflow.exceptions import LedgerMissing, LedgerUnavailable
+from dpflow.ledger.storage.sqlite_files import check_left, holder_of, real_path
+
+_SLEEP_SECONDS = 0.002
+#: Device, inode, size and time of the last change.
+_Stamp = tuple[int, int, int, int]
+
+
+class _Files(NamedTuple):
+    """The file of a ledger and its log, as they were at one time."""
+
+    main: _Stamp | None
+    wal: _Stamp | None
+
+    @property
+    def logged(self) -> bool:
+        """Whether something is in the log."""
+        return self.wal is not None and self.wal[2] > 0
+
+
+class _Copy(NamedTuple):
+    """A copy of a ledger with its log, and what it was made of."""
+
+    of: _Files
+    folder: tempfile.TemporaryDirectory[str]
+
+    @property
+    def path(self) -> Path:
+        """The copied file."""
+        return Path(self.folder.name) / "ledger.db"
+
+
+def may_write(path: Path) -> bool:
+    """Say whether this process may write a ledger file: SQLite needs its folder, too.
+
+    True if there is no file: that is another error.
+    """
+    if not os.path.exists(path):  # noqa: PTH110 (Path raises where it may not look)
+        return True
+    effective = os.access in os.supports_effective_ids
+    real = real_path(path)
+    return all(
+        os.access(each, os.W_OK, effective_ids=effective)
+        for each in (real, real.parent)
+    )
+
+
+def not_writable(path: Path, place: str) -> LedgerUnavailable:
+    """Make the error for a step that would be charged where nothing can be."""
+    passive = os.statvfs(path).f_flag & os.ST_RDONLY
+    why = "its file system is read-only" if passive else "this user may not"
+    msg = (
+        f"the ledger {path} may be read here and not written: {why}. So a release that "
+        "it keeps is replayed, and nothing is charged. The step did not run. Run it "
+        f"where the file and its folder {real_path(path).parent} can be written, as a "
+        "user who may."
+    )
+    return LedgerUnavailable(msg, ledger=place)
+
+
+class SqliteReader:
+    """Opens a ledger file that this process may not write.
+
+    Args:
+        path: The file.
+        place: The ledger, for messages.
+        lock_seconds: How long to wait for who writes.
+    """
+
+    def __init__(self, path: Path, place: str, lock_seconds: float) -> None:
+        self._path = path
+        self._place = place
+        self._lock_seconds = lock_seconds
+        self._copy: _Copy | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[sqlite3.Connection]:
+        """Open the file in a transaction that reads one consistent state.
+
+        Raises:
+            LedgerMissing: If there is none.
+            LedgerCorrupt: If its log was taken away.
+            LedgerUnavailable: If something of it may not be read, or it is busy.
+            OSError: If it cannot be copied where it has to be.
+            sqlite3.Error: If SQLite cannot open it.
+        """
+        with self._locked():
+            check_left(self._path, self._place)
+            before = self._files()
+            if before.main is None:
+                msg = f"there is no ledger at {self._path}"
+                raise LedgerMissing(msg, ledger=self._place)
+            self._check_readable()
+            alive = real_path(self._path, "-shm").exists()
+            with self._connected(before, alive=alive) as connection:
+                connection.execute("BEGIN")
+                yield connection
+            if not alive and before != self._files():
+                msg = (
+                    f"the ledger {self._path} was written while it was read, by "
+                    "something that does not hold its lock. Read it again."
+                )
+                raise LedgerUnavailable(msg, ledger=self._place)
+
+    def close(self) -> None:
+        """Remove the copy, if one was made."""
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            copy.folder.cleanup()
+
+    @contextmanager
+    def _connected(self, files: _Files, *, alive: bool) -> Iterator[sqlite3.Connection]:
+        # Held here: without it, the folder would go when another thread copies anew.
+        copy = None if alive or not files.logged else self._copied(files)
+        if copy is not None:
+            uri = f"{copy.path.as_uri()}?mode=rw"
+        elif alive:
+            uri = f"{self._path.as_uri()}?mode=ro"
+        else:
+            uri = f"{self._path.as_uri()}?mode=ro&immutable=1"
+        with closing(
+            sqlite3.connect(
+                uri, uri=True, isolation_level=None, check_same_thread=False, timeout=5
+            )
+        ) as connection:
+            try:
+                yield connection
+            finally:
+                with suppress(sqlite3.Error):
+                    connection.rollback()
+
+    def _copied(self, files: _Files) -> _Copy:
+        known = self._copy
+        if known is not None and known.of == files and known.path.exists():
+            return known
+        made = _Copy(files, tempfile.TemporaryDirectory(prefix="dpflow-"))
+        for end in ("", "-wal"):
+            target = made.path.with_name(f"{made.path.name}{end}")
+            shutil.copyfile(real_path(self._path, end), target)
+        self._copy = made
+        return made
+
+    def _files(self) -> _Files:
+        return _Files(*(_stamp(real_path(self._path, end)) for end in ("", "-wal")))
+
+    def _check_readable(self) -> None:
+        effective = os.access in os.supports_effective_ids
+        for end in ("", "-wal", "-shm"):
+            file = real_path(self._path, end)
+            if file.exists() and not os.access(file, os.R_OK, effective_ids=effective):
+                raise self._unreadable(file)
+
+    def _unreadable(self, file: Path) -> LedgerUnavailable:
+        msg = (
+            f"the ledger {self._path} cannot be read: this user may not read {file}. "
+            f"Ask who owns it for the right to read {self._path.name} and all that "
+            f"lies beside it ({self._path.name}*)."
+        )
+        return LedgerUnavailable(msg, ledger=self._place)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep away who writes, by the lock that each of their transactions takes.
+
+        Where there is no lock file nobody has written yet; a copy has none.
+        """
+        lock = real_path(self._path, ".lock")
+        try:
+            descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            yield
+            return
+        except PermissionError:
+            raise self._unreadable(lock) from None
+        try:
+            self._lock(descriptor, lock)
+            try:
+                yield
+            finally:
+                # A child that was forked meanwhile has the descriptor, too.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
+
+    def _lock(self, descriptor: int, lock: Path) -> None:
+        deadline = time.monotonic() + self._lock_seconds
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() <= deadline:
+                    time.sleep(_SLEEP_SECONDS)
+                    continue
+                name, waited = holder_of(lock), self._lock_seconds
+                msg = (
+                    f"another process{', ' + name + ',' if name else ''} holds the "
+                    f"lock of the ledger {self._path}; waited {waited:g} s. Try again."
+                )
+                raise LedgerUnavailable(
+                    msg, ledger=self._place, waited=waited, holder=name
+                ) from None
+            return
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,136 @@
+"""Quantiles of private numbers, by the exponential mechanism over public candidates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpflow.exceptions import ReleaseError
+from dpflow.noise.exact import choose
+from dpflow.rounding import Number, exact, float_down
+
+Floats = NDArray[np.float64]
+
+MOST_CANDIDATES = 10_000
+#: What an entry that is no plain number of a column may be.
+_REAL = (int, float, Decimal, Fraction, np.integer, np.floating, np.bool_)
+
+
+def quantiles_among(
+    values: Iterable[Any],
+    candidates: Sequence[Number],
+    quantiles: Sequence[Number],
+    *,
+    epsilon: Fraction,
+    max_rows: int,
+    relation: str,
+) -> tuple[Number, ...]:
+    """Return a candidate near each quantile, each by a draw of its own."""
+    fewest = 2
+    if not fewest <= len(candidates) <= MOST_CANDIDATES:
+        msg = f"give 2 to {MOST_CANDIDATES} candidates, got {len(candidates)}"
+        raise ReleaseError(msg)
+    if type(max_rows) is not int or max_rows < 1:
+        msg = f"max_rows must be a whole number from 1, got {max_rows!r:.60}"
+        raise ReleaseError(msg)
+    ordered = sorted(candidates, key=lambda each: exact(each, name="candidates"))
+    cuts = [float_down(exact(each, name="candidates")) for each in ordered]
+    shares = [_share(quantile) for quantile in quantiles]
+    numbers = numbers_of(values)
+
+    def chosen(share: Fraction) -> Number:
+        shunned = rates(
+            numbers, cuts, share, epsilon=epsilon, max_rows=max_rows, relation=relation
+        )
+        return ordered[choose(shunned)]
+
+    return tuple(map(chosen, shares))
+
+
+def rates(
+    numbers: Floats,
+    cuts: Sequence[float],
+    share: Fraction,
+    *,
+    epsilon: Fraction,
+    max_rows: int,
+    relation: str,
+) -> list[Fraction]:
+    """Return for each cut the rate at which the mechanism shuns it.
+
+    With L numbers up to a cut and R above, its score for the quantile a / b is
+    |(b - a) L - a R|, which is 0 at the quantile.
+
+    Source: McSherry, Talwar 2007; the score of Smith 2011 without the number of people,
+    which is private under add-or-remove;
+    docs/derivations/notions.md#quantiles.
+
+    Assumes: candidates, quantile and `max_rows` are public; one privacy unit has at
+    most `max_rows` of the numbers.
+
+    Rounding: none; numbers are compared as they are.
+
+    Checked by: tests/mechanisms/test_private_bounds.py.
+    """
+    below = np.searchsorted(np.sort(numbers), np.asarray(cuts), side="right").tolist()
+    part, whole = share.numerator, share.denominator
+    scale = epsilon / (2 * max_rows * moved(share, relation))
+    return [
+        scale * abs((whole - part) * left - part * (len(numbers) - left))
+        for left in below
+    ]
+
+
+def moved(share: Fraction, relation: str) -> int:
+    """Return by how much one number of a person's moves the score of a cut."""
+    part, whole = share.numerator, share.denominator
+    return whole if relation == "replace-one" else max(part, whole - part)
+
+
+def _share(quantile: Number) -> Fraction:
+    share = exact(quantile, name="quantile", low=Fraction(0), high=Fraction(1))
+    if share in (0, 1):
+        msg = "a quantile lies between 0 and 1; nobody's own number is one of them"
+        raise ReleaseError(msg)
+    return share
+
+
+def numbers_of(values: Iterable[Any]) -> Floats:
+    """Return numbers as floats; what is none counts as 0, as it does when clipped.
+
+    Raises:
+        ReleaseError: If it holds no numbers, by its type and never by an entry.
+    """
+    column: Any = values
+    if hasattr(column, "to_numpy"):
+        column = column.to_numpy()
+    if isinstance(column, np.ndarray) and column.dtype.kind in "iufb":
+        found = column.astype(np.float64).reshape(-1)
+    elif isinstance(column, (list, tuple)) or _holds_objects(column):
+        found = np.fromiter(map(_float, column), np.float64)
+    else:
+        name = type(values).__name__
+        msg = f"give a list or a column of numbers, not {name} of another type"
+        raise ReleaseError(msg)
+    return np.nan_to_num(found, nan=0.0, posinf=np.inf, neginf=-np.inf)
+
+
+def _holds_objects(column: object) -> bool:
+    return isinstance(column, np.ndarray) and column.dtype.kind == "O"
+
+
+def _float(value: object) -> float:
+    if not isinstance(value, _REAL):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (ValueError, TypeError):
+        return math.nan

@@ -1,0 +1,265 @@
+"""The numbers in a value, and noisy ones put back in their place.
+
+Only the numbers are protected. Types, lengths, keys, indexes, names and columns of
+labels come back as they are, and must not depend on private data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpflow.exceptions import ReleaseError
+from dpflow.libraries import comes_from
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Puts noisy numbers back into the container that the true ones came in.
+Rebuild = Callable[[list[float]], Any]
+Parts = tuple[list[int] | list[float], Rebuild]
+
+#: Every int up to here is a float; beyond, rounding would change the sensitivity.
+LARGEST_INT = 2**53
+
+#: Floats above this round to ints that int64 cannot hold.
+_LARGEST_INT64 = math.nextafter(2.0**63, 0)
+
+_ACCEPTED = (
+    "an int, a float, a list or dict of numbers, a numpy array, or a Series or frame "
+    "of pandas or polars"
+)
+
+
+def take_apart(value: Any) -> Parts:
+    """Return the numbers in a value, and how to put noisy ones in their place."""
+    take = _TAKERS.get(_type_name(value))
+    if take is not None:
+        return take(value)
+    if isinstance(value, list):
+        return _take_list(value)
+    number = plain_number(value)
+    if number is None:
+        what = f"only {_ACCEPTED} can be released"
+        raise refused(value, what, _todo(value))
+    if isinstance(number, int):
+        return [number], lambda noisy: round(noisy[0])
+    return [number], lambda noisy: noisy[0]
+
+
+def plain_number(value: object) -> int | float | None:
+    """Return a plain int or float for any scalar that is one, else None."""
+    # numpy.float64 is a subclass of float, numpy.bool is not one of bool.
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if not comes_from(value, "numpy"):
+        return None
+    import numpy as np  # noqa: PLC0415
+
+    if not isinstance(value, np.generic) or isinstance(value, np.timedelta64):
+        return None
+    if not _fits_float(value.dtype):
+        return None
+    plain: int | float = value.item()
+    return plain
+
+
+def one_number(value: object) -> float:
+    """Return a single number that noise can be added to, as a float.
+
+    Raises:
+        ReleaseError: If it is none, or noise would not hide it.
+    """
+    number = plain_number(value)
+    if number is None:
+        what = "only one number can be refined until it is good enough"
+        raise refused(value, what, "Release the int or float, each in its own step")
+    check_number(value, number)
+    return float(number)
+
+
+def _take_list(values: list[Any], whole: object = None) -> Parts:
+    numbers: list[Any] = []
+    for item in values:
+        number = plain_number(item)
+        if number is None:
+            what = f"it holds an entry of type {_type_name(item)}"
+            raise refused(values if whole is None else whole, what, _todo(item))
+        numbers.append(number)
+    if all(isinstance(number, int) for number in numbers):
+        return numbers, lambda noisy: [round(number) for number in noisy]
+    # One float makes all of them floats: which entries happened to be ints (a sum over
+    # nothing is the int 0) would say something about the data.
+    return numbers, list
+
+
+def _take_dict(values: dict[Any, Any]) -> Parts:
+    """Take the numbers of a dict; its keys are public."""
+    numbers, rebuild = _take_list(list(values.values()), values)
+    return numbers, lambda noisy: dict(zip(values, rebuild(noisy), strict=True))
+
+
+def _take_together(
+    parts: Sequence[Parts],
+) -> tuple[list[Any], Callable[..., list[Any]]]:
+    """Join the numbers of several containers, which one vector of noise covers."""
+    numbers = [number for found, _ in parts for number in found]
+
+    def rebuild(noisy: list[float]) -> list[Any]:
+        rest = iter(noisy)
+        return [put([next(rest) for _ in found]) for found, put in parts]
+
+    return numbers, rebuild
+
+
+def _take_frame(frame: Any) -> Parts:
+    """Take the numbers of a pandas frame; its other columns are labels."""
+    import numpy as np  # noqa: PLC0415
+
+    places = []
+    for place, dtype in enumerate(frame.dtypes):
+        if isinstance(dtype, np.dtype) and _fits_float(dtype):
+            places.append(place)
+        elif str(dtype.name) not in _LABELS and dtype.kind != "M":
+            what = f"it has a column of dtype {dtype.name}"
+            raise refused(frame, what, _TODO_COLUMN)
+    parts = [_take_series(frame.iloc[:, place]) for place in places]
+    numbers, rebuild = _take_together(parts)
+
+    def rebuild_frame(noisy: list[float]) -> Any:
+        result = frame.copy()
+        for place, column in zip(places, rebuild(noisy), strict=True):
+            result.isetitem(place, column)
+        return result
+
+    return numbers, rebuild_frame
+
+
+#: Columns of a pandas frame that are labels and no numbers.
+_LABELS = ("str", "string", "category")
+_TODO_COLUMN = (
+    "Numbers are int or float columns without missing ones, labels are text, "
+    "categories or moments; convert it or leave it out"
+)
+
+
+def _take_polars(series: Any) -> Parts:
+    if not series.dtype.is_numeric() or series.dtype.is_decimal():
+        what = f"its dtype is {series.dtype}"
+        raise refused(series, what, "Cast it to Int64 or Float64")
+    if series.null_count():
+        raise refused(series, "it holds missing numbers", "Fill them first")
+    whole, width = series.dtype.is_integer(), series.dtype
+
+    def rebuild(noisy: list[float]) -> Any:
+        import polars as pl  # noqa: PLC0415
+
+        if not whole:
+            return pl.Series(series.name, noisy, dtype=width)
+        held = [
+            round(min(max(number, -_LARGEST_INT64), _LARGEST_INT64)) for number in noisy
+        ]
+        return pl.Series(series.name, held, dtype=pl.Int64)
+
+    return series.to_list(), rebuild
+
+
+def _take_polars_frame(frame: Any) -> Parts:
+    """Take the numbers of a polars frame; its other columns are labels."""
+    names = [n for n, dtype in frame.schema.items() if dtype.is_numeric()]
+    for name, dtype in frame.schema.items():
+        if name not in names and dtype.base_type().__name__ not in _POLARS_LABELS:
+            raise refused(frame, f"it has a column of dtype {dtype}", _TODO_COLUMN)
+    numbers, rebuild = _take_together([_take_polars(frame[name]) for name in names])
+    return numbers, lambda noisy: frame.with_columns(rebuild(noisy))
+
+
+_POLARS_LABELS = ("String", "Categorical", "Enum", "Date", "Datetime", "Time")
+
+
+def _take_series(series: Any) -> Parts:
+    import numpy as np  # noqa: PLC0415
+
+    if not isinstance(series.dtype, np.dtype):
+        todo = "Convert it with .astype('float64') or .astype('int64')"
+        raise refused(series, f"its dtype is {type(series.dtype).__name__}", todo)
+    numbers, rebuild = _take_array(series.to_numpy(), series)
+
+    def rebuild_series(noisy: list[float]) -> Any:
+        kind = type(series)
+        return kind(rebuild(noisy), index=series.index, name=series.name)
+
+    return numbers, rebuild_series
+
+
+def _take_array(array: np.ndarray[Any, Any], whole: object) -> Parts:
+    import numpy as np  # noqa: PLC0415
+
+    if not _fits_float(array.dtype):
+        todo = "Convert it to int64 or float64"
+        raise refused(whole, f"its dtype is {array.dtype.name}", todo)
+
+    def rebuild(noisy: list[float]) -> np.ndarray[Any, Any]:
+        result = np.array(noisy, dtype=np.float64)
+        if array.dtype.kind != "f":
+            held = np.clip(np.rint(result), -_LARGEST_INT64, _LARGEST_INT64)
+            return held.astype(np.int64).reshape(array.shape)
+        # A narrow float may overflow to infinity; that is post-processing.
+        with np.errstate(over="ignore"):
+            return result.astype(array.dtype.newbyteorder("=")).reshape(array.shape)
+
+    return array.ravel().tolist(), rebuild
+
+
+def check_number(value: object, number: float) -> None:
+    """Refuse a number that no float is, or that noise would not hide."""
+    if isinstance(number, int):
+        if abs(number) > LARGEST_INT:
+            todo = "Divide by a unit first (thousands, say) or release a float"
+            raise refused(value, "it holds an int beyond 2**53", todo)
+    elif not math.isfinite(number):
+        todo = "Replace or clip such numbers before the release"
+        raise refused(value, "it holds NaN or infinity", todo)
+
+
+def _fits_float(dtype: Any) -> bool:
+    """Tell whether a numpy dtype is an int or a float that needs no rounding."""
+    return dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize <= 8)  # noqa: PLR2004
+
+
+def refused(value: object, what: str, todo: str) -> ReleaseError:
+    """Build the error for a value; it names types only, for the value is private."""
+    name = _type_name(value)
+    msg = f"release() cannot noise a value of type {name}: {what}. {todo}."
+    return ReleaseError(msg, type_name=name)
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    if kind.__module__ == "builtins":
+        return kind.__name__
+    return f"{kind.__module__.partition('.')[0]} {kind.__name__}"
+
+
+def _todo(value: object) -> str:
+    """Say what to do with a value of a type that is not accepted."""
+    if _type_name(value) in {"bool", "numpy bool", "numpy bool_"}:
+        return "Count with ints 0 and 1, or use randomised response"
+    if isinstance(value, (list, tuple, dict, set, frozenset)):
+        return "Pass its numbers as one flat list or one numpy array"
+    return "Convert it to int or float, or draw the noise in the body"
+
+
+_TAKERS: dict[str, Callable[[Any], Parts]] = {
+    "dict": _take_dict,
+    "numpy ndarray": lambda array: _take_array(array, array),
+    "pandas Series": _take_series,
+    "pandas DataFrame": _take_frame,
+    "polars Series": _take_polars,
+    "polars DataFrame": _take_polars_frame,
+}

@@ -1,0 +1,82 @@
+"""Exact draws from rational numbers: coins, and choices with exponential weights.
+
+Only whole numbers are drawn and compared, so nothing rounds. The bytes are the
+system's own, or those of a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+from dpflow.noise.sources import random_bytes, replaced_stream
+
+#: Tosses a coin that shows True with such a probability.
+Toss = Callable[[Fraction], bool]
+#: Picks one of so many numbers, from 0, each as likely.
+Pick = Callable[[int], int]
+
+
+def pick(count: int) -> int:
+    """Return one of the numbers from 0 to count - 1, each as likely."""
+    bits = (count - 1).bit_length()
+    size = -(-bits // 8)
+    while True:
+        number = int.from_bytes(random_bytes(size)) >> (8 * size - bits)
+        if number < count:
+            return number
+
+
+def toss(chance: Fraction) -> bool:
+    """Return True with such a probability; without noise, what is likelier."""
+    if _is_silent():
+        return 2 * chance >= 1
+    return pick(chance.denominator) < chance.numerator
+
+
+def choose(rates: Sequence[Fraction], *, toss: Toss = toss, pick: Pick = pick) -> int:
+    """Return an index i with a probability proportional to exp(-rates[i]).
+
+    One is picked, and kept with the probability exp(least - rate); else another one
+    is. Without noise it is the first of the least.
+
+    Source: rejection; the coin is Canonne, Kamath, Steinke 2020 (arXiv 2004.00010v2)
+    Alg. 1; docs/derivations/notions.md#exact-choices.
+
+    Assumes: nothing of the rates but that there are some. How long it takes depends on
+    them: as many tries as there are indices, on average, at most.
+
+    Rounding: none.
+
+    Checked by: tests/noise/test_exact.py.
+    """
+    least = min(rates)
+    if _is_silent():
+        return list(rates).index(least)
+    while True:
+        index = pick(len(rates))
+        if exponential_coin(rates[index] - least, toss):
+            return index
+
+
+def exponential_coin(rate: Fraction, toss: Toss = toss) -> bool:
+    """Return True with probability exp(-rate), for a rate of at least 0."""
+    whole, rest = divmod(rate, 1)
+    sure = all(_small_coin(Fraction(1), toss) for _ in range(int(whole)))
+    return sure and _small_coin(rest, toss)
+
+
+def _small_coin(rate: Fraction, toss: Toss) -> bool:
+    """Return True with probability exp(-rate), for a rate of at most 1.
+
+    The chance to get past k tosses is rate**k / k!; the series alternates.
+    """
+    tosses = 1
+    while toss(rate / tosses):
+        tosses += 1
+    return tosses % 2 == 1
+
+
+def _is_silent() -> bool:
+    stream = replaced_stream()
+    return stream is not None and stream.silent

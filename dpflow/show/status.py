@@ -1,0 +1,310 @@
+"""What is gone and what is left, as one record for commands and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any
+
+from dpflow.config import Settings, settings, short_path
+from dpflow.forecast import Outlook, flow_outlooks, outlooks
+from dpflow.guard.inspection import Tell, as_warning, inspected
+from dpflow.ledger import Ledger, views
+from dpflow.ledger.records import AccountView, TermView
+from dpflow.ledger.views.standing import Standing, standings
+from dpflow.ledger.views.words import percent_text
+from dpflow.policy import PolicySet
+from dpflow.policy.files import policies_and_problem
+from dpflow.rounding import finite, number_from_text
+from dpflow.show.guarantees import sum_of_shares, term_guarantee
+from dpflow.show.overview import Overview, overview, pauses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Where each dataset of a project stands: what `dpflow status` shows.
+
+    In a notebook it is a table with a bar for each budget.
+
+    Attributes:
+        ledger: Id of the ledger.
+        place: Where it is.
+        datasets: One for each, by name.
+        warnings: What is odd about the policy files.
+    """
+
+    ledger: str
+    place: str
+    datasets: tuple[DatasetStatus, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ahead(self) -> list[Outlook]:
+        """The outlooks of all datasets."""
+        return [outlook for each in self.datasets for outlook in each.ahead]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same for programs: what `dpflow status --json` prints."""
+        return {
+            "ledger": {"id": self.ledger, "place": self.place},
+            "datasets": [_known_json(each) for each in self.datasets],
+            "flows": [each.as_json() for each in flow_outlooks(self.ahead)],
+            "warnings": list(self.warnings),
+        }
+
+    def _repr_html_(self) -> str:
+        rows = "".join(map(_row, self.datasets))
+        return f"<table><tr>{_HEADS}</tr>{rows}</table>"
+
+
+_HEADS = "".join(
+    f"<th scope='col' style='text-align:left'>{head}</th>"
+    for head in ("dataset", "state", "used", "spent", "runs left")
+)
+
+
+def _row(known: DatasetStatus) -> str:
+    used = percent_text(known.used)
+    bar = (
+        f"<progress max='1' value='{min(known.used, 1):.4f}' "
+        f"aria-label='used'></progress> {escape(used)}"
+    )
+    runs = "; ".join(
+        f"{each.flow or 'any step'}: "
+        f"{'no end' if each.runs_left is None else each.runs_left}"
+        for each in known.ahead
+    )
+    cells = (
+        escape(known.standing.dataset),
+        escape(known.overview.state.text),
+        bar,
+        escape("; ".join(each.text for each in known.overview.spent)),
+        escape(runs),
+    )
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def status(dataset: str | None = None, *, tell: Tell = as_warning) -> Status:
+    """Say whether each dataset and flow runs, what is gone, and how many runs are left.
+
+    Nothing is charged, and nothing is written.
+
+    Args:
+        dataset: Only this one. Default: all of the project.
+        tell: Hears what is wrong with numbers that are shown all the same.
+
+    Raises:
+        UnknownDataset: If neither the ledger nor a policy knows it.
+        LedgerError: If the ledger is missing or out of reach.
+
+    Examples:
+        >>> status("orders").datasets[0].standing.accounts
+    """
+    found = settings()
+    with inspected(found, tell=tell) as ledger:
+        return status_of(found, ledger, dataset)
+
+
+def status_of(found: Settings, ledger: Ledger, dataset: str | None = None) -> Status:
+    """Return the same of an open ledger."""
+    policies, problem = policies_and_problem(found.policies)
+    shown = standings(ledger, policies, dataset)
+    ahead = outlooks(ledger, dataset)
+    known = (_status_of(ledger, policies, standing, ahead) for standing in shown)
+    warnings = ([problem] if problem else []) + _changes(policies, shown)
+    return Status(
+        ledger=ledger.id,
+        place=ledger.place,
+        datasets=tuple(known),
+        warnings=tuple(warnings),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetStatus:
+    """All that is shown of a dataset in one term."""
+
+    standing: Standing
+    overview: Overview
+    terms: tuple[TermView, ...]
+    ahead: tuple[Outlook, ...]
+
+    @property
+    def used(self) -> float:
+        """The largest share of a budget that is used; 0 without one."""
+        return max((each.fraction or 0.0 for each in self.overview.spent), default=0.0)
+
+
+def _status_of(
+    ledger: Ledger, policies: PolicySet, standing: Standing, ahead: Sequence[Outlook]
+) -> DatasetStatus:
+    own, name = _own(standing, ahead), standing.dataset
+    found = overview(
+        ledger,
+        name,
+        standing.accounts,
+        standing.pinned,
+        own,
+        paused=pauses(policies.get(name)),
+    )
+    terms = tuple(views.terms(ledger, name))
+    return DatasetStatus(standing=standing, overview=found, terms=terms, ahead=own)
+
+
+def _changes(policies: Any, shown: Sequence[Standing]) -> list[str]:
+    found = []
+    for standing in shown:
+        if not standing.differences:
+            continue
+        place = short_path(policies.source(standing.dataset))
+        told = "; ".join(standing.differences)
+        then = (
+            "Nothing was charged yet, so the next step applies the file."
+            if standing.replaceable
+            else "The ledger's copy governs and steps are refused: undo the edit, or "
+            f"see `dpflow policy diff {standing.dataset}`."
+        )
+        found.append(f"{place} differs from the ledger: {told}. {then}")
+    return found
+
+
+def _known_json(known: DatasetStatus) -> dict[str, Any]:
+    standing, terms, found = known.standing, known.terms, known.overview
+    pinned = standing.pinned
+    return {
+        "dataset": standing.dataset,
+        "state": found.state.as_json(),
+        "spent": [each.as_json() for each in found.spent],
+        "by_flow": [each.as_json() for each in found.flows],
+        "unusual_steps": asdict(found.unusual),
+        "unit": pinned and pinned["unit"],
+        "relation": pinned and pinned["relation"],
+        "guarantee": pinned and term_guarantee(pinned, terms),
+        "shares": pinned and sum_of_shares(pinned),
+        "term": standing.term,
+        "terms": [term_json(view) for view in terms],
+        "frozen": _frozen_json(terms) if pinned else None,
+        "accounts": [account_json(view) for view in standing.accounts],
+        "outlooks": [each.as_json() for each in known.ahead],
+    }
+
+
+def _own(standing: Standing, ahead: Sequence[Outlook]) -> tuple[Outlook, ...]:
+    """Return the outlooks of a dataset; an earlier term has none."""
+    newest = standing.pinned is not None
+    return tuple(e for e in ahead if newest and e.dataset == standing.dataset)
+
+
+def term_json(view: TermView) -> dict[str, Any]:
+    """Return a term for programs; numbers are exact decimal text."""
+    return {
+        "number": view.number,
+        "unit": view.unit,
+        "relation": view.relation,
+        "opened_with": dict(view.opened),
+        "budget": dict(view.budget),
+        "charged": view.charged,
+        "lifetime": None if view.lifetime is None else dict(view.lifetime),
+        "because": view.because,
+        "opened_at": view.opened_at,
+        "opened_by": view.opened_by,
+    }
+
+
+def _frozen_json(terms: Sequence[TermView]) -> dict[str, Any] | None:
+    freeze = terms[-1].frozen if terms else None
+    if freeze is None:
+        return None
+    return {name: freeze.get(name) for name in ("who", "because", "at")}
+
+
+def account_json(view: AccountView) -> dict[str, Any]:
+    """Return an account for programs; amounts are exact decimal text.
+
+    A reading that is undefined is null, for JSON has no infinity.
+    """
+    odometer = None
+    if view.reading is not None:
+        odometer = {
+            "epsilon": finite(view.reading) if view.charged else 0.0,
+            "delta": view.delta,
+            "halt_at_epsilon": view.halt_at,
+        }
+    return {
+        "id": view.id or None,
+        "kind": view.kind,
+        "name": view.name,
+        "theorem": view.theorem,
+        "state": view.state,
+        "epsilon": view.epsilon,
+        "delta": view.delta,
+        "budget": view.budget,
+        "spent": view.spent,
+        "reserved": view.reserved,
+        "forfeited": view.forfeited,
+        "left": view.left,
+        "used_fraction": finite(view.used_fraction),
+        "odometer": odometer,
+    }
+
+
+# Gauges, for a system that watches
+
+_GAUGES = {
+    "dpflow_budget_left_fraction": "Share of an account's budget that is left.",
+    "dpflow_runs_left": "Further runs that all gates admit.",
+    "dpflow_budget_forfeited_fraction": "Share of a budget lost to unknown outcomes.",
+    "dpflow_stopped": "1 if no step of the dataset runs that somebody waits for.",
+}
+
+
+def prometheus(found: Status) -> str:
+    """Write the gauges of a status in Prometheus's text format; no data is in it."""
+    lines: list[str] = []
+    for name, text in _GAUGES.items():
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+        lines += [f"{name}{labels} {value:g}" for labels, value in _values(name, found)]
+    return "\n".join(lines) + "\n"
+
+
+def _values(name: str, found: Status) -> Iterator[tuple[str, float]]:
+    for each in found.datasets:
+        dataset = each.standing.dataset
+        if name == "dpflow_stopped":
+            yield _labels(dataset=dataset), float(each.overview.state.stopped)
+        elif name == "dpflow_runs_left":
+            for outlook in each.ahead:
+                if outlook.runs_left is not None:
+                    labels = _labels(dataset=dataset, flow=outlook.flow or "")
+                    yield labels, outlook.runs_left
+        else:
+            yield from _account_values(name, each)
+
+
+def _account_values(name: str, known: DatasetStatus) -> Iterator[tuple[str, float]]:
+    for view in known.standing.accounts:
+        label = _labels(
+            dataset=view.dataset, account=view.kind, name=view.name, term=str(view.term)
+        )
+        if name == "dpflow_budget_left_fraction" and view.used_fraction is not None:
+            yield label, max(1 - view.used_fraction, 0.0)
+        elif name == "dpflow_budget_forfeited_fraction" and view.budget:
+            yield label, _share(view.forfeited, view.budget)
+
+
+def _share(part: Mapping[str, str], whole: Mapping[str, str]) -> float:
+    shares = [
+        number_from_text(part[key]) / number_from_text(text)
+        for key, text in whole.items()
+        if key in part and number_from_text(text)
+    ]
+    return float(max(shares, default=0))
+
+
+def _labels(**labels: str) -> str:
+    def quoted(text: str) -> str:
+        return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+    inside = ",".join(f'{name}="{quoted(text)}"' for name, text in labels.items())
+    return f"{{{inside}}}"

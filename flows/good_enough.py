@@ -1,0 +1,107 @@
+# ---
+# title: Each week within 10 %, and no better
+# description: Weekly customers whose noise follows from the error that is asked for.
+# dependencies: the extra `examples` of dpflow
+# run: python flows/good_enough.py
+# ---
+"""Count the customers of each week within 10 %, at 95 %, until the budget is gone.
+
+One noise for all weeks is that of the week with the fewest customers, and weeks with
+nine times as many pay for it too. Here each week draws coarse noise first, and finer
+noise until its number shows that it is within 10 %; it is charged for that alone.
+
+Code walkthrough:
+
+1. `customers` says how good its number must be, and declares the most it may spend.
+2. `good_enough` publishes a week, with the interval that the release carries.
+3. `run_weeks` goes on until the budget refuses a week.
+4. `one_noise_for_all` says how many weeks a single noise would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from prefect import task
+
+from dpflow import BudgetRefused, Estimate, Gaussian, Refined, dp_flow, dp_task, release
+from dpflow.accounting import make_filter
+from flows import data, start
+
+WITHIN, CONFIDENCE = "10%", "95%"
+
+# A customer counts once in a week or not at all. The worst case is reserved before each
+# week: noise for about 280 customers.
+COST = Refined(Gaussian(sensitivity=1, noise_multiplier=14), coarsest=80)
+
+# The fewest customers of a whole week, which the shop may know from its till.
+FEWEST, QUANTILE = 334, Fraction("1.96")
+
+
+@dp_task(dataset="cdnow-good-enough", cost=COST, release_key="customers/{week}")
+def customers(week: str) -> Estimate:
+    """Release how many customers bought something in the week."""
+    count = data.active_customers(data.purchases(week))
+    found: Estimate = release(count, within=WITHIN, confidence=CONFIDENCE)
+    return found
+
+
+@task
+def publish(week: str, found: Estimate) -> str:
+    """Write a line; everything in it has been released."""
+    low, high = found.interval
+    return f"{week}: {found:.0f} customers, {low:.0f} to {high:.0f}"
+
+
+@dp_flow(name="good-enough", flow_run_name="good-enough {week}")
+def good_enough(week: str) -> str:
+    """Release and publish one week."""
+    return publish(week, customers(week))
+
+
+@dataclass(frozen=True, slots=True)
+class Season:
+    """What running week after week came to: what was said, and why it ended."""
+
+    published: tuple[str, ...]
+    refusal: BudgetRefused | None
+
+
+def run_weeks(weeks: Sequence[str]) -> Season:
+    """Run week after week until the budget refuses one."""
+    published: list[str] = []
+    for week in weeks:
+        state: Any = good_enough(week, return_state=True)
+        outcome = state.result(raise_on_failure=False)
+        if isinstance(outcome, BudgetRefused):
+            return Season(tuple(published), outcome)
+        published.append(state.result())
+    return Season(tuple(published), None)
+
+
+def one_noise_for_all() -> int:
+    """Return how many weeks one noise does that is within 10 % in the worst week."""
+    rule = make_filter("gaussian", epsilon=1, delta="1e-6")
+    each = Gaussian(sensitivity=1, sigma=Fraction(1, 10) * FEWEST / QUANTILE)
+    tally, weeks = rule.zero(), 0
+    while rule.admits(tally + rule.price(each)):
+        tally, weeks = tally + rule.price(each), weeks + 1
+    return weeks
+
+
+def main() -> None:
+    """Run the weeks of the shop, and say how many one noise would have done."""
+    # The last week of the data is not a whole one.
+    with start.project():
+        season = run_weeks(data.weeks()[:-1])
+    print("\n".join(season.published))
+    print(f"{len(season.published)} weeks; one noise for all: {one_noise_for_all()}")
+    if season.refusal is not None:
+        print(season.refusal)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""A refined number costs no more than its last noise, whoever prices it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import mpmath
+import pytest
+
+from dpflow import Gaussian, Laplace, Refined, RefinedLaplace
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.costs.base import cost_from_description
+from dpflow.accounting.rules.groups import group_cost
+from dpflow.accounting.rules.rule import Rule
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.forecast.noise import scaled
+from dpflow.noise.refining import chance_to_stay, coarsened, happens
+from dpflow.rounding import number_text
+
+COST = Refined(Gaussian(sensitivity=1, noise_multiplier=5), coarsest=80)
+PURE = RefinedLaplace(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80)
+BUDGET = {"epsilon": 3, "delta": "1e-6"}
+
+
+def rules() -> dict[str, Rule]:
+    """Make every rule that lets outputs decide what runs next and prices Gaussians."""
+    made: dict[str, Rule] = {
+        name: make_filter(name, **BUDGET)
+        for name in ("gaussian", "concentrated", "renyi", "portfolio", "whitehouse")
+    }
+    made["orders"] = make_filter("renyi", **BUDGET, orders=[4, 16, 64])
+    for name in ("renyi", "linear", "mixture", "stitched", "renyi-doubling", "best"):
+        rule = make_odometer(name, delta="1e-6", halt_at_epsilon=3)
+        made[f"{name} odometer"] = rule
+    return made
+
+
+@pytest.mark.parametrize("name", rules())
+def test_the_price_after_each_draw_is_the_sum_of_its_draws(name: str) -> None:
+    """Each draw is a step of its own; roundings apart, no rule charges more or less."""
+    rule = rules()[name]
+    total = rule.zero().amounts
+    for draw, part in enumerate(COST.refinements(), 1):
+        paid = rule.price(part).amounts
+        total = tuple(a + b for a, b in zip(total, paid, strict=True))
+        charged = rule.price_realised(COST, draw).amounts
+        for summed, amount in zip(total, charged, strict=True):
+            assert summed - draw <= amount <= summed + summed // 10**20 + draw
+    assert rule.price(COST) == rule.price(COST.finest)
+    assert rule.price_realised(COST, None) == rule.price(COST)
+
+
+def test_vectors() -> None:
+    """Sigmas and prices, written out: 1 / sigma^2 in mu^2, half of it in rho."""
+    known = ["80", "72", "64.8", "58.32", "52.49", "47.25"]
+    assert [number_text(sigma) for sigma in COST.sigmas[:6]] == known
+    assert COST.sigmas[-1] == 5
+    squared, rho = (
+        make_filter("gaussian", **BUDGET),
+        make_filter("concentrated", **BUDGET),
+    )
+    for draw, mu_squared in ((1, "0.00015625"), (len(COST.sigmas), "0.04")):
+        exact = Fraction(mu_squared)
+        assert squared.price_realised(COST, draw).amounts == (exact * 10**36,)
+        assert rho.price_realised(COST, draw).amounts[0] == exact / 2 * 10**36
+    cells = dict(PURE.output_dp().cells)
+    assert (cells["1"], cells[str(len(PURE.scales))]) == (
+        Fraction(1, 80),
+        Fraction(1, 10),
+    )
+
+
+def test_a_forecast_knows_it_with_less_noise() -> None:
+    """Half the noise is half of every spread."""
+    for cost in (COST, PURE):
+        quieter = scaled(cost, Fraction(1, 2))
+        assert isinstance(quieter, Refined | RefinedLaplace)
+        assert quieter.spreads == tuple(spread / 2 for spread in cost.spreads)
+
+
+def test_a_draw_that_is_left_out_is_caught() -> None:
+    """The control: the price of the last draw alone is far less than the sum."""
+    rule = make_filter("gaussian", **BUDGET)
+    last = rule.price(COST.refinements()[-1]).amounts[0]
+    assert last < rule.price_realised(COST, len(COST.sigmas)).amounts[0] / 2
+
+
+@pytest.mark.parametrize("theorem", ["basic", "output", "rogers"])
+def test_rules_without_a_price_for_gaussians_refuse_it(theorem: str) -> None:
+    """As they refuse the Gaussian itself."""
+    with pytest.raises(UnsupportedCost):
+        make_filter(theorem, **BUDGET).price(COST)
+
+
+def test_laplace_has_a_cell_for_each_number_of_draws() -> None:
+    """Under output and at one Renyi order; elsewhere the worst stays charged."""
+    rule = make_filter("output", epsilon=1)
+    for draw, scale in enumerate(PURE.scales, 1):
+        epsilon = rule.price(Laplace(sensitivity=1, scale=scale))
+        assert rule.price_realised(PURE, draw) == epsilon
+    assert rule.price(PURE).amounts == (10**35, 0)
+    renyi = make_filter("renyi", **BUDGET)
+    assert renyi.price_realised(PURE, 1).fits_within(renyi.price(PURE))
+    assert renyi.price_realised(PURE, 1) != renyi.price(PURE)
+    pure = make_filter("basic", epsilon=1)
+    assert pure.price_realised(PURE, 1) == pure.price(PURE)
+
+
+@pytest.mark.parametrize("cost", [COST, PURE])
+def test_a_description_makes_the_same_cost(cost: Refined | RefinedLaplace) -> None:
+    """So do noisier ones, and those of a group, which keep the spreads."""
+    for each in (cost, cost.noisier(Fraction(3)), group_cost(cost, 7)):
+        assert cost_from_description(each.describe()) == each
+    assert cost.noisier(Fraction(3)).spreads[0] == 3 * cost.spreads[0]
+    group = group_cost(cost, 7)
+    assert isinstance(group, Refined | RefinedLaplace)
+    assert (group.sensitivity, group.spreads) == (7, cost.spreads)
+    assert eval(repr(cost), {**globals()}) == cost
+
+
+@pytest.mark.parametrize(
+    ("finest", "coarsest"),
+    [
+        (Gaussian(sensitivity=1, sigma=5), 5),
+        (Gaussian(sensitivity=1, sigma=5), 0),
+        (Gaussian(sensitivity=1, sigma="1e-3"), "1e9"),
+        (Laplace(sensitivity=1, scale=5), 80),
+    ],
+)
+def test_noise_that_cannot_be_refined_is_refused(
+    finest: object, coarsest: object
+) -> None:
+    """The first draw is coarser than the last, and there are at most 200."""
+    with pytest.raises(InvalidCost):
+        Refined(finest, coarsest=coarsest)  # type: ignore[arg-type]
+
+
+# The law of Laplace noise that is coarsened
+
+FINE, COARSE = Fraction(2), Fraction(5)
+REACH = 160
+
+
+def law(scale: Fraction) -> dict[int, object]:
+    """Return the discrete Laplace law, to 50 digits."""
+    ratio = mpmath.exp(-mpmath.mpf(scale.denominator) / scale.numerator)
+    norm = (1 - ratio) / (1 + ratio)
+    return {k: norm * ratio ** abs(k) for k in range(-REACH, REACH + 1)}
+
+
+def mixed(chance: object) -> dict[int, object]:
+    """Return the law of fine noise that stays with a chance, and else gets more."""
+    fine, coarse = law(FINE), law(COARSE)
+    return {
+        k: chance * fine[k]
+        + (1 - chance) * sum(fine[j] * coarse.get(k - j, 0) for j in fine)
+        for k in range(-20, 21)
+    }
+
+
+def worst(chance: object) -> float:
+    """Return how far the coarsened law is from the one that it should be."""
+    with mpmath.workdps(50):
+        found, wanted = mixed(chance), law(COARSE)
+        return float(max(abs(found[k] / wanted[k] - 1) for k in found))
+
+
+def test_a_coarsened_number_has_exactly_the_coarser_noise() -> None:
+    """To the digits of the cut; the chance of continuous noise would not do."""
+    with mpmath.workdps(50):
+        chance = chance_to_stay(FINE, COARSE, 256)
+        exact = mpmath.mpf(chance.numerator) / chance.denominator
+    assert worst(exact) < 1e-10
+    assert worst(mpmath.mpf(4) / 25) > 1e-3
+
+
+def losses(chance: float, *, independent: bool = False) -> tuple[float, float]:
+    """Return the worst loss of who sees the coarse number, and of who sees both."""
+    alone, both = 0.0, 0.0
+    fine = {k: float(p) for k, p in law(FINE).items()}
+    more = {k: float(p) for k, p in law(COARSE).items()}
+
+    def joint(truth: int, first: int, second: int) -> float:
+        if independent:
+            return more[first - truth] * fine[second - truth]
+        moved = (1 - chance) * more[first - second] + chance * (first == second)
+        return fine[second - truth] * moved
+
+    reach = range(-15, 16)
+    for first in reach:
+        here, there = (
+            sum(joint(truth, first, k) for k in range(-60, 60)) for truth in (0, 1)
+        )
+        alone = max(alone, abs(math.log(here / there)))
+    for first, second in itertools.product(reach, reach):
+        ratio = joint(0, first, second) / joint(1, first, second)
+        both = max(both, abs(math.log(ratio)))
+    return alone, both
+
+
+def test_an_adversary_loses_the_epsilon_of_the_last_draw_and_no_more() -> None:
+    """The first number alone costs 1/5, both 1/2; draws that forget each other more."""
+    chance = float(chance_to_stay(FINE, COARSE, 128))
+    alone, both = losses(chance)
+    assert alone == pytest.approx(1 / 5, abs=1e-9)
+    assert both == pytest.approx(1 / 2, abs=1e-9)
+    assert losses(chance, independent=True)[1] == pytest.approx(0.7, abs=1e-9)
+    # Had it a cell for less, the same sum would tell.
+    assert losses(chance * 1.5)[0] > 1 / 5 + 1e-3
+
+
+def test_an_event_has_the_chance_that_it_is_drawn_with() -> None:
+    """Also one that so many bits do not decide: more are drawn."""
+    asked = []
+
+    def half(bits: int) -> Fraction:
+        asked.append(bits)
+        return Fraction(1, 3)
+
+    hits = sum(happens(half) for _ in range(3000))
+    assert abs(hits - 1000) < 130
+    assert set(asked) == {128}
+
+
+def test_what_so_many_bits_do_not_decide_is_drawn_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bits that agree with the chance so far leave it open."""
+    bits = iter([bytes([0x55] * 16), bytes([0x00] * 16)])
+    monkeypatch.setattr("dpflow.noise.refining.random_bytes", lambda _: next(bits))
+    assert happens(lambda _: Fraction(1, 3)) is True
+    assert next(bits, None) is None
+
+
+def test_coarsened_numbers_come_finest_first() -> None:
+    """Each is the one before it, or has more noise of its own scale."""
+    scales = [Fraction(2), Fraction(5), Fraction(11)]
+    found = {
+        tuple(coarsened(7, scales, lambda scale: 100 * int(scale))) for _ in range(200)
+    }
+    steps = [(0, 500), (0, 1100)]
+    assert found <= {(7, 7 + a, 7 + a + b) for a in steps[0] for b in steps[1]}
+    assert len(found) == 4

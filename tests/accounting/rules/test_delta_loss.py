@@ -1,0 +1,146 @@
+"""Filters of one loss that keep a part of delta for the deltas of steps."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from dpflow.accounting import Filter, make_filter
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
+from dpflow.accounting.costs.notions import (
+    ZCDP,
+    ApproxDP,
+    ApproxZCDP,
+    ProbabilisticDP,
+    PureDP,
+)
+from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+from dpflow.accounting.rules.tightening import tightened_filter
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import UNITS, units_up
+
+KINDS = ("gaussian", "renyi")
+ASIDE = ApproxDP(epsilon="0.1", delta="1e-9")
+TRIED = ProposeTestRelease(epsilon="0.1", delta="1e-9")
+TWENTY = Gaussian(sensitivity=1, sigma=20)
+
+
+def split(theorem: str, **options: object) -> Filter:
+    """Make a filter at (3, 1e-6) that keeps a tenth of delta."""
+    options.setdefault("delta_loss", "9e-7")
+    return make_filter(theorem, epsilon=3, delta="1e-6", **options)
+
+
+def test_gradient_steps_fit_beside_a_step_with_a_delta() -> None:
+    """Where no filter of one loss took both: 862 of the 934 steps alone."""
+    sampled = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
+    rule = split("renyi", order=9, delta_loss="9.99e-7")
+    step, first = rule.price(sampled), rule.price(TRIED)
+    count = (rule.thresholds[0] - first.amounts[0]) // step.amounts[0]
+    assert count == 862
+    steps = rule.price(Repeated(sampled, count))
+    assert rule.admits(first + steps)
+    assert not rule.admits(first + steps + step)
+    # The delta that was kept is for one such step.
+    assert not rule.admits(first + first)
+    alone = make_filter("renyi", epsilon=3, delta="1e-6", order=9)
+    assert alone.thresholds[0] // step.amounts[0] == 934
+    with pytest.raises(UnsupportedCost, match="delta_loss"):
+        alone.price(TRIED)
+
+
+@pytest.mark.parametrize("theorem", KINDS)
+@pytest.mark.parametrize(
+    ("cost", "rest", "delta"),
+    [
+        (ASIDE, PureDP(epsilon="0.1"), "1e-9"),
+        (ProbabilisticDP(epsilon="0.1", delta="1e-9"), PureDP(epsilon="0.1"), "1e-9"),
+        (TRIED, PureDP(epsilon="0.2"), "1e-9"),
+        (OutputDP({"a": 0}, delta="1e-9"), PureDP(epsilon="1e-12"), "1e-9"),
+        (Composed(TWENTY, ASIDE), Composed(TWENTY, PureDP(epsilon="0.1")), "1e-9"),
+        (Repeated(TRIED, 7), Repeated(PureDP(epsilon="0.2"), 7), "7e-9"),
+        (
+            Composed(Repeated(ASIDE, 3), TWENTY),
+            Composed(Repeated(PureDP(epsilon="0.1"), 3), TWENTY),
+            "3e-9",
+        ),
+        (
+            EarlyStopping(ASIDE, stops=(2, 4)),
+            Repeated(PureDP(epsilon="0.1"), 4),
+            "4e-9",
+        ),
+        (TWENTY, TWENTY, "0"),
+    ],
+    ids=repr,
+)
+def test_a_step_costs_what_is_left_of_it_and_its_delta(
+    theorem: str, cost: Cost, rest: Cost, delta: str
+) -> None:
+    """The loss as the filter without a split prices it; the delta exactly."""
+    loss = make_filter(theorem, epsilon=3, delta="9e-7").price(rest).amounts
+    assert split(theorem).price(cost).amounts == (*loss, units_up(Fraction(delta)))
+
+
+def test_an_approximately_concentrated_step_has_divergences_but_no_mu() -> None:
+    """As without a delta."""
+    cost, rest = ApproxZCDP(rho="0.001", delta="1e-9"), ZCDP(rho="0.001")
+    rule = split("renyi", order=8)
+    assert rule.price(cost).amounts == (rule.price(rest).amounts[0], UNITS // 10**9)
+    with pytest.raises(UnsupportedCost, match="Gaussian DP"):
+        split("gaussian").price(cost)
+
+
+@pytest.mark.parametrize("theorem", KINDS)
+def test_the_loss_has_the_budget_of_its_part(theorem: str) -> None:
+    """Both thresholds; and a filter without a split is what it was."""
+    rule = split(theorem)
+    plain = make_filter(theorem, epsilon=3, delta="9e-7")
+    assert rule.thresholds == (*plain.thresholds, UNITS // 10**7)
+    assert rule == make_filter(**rule.parameters())
+    assert rule.components == (*plain.components, "delta")
+    whole = make_filter(theorem, epsilon=3, delta="9e-7", delta_loss="9e-7")
+    assert whole == plain
+    assert "delta_loss" not in plain.parameters()
+    hundred = rule.price(Repeated(ApproxDP(epsilon="1e-9", delta="1e-9"), 100))
+    assert rule.admits(hundred)
+    assert not rule.admits(
+        hundred + rule.price(ApproxDP(epsilon="1e-9", delta="1e-35"))
+    )
+
+
+def test_a_mechanism_with_a_delta_settles_as_its_worst_cell() -> None:
+    """Its cells are no divergences; those of one without a delta are."""
+    rule = split("renyi")
+    for outcome in ("none", "answer"):
+        assert rule.price_realised(TRIED, outcome) == rule.price(TRIED)
+    cells = OutputDP({"none": 0, "answer": "0.5"})
+    assert rule.price_realised(cells, "none").amounts == (0, 0)
+    stopped = EarlyStopping(ASIDE, stops=(2, 4))
+    assert rule.price_realised(stopped, 3) == rule.price(Repeated(ASIDE, 3))
+
+
+@pytest.mark.parametrize("theorem", KINDS)
+def test_a_split_budget_can_be_lowered(theorem: str) -> None:
+    """Thresholds of both fall; the order stays."""
+    rule = split(theorem)
+    less = tightened_filter(rule.parameters(), epsilon=2, delta="5e-7")
+    assert less.limit.fits_within(rule.limit)
+    assert less.components == rule.components
+
+
+@pytest.mark.parametrize("theorem", KINDS)
+@pytest.mark.parametrize("part", ["2e-6", 0, -1, "nan", True])
+def test_a_part_is_a_delta_of_the_budget(theorem: str, part: object) -> None:
+    """Not more than there is, and not none."""
+    with pytest.raises(InvalidCost, match="delta_loss"):
+        split(theorem, delta_loss=part)
+
+
+def test_several_orders_have_no_split() -> None:
+    """One order, or a portfolio, has."""
+    with pytest.raises(InvalidCost, match="delta_loss= goes with one"):
+        split("renyi", orders=[4, 8])

@@ -1,0 +1,67 @@
+"""What error is asked for, when a number shows that it is met, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import pytest
+
+from dpflow import Estimate
+from dpflow.accuracy.target import StoppingRule, Target
+from dpflow.exceptions import InvalidCost
+
+
+@pytest.mark.parametrize(
+    ("within", "size", "relative"),
+    [("10%", Fraction(1, 10), True), (25, Fraction(25), False), ("2.5", 2.5, False)],
+)
+def test_a_share_or_a_distance_is_read(
+    within: str, size: Fraction, relative: bool
+) -> None:
+    """At 95 % where nothing else is said."""
+    assert Target.read(within) == Target(size, relative, Fraction(95, 100))
+    assert Target.read(within, 0.9) == Target.read(within, "90%")
+
+
+@pytest.mark.parametrize(
+    "within", ["%", "10 percent", 0, -1, "nan", None, True, "1e99"]
+)
+def test_no_distance_is_refused(within: object) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(InvalidCost):
+        Target.read(within)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("confidence", [0, "10%", 1, "100%", 95, "sure"])
+def test_no_confidence_is_refused(confidence: object) -> None:
+    """It lies between a half and one; 95 is not 95 %."""
+    with pytest.raises(InvalidCost):
+        Target.read("10%", confidence)  # type: ignore[arg-type]
+
+
+def test_refining_ends_at_the_first_number_that_shows_it() -> None:
+    """And asks for no number behind it; the last stands where none shows it."""
+    rule = StoppingRule(Target.read("10%"), (30.0, 20.0, 10.0))
+    asked = []
+
+    def numbers(*values: float) -> Iterator[float]:
+        for value in values:
+            asked.append(value)
+            yield value
+
+    draws, found = rule.refine(numbers(250.0, 210.0, 190.0))
+    assert (draws, float(found), asked) == (2, 210.0, [250.0, 210.0])
+    assert found.interval == pytest.approx((190, 230))
+    draws, found = rule.refine(numbers(-50.0, 60.0, -70.0))
+    assert (draws, float(found)) == (3, -70.0)
+
+
+def test_an_estimate_is_a_float_in_its_interval() -> None:
+    """Arithmetic gives plain floats; text is that of the number."""
+    found = Estimate(528.0, interval=(480, 576), confidence=0.95)
+    assert (found + 1, type(found + 1), f"{found:.0f}") == (529.0, float, "528")
+    assert (str(found), repr(found)) == ("528.0", "528 (480 to 576 at 0.95)")
+    for interval in ((529, 600), (0, 527), (float("nan"), 600)):
+        with pytest.raises(InvalidCost):
+            Estimate(528.0, interval=interval, confidence=0.95)

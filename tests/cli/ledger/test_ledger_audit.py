@@ -1,0 +1,314 @@
+"""`dpflow ledger verify`, `checkpoint`, `trust` and `reconcile`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from dpflow.exceptions import BudgetRefused, LedgerRolledBack, LedgerUnwitnessed
+from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
+from tests.ledger.columns import show_columns
+
+KEY = "k" * 40
+BECAUSE = ("--because", "the disk died")
+
+
+def edit(shop: Shop, statement: str) -> None:
+    """Edit the ledger by hand."""
+    with sqlite3.connect(shop.root / ".dpflow" / "ledger.db") as connection:
+        connection.execute("DROP TRIGGER IF EXISTS entry_stays")
+        show_columns(connection, statement).execute(statement)
+
+
+def roll_back(shop: Shop) -> None:
+    """Charge, and put a copy from before in the ledger's place."""
+    shop.charge()
+    run_fine("ledger", "backup", "before.db")
+    shop.charge(step="forgotten")
+    put_back(shop)
+
+
+def put_back(shop: Shop) -> None:
+    """Put that copy in the ledger's place, by hand."""
+    for part in ("", "-wal", "-shm"):
+        (shop.root / ".dpflow" / f"ledger.db{part}").unlink(missing_ok=True)
+    shutil.copyfile("before.db", shop.root / ".dpflow" / "ledger.db")
+
+
+def witness_of(shop: Shop) -> Path:
+    """Return the witness's file."""
+    name = (shop.policies / "ledger.lock").read_text().strip()
+    return Path(os.environ["XDG_STATE_HOME"]) / "dpflow" / f"{name}.witness"
+
+
+# verify and checkpoint
+
+
+def test_a_good_ledger_is_said_to_agree(shop: Shop) -> None:
+    """With how much was read."""
+    shop.charge()
+    text = run_fine("ledger", "verify")
+    assert "agrees with its journal: 3 accounts, 3 entries, 1 reservations" in text
+    assert "Checkpoints: none." in text
+    assert "Witness: agrees." in text
+    data = run_json("ledger", "verify")
+    assert (data["fine"], data["bad"], data["entries"]) == (True, [], 3)
+
+
+def test_a_bad_entry_is_named_and_the_exit_code_is_1(shop: Shop) -> None:
+    """In text and in JSON."""
+    shop.charge()
+    edit(shop, "UPDATE entry SET at = '' WHERE book = 'cdnow' AND number = 2")
+    result = run("ledger", "verify")
+    assert result.exit_code == 1
+    assert "dataset 'cdnow', entry 2: its content" in result.stderr
+    data = run_json("ledger", "verify", exit_code=1)
+    assert (data["bad"][0]["dataset"], data["bad"][0]["entry"]) == ("cdnow", 2)
+
+
+def test_checkpoints_are_signed_checked_and_shorten_later_runs(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the key it is said that they were not checked."""
+    shop.charge()
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", KEY)
+    assert run("ledger", "verify").exit_code == 1
+    assert "signed 1 journals" in run_fine("ledger", "checkpoint")
+    shop.charge()
+    data = run_json("ledger", "verify")
+    assert data["checkpoints"] == {"count": 1, "checked": True}
+    assert (data["trusted_entries"], data["entries"]) == (3, 3)
+    assert run_json("ledger", "verify", "--full")["trusted_entries"] == 0
+    monkeypatch.delenv("DPFLOW_LEDGER_KEY")
+    assert "were not checked" in run_fine("ledger", "verify")
+
+
+def test_a_checkpoint_of_a_bad_ledger_is_not_signed(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is signed was verified."""
+    shop.charge()
+    edit(shop, "UPDATE entry SET at = '' WHERE book = 'cdnow' AND number = 2")
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", KEY)
+    assert run("ledger", "checkpoint").exit_code == 1
+    monkeypatch.delenv("DPFLOW_LEDGER_KEY")
+    data = run_json("ledger", "verify", exit_code=1)
+    assert data["checkpoints"]["count"] == 0
+
+
+def test_a_checkpoint_needs_a_long_key(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None, and one that can be guessed, are refused with what to do."""
+    result = run("ledger", "checkpoint")
+    assert (result.exit_code, "DPFLOW_LEDGER_KEY is not set" in result.stderr) == (1, 1)
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "short")
+    result = run("ledger", "checkpoint")
+    assert (result.exit_code, "openssl rand -hex 32" in result.stderr) == (1, True)
+
+
+def test_a_terminal_sees_the_same_result(shop: Shop) -> None:
+    """The bar is gone when it is done."""
+    shop.charge()
+    assert "agrees with its journal" in run_terminal("ledger", "verify", columns=100)
+
+
+# trust
+
+
+def test_a_new_machine_is_shown_the_ledger_before_it_is_trusted(shop: Shop) -> None:
+    """Nothing is written without --yes."""
+    shop.charge()
+    witness_of(shop).unlink()
+    with pytest.raises(LedgerUnwitnessed):
+        shop.charge()
+    result = run("ledger", "trust")
+    assert (result.exit_code, witness_of(shop).exists()) == (1, False)
+    assert "cdnow#1: used" in result.stdout
+    assert "add --yes" in result.stdout
+    data = run_json("ledger", "trust", "--yes")
+    assert (data["begun"], data["witness"]) == (True, str(witness_of(shop)))
+    assert [account["account"] for account in data["accounts"]] == [
+        "cdnow#1",
+        "cdnow#1/flow/weekly-report",
+        "cdnow#1/odometer/weekly-report",
+    ]
+    shop.charge()
+    assert "already" in run("ledger", "trust", "--yes").stderr
+
+
+def test_a_bad_ledger_is_not_trusted(shop: Shop) -> None:
+    """It is verified first."""
+    shop.charge()
+    witness_of(shop).unlink()
+    edit(shop, "UPDATE entry SET at = '' WHERE book = 'cdnow' AND number = 2")
+    assert run("ledger", "trust", "--yes").exit_code == 1
+    assert not witness_of(shop).exists()
+
+
+def test_an_unused_ledger_can_be_trusted(shop: Shop) -> None:
+    """As on the second machine of a new project."""
+    witness_of(shop).unlink()
+    assert "no step was ever charged" in run_fine("ledger", "trust", "--yes")
+    shop.charge()
+
+
+# reconcile
+
+
+def test_what_a_ledger_forgot_is_shown_first(shop: Shop) -> None:
+    """With the run, what its use would be, and exit code 1; nothing is changed."""
+    roll_back(shop)
+    result = run("ledger", "reconcile")
+    assert result.exit_code == 1
+    assert "Account cdnow#1 lacks 1 witnessed entry" in result.stdout
+    assert "of run" in result.stdout
+    assert "would be" in result.stdout
+    with pytest.raises(LedgerRolledBack):
+        shop.charge()
+    data = run_json("ledger", "verify", exit_code=1)
+    assert data["witness"] == "contradicts"
+    assert "dpflow ledger reconcile" in data["bad"][0]["problem"]
+
+
+def test_whoever_looks_at_a_rolled_back_ledger_is_warned(shop: Shop) -> None:
+    """The numbers shown are too small; they are shown all the same."""
+    roll_back(shop)
+    for command in (["status"], ["history"], ["ledger", "status"]):
+        result = run(*command)
+        assert result.exit_code == 0
+        assert "warning: the ledger" in result.stderr
+        assert "dpflow ledger reconcile" in result.stderr
+        assert "epsilon" in result.stdout or "cdnow" in result.stdout
+
+
+def test_what_a_ledger_forgot_is_charged_again(shop: Shop) -> None:
+    """Then steps run, and the journal tells why."""
+    roll_back(shop)
+    data = run_json("ledger", "reconcile", "--because", "the disk died")
+    assert (data["repaired"], data["agrees"]) == (True, False)
+    loss = data["losses"][0]
+    assert loss["missing"][0]["reservation"]
+    assert loss["used"] != loss["repaired"]
+    shop.charge()
+    assert "holds all" in run_fine("ledger", "reconcile")
+    kinds = [entry["entry"] for entry in run_json("history", "cdnow")["entries"]]
+    assert kinds == ["settle", "reserve", "repair", "settle", "reserve", "open"]
+    assert "the disk died" in run_fine("history", "cdnow")
+
+
+def test_a_forgotten_freeze_is_repaired_by_a_freeze(shop: Shop) -> None:
+    """First it is shown, then done; both say how to go on."""
+    shop.charge()
+    run_fine("ledger", "backup", "before.db")
+    run_fine("freeze", "cdnow", "--because", "wrong sigma")
+    put_back(shop)
+    text = run("ledger", "reconcile").stdout
+    assert "entry 4: a freeze" in text
+    assert "Dataset 'cdnow' would be frozen: repaired: a freeze was lost" in text
+    because = "repaired: a freeze was lost, or a tightened policy"
+    data = run_json("ledger", "reconcile", exit_code=1)
+    assert data["lost_decisions"] == [
+        {
+            "dataset": "cdnow",
+            "freeze_or_tightening": True,
+            "terms": [],
+            "because": because,
+        }
+    ]
+    text = run_fine("ledger", "reconcile", *BECAUSE)
+    assert f"Dataset 'cdnow' is frozen: {because}." in text
+    assert "dpflow policy apply cdnow" in text
+    assert "dpflow thaw cdnow --because TEXT" in text
+    assert "steps of the other datasets run again" in text
+    with pytest.raises(BudgetRefused, match=r"is frozen by .*a freeze was lost"):
+        shop.charge()
+    run_fine("thaw", "cdnow", "--because", "it was right")
+    shop.charge()
+
+
+def test_restore_freezes_what_was_frozen_since(shop: Shop) -> None:
+    """As reconcile does, and says so."""
+    shop.charge()
+    run_fine("ledger", "backup", "before.db")
+    run_fine("freeze", "cdnow", "--because", "wrong sigma")
+    text = run_fine("ledger", "restore", "before.db", *BECAUSE)
+    assert "Dataset 'cdnow' is frozen: repaired: a freeze was lost" in text
+    assert run_json("status", "cdnow")["datasets"][0]["frozen"]
+
+
+def test_a_forgotten_term_is_applied_again_first(shop: Shop) -> None:
+    """The lines say so; afterwards nothing is frozen for it."""
+    shop.charge()
+    run_fine("ledger", "backup", "before.db")
+    further = CDNOW.replace("epsilon: 3,", "epsilon: 4,")
+    shop.write(further + "lifetime: {epsilon: 9, delta: 1e-5}\n")
+    again = ("policy", "apply", "cdnow", "--new-term", "--because", "more")
+    run_fine(*again)
+    put_back(shop)
+    text = run("ledger", "reconcile").stdout
+    assert "entry 4: a new term" in text
+    assert "would be frozen: repaired: term 2 was lost" in text
+    assert "First apply term 2 again: `dpflow policy apply cdnow --new-term" in text
+    (lost,) = run_json("ledger", "reconcile", exit_code=1)["lost_decisions"]
+    assert lost["terms"] == [2]
+    assert run(*again).exit_code == 0  # with a warning of what is not repaired yet
+    text = run_fine("ledger", "reconcile", *BECAUSE)
+    assert "frozen" not in text
+    shop.charge()
+
+
+def test_a_reason_of_blanks_is_wrong_usage(shop: Shop) -> None:
+    """The journal keeps it for ever."""
+    assert run("ledger", "reconcile", "--because", " ").exit_code == 2
+
+
+# Where the witness is
+
+
+def test_init_and_status_say_where_the_witness_is(shop: Shop) -> None:
+    """So that it is backed up apart from the ledger."""
+    assert run_json("ledger", "status")["witness"] == str(witness_of(shop))
+    assert str(witness_of(shop)) in run_fine("ledger", "status")
+
+
+def test_the_place_of_the_witness_can_be_configured(
+    empty: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the project's root, or waived by name."""
+    (empty.root / "pyproject.toml").write_text('[tool.dpflow]\nwitness = "seen"\n')
+    data = run_json("ledger", "init")
+    assert Path(data["witness"]).parent == empty.root / "seen"
+    assert Path(data["witness"]).exists()
+    monkeypatch.setenv("DPFLOW_WITNESS", "none")
+    assert run_json("ledger", "status")["witness"] == "waived"
+    result = run("ledger", "reconcile")
+    assert (result.exit_code, "is waived" in result.stderr) == (1, True)
+
+
+def test_a_witness_in_an_unknown_place_is_refused(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what it may be, and without a password."""
+    monkeypatch.setenv("DPFLOW_WITNESS", "mysql://me:secret@host/db")
+    result = run("ledger", "status")
+    assert result.exit_code == 1
+    assert "to a folder" in result.stderr
+    assert "secret" not in result.stderr
+
+
+def test_the_place_of_a_witness_shows_no_password(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the error of one that does not answer."""
+    monkeypatch.setenv("DPFLOW_WITNESS", "postgresql://me:secret@127.0.0.1:9/db")
+    text = run("ledger", "status").output
+    assert "witness            postgresql://me@127.0.0.1:9/db" in text
+    result = run("ledger", "verify")
+    assert result.exit_code == 1
+    assert "cannot read the witness" in result.stderr
+    assert "secret" not in text + result.stderr

@@ -1,0 +1,204 @@
+"""Asking for an error: coarse noise first, and no finer noise than the target needs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpflow import (
+    Estimate,
+    Gaussian,
+    Laplace,
+    Refined,
+    RefinedLaplace,
+    guarded,
+    release,
+)
+from dpflow.accounting import make_filter
+from dpflow.accounting.costs.base import Cost
+from dpflow.exceptions import InvalidCost, ReleaseError
+from dpflow.noise import draws
+from tests.projects import POLICY, account, caught, journal, make_project, run_python
+
+COST = Refined(Gaussian(sensitivity=1, noise_multiplier=12), coarsest=80)
+PURE = RefinedLaplace(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80)
+BUDGET = "budget: {epsilon: 1, delta: 1e-6}"
+CURVES = POLICY.replace("budget: {epsilon: 1}", BUDGET)
+
+
+def project(folder: Path, monkeypatch: pytest.MonkeyPatch, theorem: str) -> None:
+    """Make a project under a theorem."""
+    text = POLICY if theorem == "output" else CURVES
+    make_project(folder, monkeypatch, text.replace("basic", theorem))
+
+
+def customers(cost: Cost, number: Any, **asked: Any) -> Any:
+    """Run a step that releases a number, kept under its key."""
+
+    @guarded(dataset="shop", cost=cost, release_key="customers")
+    def step() -> Any:
+        return release(number, **asked)
+
+    return step()
+
+
+@pytest.mark.parametrize("theorem", ["gaussian", "concentrated", "renyi", "portfolio"])
+def test_the_charge_is_that_of_the_last_precision(
+    theorem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exactly, and less than what was reserved: 2,970 customers need little."""
+    project(tmp_path, monkeypatch, theorem)
+    found = customers(COST, 2970, within="10%")
+    draw = journal()[-1].body["reported"]
+    rule = make_filter(theorem, epsilon=1, delta="1e-6")
+    last = Gaussian(sensitivity=1, sigma=COST.sigmas[draw - 1])
+    assert account().spent == rule.named(rule.price(last))
+    assert set(account().reserved.values()) == {"0"}
+    assert draw < 5
+    low, high = found.interval
+    assert low <= found <= high <= 1.11 * found
+
+
+def test_laplace_is_charged_the_cell_of_its_last_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under `output`: the epsilon of that noise, of which all others are a blur."""
+    project(tmp_path, monkeypatch, "output")
+    customers(PURE, 2970, within="20%")
+    draw = journal()[-1].body["reported"]
+    assert draw < len(PURE.scales)
+    epsilon = make_filter("output", epsilon=1).price(
+        Laplace(sensitivity=1, scale=PURE.scales[int(draw) - 1])
+    )
+    assert account().spent == make_filter("output", epsilon=1).named(epsilon)
+
+
+def test_the_interval_is_kept_in_the_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay costs nothing and says the same; so do copies."""
+    project(tmp_path, monkeypatch, "gaussian")
+    first = customers(COST, 528, within=60, confidence="90%")
+    spent = account().spent
+    again = customers(COST, 528, within=60, confidence="90%")
+    assert account().spent == spent
+    for each in (again, copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
+        assert type(each) is Estimate
+        assert each == first
+        assert (each.interval, each.confidence) == (first.interval, 0.9)
+    assert json.dumps(first) == json.dumps(float(first))
+    assert first.interval[1] - first.interval[0] <= 120.001
+
+
+def test_a_number_that_needs_more_than_the_worst_case_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is drawn beyond the finest noise; the interval is wider than asked."""
+    project(tmp_path, monkeypatch, "gaussian")
+    found = customers(COST, 3, within="10%")
+    assert journal()[-1].body["reported"] == len(COST.sigmas)
+    assert found.interval[1] - found.interval[0] > 2 * 12 * 1.9
+
+
+@pytest.mark.parametrize(
+    ("cost", "asked", "says"),
+    [
+        (COST, {}, "within="),
+        (Gaussian(sensitivity=1, sigma=20), {"within": 25}, "Refined"),
+        (COST, {"within": "-10%"}, "within"),
+        (COST, {"within": 25, "confidence": 1}, "confidence"),
+        (COST, {"within": "ten"}, "finite number"),
+    ],
+)
+def test_what_cannot_be_refined_is_refused_before_a_draw(
+    cost: Cost,
+    asked: dict[str, Any],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The text says what to write instead; the body may still draw what fits."""
+    project(tmp_path, monkeypatch, "gaussian")
+
+    @guarded(dataset="shop", cost=cost)
+    def step() -> str:
+        refused = caught(lambda: release(528, **asked))
+        assert isinstance(refused, ReleaseError | InvalidCost)
+        release(528, within="10%") if cost is COST else release(528)
+        return str(refused)
+
+    assert says in step()
+
+
+@pytest.mark.parametrize("value", [[1, 2], True, float("nan"), 2**60, "528"])
+def test_only_one_finite_number_is_refined(
+    value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names its type, and never the value; the step is charged in full."""
+    project(tmp_path, monkeypatch, "gaussian")
+    caught(lambda: customers(COST, value, within="10%"))
+    full = make_filter("gaussian", epsilon=1, delta="1e-6")
+    assert account().spent == full.named(full.price(COST))
+
+
+def test_an_error_within_a_refinement_is_charged_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was drawn before it is known to nobody, and paid for all the same."""
+    project(tmp_path, monkeypatch, "gaussian")
+    drawn = []
+
+    def failing(mechanism: str, scale: float, numbers: list[Any]) -> list[Any]:
+        drawn.append(scale)
+        if len(drawn) == 3:
+            msg = "no more noise"
+            raise RuntimeError(msg)
+        return numbers
+
+    monkeypatch.setattr(draws, "_noisy", failing)
+    caught(lambda: customers(COST, 528, within="10%"))
+    full = make_filter("gaussian", epsilon=1, delta="1e-6")
+    assert len(drawn) == 3
+    assert account().spent == full.named(full.price(COST))
+
+
+KILLED = """
+import json, os
+from dpflow import Gaussian, Refined, guarded, release
+from dpflow.noise import draws
+kept, drawn = draws._noisy, []
+def dying(*asked):
+    drawn.append(asked)
+    if len(drawn) == 3:
+        os._exit(9)
+    return kept(*asked)
+draws._noisy = dying
+COST = Refined(Gaussian(sensitivity=1, noise_multiplier=12), coarsest=80)
+@guarded(dataset="shop", cost=COST)
+def step():
+    return release(528, within="10%")
+if os.fork() == 0:
+    step()
+print(json.dumps(os.waitstatus_to_exitcode(os.wait()[1])))
+"""
+
+
+def test_a_kill_within_a_refinement_is_charged_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worst case stays held, and the next step cannot have it."""
+    project(tmp_path, monkeypatch, "gaussian")
+    assert run_python(KILLED, folder=tmp_path) == 9
+    full = make_filter("gaussian", epsilon=1, delta="1e-6")
+    view = account()
+    used = sum(
+        Fraction(each["mu_squared"])
+        for each in (view.spent, view.reserved, view.forfeited)
+    )
+    assert used == Fraction(full.named(full.price(COST))["mu_squared"])

@@ -1,0 +1,195 @@
+"""Which groups there are: the exact law of the code against its price."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from datetime import date
+from fractions import Fraction
+
+import mpmath
+import pandas as pd
+import polars as pl
+import pytest
+
+from dpflow import ApproxDP, Repeated, guarded, private_groups
+from dpflow.exceptions import ReleaseError
+from dpflow.mechanisms.private_groups import BITS, chances, people_in
+from dpflow.mechanisms.private_groups import private_groups as draw
+from dpflow.rounding import to_fraction
+
+EPSILON, DELTA = Fraction(1), Fraction(1, 20)
+TABLE = [Fraction(each, 2**BITS) for each in chances(EPSILON, DELTA)]
+
+
+def law(counts, table):
+    """Return the exact probability of each set of groups."""
+    each = [table[min(count, len(table) - 1)] for count in counts]
+    return {
+        told: math.prod(
+            p if here else 1 - p for p, here in zip(each, told, strict=True)
+        )
+        for told in itertools.product((False, True), repeat=len(counts))
+    }
+
+
+def delta_of(one, other, epsilon):
+    """Return the exact delta at an epsilon, to 50 digits."""
+    with mpmath.workdps(60):
+        grown = mpmath.exp(mpmath.mpf(epsilon.numerator) / epsilon.denominator)
+        return to_fraction(
+            mpmath.fsum(
+                max(_real(one[told]) - grown * _real(other[told]), 0) for told in one
+            )
+        )
+
+
+def _real(number):
+    return mpmath.mpf(number.numerator) / number.denominator
+
+
+def worst(changed, *, table, epsilon, groups=3):
+    """Return the largest delta when one person is in so many of the groups."""
+    found = []
+    for counts in itertools.product(range(len(table)), repeat=groups):
+        if list(counts) != sorted(counts):
+            continue
+        for own in itertools.combinations(range(groups), changed):
+            more = [count + (at in own) for at, count in enumerate(counts)]
+            one, other = law(counts, table), law(more, table)
+            found += [delta_of(one, other, epsilon), delta_of(other, one, epsilon)]
+    return max(found)
+
+
+def test_one_group_of_a_person_loses_exactly_its_delta():
+    """Over all counts of three groups and both directions; and nothing is wasted."""
+    found = worst(1, table=TABLE, epsilon=EPSILON)
+    assert abs(found - DELTA) < Fraction(1, 10**28)
+
+
+def test_two_groups_of_a_person_lose_no_more_than_two_such_steps():
+    """Which is what `Repeated` declares, by basic composition."""
+    assert worst(2, table=TABLE, epsilon=2 * EPSILON) <= 2 * DELTA
+
+
+def test_two_groups_at_the_price_of_one_are_caught():
+    """The same search finds people who were not bounded."""
+    assert worst(2, table=TABLE, epsilon=EPSILON) > DELTA
+
+
+def test_a_threshold_without_noise_is_caught():
+    """A group is told from three people on: one person decides."""
+    sharp = [Fraction(0)] * 3 + [Fraction(1)]
+    assert worst(1, table=sharp, epsilon=EPSILON) == 1
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [("1", "0.05"), ("0.01", "1e-9"), ("8", "1e-35")]
+)
+def test_chances_are_the_best_that_are_allowed(epsilon, delta):
+    """Each is as large as the definition lets it be, to 30 digits, and never larger."""
+    epsilon, delta = Fraction(epsilon), Fraction(delta)
+    table = [Fraction(each, 2**BITS) for each in chances(epsilon, delta)]
+    assert table[0] == 0
+    assert table[-1] == 1
+    with mpmath.workdps(90):
+        grown = mpmath.exp(_real(epsilon))
+        for now, after in itertools.pairwise(map(_real, table)):
+            most = min(
+                grown * now + _real(delta), 1 - (1 - now - _real(delta)) / grown, 1
+            )
+            assert now <= after <= most
+            assert most - after <= mpmath.mpf("1e-29") * most
+
+
+def test_a_person_counts_in_no_more_groups_than_said():
+    """Whatever rows they have; twice in one group is once."""
+    people = ["ann"] * 50 + ["bob", "bob", None, float("nan")]
+    groups = [f"g{k}" for k in range(50)] + ["g1", "g1", "g2", "g3"]
+    for kept in (1, 2, 60):
+        found = people_in(people, groups, kept)
+        assert sum(found.values()) == min(kept, 50) + 1
+        assert {name for _, name in found} <= {f"g{k}" for k in range(50)}
+
+
+def test_which_of_a_persons_groups_count_is_drawn():
+    """Each has its turn: 200 draws of one in three miss one with 1e-34."""
+    found = {
+        next(iter(people_in([1, 1, 1], ["a", "b", "c"], 1)))[1] for _ in range(200)
+    }
+    assert found == {"a", "b", "c"}
+
+
+def test_names_that_are_equal_are_the_same_to_the_last_bit():
+    """1, 1.0 and True are groups of their own, and zeros have no sign."""
+    groups = [1, 1.0, True, 0.0, -0.0, ("a", 1), ("a", True), date(2026, 1, 2)]
+    groups += [float("nan"), [1], object(), None]
+    told = draw(
+        range(len(groups) * 100),
+        groups * 100,
+        epsilon=Fraction(5),
+        delta=Fraction(1, 10),
+        max_groups=1,
+    )
+    expected = [True, date(2026, 1, 2), 0.0, 1.0, 1, ("a", 1), ("a", True)]
+    assert list(map(repr, told)) == list(map(repr, expected))
+
+
+def test_columns_of_both_libraries_are_read_alike():
+    """The order of rows is not the order of the answer."""
+    people = list(range(300))
+    groups = ["c", "a", "b"] * 100
+    for column in (list, pd.Series, pl.Series):
+        told = draw(
+            column(people),
+            column(groups),
+            epsilon=Fraction(5),
+            delta=Fraction(1, 10),
+            max_groups=1,
+        )
+        assert told == ["a", "b", "c"]
+
+
+def test_columns_that_cannot_be_used_are_refused():
+    """Times have several spellings; and each row has a person and a group."""
+    times = pd.Series(pd.to_datetime(["2026-01-01"]))
+    with pytest.raises(ReleaseError, match="by time need a name"):
+        people_in(["ann"], times, 1)
+    with pytest.raises(ReleaseError, match="as many of one"):
+        people_in(["ann"], ["a", "b"], 1)
+    with pytest.raises(ReleaseError, match="would not be enough"):
+        chances(Fraction(1, 10**6), Fraction(1, 10**9))
+
+
+POLICY = """
+dataset: orders
+unit: customer
+relation: {relation}
+budget: {{epsilon: 1, delta: 1e-6}}
+filter: basic
+"""
+
+
+@pytest.mark.parametrize(
+    ("relation", "times"), [("add-or-remove", 2), ("replace-one", 4)]
+)
+def test_a_step_releases_its_groups_once(dpflow_ledger, relation, times):
+    """Two groups of a person cost two such steps, four where people are replaced."""
+    dpflow_ledger.use(POLICY.format(relation=relation))
+    one = ApproxDP(epsilon="0.125", delta="1e-8")
+
+    @guarded(dataset="orders", cost=Repeated(one, times), release_key="groups")
+    def groups():
+        return private_groups(range(900), ["a", "b", "c"] * 300, max_groups=2)
+
+    assert groups() == groups() == ["a", "b", "c"]
+    spent = dpflow_ledger.spent("orders")
+    assert Fraction(spent["epsilon"]) == times * Fraction("0.125")
+    assert Fraction(spent["delta"]) == times * Fraction("1e-8")
+
+    @guarded(dataset="orders", cost=one)
+    def cheaper():
+        return private_groups([1], ["a"], max_groups=2)
+
+    with pytest.raises(ReleaseError, match=rf"Repeated\(ApproxDP\(...\), {times}\)"):
+        cheaper()

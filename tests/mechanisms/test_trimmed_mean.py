@@ -1,0 +1,252 @@
+"""Medians and trimmed means: the distance to a jump, the law of the output, cells."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow import ProposeTestRelease, guarded, median, trimmed_mean
+from dpflow.exceptions import DPStepFailed, ReleaseError
+from dpflow.mechanisms import trimmed_mean as mechanism
+from dpflow.mechanisms.propose_test_release import passing
+from dpflow.mechanisms.trimmed_mean import Window, distance
+from tests.projects import POLICY, account, make_project
+from tests.sizes import scaled
+
+COST = ProposeTestRelease(epsilon=1, delta="1e-6")
+WINDOWS = [Window(2, 2), Window(1, 3)]
+
+People = tuple[int, ...]
+Distance = Callable[[np.ndarray, Window, int], int]
+
+
+def ordered(values: People) -> np.ndarray:
+    """Return sorted values."""
+    return np.sort(np.array(values, np.int64))
+
+
+def neighbours(values: People, targets: list[int]) -> Iterator[People]:
+    """Yield what one replacement makes of the values."""
+    for place, target in itertools.product(range(len(values)), targets):
+        yield tuple(sorted([*values[:place], target, *values[place + 1 :]]))
+
+
+def brute_force(values: People, window: Window, width: int) -> int:
+    """Return the distance by walking over all replacements by values that matter."""
+    targets = sorted({*values, -(2**45), 2**45})
+    seen = layer = {tuple(sorted(values))}
+    for count in range(1, len(values) + 1):
+        reached = {each for one in layer for each in neighbours(one, targets)}
+        for one in layer:
+            total = window.total(ordered(one))
+            for other in neighbours(one, targets):
+                if abs(window.total(ordered(other)) - total) > width:
+                    return count
+        layer, seen = reached - seen, seen | reached
+    raise AssertionError
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@given(st.lists(st.integers(0, 9), min_size=5, max_size=5), st.integers(0, 12))
+@settings(max_examples=scaled(16), deadline=None)
+def test_the_distance_is_exact(window: Window, values: list[int], width: int) -> None:
+    """Against all replacements of up to all people."""
+    found = distance(ordered(tuple(values)), window, width)
+    assert found == brute_force(tuple(values), window, width)
+
+
+@given(
+    st.lists(st.integers(-50, 50), min_size=5, max_size=30),
+    st.integers(0, 4),
+    st.integers(-(10**6), 10**6),
+    st.integers(0, 60),
+)
+@settings(max_examples=scaled(120))
+def test_one_person_moves_the_distance_by_at_most_one(
+    values: list[int], place: int, new: int, width: int
+) -> None:
+    """And a sum that jumps beyond the width has distance one on both sides."""
+    other = list(values)
+    other[place] = new
+    pair = [ordered(tuple(each)) for each in (values, other)]
+    for window in (Window.middle(len(values)), Window.without("0.21", len(values))):
+        one, two = (distance(each, window, width) for each in pair)
+        assert abs(one - two) <= 1
+        if abs(window.total(pair[0]) - window.total(pair[1])) > width:
+            assert one == two == 1
+
+
+# ---- the law of the output, exactly
+
+
+def upper_tail(epsilon: float, above: float) -> float:
+    """Return the probability that Laplace noise of scale 1 / epsilon passes."""
+    tail = 0.5 * math.exp(-epsilon * abs(above))
+    return tail if above > 0 else 1 - tail
+
+
+STEPS = np.arange(-400, 401)
+
+
+def law(
+    cost: ProposeTestRelease, values: People, width: int, far: Distance
+) -> tuple[float, np.ndarray]:
+    """Return the probability of "none", and those of the noisy sums of a median."""
+    data, window = ordered(values), WINDOWS[0]
+    epsilon = float(cost.epsilon)
+    passes = upper_tail(epsilon, passing(cost) - far(data, window, width))
+    ratio = math.exp(-epsilon / width)
+    noise = (1 - ratio) / (1 + ratio) * ratio ** np.abs(STEPS - window.total(data))
+    return 1 - passes, passes * noise
+
+
+def worst(cost: ProposeTestRelease, width: int, far: Distance) -> float:
+    """Return the largest delta that the cells need, over all small pairs."""
+    once, twice = math.exp(cost.epsilon), math.exp(2 * cost.epsilon)
+    people = list(itertools.combinations_with_replacement((0, 2, 9), 5))
+    laws = {each: law(cost, each, width, far) for each in people}
+    found = 0.0
+    for one in people:
+        for two in set(neighbours(one, [0, 2, 9])):
+            (none, sums), (other, others) = laws[one], laws[two]
+            # Sums that are off the grid of the sum are as likely as near ones.
+            excess = np.maximum(sums - twice * others, 0).sum()
+            found = max(found, max(none - once * other, 0) + float(excess))
+    return found
+
+
+LOUD = ProposeTestRelease(epsilon="0.7", delta="0.3")
+
+
+def test_no_pair_loses_more_than_its_cells_and_delta() -> None:
+    """None costs epsilon, an answer twice that, and delta covers wrong proposals."""
+    needed = worst(LOUD, 3, distance)
+    assert float(LOUD.delta) / 4 < needed <= float(LOUD.delta)
+
+
+def test_looking_at_the_own_jump_only_is_caught() -> None:
+    """Whether one replacement jumps, without asking how far off that is."""
+
+    def own(data: np.ndarray, window: Window, width: int) -> int:
+        return 1 if distance(data, window, width) == 1 else 100
+
+    assert worst(LOUD, 3, own) > float(LOUD.delta)
+
+
+def test_noise_of_half_the_bound_is_caught() -> None:
+    """The distance of a bound of 7 with the noise of one of 3."""
+
+    def wider(data: np.ndarray, window: Window, width: int) -> int:
+        return distance(data, window, 3 * width)
+
+    low = ProposeTestRelease(epsilon="0.7", delta="1e-9")
+    assert worst(low, 3, distance) <= float(low.delta)
+    assert worst(low, 3, lambda *_: 100) > 0.01
+    mild = ProposeTestRelease(epsilon="0.7", delta="0.1")
+    assert worst(mild, 3, distance) <= float(mild.delta) < worst(mild, 3, wider)
+
+
+# ---- the mechanism
+
+
+NORMAL = np.random.default_rng(3).normal(size=20_001) * 3 + 50
+
+
+@pytest.mark.parametrize("trim", [None, "0.1"])
+def test_many_people_get_an_answer_near_the_truth(trim: str | None) -> None:
+    """Within some bounds; and a bound that is too small for them gets none."""
+    drawn = mechanism.trimmed_mean(COST, NORMAL, bound="0.05", trim=trim)
+    assert drawn.cell == "answer"
+    assert abs(drawn.output - 50) < 0.05 * 20 + 0.1
+    tiny = mechanism.trimmed_mean(COST, NORMAL, bound="1e-6", trim=trim)
+    assert tiny.output is None
+    assert tiny.cell == "none"
+
+
+def test_the_sum_is_the_one_of_the_window() -> None:
+    """With next to no noise, and negative values, to the grid."""
+    quiet = ProposeTestRelease(epsilon=1000, delta="1e-6")
+    values = np.array([-7.0, -5.0, -5.0, -4.0, -3.5, -3.0, 1e9])
+    for trim, true in ((None, -4.0), ("0.3", -12.5 / 3)):
+        drawn = mechanism.trimmed_mean(quiet, values, bound=3, trim=trim)
+        assert drawn.output == pytest.approx(true, abs=0.1)
+
+
+def test_bad_values_are_somebody_s_and_are_kept() -> None:
+    """No error tells that there is such a person."""
+    values = np.concatenate([NORMAL, [np.nan, np.inf, -np.inf, 1e308]])
+    drawn = mechanism.trimmed_mean(COST, values, bound="0.05")
+    assert drawn.output == pytest.approx(50, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        (np.zeros(2), {}),
+        (np.zeros((9, 2)), {}),
+        (np.zeros(9), {"trim": "0.1"}),
+        (np.zeros(10), {"trim": "0.5"}),
+    ],
+)
+def test_what_has_no_middle_is_refused(values: np.ndarray, options: dict) -> None:
+    """By public facts: how many people there are, and which part of them."""
+    with pytest.raises(ReleaseError, match=r"needs|left"):
+        mechanism.trimmed_mean(COST, values, bound=1, **options)
+
+
+def test_two_tries_are_refused() -> None:
+    """They are of the interquartile range."""
+    with pytest.raises(ReleaseError, match="tries=1"):
+        mechanism.trimmed_mean(
+            ProposeTestRelease(epsilon=1, delta="1e-6", tries=2), NORMAL, bound=1
+        )
+
+
+# ---- in a step
+
+
+def project(folder: Path, monkeypatch: pytest.MonkeyPatch, relation: str) -> None:
+    """Make a project with cells and a delta."""
+    policy = POLICY.replace("basic", "output").replace("add-or-remove", relation)
+    policy = policy.replace("{epsilon: 1}", "{epsilon: 60, delta: 1e-4}")
+    make_project(folder, monkeypatch, policy)
+
+
+@guarded(dataset="shop", cost=COST)
+def middle(bound: str) -> float | None:
+    """Release a median."""
+    return median(NORMAL, bound=bound)
+
+
+@guarded(dataset="shop", cost=COST)
+def inner(bound: str) -> float | None:
+    """Release a trimmed mean."""
+    return trimmed_mean(NORMAL, bound=bound, trim="0.2")
+
+
+def test_steps_pay_for_their_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None gives half of the epsilon back, and delta never."""
+    project(tmp_path, monkeypatch, "replace-one")
+    assert middle("1e-6") is None
+    assert account().spent == {"epsilon": "1", "delta": "0.000001"}
+    assert middle("0.05") == pytest.approx(50, abs=2)
+    assert inner("0.05") == pytest.approx(50, abs=2)
+    assert account().spent == {"epsilon": "5", "delta": "0.000003"}
+
+
+def test_add_or_remove_has_no_such_guarantee(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many people there are is public here."""
+    project(tmp_path, monkeypatch, "add-or-remove")
+    with pytest.raises((ReleaseError, DPStepFailed), match=r"relation|ReleaseError"):
+        middle("0.05")

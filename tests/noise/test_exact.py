@@ -1,0 +1,115 @@
+"""Exact draws: the law of the code, by every path through its tosses."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+
+from dpflow.noise.exact import choose, exponential_coin, pick, toss
+from dpflow.noise.sources import Stream, drawing
+
+#: Paths of a smaller probability are left out.
+LEAST = 1e-15
+
+
+class Lost(Exception):
+    """A path that is too improbable to follow."""
+
+
+def law(run) -> dict:
+    """Return the probability of each result of a run that tosses and picks."""
+    found: dict = {}
+    paths = [()]
+    while paths:
+        path = paths.pop()
+        seen: list = []
+        try:
+            result = run(
+                lambda chance, p=path, s=seen: _next(
+                    p, s, [(True, chance), (False, 1 - chance)]
+                ),
+                lambda count, p=path, s=seen: _next(
+                    p, s, [(k, Fraction(1, count)) for k in range(count)]
+                ),
+            )
+        except Lost:
+            result = "lost"
+        chance = math.prod(float(options[taken][1]) for taken, options in seen)
+        found[result] = found.get(result, 0.0) + chance
+        for at in range(len(path), len(seen)):
+            start = tuple(taken for taken, _ in seen[:at])
+            paths += [(*start, k) for k in range(1, len(seen[at][1]))]
+    return found
+
+
+def _next(path, seen, options):
+    taken = path[len(seen)] if len(seen) < len(path) else 0
+    seen.append((taken, options))
+    if math.prod(float(each[k][1]) for k, each in seen) < LEAST:
+        raise Lost
+    return options[taken][0]
+
+
+@pytest.mark.parametrize("rate", ["0", "1/3", "1", "5/4", "3"])
+def test_the_coin_shows_its_side_with_the_probability_of_its_rate(rate):
+    """Summed over every path but the improbable."""
+    found = law(lambda toss, _: exponential_coin(Fraction(rate), toss))
+    assert found.get(True, 0) == pytest.approx(math.exp(-Fraction(rate)), abs=1e-11)
+
+
+def test_a_choice_has_exponential_weights():
+    """Of three rates, of which only the differences matter."""
+    rates = [Fraction(7, 2), Fraction(5, 2), Fraction(4)]
+    # The first try: what it keeps has the weights, whatever is tried again.
+    kept = law(lambda toss, pick: _once(rates, toss, pick))
+    kept.pop(None), kept.pop("lost", None)
+    whole = sum(kept.values())
+    weights = [math.exp(-rate) for rate in rates]
+    for index, weight in enumerate(weights):
+        expected = weight / sum(weights)
+        assert kept[index] / whole == pytest.approx(expected, abs=1e-10)
+
+
+def _once(rates, toss, pick):
+    picks = []
+
+    def first(count):
+        if picks:
+            raise _SecondTry
+        picks.append(count)
+        return pick(count)
+
+    try:
+        return choose(rates, toss=toss, pick=first)
+    except _SecondTry:
+        return None
+
+
+class _SecondTry(Exception):
+    """A first pick that was not kept."""
+
+
+def test_drawn_choices_have_these_frequencies():
+    """20,000 draws of the system's randomness, within Hoeffding's bound at 1e-9."""
+    runs = 20_000
+    hits = sum(choose([Fraction(0), Fraction(1)]) == 0 for _ in range(runs))
+    wanted = 1 / (1 + math.exp(-1))
+    assert abs(hits / runs - wanted) < math.sqrt(math.log(2e9) / (2 * runs))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 256, 257])
+def test_a_pick_is_in_range_and_reaches_both_ends(count):
+    """Of 40 times as many picks as there are numbers, none misses by chance."""
+    found = {pick(count) for _ in range(40 * count)}
+    assert min(found) == 0
+    assert max(found) == count - 1
+
+
+def test_without_noise_the_likeliest_comes_out():
+    """As `release` adds nothing on a silent test's ledger."""
+    with drawing(Stream("seed", silent=True)):
+        assert choose([Fraction(1), Fraction(0), Fraction(1)]) == 1
+        assert toss(Fraction(3, 4))
+        assert not toss(Fraction(1, 4))

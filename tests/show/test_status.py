@@ -1,0 +1,85 @@
+"""`dpflow.status`: the record behind the command, with a table and gauges."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import dpflow
+from dpflow import guarded
+from dpflow.cli import app
+from dpflow.exceptions import UnknownDataset
+from dpflow.show.status import Status, prometheus
+from tests.projects import POLICY, TENTH, make_project, rows
+
+NAMED = POLICY.replace("dataset: shop", "dataset: a:b@c")
+SECRET = 731_954_286
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a project that has spent a quarter of one budget, and one untouched."""
+    make_project(tmp_path, monkeypatch, POLICY, NAMED)
+
+    @guarded(dataset="shop", cost=TENTH)
+    def step() -> int:
+        return SECRET
+
+    step()
+    return tmp_path
+
+
+def found(name: str | None = None) -> Status:
+    """Return the record."""
+    return dpflow.status(name)
+
+
+def test_it_is_the_record_behind_the_command(shop: Path) -> None:
+    """`--json` prints it; to look writes nothing; nobody can change it."""
+    before = rows(shop)
+    record = found()
+    printed = CliRunner().invoke(app, ["status", "--json"])
+    assert json.loads(printed.stdout) == record.as_json()
+    assert rows(shop) == before
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        record.ledger = ""  # type: ignore[misc]
+    (one,) = found("shop").datasets
+    assert one.standing.accounts[0].spent == {"epsilon": "0.1", "delta": "0"}
+    assert one.used == pytest.approx(0.1)
+    with pytest.raises(UnknownDataset):
+        found("other")
+
+
+def test_a_notebook_shows_a_table_with_bars(shop: Path) -> None:
+    """It is well-formed, with a bar for each dataset."""
+    table = ET.fromstring(found()._repr_html_())
+    bars = [float(bar.attrib["value"]) for bar in table.iter("progress")]
+    assert sorted(bars) == [0.0, 0.1]
+    assert "a:b@c" in "".join(table.itertext())
+    assert str(SECRET) not in found()._repr_html_()
+
+
+def test_the_gauges_are_prometheus_text(shop: Path) -> None:
+    """Names, labels and numbers; no datum."""
+    printed = CliRunner().invoke(app, ["status", "--format", "prometheus"]).stdout
+    assert printed == prometheus(found())
+    line = r'dpflow_[a-z_]+\{([a-z]+="([^"\\\n]|\\.)*",?)+\} [0-9.e+-]+'
+    gauges = [text for text in printed.splitlines() if not text.startswith("#")]
+    assert gauges
+    assert all(re.fullmatch(line, text) for text in gauges), gauges
+    left = 'dpflow_budget_left_fraction{dataset="shop",account="dataset"'
+    assert [text.split()[-1] for text in gauges if text.startswith(left)] == ["0.9"]
+    assert 'dataset="a:b@c"' in printed
+    assert str(SECRET) not in printed
+
+
+def test_another_format_is_refused(shop: Path) -> None:
+    """As wrong usage."""
+    refused = CliRunner().invoke(app, ["status", "--format", "xml"])
+    assert refused.exit_code == 2
