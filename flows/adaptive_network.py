@@ -150,8 +150,8 @@ def study(
     rows, kinds = clothes(people)
     network = Network(rows.shape[1] - 1, HIDDEN, mnist.DIGITS)
     rehearsal = Rehearsal(network, rows, kinds, NORM, RATE)
-    others, true = mnist.test(mnist.pixels, mnist.FASHION)
-    others = with_ones(others)
+    images, true = mnist.test(mnist.pixels, mnist.FASHION)
+    others = with_ones(images)
     for seed in seeds:
         for each in SCHEDULES:
             rounds = simulated(each, seed, rehearsal, most)

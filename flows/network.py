@@ -169,7 +169,7 @@ class Rehearsal:
         # Somebody whose gradient is zero needs no scaling.
         lengths = np.sqrt(np.maximum(squares, np.float32(1e-20)))
         scale = np.minimum(1, np.float32(self.norm) / lengths)[:, None]
-        outer = (inside.T @ (last * scale)).ravel()
+        outer: Singles = (inside.T @ (last * scale)).ravel()
         if self.frozen:
             return outer
         return np.concatenate([(rows.T @ (first * scale)).ravel(), outer])
@@ -190,4 +190,5 @@ def softmax(scores: Singles) -> Singles:
 
 
 def _squares(rows: Singles) -> Singles:
-    return np.einsum("ij,ij->i", rows, rows)
+    squares: Singles = np.einsum("ij,ij->i", rows, rows)
+    return squares

@@ -126,7 +126,7 @@ def test_fine_tuning_stops_at_the_goal(
     monkeypatch.setattr(fine_tuning, "HIDDEN", 8)
     at_once = Strategy("at once", goal=-1e6)
     monkeypatch.setattr(fine_tuning, "FIXED", at_once)
-    monkeypatch.setattr(fine_tuning, "ADAPTIVE", Strategy("never", goal=1e6))
+    monkeypatch.setattr(fine_tuning, "ADAPTIVE", Strategy("never", 10, goal=1e6))
     runs = list(fine_tuning.study(300, [0], most=2))
     assert [len(rounds) for _, _, rounds, _ in runs] == [1, 2, 1, 2]
     network, before = fine_tuning.pretrained(8)
