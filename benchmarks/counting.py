@@ -59,6 +59,8 @@ def admitted(rule: Filter, workload: Workload) -> int:
         UnsupportedCost: If the filter has no price for a step.
         AssertionError: If running a short count step by step gives another number.
     """
+    if not rule.steady:
+        return _one_by_one(rule, workload)
     prices = {step: rule.price(cost_of(step)) for step in workload.cycle}
 
     def fits(steps: int) -> bool:
@@ -76,6 +78,17 @@ def admitted(rule: Filter, workload: Workload) -> int:
             msg = f"{rule!r} admits {count} of {workload.name}, bisection says {steps}"
             raise AssertionError(msg)
     return steps
+
+
+def _one_by_one(rule: Filter, workload: Workload) -> int:
+    """Run the steps, each priced at what is used when it asks."""
+    costs = {step: cost_of(step) for step in workload.cycle}
+    tally, count = rule.zero(), 0
+    while True:
+        after = tally + rule.price(costs[workload.step(count)], tally)
+        if not rule.admits(after):
+            return count
+        tally, count = after, count + 1
 
 
 @lru_cache(maxsize=4096)

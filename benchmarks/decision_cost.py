@@ -4,7 +4,8 @@
     python benchmarks/decision_cost.py --check   exit with 1 if a target is missed
 
 Targets: a decision after 1,000,000 charges takes at most 1.2 times one after 10; 50
-microseconds for scalar filters, 200 for 64 orders; a portfolio's tally under 2 kB;
+microseconds for scalar filters, 200 for 64 orders; a price of `residue` that is not
+remembered at most 0.2 s; a portfolio's tally under 2 kB;
 dpflow.accounting imported in less than 0.3 s. Times are processor time of this thread,
 the best of several rounds.
 """
@@ -20,18 +21,26 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting import Filter, Rule, make_filter, make_odometer
-from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian, Laplace
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.rules.tally import Tally
 
 FEW, MANY = 10, 1_000_000
 RATIO_MOST, SCALAR_MOST, ORDERS_MOST = 1.2, 50.0, 200.0
 TALLY_BYTES_MOST, IMPORT_SECONDS_MOST = 2048, 0.3
+NEW_SECONDS_MOST = 0.2
 ROUNDS, CALLS = 60, 50
 
 #: A million of these still fit (5, 1e-6).
 GAUSSIAN = Gaussian(sensitivity=1, sigma=20_000)
 PURE = PureDP(epsilon="1e-6")
+#: From tiny to as large as the budget.
+SIZES = ("1e-9", "1e-4", "0.01", "0.3", "2", "6")
+NEW = [
+    *(PureDP(epsilon=size) for size in SIZES),
+    *(Laplace(sensitivity=1, epsilon=size) for size in SIZES),
+    *(ExponentialMechanism(epsilon=size) for size in SIZES),
+]
 ORDERS = [str(1 + Fraction(round(1.1**n * 1000), 8000)) for n in range(64)]
 ORDERS_64 = [float(Fraction(order)) for order in ORDERS]
 
@@ -43,7 +52,10 @@ FILTERS: list[tuple[str, dict[str, Any], Any, float]] = [
     ("gaussian", {}, GAUSSIAN, SCALAR_MOST),
     ("renyi", {}, GAUSSIAN, SCALAR_MOST),
     ("renyi", {"orders": ORDERS_64}, GAUSSIAN, ORDERS_MOST),
+    ("residue", {}, GAUSSIAN, SCALAR_MOST),
+    ("residue", {}, PURE, SCALAR_MOST),
     ("portfolio", {}, GAUSSIAN, ORDERS_MOST),
+    ("portfolio", {}, PURE, ORDERS_MOST),
 ]
 ODOMETERS: list[tuple[str, dict[str, Any], Any, float]] = [
     ("basic", {}, PURE, SCALAR_MOST),
@@ -79,13 +91,18 @@ def row(rule: Rule, name: str, cost: Any, most: float) -> bool:
     A decision is what a reservation does: add the step's price, then ask.
     """
     price = rule.price(cost)
+
+    def add(tally: Tally) -> Tally:
+        return tally + (price if rule.steady else rule.price(cost, tally))
+
     ask: Callable[[Tally], object] = (
         rule.admits if isinstance(rule, Filter) else rule.read  # type: ignore[attr-defined]
     )
     tallies = charged(rule, cost, FEW), charged(rule, cost, MANY)
-    few, many = microseconds(lambda tally: ask(tally + price), *tallies)
+    few, many = microseconds(lambda tally: ask(add(tally)), *tallies)
+    last = ask if rule.steady else lambda tally: ask(add(tally))
     # The slowest decision is at the edge of what is admitted.
-    edge = max(many, *microseconds(ask, *edges(rule, tallies[1])))
+    edge = max(many, *microseconds(last, *edges(rule, tallies[1])))
     fine = many <= RATIO_MOST * few and edge <= most
     print(
         f"{name:34} {few:9.1f} {many:9.1f} {many / few:7.2f} {edge:9.1f} "
@@ -125,6 +142,19 @@ def decisions() -> bool:
     return fine
 
 
+def new_prices() -> bool:
+    """Print the slowest price of `residue` that was never asked for before."""
+    rule, slowest = make_filter("residue", epsilon=10, delta="1e-6"), 0.0
+    for cost in NEW:
+        for part in range(1, 16):
+            used = Tally((rule.thresholds[0] * part // 16, 0))  # type: ignore[attr-defined]
+            start = time.thread_time()
+            rule.price(cost, used)
+            slowest = max(slowest, time.thread_time() - start)
+    print(f"new price of residue: {slowest:.3f} s at most (target {NEW_SECONDS_MOST})")
+    return slowest < NEW_SECONDS_MOST
+
+
 def tally_size() -> bool:
     """Print the size of a portfolio's tally after a million steps."""
     rule = make_filter("portfolio", epsilon=5, delta="1e-6")
@@ -150,6 +180,7 @@ def import_seconds() -> bool:
 def main() -> None:
     """Print everything."""
     fine = decisions()
+    fine &= new_prices()
     fine &= tally_size()
     fine &= import_seconds()
     if "--check" in sys.argv[1:] and not fine:

@@ -53,14 +53,13 @@ if TYPE_CHECKING:
         interquartile_range,
         median,
         output_perturbation,
-        private_bounds,
-        private_groups,
         recoverable_model,
         refinable,
         refined,
         sparse_vector,
         trimmed_mean,
     )
+    from dpflow.mechanisms.of_tables import private_bounds, private_groups
     from dpflow.policy import Policy, load_policies, load_policy
     from dpflow.prefect.flow import dp_flow
     from dpflow.prefect.loader import private_task
@@ -121,8 +120,8 @@ _PLACES = {
     "trimmed_mean": "dpflow.mechanisms.in_steps",
     "output_perturbation": "dpflow.mechanisms.in_steps",
     "preflight": "dpflow.guard.run",
-    "private_bounds": "dpflow.mechanisms.in_steps",
-    "private_groups": "dpflow.mechanisms.in_steps",
+    "private_bounds": "dpflow.mechanisms.of_tables",
+    "private_groups": "dpflow.mechanisms.of_tables",
     "private_task": "dpflow.prefect.loader",
     "recoverable_model": "dpflow.mechanisms.in_steps",
     "releasable": "dpflow.ledger.codec.declared",

@@ -31,6 +31,7 @@ FILTERS: dict[str, str] = {
     "plan": "dpflow.accounting.fixed.plan:PlanFilter",
     "portfolio": "dpflow.accounting.rules.portfolio:PortfolioFilter",
     "renyi": "dpflow.accounting.rules.renyi_family:make_renyi_filter",
+    "residue": "dpflow.accounting.rules.residue:ResidueFilter",
     "rogers": "dpflow.accounting.published.rogers:RogersFilter",
     "whitehouse": "dpflow.accounting.published.whitehouse:WhitehouseFilter",
 }

@@ -45,6 +45,7 @@ from dpflow.accounting.curves.prices import (
     renyi_divergence,
 )
 from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.accounting.rules.residue import residue_pair
 from dpflow.accounting.rules.rule import Rule
 from dpflow.exceptions import DpflowError, UnsupportedCost
 
@@ -85,6 +86,7 @@ _OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("filter", "individual"): {"order": _ORDER},
     ("filter", "gaussian"): _SPLIT,
     ("filter", "renyi"): {"order": _ORDER, **_SPLIT},
+    ("filter", "residue"): _SPLIT,
     ("odometer", "individual"): {"order": _ORDER},
     ("odometer", "renyi"): {"order": _ORDER},
     ("odometer", "rogers"): {"beta": "0.01"},
@@ -104,18 +106,20 @@ _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
     "individual": (renyi_divergence,),
     "output": (approx_dp,),
     "renyi": (renyi_divergence,),
+    "residue": (residue_pair,),
     "renyi-doubling": (renyi_divergence,),
     "rogers": (approx_dp,),
     "whitehouse": (approx_dp, approx_zcdp),
     "linear": (approx_zcdp,),
     "mixture": (approx_zcdp,),
     "stitched": (approx_zcdp,),
-    "portfolio": (gdp_mu_squared, renyi_divergence, approx_zcdp, approx_dp),
+    "portfolio": (residue_pair, renyi_divergence, approx_zcdp, approx_dp),
     "best": (renyi_divergence, probabilistic_dp),
 }
 
 _DEFINITION = "By definition."
 _PLANNED = "Composed with the whole plan by its accountant: see `plan`."
+_IN_TURN = "Its parts one after another: derivations/residue.md#the-rule."
 _AS_APPROX = "As (epsilon, delta)-DP: derivations/notions.md#probabilistic-dp."
 _TANH = "epsilon tanh(epsilon / 2): derivations/notions.md#pure-to-concentrated."
 _TANH_DELTA = (
@@ -219,6 +223,8 @@ def source_of(kind: str, theorem: str, cost: Cost) -> str:
     """
     if theorem == "plan":
         return _PLANNED
+    if theorem in ("portfolio", "residue") and isinstance(cost, Composed):
+        return _IN_TURN
     rest, delta = apart(cost)
     if delta and kind == "filter" and theorem in ("gaussian", "renyi"):
         return f"{_BESIDE} {source_of(kind, theorem, rest)}"

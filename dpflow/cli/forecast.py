@@ -58,6 +58,16 @@ def forecast(
             "--from", metavar="DATE", help="The first run. Default: today or the next."
         ),
     ] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            "--runs",
+            metavar="N",
+            min=1,
+            max=10**6,
+            help="With which noise do so many runs fit?",
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start from a full budget.")
     ] = False,
@@ -86,6 +96,7 @@ def forecast(
         flow=flow,
         every=_interval(every),
         start=_date(start),
+        runs=runs,
         fresh=fresh,
         tell=warn,
     )
@@ -142,6 +153,12 @@ def _as_json(found: Forecast) -> dict[str, Any]:
             }
             for row in found.rows
         ],
+        "enough_noise": found.enough
+        and {
+            "runs": found.enough.runs,
+            "factor": float_up(found.enough.factor),
+            "workload": workload_json(found.enough.workload),
+        },
         "theorems": [fit_json(fit) for fit in found.fits],
     }
 
@@ -161,12 +178,27 @@ def _print(found: Forecast) -> None:
         ended = "" if step.outcome is None else f", which ends at {step.outcome}"
         say(f"  {often}{plain(repr(step.cost))}{plain(ended)}")
     say("", Text(_headline(found), style="bold"))
+    _print_enough(found)
     say("", "With other noise:", "", noise_table(found))
     whole = "whole budget of one partition" if found.divided else "whole budget"
     say("", f"Under other theorems, with the {whole} to themselves:", "")
     shown = telling(found.fits, current=found.theorem)
     say(runs_table(shown, current=found.theorem))
     say_left_out(found.fits, shown)
+
+
+def _print_enough(found: Forecast) -> None:
+    from dpflow.rounding import short_up
+
+    for line in found.plans:
+        say(plain(line))
+    if found.enough is None:
+        return
+    factor = short_up(found.enough.factor)
+    say("", f"{found.enough.runs} runs fit with {factor} times its noise:")
+    for step in found.enough.workload:
+        often = "" if step.times == 1 else f"{step.times} times "
+        say(f"  {often}{plain(repr(step.cost))}")
 
 
 def _headline(found: Forecast) -> str:

@@ -145,11 +145,14 @@ def _print_overview(known: DatasetStatus) -> None:
 def _print_details(known: DatasetStatus) -> None:
     from dpflow.cli.tables import accounts_table, odometers_table
     from dpflow.ledger.views.words import telling
+    from dpflow.policy.planned_noise import plan_lines
     from dpflow.show.guarantees import term_guarantee
 
     standing = known.standing
     if standing.pinned is not None:
         say("", plain(term_guarantee(standing.pinned, known.terms)))
+        for line in plan_lines(standing.pinned):
+            say(plain(line))
     shown = telling(standing.accounts, _MOST_ACCOUNTS)
     filters = [view for view in shown if view.reading is None]
     odometers = [view for view in shown if view.reading is not None]

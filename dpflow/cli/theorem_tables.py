@@ -11,9 +11,10 @@ from rich.text import Text
 from dpflow.cli.output import plain, say
 from dpflow.cli.tables import cell, new_table
 from dpflow.forecast.comparison import Stopping
+from dpflow.forecast.counts import Workload
 from dpflow.forecast.stopping import Leftover
 from dpflow.forecast.what_if import Forecast
-from dpflow.forecast.workload import Fit, Reading, Workload
+from dpflow.forecast.workload import Fit, Reading
 from dpflow.ledger.views.words import percent_text
 from dpflow.rounding import float_up, reading_up, short_up
 

@@ -8,9 +8,10 @@ from fractions import Fraction
 
 from dpflow.accounting.costs.base import relations_of
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.forecast.counts import Step, Workload
 from dpflow.forecast.gates import loads_of
 from dpflow.forecast.loads import runs_left
-from dpflow.forecast.workload import Fit, Step, Workload, fits, length
+from dpflow.forecast.workload import Fit, fits, length
 from dpflow.ledger.decision.lifetime import Budgets
 from dpflow.ledger.records import TermView
 from dpflow.policy import Budget, Policy

@@ -8,8 +8,9 @@ from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.rule import Filter
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
-from dpflow.forecast.workload import count_admitted, times
+from dpflow.forecast.counts import NO_END, count_admitted, repeated, times
 from dpflow.ledger.decision.gates import Gate
 
 
@@ -26,8 +27,16 @@ def steps_that_fit(gate: Gate, cost: Cost) -> int | None:
     Raises:
         UnsupportedCost: If the gate has no price for the cost.
     """
-    price = gate.price(cost)
+    if not gate.rule.steady:
+        bare = gate._replace(used=gate.rule.zero())
 
+        def once(used: Tally) -> Tally | None:
+            after = used + gate.price(cost, used)
+            return after if bare.admits(after) else None
+
+        count = repeated(once, gate.used)[1]
+        return count if count < NO_END else None
+    price = gate.price(cost)
     return count_admitted(lambda steps: gate.admits(times(price, steps)))
 
 

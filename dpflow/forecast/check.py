@@ -19,9 +19,10 @@ from dpflow.forecast.advice import (
     suggestion,
 )
 from dpflow.forecast.capacity import FlowGates, flow_gates, is_priced, steps_that_fit
+from dpflow.forecast.counts import Workload
 from dpflow.forecast.gates import Pinned
 from dpflow.forecast.outlook import example_run
-from dpflow.forecast.workload import Workload, merged
+from dpflow.forecast.workload import merged
 from dpflow.forecast.workload_file import step_from_text, workload_of_runs
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views

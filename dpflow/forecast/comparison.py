@@ -14,17 +14,10 @@ from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError, InvalidCost
+from dpflow.forecast.counts import Step, Workload
 from dpflow.forecast.source import project_source
 from dpflow.forecast.stopping import Leftover, leftovers, small_step
-from dpflow.forecast.workload import (
-    Fit,
-    Reading,
-    Step,
-    Workload,
-    fits,
-    merged,
-    reading_of,
-)
+from dpflow.forecast.workload import Fit, Reading, fits, merged, reading_of
 from dpflow.forecast.workload_file import (
     read_workload,
     step_from_text,

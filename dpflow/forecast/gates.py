@@ -7,8 +7,8 @@ from typing import Any
 
 from dpflow.accounting.costs.base import Cost, relations_of
 from dpflow.exceptions import UnsupportedCost
+from dpflow.forecast.counts import Workload
 from dpflow.forecast.loads import Load, load_of
-from dpflow.forecast.workload import Workload
 from dpflow.ledger.decision.announced import announced_gate, longer_gates
 from dpflow.ledger.decision.gates import Gate, covers_flow
 from dpflow.ledger.rows import PERIODS

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.workload import Step, Workload, count_admitted, times, trace
+from dpflow.forecast.counts import (
+    NO_END,
+    Once,
+    Step,
+    Workload,
+    count_admitted,
+    repeated,
+    round_of,
+    times,
+)
+from dpflow.forecast.workload import trace
 from dpflow.ledger.decision.gates import Gate
 
 
@@ -23,12 +34,14 @@ class Load:
             its worst case.
         renewed: Whether every run has such an account to itself, as with a partition
             for each week.
+        again: What a run makes of what is used, where prices depend on that.
     """
 
     account: Gate
     spent: Tally
     peaks: tuple[Tally, ...]
     renewed: bool = False
+    again: Once | None = None
 
     def admits(self, run: int) -> bool:
         """Say whether a run, counted from 1, is admitted after those before it."""
@@ -41,6 +54,8 @@ class Load:
         if not isinstance(rule, Filter):
             return None
         total = self.account.used + times(self.spent, runs)
+        if self.again is not None:
+            total = repeated(self.again, self.account.used, runs)[0]
         return rule.used_fraction(total)
 
 
@@ -74,6 +89,9 @@ def _runs_of(load: Load) -> int | None:
         while load.admits(count + 1) and any(load.spent.amounts):
             count += 1
         return count
+    if load.again is not None:
+        runs = repeated(load.again, load.account.used)[1]
+        return runs if runs < NO_END else None
     return count_admitted(load.admits)
 
 
@@ -85,8 +103,7 @@ def load_of(gate: Gate, workload: Workload, *, renewed: bool = False) -> Load:
     """
     pairs, used = [], gate.used
     for step in workload:
-        reserved = gate.price(step.cost, used)
-        posted = _posted(gate, step, reserved)
+        reserved, posted = _asked(gate, step, used)
         pairs.append((reserved, posted, step.times))
         used = used + times(posted, step.times)
     *peaks, spent = trace(pairs, gate.rule.zero())
@@ -94,17 +111,22 @@ def load_of(gate: Gate, workload: Workload, *, renewed: bool = False) -> Load:
     for peak in (spent, *reversed(peaks)):
         if not any(peak.fits_within(other) for other in kept):
             kept.append(peak)
-    return Load(account=gate, spent=spent, peaks=tuple(kept), renewed=renewed)
+    load = Load(account=gate, spent=spent, peaks=tuple(kept), renewed=renewed)
+    if gate.rule.steady:
+        return load
+    admits = gate._replace(used=gate.rule.zero()).admits
+    return replace(load, again=round_of(partial(_asked, gate), admits, workload))
 
 
-def _posted(gate: Gate, step: Step, reserved: Tally) -> Tally:
-    """Return what a step posts, as a settlement would."""
+def _asked(gate: Gate, step: Step, used: Tally) -> tuple[Tally, Tally]:
+    """Return what a step reserves, and posts as a settlement would."""
     cost, outcome, rule = step.cost, step.outcome, gate.rule
+    reserved = gate.price(cost, used)
     if outcome is None or gate.size != 1:
-        return reserved
+        return reserved, reserved
     try:
         if isinstance(rule, Odometer) and gate.halt is None:
-            return rule.charge_realised(cost, outcome)
-        return rule.price_realised(cost, outcome)
+            return reserved, rule.charge_realised(cost, outcome, used)
+        return reserved, rule.price_realised(cost, outcome, used)
     except (InvalidCost, UnsupportedCost):
-        return reserved
+        return reserved, reserved

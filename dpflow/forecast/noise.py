@@ -17,7 +17,7 @@ from dpflow.accounting.costs.noise import (
     Laplace,
 )
 from dpflow.exceptions import InvalidCost
-from dpflow.forecast.workload import Step, Workload
+from dpflow.forecast.counts import Step, Workload
 from dpflow.rounding import bound_above, number_from_text, number_text, to_real
 
 #: The factors of the noise that a forecast compares.

@@ -11,11 +11,13 @@ from typing import Any
 
 from dpflow.accounting import Filter, make_filter
 from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.composed import MOST_TIMES, Repeated
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.workload import count_admitted, times
+from dpflow.forecast.counts import Step, times
+from dpflow.forecast.workload import rounds_admitted
 
 #: Steps that are small beside any budget, for theorems whose thresholds do not add up:
 #: each share has an order of its own, or there are several members.
@@ -67,6 +69,9 @@ def _options(rule: Filter) -> dict[str, Any]:
 
 def _used(whole: Filter, share: Filter, cost: Cost) -> Tally | None:
     """Return what the budget is charged for all steps that a share admits."""
-    price, own = share.price(cost), whole.price(cost)
-    count = count_admitted(lambda steps: share.admits(times(price, steps)))
-    return None if count is None else times(own, count)
+    count = rounds_admitted(share, (Step(cost),))
+    if count is None:
+        return None
+    if whole.steady or not count:
+        return times(whole.price(cost), count)
+    return whole.price(Repeated(cost, min(count, MOST_TIMES)))

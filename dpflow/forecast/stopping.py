@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
 from dpflow.accounting import FILTERS, Filter, make_filter
 from dpflow.accounting.costs.base import Cost
@@ -14,7 +15,8 @@ from dpflow.accounting.rules.output import OutputFilter
 from dpflow.accounting.rules.rule import share_used
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
-from dpflow.forecast.workload import Step, count_admitted, priced, times
+from dpflow.forecast.counts import NO_END, Step, in_turn, repeated
+from dpflow.forecast.workload import priced
 
 #: Not adaptive, or not a matter of sums; the others are asked.
 _LEFT_OUT = ("individual", "plan", "output")
@@ -122,16 +124,17 @@ def _with_accountant(
 
 def _leftover(blank: Leftover, rule: Filter, step: Step, rest: Cost) -> Leftover:
     reserved, posted = priced(rule, step)
-    further = rule.price(rest)
+    once = in_turn(partial(priced, rule), rule.admits, Step(rest))
     if not rule.admits(reserved):
         return replace(blank, problem="its worst case does not fit the budget")
+    count = repeated(once, posted)[1]
     shares = [_shares(rule, tally) for tally in (reserved, posted)]
     return replace(
         blank,
         reserved=shares[0][0],
         posted=shares[1][0],
         delta=shares[1][1],
-        rest=count_admitted(lambda n: rule.admits(posted + times(further, n))),
+        rest=count if count < NO_END else None,
     )
 
 

@@ -9,17 +9,20 @@ from fractions import Fraction
 
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.cadence import Every, Schedule
+from dpflow.forecast.counts import Workload
+from dpflow.forecast.enough_noise import EnoughNoise, enough_noise
 from dpflow.forecast.gates import Pinned, loads_of
 from dpflow.forecast.loads import Load, runs_left
 from dpflow.forecast.noise import FACTORS, half_width, scaled_workload
 from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook_of
 from dpflow.forecast.source import Governed, ProjectSource, project_source
-from dpflow.forecast.workload import Fit, Workload, fits, length, merged
+from dpflow.forecast.workload import Fit, fits, length, merged
 from dpflow.forecast.workload_file import step_from_text, workload_of_run
 from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import covers_flow
 from dpflow.ledger.views.runs import FlowRun, dataset_runs
+from dpflow.policy.planned_noise import plan_lines
 from dpflow.policy.types import did_you_mean
 
 
@@ -50,6 +53,8 @@ class Forecast:
         workload: The steps of one run.
         rows: What other noise would change.
         fits: What each theorem makes of such runs, with the whole budget.
+        enough: The noise with which the runs that were asked for fit, if any were.
+        plans: What noise the policy plans, in words.
     """
 
     dataset: str
@@ -60,6 +65,8 @@ class Forecast:
     outlook: Outlook
     rows: tuple[NoiseRow, ...]
     fits: tuple[Fit, ...]
+    enough: EnoughNoise | None = None
+    plans: tuple[str, ...] = ()
 
 
 def forecast(
@@ -70,6 +77,7 @@ def forecast(
     flow: str | None = None,
     every: str | None = None,
     start: date | None = None,
+    runs: int | None = None,
     fresh: bool = False,
     tell: Tell = as_warning,
 ) -> Forecast:
@@ -84,6 +92,7 @@ def forecast(
         flow: The flow whose share and halt count. Default: that one.
         every: How often it runs, such as "week". Default: as the flow did so far.
         start: The first run. Default: today, or the flow's next one.
+        runs: How many runs have to fit: with which noise do they?
         fresh: Start from a full budget.
         tell: Called if the ledger forgot charges.
 
@@ -108,7 +117,8 @@ def forecast(
     else:
         workload = workload_of_run(example)
     run = _Run(found, flow, workload, fresh)
-    return _foreseen(run, text, _schedule(found, flow, every, start), example)
+    foreseen = _foreseen(run, text, _schedule(found, flow, every, start), example)
+    return foreseen if runs is None else replace(foreseen, enough=run.enough(runs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +143,14 @@ class _Run:
             self.workload,
             accounts={} if self.fresh else self.on.accounts,
             population=self.on.population,
+        )
+
+    def enough(self, runs: int) -> EnoughNoise:
+        """Return the noise with which so many runs fit."""
+        return enough_noise(
+            self.workload,
+            runs,
+            lambda other: runs_left(replace(self, workload=other).loads())[0],
         )
 
     def fits(self) -> list[Fit]:
@@ -164,6 +182,7 @@ def _foreseen(
         outlook=outlook,
         rows=tuple(_rows(run, schedule)),
         fits=tuple(run.fits()),
+        plans=tuple(plan_lines(pinned)),
     )
 
 

@@ -7,42 +7,31 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from dpflow.accounting import FILTERS, Filter, Odometer, make_filter, make_odometer
-from dpflow.accounting.costs.base import Cost, Outcome
+from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
+from dpflow.forecast.counts import (
+    NO_END,
+    Step,
+    Workload,
+    count_admitted,
+    in_turn,
+    repeated,
+    round_of,
+    times,
+)
 from dpflow.rounding import number_from_text, number_text, short_up
 
-#: A count above this is said to have no end.
-NO_END = 10**12
 #: Budgets between which a theorem's need is searched, and how closely.
 _LEAST, _MOST, _CLOSE = Fraction(1, 10**6), Fraction(10**4), Fraction(1005, 1000)
 #: A share of a budget from which on it is called used up, and how often it is searched.
 _FULL, _ALMOST, _TRIES = 0.99, 0.995, 20
 _NO_SUM = "it keeps a tally for each person, so a list of steps does not say what fits"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step of a workload.
-
-    Attributes:
-        cost: Its worst case, which is reserved.
-        times: How often it runs.
-        outcome: How it comes out each time: sub-steps that ran, or the cell of its
-            output. None: it settles in full.
-    """
-
-    cost: Cost
-    times: int = 1
-    outcome: Outcome | None = None
-
-
-Workload = tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,37 +70,14 @@ def length(workload: Workload) -> int:
     return sum(step.times for step in workload)
 
 
-def times(tally: Tally, count: int) -> Tally:
-    """Return a tally that was added so many times."""
-    return Tally(tuple(count * amount for amount in tally.amounts))
-
-
-def count_admitted(admits: Callable[[int], bool]) -> int | None:
-    """Return the largest count that a gate admits; None if there is no end.
-
-    Args:
-        admits: Says whether so many are admitted, from 1 on. It must be monotone: once
-            it refuses, it refuses every larger number.
-    """
-    # Double until it refuses, then halve the interval.
-    low, high = 0, 1
-    while admits(high):
-        low, high = high, 2 * high
-        if low > NO_END:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if admits(middle) else (low, middle)
-    return low
-
-
-def priced(rule: Rule, step: Step) -> tuple[Tally, Tally]:
-    """Return what a step reserves and what it posts.
+def priced(rule: Rule, step: Step, used: Tally | None = None) -> tuple[Tally, Tally]:
+    """Return what a step reserves and what it posts, with nothing beside it.
 
     Raises:
         UnsupportedCost: If the theorem has no sound price for it.
     """
-    return rule.price(step.cost), rule.price_realised(step.cost, step.outcome)
+    cost = step.cost
+    return rule.price(cost, used), rule.price_realised(cost, step.outcome, used)
 
 
 def trace(pairs: Iterable[tuple[Tally, Tally, int]], zero: Tally) -> Iterator[Tally]:
@@ -134,6 +100,14 @@ def steps_admitted(rule: Filter, workload: Workload) -> int:
         UnsupportedCost: If the theorem has no sound price for one.
     """
     total, found = rule.zero(), 0
+    if not rule.steady:
+        for step in workload:
+            once = in_turn(partial(priced, rule), rule.admits, step)
+            total, fit = repeated(once, total, step.times)
+            found += fit
+            if fit < step.times:
+                break
+        return found
     prices = [(priced(rule, step), step.times) for step in workload]
     for (reserved, posted), count in prices:
         fit = _admitted_of(rule, total, reserved, posted, count)
@@ -160,6 +134,10 @@ def rounds_admitted(rule: Filter, workload: Workload) -> int | None:
     Raises:
         UnsupportedCost: If the theorem has no sound price for a step.
     """
+    if not rule.steady:
+        once = round_of(partial(priced, rule), rule.admits, workload)
+        rounds = repeated(once, rule.zero())[1]
+        return rounds if rounds < NO_END else None
     prices = [(*priced(rule, step), step.times) for step in workload]
     *peaks, total = trace(prices, rule.zero())
     return count_admitted(

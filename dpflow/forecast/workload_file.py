@@ -14,7 +14,8 @@ import yaml
 from dpflow.accounting.costs.base import Cost, Outcome, Settling
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import ConfigurationError, InvalidCost
-from dpflow.forecast.workload import Step, Workload, merged
+from dpflow.forecast.counts import Step, Workload
+from dpflow.forecast.workload import merged
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.views.runs import FlowRun, RunStep
 from dpflow.rounding import exact_delta, exact_epsilon

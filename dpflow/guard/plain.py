@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
 from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.call_frames import entering_frame
 from dpflow.guard.charge import Execution, admit, arun, run
@@ -121,7 +122,7 @@ def guarded(
 def spend(
     *,
     dataset: str | tuple[str, ...],
-    cost: Cost,
+    cost: Cost | PlannedNoise,
     step: str,
     flow: str | None = None,
     partitions: PartitionsLike | None = None,
@@ -151,7 +152,7 @@ def spend(
         ...            step="customers") as charge:
         ...     answer = charge.release(len(frame))
     """
-    if not isinstance(cost, Cost):
+    if not isinstance(cost, Cost | PlannedNoise):
         msg = f"spend() needs cost=: a cost such as Gaussian(...), got {cost!r}"
         raise ConfigurationError(msg)
 

@@ -19,6 +19,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReleaseError,
 )
+from dpflow.guard.planned_costs import concrete
 from dpflow.guard.project import Project, current_project
 from dpflow.guard.redaction import shown_to_body
 from dpflow.guard.reserving import step_around
@@ -194,7 +195,14 @@ def _asked(
 ) -> tuple[Project, Request]:
     project = current_project(step.datasets)
     policies = tuple(_policy(project, step, name) for name in step.datasets)
-    cost = step.price(public)
+    flow = charged_flow(policies, place)
+    cost = concrete(
+        step.price(public),
+        step=step.name,
+        flow=None if flow is None else flow.name,
+        policies=policies,
+        ledger=project.ledger,
+    )
     versions = [_version(step, policy) for policy in policies]
     touched = step.touched(public)
     common = [list(step.datasets), versions, step.name, *filter(None, [touched])]
@@ -206,7 +214,6 @@ def _asked(
     elif run is not None and step.replays:
         what = [step.source, described(cost), _encoded(step, public)]
         parts = ["run", *common, run, *what]
-    flow = charged_flow(policies, place)
     request = Request(
         reservation=os.urandom(16).hex(),
         owner=owner_of(project),

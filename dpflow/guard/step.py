@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.outcomes import OutcomeCost
+from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.functions import check_body, name_of
 from dpflow.guard.release_keys import Name, Untold, fill, has_address, template_fields
@@ -18,7 +19,7 @@ from dpflow.noise.sources import OWN
 HIDDEN = frozenset({"self", "cls"})
 
 #: A cost, or a function of the step's public arguments that returns one.
-CostLike = Cost | Callable[..., Cost]
+CostLike = Cost | PlannedNoise | Callable[..., Cost | PlannedNoise]
 #: Names of partitions: templates over public parameters, or a function of the public
 #: arguments that returns names.
 PartitionsLike = str | Sequence[str] | Callable[..., Sequence[str]]
@@ -76,17 +77,17 @@ class Step:
         hidden = self.private | HIDDEN
         return {k: v for k, v in bound.arguments.items() if k not in hidden}
 
-    def price(self, public: Mapping[str, Any]) -> Cost:
+    def price(self, public: Mapping[str, Any]) -> Cost | PlannedNoise:
         """Return the worst case for these public arguments.
 
         Raises:
             ConfigurationError: If the cost function raises, asks for something that
                 is no public argument, or returns no cost.
         """
-        if isinstance(self.cost, Cost):
+        if isinstance(self.cost, Cost | PlannedNoise):
             return self.cost
-        cost = self._asked("cost", self.cost, public)
-        if not isinstance(cost, Cost):
+        cost: object = self._asked("cost", self.cost, public)
+        if not isinstance(cost, Cost | PlannedNoise):
             msg = (
                 f"the cost function of step {self.name!r} returned {cost!r}; it must "
                 "return a cost such as Gaussian(...). The step did not run."
@@ -232,7 +233,7 @@ def define_step(
         raise ConfigurationError(msg)
     signature = inspect.signature(function)
     datasets = _checked_datasets(title, dataset)
-    if not isinstance(cost, Cost) and not callable(cost):
+    if not isinstance(cost, Cost | PlannedNoise) and not callable(cost):
         msg = (
             f"step {title!r} needs cost=: a cost such as Gaussian(sensitivity=1, "
             f"sigma=20), or a function that returns one, got {cost!r}"
@@ -346,7 +347,8 @@ def _checked_cell(title: str, cost: CostLike, cell: CellLike | None) -> CellLike
             f"name of a cell, got {cell!r}"
         )
         raise ConfigurationError(msg)
-    if isinstance(cost, Cost) and not isinstance(cost, OutcomeCost):
+    named = isinstance(cost, Cost | PlannedNoise)
+    if named and not isinstance(cost, OutcomeCost):
         msg = (
             f"step {title!r} declares cell=, but {cost!r} has no cells; declare "
             'OutputDP({"none": ..., "answer": ...})'

@@ -308,8 +308,9 @@ class End(Command):
 
     @property
     def keys(self) -> Keys:
-        """The charge with all that it holds; a report is priced by its terms' rules."""
-        reach = Reach.ACCOUNTS if self.reported is None else Reach.TERMS
+        """The charge with all that it holds; what returns is for its rules to say."""
+        priced = self.reported is not None or self.kind == "void"
+        reach = Reach.TERMS if priced else Reach.ACCOUNTS
         return Keys(charges=(self.charge,), reach=reach)
 
 

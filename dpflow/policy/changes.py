@@ -16,12 +16,15 @@ from typing import Any, Literal
 from dpflow.accounting.rules.tightening import tightened_filter
 from dpflow.policy.model import Policy
 from dpflow.policy.pinned import differing, value_text
+from dpflow.policy.planned_noise import with_planned_noise
 from dpflow.policy.strict_yaml import KeyPath, key_text
 from dpflow.rounding import number_from_text
 
 Verdict = Literal["tighter", "looser", "other", "neutral"]
 Copy = Mapping[str, Any]
 
+#: What a flow plans: no guarantee rests on it, but it is solved for a whole term.
+_PLAN = ("runs", "steps", "mechanism")
 _NO_SHARE: Copy = {"epsilon": None, "delta": None, "halt_at_epsilon": None}
 
 
@@ -115,12 +118,14 @@ def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
     if "periods" in file:
         # None of them is changed in place.
         file["periods"] = pinned["periods"]
-    return {
-        **file,
-        "filter": _lowered(pinned["filter"], file["budget"]),
-        "odometer": pinned["odometer"],
-        "flows": flows,
-    }
+    return with_planned_noise(
+        {
+            **file,
+            "filter": _lowered(pinned["filter"], file["budget"]),
+            "odometer": pinned["odometer"],
+            "flows": flows,
+        }
+    )
 
 
 def _lowered(fixed: Copy, budget: Copy) -> Copy:
@@ -181,4 +186,10 @@ def _share(
         del before["epsilon"], before["delta"], after["epsilon"], after["delta"]
     if before == after == _NO_SHARE:
         yield _change(path, old, new, "neutral")
+    was_planned = {name: before.pop(name, None) for name in _PLAN}
+    planned = {name: after.pop(name, None) for name in _PLAN}
+    verdict: Verdict = "other" if charged else "neutral"
+    why = "its runs are counted from the start of a term" if charged else ""
+    for place, was, now in differing(was_planned, planned, *path):
+        yield _change(place, was, now, verdict, why)
     yield from _numbers(before, after, *path)

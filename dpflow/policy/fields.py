@@ -24,13 +24,14 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 
-from dpflow.accounting import FILTERS, ODOMETERS, Rule
+from dpflow.accounting import FILTERS, ODOMETERS
 from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.policy.types import (
     Delta,
     Epsilon,
     Name,
     Text,
+    Weight,
     did_you_mean,
     problem,
     problem_at,
@@ -41,6 +42,8 @@ from dpflow.policy.types import (
 )
 from dpflow.rounding import number_text, short_up
 
+#: No plan needs more, and the digits of its noise tell so many runs apart.
+MOST_RUNS = 10**5
 #: What a theorem may raise on options that it cannot use.
 RULE_ERRORS = (
     DpflowError,
@@ -246,6 +249,40 @@ class FlowShare(Record):
         examples=[3],
     )
 
+    runs: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_RUNS,
+        strict=True,
+        title="Runs",
+        description="How many runs of the flow its budget has to last for: the noise "
+        'of its steps that declare noise="planned" is solved for them.',
+        examples=[52],
+    )
+    steps: Mapping[str, Weight] | None = Field(
+        default=None,
+        title="Steps",
+        description="The planned steps of one run, each with how much precision it is "
+        "worth beside the others. Each runs once.",
+        examples=[{"revenue": 2, "active_customers": 1}],
+    )
+    mechanism: Literal["Gaussian", "Laplace"] | None = Field(
+        default=None,
+        title="Mechanism",
+        description="Of the planned steps. Default: Gaussian.",
+        examples=["Gaussian"],
+    )
+
+    @model_validator(mode="after")
+    def _plan_is_whole(self) -> Self:
+        plan = {"runs": self.runs, "steps": self.steps or None}
+        if None in plan.values() and any((*plan.values(), self.mechanism)):
+            lacking = next(name for name, value in plan.items() if value is None)
+            message = f"planned noise needs {lacking}."
+            hint = "Write runs: 52 and steps: {revenue: 2, active_customers: 1}."
+            raise_all("FlowShare", [problem_at(message, hint, lacking)])
+        return self
+
     @model_validator(mode="after")
     def _delta_needs_epsilon(self) -> Self:
         if self.delta is not None and self.epsilon is None:
@@ -276,10 +313,8 @@ class OnExhausted(Record):
 # Problems with rules
 
 
-def rule_problem(
-    make: Callable[[], Rule | None], *place: str
-) -> InitErrorDetails | None:
-    """Make a rule; return the problem, at the field that is to blame, if it fails."""
+def rule_problem(make: Callable[[], object], *place: str) -> InitErrorDetails | None:
+    """Make a rule, or what rests on it; return the problem, if any, where to blame."""
     try:
         make()
     except RULE_ERRORS as error:

@@ -48,6 +48,7 @@ from dpflow.policy.pinned import (
     guarantee_in_words,
     parameters,
 )
+from dpflow.policy.planned_noise import with_planned_noise
 from dpflow.policy.types import (
     FLOW_PATTERN,
     PEOPLE,
@@ -284,6 +285,13 @@ class Policy(Sourced):
     # What must hold between the fields
 
     def _problems(self) -> Iterator[InitErrorDetails]:
+        found = list(self._rule_problems())
+        # A plan is solved for rules, so they come first.
+        planned = [] if found else [f for f, s in self.flows.items() if s.runs]
+        broken = rule_problem(self.pinned, "flows", *planned[:1]) if planned else None
+        yield from (found if broken is None else [broken])
+
+    def _rule_problems(self) -> Iterator[InitErrorDetails]:
         filter_problem = rule_problem(
             lambda: self._related(self.dataset_filter()), "filter"
         )
@@ -387,15 +395,17 @@ class Policy(Sourced):
         Equal guarantees give equal JSON: `3` and `3.00` pin identically.
         """
         whole, periods = self.whole_filter(), self.longer_filters()
-        pinned = {name: parameters(rule) for name, rule in periods.items()}
-        return {
-            **self._kept_as_declared(),
-            **({"periods": pinned} if pinned else {}),
-            **({} if whole is None else {"whole": parameters(whole)}),
-            "filter": parameters(self.dataset_filter()),
-            "odometer": parameters(self.flow_odometer(None)),
-            "flows": {flow: self._pinned_flow(flow) for flow in sorted(self.flows)},
-        }
+        between = {name: parameters(rule) for name, rule in periods.items()}
+        return with_planned_noise(
+            {
+                **self._kept_as_declared(),
+                **({"periods": between} if between else {}),
+                **({} if whole is None else {"whole": parameters(whole)}),
+                "filter": parameters(self.dataset_filter()),
+                "odometer": parameters(self.flow_odometer(None)),
+                "flows": {flow: self._pinned_flow(flow) for flow in sorted(self.flows)},
+            }
+        )
 
     def _kept_as_declared(self) -> dict[str, Any]:
         """Return the fields from which nothing is derived; empty ones are left out."""

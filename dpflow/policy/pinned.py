@@ -52,15 +52,27 @@ def declared_theorem(choice: TheoremChoice | None) -> dict[str, Any] | None:
     return {name: _one_spelling(value) for name, value in found.items()}
 
 
-def declared_share(share: FlowShare) -> dict[str, str | None]:
-    """Return a flow's share in one spelling; a share without a delta has delta 0."""
+def declared_share(share: FlowShare) -> dict[str, Any]:
+    """Return a flow's share in one spelling; a share without a delta has delta 0.
+
+    What it plans stands there only if it plans, for older copies have no such field.
+    """
     delta = None if share.epsilon is None else share.delta or Decimal(0)
     numbers = {
         "epsilon": share.epsilon,
         "delta": delta,
         "halt_at_epsilon": share.halt_at_epsilon,
     }
-    return {k: None if v is None else exact_text(v) for k, v in numbers.items()}
+    found = {k: None if v is None else exact_text(v) for k, v in numbers.items()}
+    return {**found, **_declared_plan(share)}
+
+
+def _declared_plan(share: FlowShare) -> dict[str, Any]:
+    if share.runs is None or share.steps is None:
+        return {}
+    steps = {name: exact_text(share.steps[name]) for name in sorted(share.steps)}
+    mechanism = share.mechanism or "Gaussian"
+    return {"runs": share.runs, "steps": steps, "mechanism": mechanism}
 
 
 def _one_spelling(value: object) -> object:

@@ -26,7 +26,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from dpflow.exceptions import InvalidCost
 from dpflow.policy.strict_yaml import NUMBER, exact_decimal
-from dpflow.rounding import exact_delta, exact_epsilon
+from dpflow.rounding import exact, exact_delta, exact_epsilon
 
 #: Marks a problem that carries a hint of its own.
 PROBLEM = "dpflow"
@@ -131,6 +131,10 @@ def _exact_alert(value: str, *, name: str) -> Fraction:
     return number
 
 
+def _exact_weight(value: str, *, name: str) -> Fraction:
+    return exact(value, name=name, low=Fraction(1, 10**6), high=Fraction(10**6))
+
+
 #: An exact epsilon above 0.
 Epsilon = Annotated[
     Decimal, *_number(exact_epsilon, {"exclusiveMinimum": 0}, {"maximum": 10000})
@@ -138,6 +142,10 @@ Epsilon = Annotated[
 #: An exact delta in [0, 1).
 Delta = Annotated[
     Decimal, *_number(exact_delta, {"minimum": 0}, {"exclusiveMaximum": 1})
+]
+#: An exact weight, above 0.
+Weight = Annotated[
+    Decimal, *_number(_exact_weight, {"exclusiveMinimum": 0}, {"maximum": 10**6})
 ]
 #: An exact fraction of a budget, strictly between 0 and 1.
 Alert = Annotated[

@@ -12,7 +12,7 @@ from dpflow.accounting.costs.text import cost_from_text
 from dpflow.config import Settings, settings, short_path
 from dpflow.exceptions import ConfigurationError, LedgerMissing, how_to_install
 from dpflow.forecast import loads_of, runs_left
-from dpflow.forecast.workload import Step
+from dpflow.forecast.counts import Step
 from dpflow.guard.project import make_project_ledger, project_ledger
 from dpflow.ledger import (
     LOCK_NAME,

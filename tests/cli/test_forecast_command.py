@@ -8,7 +8,8 @@ from dpflow.accounting import make_filter
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import BudgetRefused
-from dpflow.forecast.workload import Step, rounds_admitted
+from dpflow.forecast.counts import Step
+from dpflow.forecast.workload import rounds_admitted
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
 from tests.cli.support import without_colour as plain
 
@@ -226,3 +227,14 @@ def test_an_answer_without_end_is_said(empty: Shop) -> None:
     text = run_fine("forecast", "--cost", "PureDP(epsilon=0.1)")
     assert "There is no end to the runs that fit" in text
     assert "with the whole budget of one partition to themselves" in text
+
+
+def test_the_noise_for_so_many_runs_lets_them_fit_and_no_more(shop: Shop) -> None:
+    """With the factor that it prints the runs fit; with a little less they do not."""
+    asked = ("forecast", "cdnow", "--cost", WEEKLY, "--runs")
+    found = run_json(*asked, "40")["enough_noise"]
+    (step,) = found["workload"]
+    cost = cost_from_text(step["cost"])
+    assert counted(cost.sigma, "2", "5e-7") == 40
+    assert counted(cost.sigma * 999 / 1000, "2", "5e-7") < 40
+    assert "40 runs fit with" in run_fine(*asked, "40")

@@ -8,7 +8,8 @@ from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import PolicyError
 from dpflow.forecast.advice import advice, declared_workload, suggestion
-from dpflow.forecast.workload import Step, rounds_admitted
+from dpflow.forecast.counts import Step
+from dpflow.forecast.workload import rounds_admitted
 from dpflow.policy import parse_policy
 
 GOOD = """\

@@ -16,10 +16,10 @@ from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.fixed.plan import PlanFilter
 from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import Load, flow_outlooks, outlooks, runs_left
+from dpflow.forecast.counts import Step, times
 from dpflow.forecast.gates import loads_of
 from dpflow.forecast.loads import load_of
 from dpflow.forecast.outlook import loads_of_run
-from dpflow.forecast.workload import Step, times
 from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.office import amend

@@ -7,8 +7,9 @@ import pytest
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
+from dpflow.forecast.counts import Step, times
 from dpflow.forecast.shares import reach_of_shares
-from dpflow.forecast.workload import Step, rounds_admitted, times
+from dpflow.forecast.workload import rounds_admitted
 from dpflow.policy import parse_policy
 
 BASE = "dataset: d\nunit: person\nrelation: add-or-remove\n"

@@ -11,11 +11,9 @@ from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import InvalidCost
+from dpflow.forecast.counts import NO_END, Step, count_admitted, times
 from dpflow.forecast.workload import (
-    NO_END,
     Fit,
-    Step,
-    count_admitted,
     epsilon_used,
     fit_of,
     fits,
@@ -23,7 +21,6 @@ from dpflow.forecast.workload import (
     reading_of,
     rounds_admitted,
     steps_admitted,
-    times,
 )
 
 EPSILON, DELTA = Fraction(1), Fraction(1, 10**6)
@@ -38,9 +35,9 @@ def one_by_one(rule, workload, rounds=1):
     total, count = rule.zero(), 0
     for step in workload * rounds:
         for _ in range(step.times):
-            if not rule.admits(total + rule.price(step.cost)):
+            if not rule.admits(total + rule.price(step.cost, total)):
                 return count
-            total = total + rule.price_realised(step.cost, step.outcome)
+            total = total + rule.price_realised(step.cost, step.outcome, total)
             count += 1
     return count
 

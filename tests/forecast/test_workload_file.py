@@ -7,7 +7,7 @@ import pytest
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import InvalidCost
-from dpflow.forecast.workload import Step
+from dpflow.forecast.counts import Step
 from dpflow.forecast.workload_file import read_workload, step_from_text, workload_of
 from dpflow.ledger.views.runs import RunStep
 

@@ -25,6 +25,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import ledger as shell
 from dpflow.ledger.approval import Approval
+from dpflow.ledger.decision.gates import charges_of
 from dpflow.ledger.decision.preflight import Cover
 from dpflow.ledger.model import Command, Decision, Keys, Pen, Seal, State
 from dpflow.ledger.office import amend, apply_policy, freeze
@@ -549,11 +550,6 @@ def test_a_budget_that_was_tightened_below_what_is_held_gives_nothing(
             "whether that is the next one",
         ),
         (
-            PLAN.replace("}]", "}]\n  exchange: true"),
-            ["0.1"] * 3,
-            "depends on what is left of it",
-        ),
-        (
             "{theorem: individual, measure: gaussian}",
             [IndividualBound(measure="gaussian", bound="0.01")],
             "once and in full",
@@ -563,7 +559,7 @@ def test_a_budget_that_was_tightened_below_what_is_held_gives_nothing(
 def test_what_cannot_be_held_as_a_sum_is_refused(
     ledger: Any, text: str, costs: list[Any], why: str
 ) -> None:
-    """Budgets per person, and plans that ask for their order or are exchanged."""
+    """Budgets per person, and plans that ask for their order."""
     policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter=text)
     with pytest.raises(UnsupportedCost, match=why):
         held_run(ledger, costs, policies=(policy,))
@@ -671,6 +667,15 @@ def test_a_seal_that_returns_more_than_undrawn_is_caught(broken: Any) -> None:
     forged(broken, "seal", "0.3", charge=name)
 
 
+def draw_anything(monkeypatch: pytest.MonkeyPatch, preflight: str) -> None:
+    """Let steps draw from a preflight whatever its state is."""
+
+    def always(_: Any, __: Any, asked: Any) -> Cover:
+        return Cover(preflight=preflight, ended=False, drawn=charges_of(asked))
+
+    monkeypatch.setattr("dpflow.ledger.decision.admit.cover_of", always)
+
+
 def test_a_draw_after_the_seal_is_caught(
     broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -678,8 +683,7 @@ def test_a_draw_after_the_seal_is_caught(
     name = held_run(broken, ["0.1"] * 4)
     granted(broken, "0.3", preflights=())
     broken.seal(RUN, outcome="completed")
-    always = Cover(preflight=name, ended=False, drawn=True)
-    monkeypatch.setattr("dpflow.ledger.decision.admit.cover_of", lambda *_: always)
+    draw_anything(monkeypatch, name)
     with pytest.raises((JournalError, LedgerCorrupt), match="no open preflight"):
         drawn(broken)
 
@@ -689,8 +693,7 @@ def test_a_draw_of_more_than_is_left_is_caught(
 ) -> None:
     """The control: a ledger whose steps do not ask what the run has left."""
     name = held_run(broken, ["0.1"] * 2)
-    always = Cover(preflight=name, ended=False, drawn=True)
-    monkeypatch.setattr("dpflow.ledger.decision.admit.cover_of", lambda *_: always)
+    draw_anything(monkeypatch, name)
     drawn(broken, "0.2")
     with pytest.raises((JournalError, LedgerCorrupt), match="it draws"):
         drawn(broken, "0.1")

@@ -145,6 +145,7 @@ dataset: orders
 unit: customer
 relation: add-or-remove
 budget: {epsilon: 1}
+errors: keep
 filter: basic
 """
 

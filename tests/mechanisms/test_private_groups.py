@@ -166,6 +166,7 @@ dataset: orders
 unit: customer
 relation: {relation}
 budget: {{epsilon: 1, delta: 1e-6}}
+errors: keep
 filter: basic
 """
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from dpflow.accounting.costs.base import Cost, whole_number
+from dpflow.accounting.costs.planned import Plannable
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
     RATIO_HIGH,
@@ -83,13 +84,14 @@ def _spread(value: object, name: str) -> Fraction:
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Gaussian(Cost):
+class Gaussian(Plannable, Cost):
     """The Gaussian mechanism: normal noise added to a number or a vector.
 
     Args:
         sensitivity: How much one privacy unit can change the value, in L2 norm.
         sigma: Standard deviation of the noise, in the units of the value.
         noise_multiplier: `sigma / sensitivity`; give this or `sigma`.
+        noise: "planned" in place of both: the policy's plan for the flow says it.
 
     Raises:
         InvalidCost: If a number is not finite, not positive or out of all proportion.
@@ -108,6 +110,7 @@ class Gaussian(Cost):
         sensitivity: Number,
         sigma: Number | None = None,
         noise_multiplier: Number | None = None,
+        noise: Literal["planned"] | None = None,  # noqa: ARG002 (`Plannable` reads it)
     ) -> None:
         bound = _size(sensitivity, "sensitivity")
         deviation = _deviation(self, bound, sigma, noise_multiplier)
@@ -119,13 +122,14 @@ class Gaussian(Cost):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Laplace(Cost):
+class Laplace(Plannable, Cost):
     """The Laplace mechanism: double-exponential noise.
 
     Args:
         sensitivity: How much one privacy unit can change the value, in L1 norm.
         scale: Scale of the noise (its standard deviation is sqrt(2) times that).
         epsilon: `sensitivity / scale`; give this or `scale`.
+        noise: "planned" in place of both: the policy's plan for the flow says it.
 
     Raises:
         InvalidCost: If a number is not finite, not positive or out of all proportion.
@@ -140,6 +144,7 @@ class Laplace(Cost):
         sensitivity: Number,
         scale: Number | None = None,
         epsilon: Number | None = None,
+        noise: Literal["planned"] | None = None,  # noqa: ARG002 (`Plannable` reads it)
     ) -> None:
         bound = _size(sensitivity, "sensitivity")
         self._set(sensitivity=bound, scale=_scale(self, bound, scale, epsilon))

@@ -222,7 +222,8 @@ def _fill(cost: C, sensitivity: Fraction, spreads: Iterable[Fraction]) -> C:
         msg = f"{name} must be 2 to {_MOST_DRAWS} falling numbers, got {len(given)}"
         raise InvalidCost(msg, name=name, value=len(given))
     for each in given:
-        kind(sensitivity=sensitivity, **{name[:-1]: each})
+        spread: dict[str, Any] = {name[:-1]: each}
+        kind(sensitivity=sensitivity, **spread)
     object.__setattr__(cost, "sensitivity", exact(sensitivity, name="sensitivity"))
     object.__setattr__(cost, name, given)
     return cost

@@ -14,6 +14,7 @@ from dpflow.rounding import bound_above, bound_below, to_fraction, to_real
 #: Orders minus one over which a maximum is searched; any order found is sound.
 _SEARCH_LOW, _SEARCH_HIGH, _SEARCH_POINTS = -7, 17, 240
 _FIRST_STEP = Fraction(1, 10**14)
+_ROOT_STEPS, _ROOT_AGREES = 200, 10.0**-13
 
 #: So many standard deviations away, the tail of a Gaussian is below this number; nobody
 #: can ask for such a delta, and exact digits of e.g. 1e-217147240951 would be millions.
@@ -183,3 +184,41 @@ def maximiser(objective: Callable[[Any, Any], Any]) -> Fraction:
             right = low + golden * (high - low)
             value_right = objective(mp, right)
     return to_fraction(mp.exp((low + high) / 2))
+
+
+def falling_root(
+    excess: Callable[[Any], Any], low: Any, high: Any, agrees: float = _ROOT_AGREES
+) -> Any:
+    """Find the root of a falling function by the Illinois rule.
+
+    Args:
+        excess: The function; positive at `low`.
+        low: Left end of the bracket.
+        high: First guess of the right end; doubled until the function is negative.
+        agrees: Relative width at which the bracket is narrow enough.
+
+    Returns:
+        A point to the right of the root, very near to it.
+    """
+    left, right = excess(low), excess(high)
+    while right > 0:
+        low, left = high, right
+        high = high * 2
+        right = excess(high)
+    side = 0
+    for _ in range(_ROOT_STEPS):
+        if high - low <= agrees * high or right == 0:
+            break
+        middle = (low * right - high * left) / (right - left)
+        if not low < middle < high:
+            middle = (low + high) / 2
+        value = excess(middle)
+        if value > 0:
+            low, left = middle, value
+            right = right / 2 if side == 1 else right
+            side = 1
+        else:
+            high, right = middle, value
+            left = left / 2 if side == -1 else left
+            side = -1
+    return high

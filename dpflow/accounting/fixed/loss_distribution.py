@@ -25,6 +25,7 @@ from dpflow.accounting.costs.noise import (
     Laplace,
     PoissonSampledGaussian,
 )
+from dpflow.accounting.curves.conversions import falling_root
 from dpflow.accounting.curves.prices import refuse
 from dpflow.accounting.fixed.bounded_range import LARGEST_RANGE, range_curves
 from dpflow.accounting.fixed.loss_grid import (
@@ -36,12 +37,7 @@ from dpflow.accounting.fixed.loss_grid import (
     curve_masses,
     response_masses,
 )
-from dpflow.accounting.fixed.optimal import (
-    FixedSequence,
-    Parts,
-    falling_root,
-    without_substeps,
-)
+from dpflow.accounting.fixed.optimal import FixedSequence, Parts, without_substeps
 from dpflow.exceptions import ConfigurationError, InvalidCost, how_to_install
 from dpflow.rounding import float_down, float_up, short_up
 

@@ -26,7 +26,11 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import GaussianDP
-from dpflow.accounting.curves.conversions import NEGLIGIBLE_DELTA, is_far
+from dpflow.accounting.curves.conversions import (
+    NEGLIGIBLE_DELTA,
+    falling_root,
+    is_far,
+)
 from dpflow.accounting.curves.prices import approx_dp
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
@@ -44,8 +48,7 @@ Parts = tuple[tuple[Cost, int], ...]
 #: Losses that are told apart, and how many of them a Gaussian may smear.
 MOST_LOSSES, MOST_SMEARED = 20_000, 2_000
 
-_ROOT_DIGITS, _ROOT_STEPS = 25, 200
-_ROOT_AGREES = 10.0**-13
+_ROOT_DIGITS = 25
 _WIDEN = Fraction(1, 10**13)
 _NEGLIGIBLE = 40.0  # in logs: 4e-18 of delta
 
@@ -358,44 +361,6 @@ def _root(
         root += root * widen
         widen *= 2
     return root
-
-
-def falling_root(
-    excess: Callable[[Any], Any], low: Any, high: Any, agrees: float = _ROOT_AGREES
-) -> Any:
-    """Find the root of a falling function by the Illinois rule.
-
-    Args:
-        excess: The function; positive at `low`.
-        low: Left end of the bracket.
-        high: First guess of the right end; doubled until the function is negative.
-        agrees: Relative width at which the bracket is narrow enough.
-
-    Returns:
-        A point to the right of the root, very near to it.
-    """
-    left, right = excess(low), excess(high)
-    while right > 0:
-        low, left = high, right
-        high = high * 2
-        right = excess(high)
-    side = 0
-    for _ in range(_ROOT_STEPS):
-        if high - low <= agrees * high or right == 0:
-            break
-        middle = (low * right - high * left) / (right - left)
-        if not low < middle < high:
-            middle = (low + high) / 2
-        value = excess(middle)
-        if value > 0:
-            low, left = middle, value
-            right = right / 2 if side == 1 else right
-            side = 1
-        else:
-            high, right = middle, value
-            left = left / 2 if side == -1 else left
-            side = -1
-    return high
 
 
 def shortest_improvable(epsilon: Fraction, delta: Fraction) -> int:

@@ -129,6 +129,7 @@ class PlanFilter(ThresholdFilter):
         self.accountant = one_of("accountant", accountant, ACCOUNTANTS)
         self.order = one_of("order", order, ORDERS)
         self.exchange = _exchange(exchange, order)
+        self.steady = not self.exchange
         self.entries = _entries(steps)
         self.length = sum(entry.times for entry in self.entries)
         if self.length > _MOST_STEPS:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from itertools import accumulate, pairwise
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any
 
 import dpflow.accounting as theorems
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.rules.renyi import (
-    ORDER_HIGH,
-    ORDER_LOW,
-    best_order,
-    readable_order,
+from dpflow.accounting.rules.members import (
+    Member,
+    check_split,
+    layout_of,
+    member_options,
+    prices_of,
+    uncovered_error,
 )
-from dpflow.accounting.rules.renyi_mixture import RenyiMixtureFilter
-from dpflow.accounting.rules.rule import Filter, Odometer, Rule, ThresholdFilter
+from dpflow.accounting.rules.rule import Filter, Odometer, ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import (
@@ -24,40 +25,23 @@ from dpflow.rounding import (
     exact_delta,
     exact_epsilon,
     number_text,
-    short_up,
 )
-
-#: Filters and odometers that are no members: their tallies are not a step's price, or
-#: they are made of members themselves.
-_NO_MEMBERS = ("best", "individual", "plan", "portfolio")
-_MOST_MEMBERS = 16
 
 #: How the default members share delta. Chosen so that each workload of
-#: benchmarks/admitted.py gets 0.92 of what its best single filter admits, one whose
-#: order was tuned to the workload included, or one step fewer.
-GAUSSIAN_SHARE, RENYI_SHARE, CONCENTRATED_SHARE = (
-    Fraction(503, 1000),
-    Fraction(492, 1000),
+#: benchmarks/admitted.py without sampled Gaussians, of which 200 steps fit, gets 0.96
+#: of what a fixed sequence could have; `renyi` has what that leaves.
+RESIDUE_SHARE, RENYI_SHARE, CONCENTRATED_SHARE = (
+    Fraction(835, 1000),
+    Fraction(160, 1000),
     Fraction(5, 1000),
 )
-#: Part of the concentrated member's share for its conversion; the rest is for deltas of
-#: steps, which no other member takes.
-CONCENTRATED_LOSS = Fraction(1, 5)
-#: Default orders of the renyi member, as multiples of 1 + RENYI_RAISE / max(epsilon, 1)
-#: times (the best order for Gaussians - 1), and their weights. Raised because at high
-#: orders, which small budgets have, pure steps and exponential mechanisms cost less
-#: than in proportion. The lower one is for sampled Gaussians, whose price explodes at
-#: an order that their noise decides; so small a weight costs other steps little.
-RENYI_RAISE = Fraction(1, 5)
-RENYI_FACTORS = (Fraction(1), Fraction(6, 10))
-RENYI_WEIGHTS = (Fraction(99, 100), Fraction(1, 100))
+#: Parts of the shares of `residue` and `concentrated` for their own losses; the rest is
+#: for deltas of steps, which no other member takes.
+RESIDUE_LOSS, CONCENTRATED_LOSS = Fraction(166, 167), Fraction(1, 5)
 
 #: How the default members of `best` share delta: tuned, mixture, basic.
 TUNED_SHARE, MIXTURE_SHARE = Fraction(7, 10), Fraction(28, 100)
 _BEST_ORDERS = ("1.5", "2", "3", "4", "6", "8", "12", "16", "24", "32", "64", "128")
-
-Member = str | Mapping[str, Any]
-_Rule = TypeVar("_Rule", bound=Rule)
 
 
 class PortfolioFilter(Filter):
@@ -82,9 +66,10 @@ class PortfolioFilter(Filter):
         epsilon: Budget, positive.
         delta: Budget, in (0, 1).
         members: Filters as names or mappings: `theorem`, their part `delta` (default
-            0) and their options. Default: `gaussian` with 0.503 of delta, `renyi` with
-            0.492, `concentrated` with 0.005 (four fifths of it for deltas of steps),
-            and `basic` with none, which is free for steps without a delta.
+            0) and their options. Default: `residue` with 0.835 of delta, `renyi` with
+            0.16, `concentrated` with 0.005 (of the first 0.005 and of the last 0.004
+            for deltas of steps), and `basic` with none, which is free for steps
+            without a delta.
 
     Raises:
         InvalidCost: If a member cannot be made, or the parts exceed delta.
@@ -104,12 +89,16 @@ class PortfolioFilter(Filter):
         if members is None:
             self.members = default_members(self.epsilon, self.delta)
         else:
-            options = [_options(member, Fraction(0)) for member in members]
-            _check_split([exact_delta(o["delta"]) for o in options], self.delta)
+            options = [member_options(member, Fraction(0)) for member in members]
+            check_split([exact_delta(o["delta"]) for o in options], self.delta)
             self.members = tuple(
                 theorems.make_filter(epsilon=self.epsilon, **o) for o in options
             )
-        self.components, self._cuts = _layout(self.members)
+        self.components, self._cuts = layout_of(self.members)
+        self.steady = all(member.steady for member in self.members)
+        self._steady_price = lru_cache(maxsize=1024)(
+            lambda i, cost: _own_price(self.members[i], cost, None)
+        )
         # A threshold costs least to look at.
         self._by_speed = sorted(
             range(len(self.members)),
@@ -118,10 +107,52 @@ class PortfolioFilter(Filter):
 
     def step_price(self, cost: Cost) -> Tally:
         """Return the step's price of every member, or one uncovered step for it."""
-        amounts, reasons = _prices(self.members, lambda m: _own_price(m, cost))
+        return self._all_prices(cost, self.zero())
+
+    def price(self, cost: Cost, used: Tally | None = None) -> Tally:
+        """Return what a step adds for each member where so much is used.
+
+        Raises:
+            UnsupportedCost: If no member has a price for it.
+        """
+        if self.steady:
+            return super().price(cost)
+        return self._all_prices(cost, self.zero() if used is None else used)
+
+    def _all_prices(self, cost: Cost, used: Tally) -> Tally:
+        amounts, reasons = prices_of(
+            self.members,
+            lambda i: self._own_price(i, cost, used),
+        )
         if len(reasons) == len(self.members):
-            raise _uncovered(cost, self.theorem, reasons)
+            raise uncovered_error(cost, self.theorem, reasons)
         return Tally(amounts)
+
+    def _own_price(self, index: int, cost: Cost, used: Tally) -> Tally:
+        member = self.members[index]
+        if member.steady:
+            return self._steady_price(index, cost)
+        return _own_price(member, cost, self._part(index, used))
+
+    def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
+        """Return what each member posts; what none of them priced returns."""
+        return self._by_member(
+            posted,
+            lambda i, own: self.members[i].settled_late(self._part(i, reserved), own),
+        )
+
+    def charged_late(self, used: Tally, more: Tally) -> Tally:
+        """Return what each member posts, by its own rule."""
+        return self._by_member(
+            more, lambda i, own: self.members[i].charged_late(self._part(i, used), own)
+        )
+
+    def _by_member(self, tally: Tally, posted: Callable[[int, Tally], Tally]) -> Tally:
+        amounts: list[int] = []
+        for i in range(len(self.members)):
+            own = posted(i, self._part(i, tally))
+            amounts += (*own.amounts, self._uncovered_by(i, tally))
+        return Tally(tuple(amounts))
 
     def admits(self, tally: Tally) -> bool:
         """Say whether a member that covers all steps admits the tally."""
@@ -214,20 +245,22 @@ class BestOdometer(Odometer):
         self.delta: Fraction = exact_delta(delta, zero=False)
         if members is None:
             members = _default_odometers(self.delta)
-        options = [_options(member, Fraction(0)) for member in members]
-        _check_split([exact_delta(o["delta"]) for o in options], self.delta)
+        options = [member_options(member, Fraction(0)) for member in members]
+        check_split([exact_delta(o["delta"]) for o in options], self.delta)
         self.members = tuple(
             theorems.make_odometer(halt_at_epsilon=halt_at_epsilon, **o)
             for o in options
         )
-        names, self._cuts = _layout(self.members)
+        names, self._cuts = layout_of(self.members)
         self.components = (*names, "uncovered")
 
     def step_price(self, cost: Cost) -> Tally:
         """Return the step's price of every member, or one uncovered step for it."""
-        amounts, reasons = _prices(self.members, lambda m: m.price(cost))
+        amounts, reasons = prices_of(
+            self.members, lambda i: self.members[i].price(cost)
+        )
         if len(reasons) == len(self.members):
-            raise _uncovered(cost, self.theorem, reasons)
+            raise uncovered_error(cost, self.theorem, reasons)
         return Tally((*amounts, 0))
 
     def read(self, tally: Tally) -> float:
@@ -262,40 +295,25 @@ def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
     Without a delta there is only `basic`. Where no order up to a million allows
     anything (an epsilon near 1e-6), `renyi` is left out.
     """
+
+    def member(theorem: str, share: Fraction, **loss: Fraction) -> Filter:
+        parts = {name: part * share * delta for name, part in loss.items()}
+        return theorems.make_filter(
+            theorem, epsilon=epsilon, delta=share * delta, **parts
+        )
+
     basic = theorems.make_filter("basic", epsilon=epsilon, delta=0)
     if delta == 0:
         return (basic,)
-    gaussian = theorems.make_filter(
-        "gaussian", epsilon=epsilon, delta=GAUSSIAN_SHARE * delta
-    )
-    share = CONCENTRATED_SHARE * delta
-    concentrated = theorems.make_filter(
-        "concentrated",
-        epsilon=epsilon,
-        delta=share,
-        delta_loss=CONCENTRATED_LOSS * share,
+    residue = member("residue", RESIDUE_SHARE, delta_loss=RESIDUE_LOSS)
+    concentrated = member(
+        "concentrated", CONCENTRATED_SHARE, delta_loss=CONCENTRATED_LOSS
     )
     try:
-        renyi = _default_renyi(epsilon, RENYI_SHARE * delta)
+        renyi = member("renyi", RENYI_SHARE)
     except InvalidCost:
-        return (gaussian, concentrated, basic)
-    return (gaussian, renyi, concentrated, basic)
-
-
-def _default_renyi(epsilon: Fraction, delta: Fraction) -> Filter:
-    best = best_order(epsilon, delta * RENYI_WEIGHTS[0]) - 1
-    best *= 1 + RENYI_RAISE / max(epsilon, Fraction(1))
-    weights: dict[Fraction, Fraction] = {}
-    for factor, weight in zip(RENYI_FACTORS, RENYI_WEIGHTS, strict=True):
-        order = readable_order(factor * best)
-        order = min(max(order, ORDER_LOW), ORDER_HIGH)
-        weights[order] = weights.get(order, Fraction(0)) + weight
-    return RenyiMixtureFilter(
-        epsilon=epsilon,
-        delta=delta,
-        orders=list(weights),
-        weights=list(weights.values()),
-    )
+        return (residue, concentrated, basic)
+    return (residue, renyi, concentrated, basic)
 
 
 def _default_odometers(delta: Fraction) -> list[Member]:
@@ -311,58 +329,9 @@ def _default_odometers(delta: Fraction) -> list[Member]:
     ]
 
 
-def _options(member: object, delta: Fraction) -> dict[str, Any]:
-    """Return a member's options, with its theorem and its part of delta."""
-    options: dict[str, Any] = {"delta": delta}
-    if isinstance(member, str):
-        options["theorem"] = member
-    elif isinstance(member, Mapping) and "theorem" in member:
-        options.update(member)
-    else:
-        msg = f"a member is a theorem's name or a mapping with one, got {member!r}"
-        raise InvalidCost(msg, name="members", value=repr(member))
-    if options["theorem"] in _NO_MEMBERS:
-        msg = f"{options['theorem']!r} cannot be a member of a portfolio"
-        raise InvalidCost(msg, name="members", value=options["theorem"])
-    forbidden = {"epsilon", "halt_at_epsilon"} & set(options)
-    if forbidden:
-        msg = f"a member has no {forbidden.pop()} of its own; all share one"
-        raise InvalidCost(msg, name="members", value=options["theorem"])
-    return options
-
-
-def _check_split(parts: Sequence[Fraction], delta: Fraction) -> None:
-    if not 0 < len(parts) <= _MOST_MEMBERS:
-        msg = f"members must be 1 to {_MOST_MEMBERS} theorems, got {len(parts)}"
-        raise InvalidCost(msg, name="members", value=len(parts))
-    if sum(parts) > delta:
-        msg = (
-            f"the members' deltas sum to {short_up(sum(parts, Fraction(0)))}, more "
-            f"than the {number_text(delta)} there is: each needs a part of its own."
-        )
-        raise InvalidCost(msg, name="members", value=None, high=delta)
-
-
-def _layout(
-    members: Sequence[Rule],
-) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
-    """Return the names of all components, and where each member's start and end."""
-    names: list[list[str]] = []
-    for i, member in enumerate(members):
-        twins = [m for m in members[:i] if m.theorem == member.theorem]
-        label = f"{member.theorem}#{len(twins) + 1}" if twins else member.theorem
-        own = [*member.components]
-        if not isinstance(member, Odometer):
-            own.append("uncovered")
-        names.append([f"{label}/{name}" for name in own])
-    ends = accumulate((len(own) for own in names), initial=0)
-    flat = tuple(name for own in names for name in own)
-    return flat, list(pairwise(ends))
-
-
-def _own_price(member: Filter, cost: Cost) -> Tally:
+def _own_price(member: Filter, cost: Cost, used: Tally | None) -> Tally:
     """Return a filter's price followed by its count of uncovered steps, zero."""
-    price = member.price(cost)
+    price = member.price(cost, used)
     limit = member.limit
     if limit is not None:
         for name, amount, high in zip(
@@ -373,28 +342,3 @@ def _own_price(member: Filter, cost: Cost) -> Tally:
                 msg = f"this {member.theorem} member holds no {name}."
                 raise UnsupportedCost(msg, theorem=member.theorem)
     return Tally((*price.amounts, 0))
-
-
-def _prices(
-    members: Sequence[_Rule], price: Callable[[_Rule], Tally]
-) -> tuple[tuple[int, ...], list[str]]:
-    """Return all members' amounts, and why some have no price."""
-    amounts: list[int] = []
-    reasons: list[str] = []
-    for member in members:
-        try:
-            amounts += price(member).amounts
-        except UnsupportedCost as error:
-            reasons.append(f"{member.theorem}: {error.message}")
-            own = len(member.components) - isinstance(member, Odometer)
-            amounts += (*(0,) * own, 1)
-    return tuple(amounts), reasons
-
-
-def _uncovered(cost: Cost, theorem: str, reasons: list[str]) -> UnsupportedCost:
-    return UnsupportedCost(
-        f"no member of the {theorem} has a sound price for {cost!r}. "
-        + " ".join(reasons),
-        theorem=theorem,
-        mechanism=cost.mechanism,
-    )

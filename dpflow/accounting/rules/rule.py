@@ -29,6 +29,7 @@ class Rule(ABC):
         settlements: Which settlements the theorem allows, of "full", "steps" and
             "outcome" (docs/derivations/ledger.md#settlement).
         relations: The neighbouring relations under which the theorem holds.
+        steady: Whether a price is the same whatever is used.
         prices_substeps: Whether a cost with `substeps` (a step and how often it runs
             at most) is priced as that many steps, which is right for every fully
             adaptive theorem. False: the rule's own `price` sees such costs.
@@ -38,6 +39,7 @@ class Rule(ABC):
     components: tuple[str, ...]
     settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps"})
     relations: ClassVar[tuple[str, ...]] = ("add-or-remove", "replace-one")
+    steady: bool = True
     prices_substeps: ClassVar[bool] = True
 
     def zero(self) -> Tally:
@@ -58,8 +60,8 @@ class Rule(ABC):
         Args:
             cost: Of the step; one of n sub-steps costs n steps.
             used: What is settled and held when it asks; None for an empty account.
-                Most theorems ignore it. One that does not overrides this: a price at
-                some use must be sound at every smaller one, for amounts come back.
+                Most theorems ignore it. One that does not overrides this and is not
+                `steady`: a price at some use must be sound at every smaller one.
 
         Raises:
             UnsupportedCost: If the theorem has no sound price for the cost.
@@ -111,6 +113,34 @@ class Rule(ABC):
             InvalidCost: If the cost knows no such outcome.
         """
         return self.price(cost.realised(outcome), used)
+
+    def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
+        """Return what must be posted of a step after which others were reserved.
+
+        What returns then may be decided by what they drew. A theorem that prices steps
+        by themselves does not mind; one for which a price is only right beside what was
+        left overrides this (docs/derivations/ledger.md#settlement).
+
+        Args:
+            reserved: What was reserved for the step.
+            posted: What it would post if nothing came after it; zero if it never ran.
+        """
+        del reserved
+        return posted
+
+    def charged_late(self, used: Tally, more: Tally) -> Tally:
+        """Return what must be posted for a step that was drawn before others, unknown.
+
+        The others were priced as if it had cost less. A theorem that prices steps by
+        themselves does not mind; one whose prices depend on what was left overrides
+        this (docs/derivations/residue.md#late-charges).
+
+        Args:
+            used: What is settled and held now.
+            more: What the step adds to its own price.
+        """
+        del used
+        return more
 
     @abstractmethod
     def parameters(self) -> dict[str, Any]:

@@ -106,6 +106,7 @@ def _print_policy(each: PolicyCheck) -> None:
     from rich.text import Text
 
     from dpflow.cli.tables import gates_table
+    from dpflow.policy.planned_noise import plan_lines
     from dpflow.show.guarantees import shares_in_words
 
     name = plain(short_path(each.path))
@@ -120,6 +121,8 @@ def _print_policy(each: PolicyCheck) -> None:
     if shares:
         say(plain(shares))
     say("", gates_table(each.gates), "")
+    for line in plan_lines(each.pinned):
+        say(plain(line))
     if each.standing is not None:
         _print_standing(each)
     _print_judgement(each)
@@ -179,6 +182,7 @@ def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
     from dataclasses import asdict
 
     from dpflow.forecast.shares import reach_of_shares
+    from dpflow.policy.planned_noise import planned_noise
 
     better = each.suggestion
     return {
@@ -186,6 +190,7 @@ def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
         "dataset": policy.dataset,
         "guarantee": _guarantee(policy, each),
         "gates": [_gate_json(gate) for gate in each.gates],
+        "planned_noise": planned_noise(each.pinned),
         "shares_reach": reach_of_shares(each.pinned),
         "ledger": _ledger_json(each),
         "warnings": [asdict(weak) for weak in each.warnings],

@@ -172,12 +172,12 @@ def _case(pen: Pen, command: Reserve) -> _Case:
             [by_name[p.dataset] for p in (*step.policies, *step.populations)],
         )
     ]
-    pairs = charges_of(asked)
-    for gate, _ in pairs if request.planned else ():
+    for gate, _ in asked if request.planned else ():
         check_additive(gate)
-    cover = cover_of(pen.state, request, pairs) if request.preflights else None
-    drawn = cover is not None and cover.drawn
-    return _Case(request, terms, pairs, asked, cover, drawn)
+    cover = cover_of(pen.state, request, asked) if request.preflights else None
+    drawn = None if cover is None else cover.drawn
+    pairs = charges_of(asked) if drawn is None else drawn
+    return _Case(request, terms, pairs, asked, cover, drawn is not None)
 
 
 def terms_of(pen: Pen, request: Request, *, applies: bool) -> list[Term]:
@@ -326,7 +326,8 @@ def _held(pen: Pen, case: _Case, body: Mapping[str, Any]) -> Granted:
     if (epoch := epoch_of(state.rows)) > 0:
         shared |= {"epoch": epoch}
     if case.cover is not None and case.drawn:
-        shared["preflight"] = {"id": case.cover.preflight}
+        held = {"held": case.cover.held} if case.cover.held else {}
+        shared["preflight"] = {"id": case.cover.preflight, **held}
     by_book: dict[str, dict[str, Amounts]] = {}
     for gate, amount in case.pairs:
         by_book.setdefault(gate.dataset, {})[gate.id] = amount.amounts

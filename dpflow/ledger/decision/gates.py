@@ -27,12 +27,13 @@ from dpflow.exceptions import ConfigurationError, UnsupportedCost
 from dpflow.ledger.model import State, rule_of
 from dpflow.ledger.pure_cache import by_identity, by_parts
 from dpflow.ledger.records import Request
-from dpflow.ledger.rows import Account, Term, place_of_partition
+from dpflow.ledger.rows import Account, Sums, Term, place_of_partition
 from dpflow.policy import Policy
 from dpflow.rounding import float_down, float_up, number_from_text
 
 #: Kinds of gates that a flow adds, in the order in which they are asked.
 OF_FLOW = ("flow", "odometer")
+_NOTHING: Sums = {}
 
 
 class Gate(NamedTuple):
@@ -100,7 +101,7 @@ class Gate(NamedTuple):
         rule = self.rule
         if self.size == 0:
             return rule.zero()
-        if type(rule).price is Rule.price:
+        if rule.steady:
             return _steady_price(rule, self.halt, cost, self.size)
         used = self.used if used is None else used
         return _price(rule, self.halt, group_cost(cost, self.size), used)
@@ -412,21 +413,28 @@ def _units(policy: Policy, step: _Step) -> int:
     return len(step.partitions) if divided else 1
 
 
-def charges_of(asked: Iterable[tuple[Gate, Cost]]) -> list[tuple[Gate, Tally]]:
+def charges_of(
+    asked: Iterable[tuple[Gate, Cost]], held: Sums = _NOTHING
+) -> list[tuple[Gate, Tally]]:
     """Return what is asked of each account, summed up.
+
+    Args:
+        asked: The gates, each with a cost.
+        held: What is left out of what is used, by account.
 
     Raises:
         UnsupportedCost: If a gate would have to guess.
     """
     found: dict[str, tuple[Gate, Tally]] = {}
     for gate, cost in asked:
-        known = found.get(gate.id)
+        known, mine = found.get(gate.id), held.get(gate.id)
+        used = gate.used if mine is None else remainder(gate.used, Tally(mine))
         if known is None:
-            found[gate.id] = (gate, gate.price(cost))
+            found[gate.id] = (gate, gate.price(cost, used))
         else:
             # A later step of a run asks when the earlier ones are held.
             before = known[1]
-            more = gate.price(cost, gate.used + before)
+            more = gate.price(cost, used + before)
             found[gate.id] = (gate, before + more)
     return list(found.values())
 

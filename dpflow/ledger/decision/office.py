@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     BudgetRefused,
@@ -19,7 +20,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.approval import check_officer
 from dpflow.ledger.decision.admit import check_holds, check_relation, terms_of
 from dpflow.ledger.decision.gates import Gate, gate_at, gates_of, remainder, split
-from dpflow.ledger.decision.settlement import gate_of, known_charge
+from dpflow.ledger.decision.settlement import gate_of, known_charge, used_before
 from dpflow.ledger.decision.terms import governing, officers_of
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import Decision, Pen, State
@@ -102,10 +103,10 @@ def amend(state: State, command: Amend) -> Decision:
             term = state.term(*split(name)[:2])
             relation = "" if term is None else term.facts["pinned"]["relation"]
             check_holds(command.cost, gate.dataset, relation)
-            others = remainder(gate.used, Tally(known))
-            more = remainder(gate.price(command.cost, others), Tally(known))
+            more = _more(gate, command.cost, Tally(known), used_before(entry, name))
+            late = not _is_newest(charge, entry.book, gate)
             if any(more.amounts):
-                extra.append((gate, more))
+                extra.append((gate, _posted(gate, more, late=late)))
     reserved = made[0].body["cost"]
     if not extra:
         msg = (
@@ -124,6 +125,28 @@ def amend(state: State, command: Amend) -> Decision:
     return pen.decided(_raised(pen, "amend", extra, body, charge=charge.id))
 
 
+def _more(gate: Gate, cost: Cost, known: Tally, before: Tally) -> Tally:
+    """Return by how much a step's cost is above what was charged for it."""
+    if gate.price(cost, before).fits_within(known):
+        # It would have had that price: what came later makes it no larger.
+        return gate.rule.zero()
+    return remainder(gate.price(cost, remainder(gate.used, known)), known)
+
+
+def _is_newest(charge: Charge, book: str, gate: Gate) -> bool:
+    """Say whether an account surely moved for no other charge since it was made."""
+    made, ended = charge.places[book]
+    own = (made,) if ended != made + 1 else (made, ended)
+    return gate.row is not None and gate.row.entry in own
+
+
+def _posted(gate: Gate, more: Tally, *, late: bool) -> Tally:
+    """Return what is posted of an amount that others were perhaps priced without."""
+    if not late or not any(gate.used.amounts):
+        return more
+    return gate.rule.charged_late(gate.used, more)
+
+
 def _charged(state: State, charge: Charge, book: str) -> dict[str, Amounts]:
     """Return what each account of a book was charged for a step, by all entries."""
     last = state.ended(charge, book) or state.made(charge, book)
@@ -132,7 +155,8 @@ def _charged(state: State, charge: Charge, book: str) -> dict[str, Amounts]:
         for name, posting in last.postings.items()
     }
     for name, amount in charge.added.items():
-        if name in found:
+        # What was posted late is not all the step's own: then it counts for others.
+        if name in found and gate_of(state, name, 1).rule.steady:
             found[name] = (Tally(found[name]) + Tally(amount)).amounts
     return found
 
@@ -153,7 +177,10 @@ def prior(state: State, command: Prior) -> Decision:
         officers = officers_of(terms[0])
         check_officer(officers, request.datasets[0], who, "carve its budget")
     gates = gates_of(pen.state, request, terms)
-    asked = [(gate, gate.price(request.cost)) for gate in gates]
+    # What is carved is spent from now on; what was spent elsewhere, before.
+    late = command.grant is None
+    prices = [(gate, gate.price(request.cost)) for gate in gates]
+    asked = [(gate, _posted(gate, price, late=late)) for gate, price in prices]
     claims = _evidence(pen.state, command, terms)
     if command.grant is not None:
         for gate, amount in asked:
@@ -276,7 +303,11 @@ def _repaired(
         with suppress(PolicyNotApplied, PolicyChanged):
             governing(pen, policy, applies=True)
     amounts = loss.amounts.items()
-    extra = [(_gate_again(pen.state, name), Tally(amount)) for name, amount in amounts]
+    # What the ledger lacks comes after what it holds, unless it went on meanwhile.
+    first = min((number for number, _ in loss.entries), default=0)
+    late = first <= pen.state.book(book).number
+    gates = [(_gate_again(pen.state, name), Tally(amount)) for name, amount in amounts]
+    extra = [(gate, _posted(gate, amount, late=late)) for gate, amount in gates]
     numbers = {split(name)[1] for name in loss.amounts}
     terms = [term for term in pen.state.terms(book) if term.number in numbers]
     body = {

@@ -9,15 +9,16 @@ then on there is nothing to draw (docs/derivations/ledger.md#preflight).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ReservationConflict, UnsupportedCost
-from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.decision.gates import Gate, charges_of
 from dpflow.ledger.model import Decision, Pen, State
 from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.rows import Charge, epoch_of
+from dpflow.ledger.rows import Amounts, Charge, Sums, added_up, epoch_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,20 +29,22 @@ class Cover:
         preflight: Its charge.
         ended: Whether it was sealed or closed, or the ledger was repaired since: the
             run is over for the ledger.
-        drawn: Whether it has the step's worst case left, on every account.
+        drawn: What the step takes of it on every account; None if it has less left.
+        held: What the runs around the step hold, where its price depends on that.
         refused: What the journal says of its refusal, if it was refused.
     """
 
     preflight: str
     ended: bool
-    drawn: bool
+    drawn: Sequence[tuple[Gate, Tally]] | None = None
+    held: Sums = field(default_factory=dict)
     refused: Mapping[str, Any] | None = None
 
     def told(self) -> dict[str, Any]:
         """Return what the journal keeps with the step."""
         if self.refused is not None:
             return {"refused_with": self.refused["covers"]}
-        return {"cover": {"charge": self.preflight, "drawn": self.drawn}}
+        return {"cover": {"charge": self.preflight, "drawn": self.drawn is not None}}
 
 
 def is_repaired(state: State, charge: Charge) -> bool:
@@ -50,7 +53,7 @@ def is_repaired(state: State, charge: Charge) -> bool:
 
 
 def cover_of(
-    state: State, request: Request, pairs: Sequence[tuple[Gate, Tally]]
+    state: State, request: Request, asked: Sequence[tuple[Gate, Cost]]
 ) -> Cover | None:
     """Return what the nearest run's preflight says about a step; None without one.
 
@@ -62,28 +65,54 @@ def cover_of(
             refused = dict(state.entries[place].body)
             # Of the gate that refused first, be it another book's.
             refused["dataset"] = str(refused["account"]).partition("#")[0]
-            return Cover(preflight="", ended=False, drawn=False, refused=refused)
+            return Cover(preflight="", ended=False, refused=refused)
     for name in request.preflights:
         found = state.run(name).preflight
         charge = None if found is None else state.charge(found)
         if charge is None:
             continue
         ended = charge.state != "open" or is_repaired(state, charge)
-        drawn = not ended and all(
-            gate.id in charge.held and amount.fits_within(Tally(charge.held[gate.id]))
-            for gate, amount in pairs
-            if any(amount.amounts)
-        )
-        return Cover(preflight=charge.id, ended=ended, drawn=drawn)
+        around = _held_around(state, request, asked)
+        drawn = None if ended else _drawn(asked, charge.held, around)
+        return Cover(preflight=charge.id, ended=ended, drawn=drawn, held=around)
     return None
+
+
+def _held_around(
+    state: State, request: Request, asked: Sequence[tuple[Gate, Cost]]
+) -> Sums:
+    """Return what the runs around a step hold where its price depends on what is used.
+
+    Nothing runs under a preflight, so such a price is asked for beside it.
+    """
+    moving = {gate.id for gate, _ in asked if not gate.rule.steady}
+    found: dict[str, Amounts] = {}
+    for name in request.preflights if moving else ():
+        charge = state.charge(state.run(name).preflight or "")
+        if charge is not None and charge.state == "open":
+            here = {name: a for name, a in charge.held.items() if name in moving}
+            found = added_up(found, here)
+    return found
+
+
+def _drawn(
+    asked: Sequence[tuple[Gate, Cost]], held: Sums, around: Sums
+) -> Sequence[tuple[Gate, Tally]] | None:
+    """Return what a step asks of each account, if its run holds so much there."""
+    pairs = charges_of(asked, around)
+    fits = all(
+        gate.id in held and amount.fits_within(Tally(held[gate.id]))
+        for gate, amount in pairs
+        if any(amount.amounts)
+    )
+    return pairs if fits else None
 
 
 def check_additive(gate: Gate) -> None:
     """Refuse a preflight where a whole run cannot be held as the sum of its steps.
 
     Raises:
-        UnsupportedCost: For budgets per person, and for plans that ask for their order
-            or are exchanged.
+        UnsupportedCost: For budgets per person, and for plans that ask for their order.
     """
     rule = gate.rule
     members = getattr(rule, "members", ())
@@ -91,9 +120,6 @@ def check_additive(gate: Gate) -> None:
         why = "its bound is reserved once and in full, for all steps together"
     elif any(getattr(each, "order", None) == "planned" for each in (rule, *members)):
         why = "its plan asks at each step whether that is the next one"
-    elif any(getattr(each, "exchange", False) for each in (rule, *members)):
-        # A draw would be priced as if what the run holds for it were gone.
-        why = "what a step takes out of its plan depends on what is left of it"
     else:
         return
     msg = (

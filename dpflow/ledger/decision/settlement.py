@@ -33,30 +33,58 @@ def end(state: State, command: End) -> Decision:
         return pen.decided(None)
     reported = command.reported if kind == "settle" and not charge.added else None
     body = {**command.facts, **command.body}
+    amounts = charge.held
     if reported is not None:
         body["reported"] = reported
+        amounts = _still_posted(state, charge, _reported(state, charge, reported))
+    elif kind == "void" and charge.covers is None:
+        nothing = {name: (0,) * len(amount) for name, amount in amounts.items()}
+        kept = _still_posted(state, charge, nothing)
+        if any(map(any, kept.values())):
+            # What cannot return is posted; a void posts nothing.
+            kind, amounts, body["outcome"] = "settle", kept, "void"
     for book in sorted(charge.places):
-        amounts = {n: a for n, a in charge.held.items() if n.partition("#")[0] == book}
-        if reported is not None:
-            amounts = _reported(state, state.made(charge, book), amounts, reported)
-        pen.write(book, kind, amounts, body, charge=charge.id)
+        here = {n: a for n, a in amounts.items() if n.partition("#")[0] == book}
+        pen.write(book, kind, here, body, charge=charge.id)
     if charge.key is None or command.value is None:
         return pen.decided(None)
     return pen.decided(None, {charge.key: command.value})
 
 
-def _reported(
-    state: State, made: Entry, amounts: Sums, reported: Outcome
-) -> dict[str, Amounts]:
-    """Return what is posted to each account of a book: never more than it holds."""
-    units, cost = made.body.get("units", {}), cost_from_description(made.body["cost"])
+def _reported(state: State, charge: Charge, reported: Outcome) -> dict[str, Amounts]:
+    """Return what a report posts to each account: never more than it holds."""
     found: dict[str, Amounts] = {}
-    for name, amount in amounts.items():
-        gate, posting = gate_of(state, name, units.get(name, 1)), made.postings[name]
-        # What was used when it was priced, with what a preflight held already.
-        total = tuple(map(add, posting.settled, posting.held))
-        used = remainder(Tally(total), Tally(posting.amount))
+    for name, amount in charge.held.items():
+        made = state.made(charge, name.partition("#")[0])
+        cost = cost_from_description(made.body["cost"])
+        gate = gate_of(state, name, made.body.get("units", {}).get(name, 1))
+        used = used_before(made, name)
         found[name] = realised(gate, cost, amount, reported, used)
+    return found
+
+
+def used_before(made: Entry, name: str) -> Tally:
+    """Return what was used, beside what its run held, when a step was priced."""
+    posting = made.postings[name]
+    total = Tally(tuple(map(add, posting.settled, posting.held)))
+    drawn_of = made.body.get("preflight", {}).get("held", {})
+    return remainder(total, Tally(tuple(drawn_of.get(name, posting.amount))))
+
+
+def _still_posted(state: State, charge: Charge, posted: Sums) -> Sums:
+    """Return what is posted where something may have been reserved after a charge.
+
+    Its accounts' newest entries tell: any other one, even a refusal, counts.
+    """
+    found: dict[str, Amounts] = {}
+    for name, amount in posted.items():
+        account, held = state.account(name), charge.held[name]
+        place = charge.places[name.partition("#")[0]][0]
+        if amount == held or (account is not None and account.entry == place):
+            found[name] = amount
+        else:
+            rule = gate_of(state, name, 1).rule
+            found[name] = rule.settled_late(Tally(held), Tally(amount)).amounts
     return found
 
 
@@ -88,7 +116,7 @@ def _check(state: State, charge: Charge, command: End) -> bool:
         return True
     if kind == "void" and charge.owner != command.owner:
         problem = f"reservation {charge.id} belongs to another process"
-    elif kind == "void" and command.again and charge.state == "void":
+    elif kind == "void" and command.again and charge.state in ("void", "settled"):
         return True
     elif kind == "forfeit" and charge.state == "open" and charge.owner in state.alive:
         problem = f"the process that holds reservation {charge.id} still runs"

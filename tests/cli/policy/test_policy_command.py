@@ -9,7 +9,7 @@ import pytest
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.costs.text import cost_from_text
-from dpflow.forecast.workload import times
+from dpflow.forecast.counts import times
 from dpflow.policy import policy_schema
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
 

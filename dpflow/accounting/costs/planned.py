@@ -1,0 +1,67 @@
+"""A mechanism whose noise is not said yet: a policy's plan says it.
+
+It is no cost: no theorem has a price for it, and nothing that takes a cost takes it,
+until the guard has put in the noise that the term pins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, Self, cast
+
+from dpflow.accounting.costs.base import Cost, cost_kind
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import SCALE_HIGH, SCALE_LOW, exact, number_text
+
+#: What a cost says in place of its noise.
+PLANNED = "planned"
+#: What may be planned, and what says its noise in the units of the value. A price
+#: depends on the ratio to the sensitivity alone, so a plan holds for each.
+SPREADS = {"Gaussian": "sigma", "Laplace": "scale"}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNoise:
+    """A mechanism of which the sensitivity alone is declared.
+
+    Attributes:
+        mechanism: Its name, as policies and journals say it.
+        sensitivity: How much one privacy unit can change the value.
+    """
+
+    mechanism: str
+    sensitivity: Fraction
+
+    def at(self, multiplier: Fraction) -> Cost:
+        """Return the cost with so many times the sensitivity as its noise."""
+        kind: Any = cost_kind(self.mechanism)
+        spread = {SPREADS[self.mechanism]: self.sensitivity * multiplier}
+        return cast("Cost", kind(sensitivity=self.sensitivity, **spread))
+
+    def __repr__(self) -> str:
+        """Write it as it is declared."""
+        bound = number_text(self.sensitivity)
+        return f'{self.mechanism}(sensitivity={bound}, noise="{PLANNED}")'
+
+
+class Plannable:
+    """A mechanism that may leave its noise to a policy's plan."""
+
+    def __new__(
+        cls, *, noise: Literal["planned"] | None = None, **numbers: Any
+    ) -> Self:
+        """Make a cost, or a `PlannedNoise` where the noise is "planned"."""
+        if noise is None:
+            return super().__new__(cls)
+        given = [name for name in numbers if name != "sensitivity"]
+        if noise != PLANNED or given or "sensitivity" not in numbers:
+            msg = (
+                f'noise= takes "{PLANNED}" with a sensitivity alone, got {noise!r} '
+                f"with {', '.join(numbers) or 'nothing'}. The policy then says how "
+                "much; else give the noise as a number"
+            )
+            raise InvalidCost(msg, name="noise", value=str(noise))
+        low, high = SCALE_LOW, SCALE_HIGH
+        bound = exact(numbers["sensitivity"], name="sensitivity", low=low, high=high)
+        return cast("Self", PlannedNoise(cls.__name__, bound))

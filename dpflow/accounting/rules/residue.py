@@ -1,0 +1,213 @@
+"""GDP residue: a step takes the least that provably leaves a Gaussian budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import lru_cache, singledispatch
+from typing import Any
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.composed import Composed
+from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian, Laplace
+from dpflow.accounting.costs.notions import GaussianDP
+from dpflow.accounting.curves.conversions import gaussian_budget
+from dpflow.accounting.curves.prices import approx_dp
+from dpflow.accounting.rules.delta_loss import loss_share
+from dpflow.accounting.rules.residue_charge import (
+    GAUSSIAN,
+    LAPLACE,
+    RANGE,
+    RESPONSE,
+    residue_charge,
+)
+from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.rounding import (
+    Number,
+    exact_delta,
+    exact_epsilon,
+    number_text,
+    units_down,
+    units_up,
+)
+
+#: Leading binary digits of a rest that a charge looks at: breakpoints lie 1.6 % to
+#: 3.2 % apart. They are the same for every budget and are never changed.
+BREAKPOINT_BITS = 6
+
+#: A step is dominated by a Gaussian of at most so many times any charge of its own.
+MOST_ALONE = 3
+
+
+def breakpoint_below(rest: int) -> int:
+    """Return the largest breakpoint that is not above a rest, in units."""
+    cut = max(rest.bit_length() - BREAKPOINT_BITS, 0)
+    return rest >> cut << cut
+
+
+class ResidueFilter(ThresholdFilter):
+    """Admit while each step leaves a Gaussian budget that covers all that may follow.
+
+    At a rest m a step with the pair P is charged a c for which P, followed by a
+    Gaussian of mu**2 = m - c, is dominated by one of mu**2 = m. Whatever the analyst
+    does afterwards is worth at most the latter Gaussian, by induction; so the whole is
+    worth at most the one that (epsilon, delta) allows. A charge that holds at a rest
+    holds at every larger one, so a step is priced at the largest breakpoint below.
+
+    Small steps cost the variance of their loss: epsilon**2, or range**2 / 4. Gaussians
+    cost mu**2, as under `gaussian`.
+
+    The order of steps matters, as it does not for other rules: what was reserved may
+    not return after a later step has drawn (docs/derivations/residue.md#refunds).
+
+    Source: the rule is due to Regehr, Hu, Leeman, Manurangsi, Tholoniat, Lecuyer 2026
+    (arXiv 2602.15815v2); proof and charges: docs/derivations/residue.md.
+
+    Assumes: each step is as declared, given the outputs before it. Nothing returns of
+    what something was reserved after (`settled_late`). What is charged after the fact
+    is charged by `charged_late`.
+
+    Rounding: the threshold and rests down, charges up.
+
+    Checked by: tests/accounting/rules/test_residue.py and
+    tests/adversaries/test_residue.py.
+
+    Args:
+        epsilon: Budget, positive.
+        delta: Budget, in (0, 1).
+        delta_loss: Part of delta for the Gaussian budget, fixed in advance; the rest is
+            for deltas of steps. Default: all of it.
+    """
+
+    theorem = "residue"
+    components = ("mu_squared", "delta")
+    steady: bool = False
+
+    def __init__(
+        self, *, epsilon: Number, delta: Number, delta_loss: Number | None = None
+    ) -> None:
+        self.epsilon: Fraction = exact_epsilon(epsilon)
+        self.delta: Fraction = exact_delta(delta, zero=False)
+        self.delta_loss: Fraction = loss_share(self.delta, delta_loss)
+        self.thresholds = (
+            units_down(gaussian_budget(self.epsilon, self.delta_loss)),
+            units_down(self.delta - self.delta_loss),
+        )
+
+    def step_price(self, cost: Cost) -> Tally:
+        """Return the price of a step at an empty account."""
+        return self.price(cost)
+
+    def price(self, cost: Cost, used: Tally | None = None) -> Tally:
+        """Return what a step adds where so much is used, rounded up.
+
+        Args:
+            cost: Of the step; its parts and sub-steps are charged one after another.
+            used: What is settled and held when it asks; None for an empty account.
+
+        Raises:
+            UnsupportedCost: If the step has no pair that a Gaussian budget covers.
+        """
+        rest = self.thresholds[0] - (0 if used is None else used.amounts[0])
+        total, lost = 0, Fraction(0)
+        for kind, size, delta, times in _parts(cost):
+            total += _charged(kind, size, rest - total, times)
+            lost += delta * times
+        return Tally((total, units_up(lost)))
+
+    def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
+        """Return all: docs/derivations/residue.md#refunds."""
+        del posted
+        return reserved
+
+    def charged_late(self, used: Tally, more: Tally) -> Tally:
+        """Return what brings the sum to a price of all steps that no order changes."""
+        before, own = used.amounts[0], more.amounts[0]
+        late = MOST_ALONE * (before + own) - before if own else 0
+        return Tally((late, more.amounts[1]))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the filter was made from."""
+        return {
+            "theorem": self.theorem,
+            "epsilon": number_text(self.epsilon),
+            "delta": number_text(self.delta),
+            "delta_loss": number_text(self.delta_loss),
+        }
+
+
+def _charged(kind: str, size: Fraction, rest: int, times: int) -> int:
+    """Return what some equal steps take one after another, at a rest of any sign."""
+    total = 0
+    while times:
+        left = rest - total
+        point = breakpoint_below(max(left, 0))
+        charge = residue_charge(kind, size, point)
+        if left <= 0 or kind == GAUSSIAN or charge == 0:
+            return total + times * charge
+        # So many begin at this breakpoint or above it.
+        count = min(times, (left - point) // charge + 1)
+        total, times = total + count * charge, times - count
+    return total
+
+
+@lru_cache(maxsize=4096)
+def _parts(cost: Cost) -> tuple[tuple[str, Fraction, Fraction, int], ...]:
+    """Return kind, size, delta and number of the parts of a step, in their order."""
+    return tuple(_walked(cost, 1))
+
+
+def _walked(cost: Cost, times: int) -> Iterator[tuple[str, Fraction, Fraction, int]]:
+    if isinstance(cost, Composed):
+        # Repeated rounds are charged part by part: which step runs when is the
+        # analyst's choice, and the charges certify the product of all.
+        for part in cost.costs:
+            yield from _walked(part, times)
+        return
+    iterated = getattr(cost, "substeps", None)
+    if iterated is not None:
+        yield from _walked(iterated[0], times * iterated[1])
+        return
+    yield (*residue_pair(cost), times)
+
+
+@singledispatch
+def residue_pair(cost: Cost) -> tuple[str, Fraction, Fraction]:
+    """As randomized response of its epsilon; its delta is counted apart.
+
+    Kairouz, Oh, Viswanath 2015 (arXiv 1311.0776v4) Thm 3.1: an (epsilon, delta)-DP step
+    shows everything with probability delta, and is a randomized response otherwise.
+
+    Returns:
+        The kind of the pair, its size, and the delta beside it.
+
+    Raises:
+        UnsupportedCost: If the step is not (epsilon, delta)-DP for one pair of numbers.
+    """
+    epsilon, delta = approx_dp(cost)
+    return RESPONSE, epsilon, delta
+
+
+@residue_pair.register
+def _(cost: Gaussian) -> tuple[str, Fraction, Fraction]:
+    """Its mu**2, exactly."""
+    return GAUSSIAN, (cost.sensitivity / cost.sigma) ** 2, Fraction(0)
+
+
+@residue_pair.register
+def _(cost: GaussianDP) -> tuple[str, Fraction, Fraction]:
+    """Its mu**2, exactly."""
+    return GAUSSIAN, cost.mu**2, Fraction(0)
+
+
+@residue_pair.register
+def _(cost: Laplace) -> tuple[str, Fraction, Fraction]:
+    """Its own pair: derivations/residue.md#laplace."""
+    return LAPLACE, cost.sensitivity / cost.scale, Fraction(0)
+
+
+@residue_pair.register
+def _(cost: ExponentialMechanism) -> tuple[str, Fraction, Fraction]:
+    """Any window of its range: derivations/residue.md#bounded-range."""
+    return RANGE, cost.epsilon, Fraction(0)

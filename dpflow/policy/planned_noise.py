@@ -1,0 +1,247 @@
+"""From the budget to the noise: how much each planned step needs for the runs to fit.
+
+A flow's budget has to last for so many runs. All steps of a run share one scale of
+noise; one that is worth w times the precision gets 1 / sqrt(w) of it. The least scale
+is solved at which every gate of the flow admits all runs from an empty account, and
+each noise is rounded up. It is no part of the guarantee: the filter decides about each
+step with the noise that it draws, whoever solved it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import lru_cache, reduce
+from math import isqrt
+from operator import add
+from typing import Any
+
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.costs.planned import PlannedNoise
+from dpflow.accounting.rules.rule import Filter, Odometer, Rule
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import (
+    RATIO_HIGH,
+    RATIO_LOW,
+    number_from_text,
+    number_text,
+    short_up,
+)
+
+#: Significant digits of a noise, rounded up; the least noise is searched to one more.
+_DIGITS = 9
+_CLOSE = 1 + Fraction(1, 10 ** (_DIGITS + 1))
+_ROOT = 10**20
+
+#: What a flow is admitted by: each says whether a tally of so many runs fits.
+_Admits = Callable[[Mapping[str, Fraction], int], bool]
+
+
+def with_planned_noise(pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a policy with the noise that each flow's plan needs.
+
+    Args:
+        pinned: What a ledger pins, with the rules that the noise is solved for.
+
+    Raises:
+        InvalidCost: If there is no such noise, or none that could be relied on.
+    """
+    flows = dict(pinned["flows"])
+    planned = [name for name, share in flows.items() if "runs" in share]
+    if planned:
+        _check_alone(pinned, planned)
+    for name in planned:
+        solved = _solved(json.dumps(_asked(pinned, flows[name]), sort_keys=True))
+        flows[name] = {**flows[name], "noise": dict(solved)}
+    return {**pinned, "flows": flows}
+
+
+def planned_multiplier(
+    pinned: Mapping[str, Any], flow: str | None, step: str, planned: PlannedNoise
+) -> Fraction:
+    """Return the noise that a copy plans for a step, as a multiple of its sensitivity.
+
+    Raises:
+        InvalidCost: If it plans none, or for another mechanism.
+    """
+    share = pinned["flows"].get(flow, {})
+    noise = share.get("noise", {})
+    where = f"the policy of dataset {pinned['dataset']!r}"
+    if step not in noise:
+        known = ", ".join(noise) or "none"
+        msg = (
+            f"step {step!r} declares {planned!r}, but {where} plans no noise for it in "
+            f"flow {flow!r} (planned steps: {known}). Name it there under "
+            "`flows: {FLOW: {runs: ..., steps: ...}}`, or give the noise as a number."
+        )
+        raise InvalidCost(msg, name="noise", value="planned")
+    if share["mechanism"] != planned.mechanism:
+        msg = (
+            f"step {step!r} declares {planned!r}, but {where} plans "
+            f"{share['mechanism']} noise. Write `mechanism: {planned.mechanism}` "
+            f"there, or declare {share['mechanism']}."
+        )
+        raise InvalidCost(msg, name="noise", value=planned.mechanism)
+    return number_from_text(noise[step])
+
+
+def _check_alone(pinned: Mapping[str, Any], planned: list[str]) -> None:
+    """Refuse a plan whose runs others could use up, or that no total bounds."""
+    whole = [name for name in planned if pinned["flows"][name]["epsilon"] is None]
+    why, hint = "", ""
+    if len(whole) > 1:
+        why = f"the flows {', '.join(whole)} each plan to use the whole budget"
+        hint = "Give each a share: epsilon and delta."
+    elif "partition" in pinned:
+        why = "runs cannot be planned where each partition has a budget of its own"
+        hint = "Write the noise as a number."
+    elif "population" in pinned:
+        why = "a plan does not see what others use of the population's budget"
+        hint = "Write the noise as a number."
+    if why:
+        msg = f"{why}. {hint}"
+        raise InvalidCost(msg, name="runs", value=None)
+
+
+def _asked(pinned: Mapping[str, Any], share: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that a flow's noise depends on."""
+    halt = share.get("halt_at_epsilon")
+    return {
+        "filters": [rule for rule in (pinned["filter"], share["filter"]) if rule],
+        "odometer": None if halt is None else share["odometer"],
+        "halt": halt,
+        **{name: share[name] for name in ("runs", "steps", "mechanism")},
+    }
+
+
+@lru_cache(maxsize=256)
+def _solved(asked: str) -> tuple[tuple[str, str], ...]:
+    """Return the least noise of each step, rounded up, at which all runs fit."""
+    plan = json.loads(asked)
+    weights = {name: number_from_text(text) for name, text in plan["steps"].items()}
+    admits = _admission(plan)
+
+    def noise(scale: Fraction) -> dict[str, Fraction]:
+        return {name: _rounded_up(scale / _root(w)) for name, w in weights.items()}
+
+    runs = int(plan["runs"])
+    least = _least(lambda scale: admits(noise(scale), runs), runs)
+    found = noise(least)
+    if not admits(found, runs) or admits(found, runs + 1):
+        msg = f"no noise lets {runs} runs fit and the next one not."
+        raise InvalidCost(msg, name="runs", value=runs)
+    return tuple((name, number_text(found[name])) for name in sorted(found))
+
+
+def _admission(plan: Mapping[str, Any]) -> _Admits:
+    rules: list[Rule] = [make_filter(**each) for each in plan["filters"]]
+    if plan["odometer"] is not None:
+        rules.append(make_odometer(**plan["odometer"]))
+    for rule in rules:
+        check_steady(rule)
+    halt = None if plan["halt"] is None else number_from_text(plan["halt"])
+
+    def admits(noise: Mapping[str, Fraction], runs: int) -> bool:
+        steps = [
+            PlannedNoise(plan["mechanism"], Fraction(1)).at(m) for m in noise.values()
+        ]
+        return all(
+            _admitted(rule, halt, times(reduce(add, map(rule.price, steps)), runs))
+            for rule in rules
+        )
+
+    return admits
+
+
+def check_steady(rule: Rule) -> None:
+    """Refuse a rule under which runs to come have no price that is known today.
+
+    Raises:
+        InvalidCost: If what a step is charged depends on what was used, or on whom.
+    """
+    if type(rule).price is Rule.price and rule.theorem not in ("individual", "plan"):
+        return
+    msg = (
+        f"runs cannot be planned under {rule.theorem}: what a step is charged depends "
+        "on what was charged before, so runs to come have no price yet. Choose another "
+        "filter, or write the noise as a number."
+    )
+    raise InvalidCost(msg, name="runs", value=rule.theorem)
+
+
+def times(tally: Tally, count: int) -> Tally:
+    """Return a tally so many times."""
+    return Tally(tuple(count * amount for amount in tally.amounts))
+
+
+def _admitted(rule: Rule, halt: Fraction | None, total: Tally) -> bool:
+    if isinstance(rule, Filter):
+        return rule.admits(total)
+    if not isinstance(rule, Odometer) or halt is None:
+        return True
+    reading = rule.read(total)
+    return reading != float("inf") and Fraction(reading) <= halt
+
+
+def _least(fits: Callable[[Fraction], bool], runs: int) -> Fraction:
+    """Search the least scale at which the runs fit; what is returned was tried."""
+    high = Fraction(1)
+    while not fits(high):
+        high *= 8
+        if high > RATIO_HIGH / 10**4:
+            msg = f"no noise lets {runs} runs fit the budget. Plan fewer, or raise it."
+            raise InvalidCost(msg, name="runs", value=runs)
+    low = high / 8
+    while fits(low):
+        low, high = low / 8, low
+        if low < RATIO_LOW * 10**4:
+            msg = f"the budget lasts for {runs} runs without any noise to speak of."
+            raise InvalidCost(msg, name="runs", value=runs)
+    while high / low > _CLOSE:
+        middle = _rounded_up((low + high) / 2, _DIGITS + 4)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+def _root(weight: Fraction) -> Fraction:
+    """Return a square root, rounded down."""
+    return Fraction(isqrt(weight.numerator * _ROOT**2 // weight.denominator), _ROOT)
+
+
+def _rounded_up(number: Fraction, digits: int = _DIGITS) -> Fraction:
+    """Round a positive number up to so many significant digits."""
+    step = Fraction(10) ** (_magnitude(number) - digits + 1)
+    return -(-number // step) * step
+
+
+def _magnitude(number: Fraction) -> int:
+    found = len(str(number.numerator)) - len(str(number.denominator))
+    return found if number >= Fraction(10) ** found else found - 1
+
+
+def planned_noise(pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a copy plans, by flow: runs, mechanism and the noise of each step."""
+    names = ("runs", "mechanism", "noise")
+    return {
+        flow: {name: share[name] for name in names}
+        for flow, share in pinned["flows"].items()
+        if "noise" in share
+    }
+
+
+def plan_lines(pinned: Mapping[str, Any]) -> list[str]:
+    """Say what noise a copy plans, a line for each flow that has a plan."""
+    return [
+        f"Flow {name}: {share['runs']} runs fit an empty account, with "
+        f"{share['mechanism']} noise of {_noise_words(share['noise'])} times the "
+        "sensitivity."
+        for name, share in pinned["flows"].items()
+        if "noise" in share
+    ]
+
+
+def _noise_words(noise: Mapping[str, str]) -> str:
+    found = [f"{short_up(number_from_text(m))} ({step})" for step, m in noise.items()]
+    return " and ".join(filter(None, [", ".join(found[:-1]), found[-1]]))

@@ -1,0 +1,85 @@
+"""Planned noise: what the term pins is charged, drawn and journaled."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from dpflow import Gaussian, guarded, release
+from dpflow.exceptions import BudgetRefused, ConfigurationError, PolicyChanged
+from dpflow.guard.project import current_project
+from dpflow.ledger.views.terms import newest_term
+from tests.projects import journal, kinds, make_project, rewrite_policy
+
+POLICY = """\
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1, delta: 1e-6}
+filter: gaussian
+flows:
+  weekly: {runs: 3, steps: {revenue: 2, customers: 1}}
+"""
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """Return the folder of a project whose one flow plans three runs."""
+    return make_project(tmp_path, monkeypatch, POLICY)
+
+
+def step(name="revenue", sensitivity=100, flow="weekly"):
+    """Return a step with planned noise."""
+
+    def body(week):
+        return release(0.0)
+
+    cost = Gaussian(sensitivity=sensitivity, noise="planned")
+    return guarded(dataset="shop", cost=cost, flow=flow, name=name, fresh=True)(body)
+
+
+def test_three_planned_runs_fit_and_the_fourth_does_not(shop):
+    """Whatever the sensitivity of a step, the ledger admits what was planned."""
+    run = [step(), step("customers", sensitivity=1)]
+    for week in range(3):
+        for each in run:
+            each(week)
+    refused = 0
+    for each in run:
+        try:
+            each(3)
+        except BudgetRefused:
+            refused += 1
+    assert refused > 0
+
+
+def test_what_is_journaled_is_the_pinned_noise(shop):
+    """The charge holds the number, at the step's own sensitivity."""
+    step()(1)
+    term = newest_term(current_project().ledger, "shop")
+    planned = Fraction(term.facts["pinned"]["flows"]["weekly"]["noise"]["revenue"])
+    (held,) = [entry for entry in journal() if entry.kind == "reserve"]
+    assert Fraction(held.body["cost"]["sigma"]) == 100 * planned
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda: step("profit"), "plans no noise for it"),
+        (lambda: step(flow=None), "plans no noise for it"),
+    ],
+)
+def test_a_step_without_a_plan_is_refused_and_nothing_is_written(shop, made, told):
+    """Nobody guesses a noise."""
+    with pytest.raises(ConfigurationError, match=told):
+        made()(1)
+    assert kinds() == []
+
+
+def test_another_plan_is_a_change_of_the_policy(shop):
+    """After a charge, an edit of the runs has to be applied like any other."""
+    step()(1)
+    rewrite_policy(shop, "runs: 3", "runs: 4")
+    with pytest.raises(PolicyChanged, match="runs: ledger 3, file 4"):
+        step()(2)

@@ -1,0 +1,146 @@
+"""From the budget to the noise: all runs fit, and not one more."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from pydantic import ValidationError
+
+from dpflow import Gaussian, Laplace
+from dpflow.accounting import make_filter
+from dpflow.exceptions import InvalidCost
+from dpflow.policy import Policy
+from dpflow.policy.changes import judge
+from dpflow.rounding import number_from_text
+
+STEPS = {"revenue": 2, "active_customers": 1}
+
+
+def policy(theorem="gaussian", *, share=None, flows=None, **fields):
+    """Return a policy that plans one flow."""
+    planned = {"runs": 52, "steps": STEPS, **(share or {})}
+    return Policy(
+        dataset="cdnow",
+        unit="customer",
+        relation="add-or-remove",
+        budget={"epsilon": 3, "delta": "1e-6"},
+        filter=theorem,
+        flows={"weekly-report": planned, **(flows or {})},
+        **fields,
+    )
+
+
+def noise_of(pinned, flow="weekly-report"):
+    """Return the multipliers that a copy plans."""
+    found = pinned["flows"][flow]["noise"]
+    return {name: number_from_text(text) for name, text in found.items()}
+
+
+def runs_of(rule, noise, kind=Gaussian):
+    """Count the whole runs that a filter admits, one step after the other."""
+    spread = "sigma" if kind is Gaussian else "scale"
+    steps = [kind(sensitivity=100, **{spread: 100 * m}) for m in noise.values()]
+    tally, runs = rule.zero(), 0
+    while True:
+        for step in steps:
+            tally = tally + rule.price(step)
+            if not rule.admits(tally):
+                return runs
+        runs += 1
+
+
+@pytest.mark.parametrize("theorem", ["gaussian", "concentrated", "renyi", "portfolio"])
+def test_all_planned_runs_fit_and_the_next_one_does_not(theorem):
+    """At any sensitivity, under each theorem that prices steps alone."""
+    governed = policy(theorem)
+    noise = noise_of(governed.pinned())
+    assert runs_of(governed.dataset_filter(), noise) == 52
+    less = {name: m * Fraction(999, 1000) for name, m in noise.items()}
+    assert runs_of(governed.dataset_filter(), less) < 52
+
+
+def test_a_step_that_is_worth_twice_the_precision_has_half_the_variance():
+    """The weights are of precision, whatever else is rounded."""
+    noise = noise_of(policy().pinned())
+    ratio = noise["active_customers"] / noise["revenue"]
+    assert math.isclose(ratio, math.sqrt(2), rel_tol=1e-8)
+
+
+def test_a_share_is_planned_for_and_two_shares_stand_side_by_side():
+    """The noise is solved for the flow's own filter where that is smaller."""
+    share = {"epsilon": 1, "delta": "5e-7"}
+    other = {"other": {"runs": 10, "steps": {"count": 1}, **share}}
+    governed = policy(share=share, flows=other)
+    noise = noise_of(governed.pinned())
+    assert runs_of(governed.flow_filter("weekly-report"), noise) == 52
+    noise = noise_of(governed.pinned(), "other")
+    assert runs_of(governed.flow_filter("other"), noise) == 10
+
+
+def test_laplace_noise_is_planned_under_a_pure_budget():
+    """The mechanism is said in the plan."""
+    governed = policy("basic", share={"mechanism": "Laplace"})
+    noise = noise_of(governed.pinned())
+    assert runs_of(make_filter("basic", epsilon=3, delta="1e-6"), noise, Laplace) == 52
+
+
+def test_an_odometers_halt_is_planned_for():
+    """A halt below the budget asks for more noise."""
+    free = noise_of(policy().pinned())
+    halted = policy(
+        odometer={"theorem": "renyi", "delta": "1e-6"}, share={"halt_at_epsilon": 1}
+    )
+    noise = noise_of(halted.pinned())
+    assert noise["revenue"] > free["revenue"]
+    odometer, tally = halted.flow_odometer("weekly-report"), None
+    run = [odometer.price(Gaussian(sensitivity=1, sigma=m)) for m in noise.values()]
+    tally = sum(run * 51, sum(run, odometer.zero()))
+    assert odometer.read(tally) <= 1 < odometer.read(sum(run, tally))
+
+
+@pytest.mark.parametrize(
+    ("theorem", "more", "told"),
+    [
+        ("individual", {}, "runs to come have no price"),
+        ("gaussian", {"flows": {"x": {"runs": 3, "steps": {"a": 1}}}}, "whole budget"),
+        ("gaussian", {"partition": {"by": "region"}}, "partition"),
+        ("gaussian", {"population": "people"}, "population"),
+        ("gaussian", {"share": {"runs": None}}, "planned noise needs runs"),
+        ("gaussian", {"share": {"steps": {}}}, "planned noise needs steps"),
+        ("gaussian", {"share": {"steps": {"a": 0}}}, "0"),
+        ("gaussian", {"share": {"runs": 0}}, "runs"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_its_reason(theorem, more, told):
+    """No plan is pinned that could not be relied on."""
+    with pytest.raises(ValidationError, match=told):
+        policy(theorem, **more)
+
+
+def test_a_policy_without_a_plan_declares_what_it_did_before():
+    """Older copies go on to agree with their files."""
+    share = policy(flows={"x": {"epsilon": 1, "delta": "1e-7"}}).declared()["flows"][
+        "x"
+    ]
+    assert set(share) == {"epsilon", "delta", "halt_at_epsilon"}
+
+
+def test_another_plan_is_another_term_unless_the_flow_never_ran():
+    """Runs are counted from an empty account."""
+    old, new = policy().declared(), policy(share={"runs": 60}).declared()
+    verdicts = {c.field: c.verdict for c in judge(old, new)}
+    assert verdicts == {"flows.weekly-report.runs": "other"}
+    (change,) = judge(old, new, charged_flows=())
+    assert change.verdict == "neutral"
+
+
+def test_planned_noise_is_no_cost_and_is_said_once():
+    """No theorem can price it by mistake."""
+    planned = Gaussian(sensitivity=100, noise="planned")
+    assert repr(planned) == 'Gaussian(sensitivity=100, noise="planned")'
+    with pytest.raises((InvalidCost, AttributeError, TypeError)):
+        make_filter("gaussian", epsilon=1, delta="1e-6").price(planned)
+    with pytest.raises(InvalidCost, match="noise="):
+        Gaussian(sensitivity=1, sigma=3, noise="planned")
