@@ -23,19 +23,16 @@ at the training images for nothing would not be covered.
 Code walkthrough:
 
 1. `descend` is a round of steps with the noise that it is told; `count` is the test.
-2. `Strategy` says how the noise follows progress; it sees noisy counts only.
-3. `Meter` adds up costs by public arithmetic, to know what still fits.
-4. `train` is the loop, for the flows with DP steps, for `study` without a budget.
-5. `study` repeats all strategies on what is public data, and `draw` draws one run.
+2. `flows.rounds` has the loop, and how the noise follows progress.
+3. `study` repeats all strategies on what is public data, and `draw` draws one run.
+4. `flows/adaptive_network.py` does the same where it pays, and for batches.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +41,6 @@ from prefect import task
 from scipy import special  # type: ignore[import-untyped]
 
 from dpflow import (
-    Cost,
     EarlyStopping,
     Gaussian,
     dp_flow,
@@ -52,24 +48,22 @@ from dpflow import (
     gradient_descent,
     release,
 )
-from dpflow.accounting import make_filter, make_odometer
 from dpflow.mechanisms.rows import Clip, Factors
 from flows import mnist, start
+from flows.rounds import Course, Round, Share, Strategy, train
 
 REPORTS = Path("reports")
 PEOPLE = 60_000
 RATE = 60.0
 
 # What policies/mnist.yaml says: each flow's share, and where the odometer halts.
-EPSILON, DELTA, HALT = "0.3", "1e-5", "0.5"
+SHARE = Share("gaussian", epsilon="0.3", delta="1e-5", halt="0.5")
 
 # A gradient is clipped to norm 1, and an image is there or not: sensitivity 1.
 NORM = 1
 STEPS = 5
-# One image is counted or not. Three standard deviations of the difference of two
-# counts are significant: noise alone reaches that once in 700 rounds.
+# One image is counted or not.
 COUNT = Gaussian(sensitivity=1, sigma=150)
-SIGNIFICANT = 3 * math.sqrt(2 * float(COUNT.sigma) ** 2)
 
 Weights = list[list[float]]
 
@@ -122,138 +116,33 @@ def right(weights: mnist.Floats, people: int) -> int:
     return int(((features[:people] @ weights).argmax(axis=1) == digits[:people]).sum())
 
 
-@dataclass(frozen=True, slots=True)
-class Strategy:
-    """How the noise follows progress; it decides from what was released only.
-
-    Attributes:
-        name: Part of the release keys.
-        noise: Noise multiplier of the first round.
-        least: Smallest noise multiplier.
-        more: Added to the noise after significant progress.
-        less: Taken from the noise after none.
-        goal: Share of the images that is good enough to end.
-    """
-
-    name: str
-    noise: int
-    least: int
-    more: int = 0
-    less: int = 0
-    goal: float | None = None
-
-    @property
-    def counts(self) -> bool:
-        """Whether it needs a count after each round."""
-        return bool(self.more or self.less or self.goal is not None)
-
-    def after(self, noise: int, *, gained: bool, room: bool) -> int:
-        """Return the noise of the next round.
-
-        Args:
-            noise: Of the last one.
-            gained: Whether the count rose significantly.
-            room: Whether so many rounds would still fit that saving is of use.
-        """
-        if gained:
-            return noise + self.more if room else noise
-        return max(self.least, noise - self.less)
+BASE, MORE = 80, 8
 
 
-BASE = 80
-FIXED = Strategy("fixed", BASE, BASE)
-ADAPTIVE = Strategy("adaptive", BASE, BASE, more=8, less=8)
+def noise_at(notch: int) -> int:
+    """Return the noise multiplier at a notch of saving."""
+    return BASE + MORE * notch
+
+
 GOAL = 0.88
-FIXED_GOAL = Strategy("fixed-to-goal", BASE, BASE, goal=GOAL)
-NOISY_GOAL = Strategy("noisy-to-goal", 2 * BASE, 2 * BASE, goal=GOAL)
-ADAPTIVE_GOAL = Strategy("adaptive-to-goal", 2 * BASE, BASE, less=8, goal=GOAL)
+FIXED = Strategy("fixed")
+ADAPTIVE = Strategy("adaptive", saves=True, spends=True)
+FIXED_GOAL = Strategy("fixed-to-goal", goal=GOAL)
+NOISY_GOAL = Strategy("noisy-to-goal", first=BASE // MORE, goal=GOAL)
+ADAPTIVE_GOAL = Strategy("adaptive-to-goal", first=BASE // MORE, spends=True, goal=GOAL)
 #: Noise rises only while so many more rounds would fit: half of the fixed schedule.
 ROOM = 5
 
 
-class Meter:
-    """What was spent, by public arithmetic: what fits, and what the odometer reads."""
-
-    def __init__(self) -> None:
-        self._filter = make_filter("gaussian", epsilon=EPSILON, delta=DELTA)
-        self._odometer = make_odometer("renyi", delta=DELTA, halt_at_epsilon=HALT)
-        self._spent, self._lost = self._filter.zero(), self._odometer.zero()
-
-    def fits(self, *costs: Cost) -> bool:
-        """Say whether the filter admits all of these."""
-        return self._filter.admits(sum(map(self._filter.price, costs), self._spent))
-
-    def charge(self, cost: Cost) -> None:
-        """Add a cost."""
-        self._spent += self._filter.price(cost)
-        self._lost += self._odometer.price(cost)
-
-    def reading(self) -> float:
-        """Return the odometer's reading: a bound on the loss, at any time."""
-        return self._odometer.read(self._lost)
-
-    def used(self) -> float:
-        """Return the share of the filter's budget that was used."""
-        return float(self._spent.amounts[0] / self._filter.thresholds[0])  # type: ignore[attr-defined]
+def course(people: int) -> Course:
+    """Return what is public of a training."""
+    return Course(people, SHARE, lambda notch: descent(noise_at(notch)), COUNT, ROOM)
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One round of training.
-
-    Attributes:
-        noise: Its noise multiplier.
-        weights: The released model after it.
-        counted: The released count, or None.
-        reading: What the odometer reads after it.
-        used: The share of the filter's budget that is used after it.
-    """
-
-    noise: int
-    weights: Weights
-    counted: int | None
-    reading: float
-    used: float
-
-
-#: Takes the number of a round, its noise and a model; returns the next model.
-Descend = Callable[[int, int, Weights], Weights]
-#: Takes the number of a round and a model; returns a noisy count.
-Count = Callable[[int, Weights], int]
-
-
-def train(
-    strategy: Strategy, people: int, descend_by: Descend, count_by: Count
-) -> list[Round]:
-    """Train round after round, until the goal or until no more round fits.
-
-    Args:
-        strategy: How the noise follows progress.
-        people: How many images there are to train on; public.
-        descend_by: Runs a round.
-        count_by: Counts with noise.
-    """
-    meter, noise, best = Meter(), strategy.noise, 0
-    rounds: list[Round] = []
-    weights = np.zeros((mnist.FEATURES, mnist.DIGITS)).tolist()
-    test = (COUNT,) if strategy.counts else ()
-    while meter.fits(descent(noise), *test):
-        number = len(rounds) + 1
-        weights = descend_by(number, noise, weights)
-        meter.charge(descent(noise))
-        counted = None
-        if strategy.counts:
-            counted = count_by(number, weights)
-            meter.charge(COUNT)
-        rounds.append(Round(noise, weights, counted, meter.reading(), meter.used()))
-        if counted is None:
-            continue
-        if strategy.goal is not None and counted >= strategy.goal * people:
-            break
-        room = meter.fits(*(ROOM * (descent(noise), *test)))
-        noise = strategy.after(noise, gained=counted >= best + SIGNIFICANT, room=room)
-        best = max(best, counted)
-    return rounds
+def nothing() -> Weights:
+    """Return the first model."""
+    zeros: Weights = np.zeros((mnist.FEATURES, mnist.DIGITS)).tolist()
+    return zeros
 
 
 def _charged(strategy: Strategy, people: int) -> list[Round]:
@@ -263,8 +152,11 @@ def _charged(strategy: Strategy, people: int) -> list[Round]:
     name = strategy.name
     return train(
         strategy,
-        people,
-        lambda number, noise, weights: descend(name, people, number, noise, weights),
+        course(people),
+        nothing(),
+        lambda number, notch, weights: descend(
+            name, people, number, noise_at(notch), weights
+        ),
         lambda number, weights: count(name, people, number, weights),
     )
 
@@ -289,11 +181,11 @@ def simulated(strategy: Strategy, people: int, seed: int) -> list[Round]:
     gradients, clip = gradients_of(people), Clip.to(NORM)
     generator = np.random.default_rng(seed)
 
-    def descend_by(_: int, noise: int, weights: Weights) -> Weights:
+    def descend_by(_: int, notch: int, weights: Weights) -> Weights:
         model = np.array(weights)
         for _step in range(STEPS):
             total = clip.apply(gradients(model)).total()
-            total += generator.normal(scale=NORM * noise, size=total.shape)
+            total += generator.normal(scale=NORM * noise_at(notch), size=total.shape)
             model -= RATE / people * total
         values: Weights = model.tolist()
         return values
@@ -302,7 +194,7 @@ def simulated(strategy: Strategy, people: int, seed: int) -> list[Round]:
         true = right(np.array(weights), people)
         return round(generator.normal(true, float(COUNT.sigma)))
 
-    return train(strategy, people, descend_by, count_by)
+    return train(strategy, course(people), nothing(), descend_by, count_by)
 
 
 def accuracy(weights: Weights) -> float:
@@ -347,7 +239,9 @@ def draw(runs: dict[str, list[Round]]) -> Path:
     for name, rounds in runs.items():
         dashed = "-" if name.startswith("adaptive") else "--"
         steps = STEPS * np.arange(1, len(rounds) + 1)
-        axes[0].plot(steps, [each.noise for each in rounds], dashed, label=name)
+        axes[0].plot(
+            steps, [noise_at(each.notch) for each in rounds], dashed, label=name
+        )
         scores = [accuracy(each.weights) for each in rounds]
         axes[1].plot([each.used for each in rounds], scores, dashed, label=name)
     axes[0].set(xlabel="steps", ylabel="noise multiplier", ylim=(0, None))
@@ -378,8 +272,8 @@ def main() -> None:
         print(_told("a goal under an odometer", stop_at_goal(people)))
         found = study(people, runs)
         print(
-            f"{people} images, means of {runs} runs, (epsilon {EPSILON}, delta "
-            f"{DELTA}), goal {GOAL}"
+            f"{people} images, means of {runs} runs, (epsilon {SHARE.epsilon}, delta "
+            f"{SHARE.delta}), goal {GOAL}"
         )
         print("\n".join(table(found)))
         print(f"drawn in {draw({name: each[0] for name, each in found.items()})}")

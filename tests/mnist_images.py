@@ -6,6 +6,7 @@ of its own, with a few points set at random, so that a linear model learns it.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import struct
 from pathlib import Path
@@ -29,8 +30,13 @@ def images(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return points, digits
 
 
-def write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def write(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    collection: mnist.Collection = mnist.MNIST,
+) -> None:
     """Write the four files, let `flows.mnist` find them and take them for the real."""
+    suffix = ".gz" if collection is mnist.FASHION else ""
     for part, count in (("train", TRAIN), ("t10k", TEST)):
         points, digits = images(count, len(part))
         header = struct.pack(">iiii", 2051, count, mnist.SIDE, mnist.SIDE)
@@ -41,8 +47,9 @@ def write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ),
         }
         for name, content in contents.items():
-            (folder / name).write_bytes(content)
+            packed = gzip.compress(content) if suffix else content
+            (folder / (name + suffix)).write_bytes(packed)
             digest = hashlib.sha256(content).hexdigest()
-            monkeypatch.setitem(mnist.FILES, name, digest)
+            monkeypatch.setitem(collection.files, name + suffix, digest)
     monkeypatch.setenv("DPFLOW_DATA", str(folder))
     mnist._table.cache_clear()

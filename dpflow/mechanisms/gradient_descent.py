@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import ReleaseError
-from dpflow.mechanisms.rows import Clip, Floats, OuterRows
+from dpflow.mechanisms.rows import Clip, Floats, Gradient, LayerRows, OuterRows
 from dpflow.noise.draws import draw
 from dpflow.noise.sources import random_bytes
 from dpflow.people.costs import gaussian_costs, sampled_gaussian_costs
@@ -23,8 +22,8 @@ from dpflow.rounding import Number, exact
 _WORD = 2**64
 
 #: Returns the gradient of each person's loss at a model: number[people, ...], or the
-#: products of `dpflow.mechanisms.rows.Factors`.
-Gradients = Callable[[Floats], "NDArray[Any] | OuterRows"]
+#: products of `dpflow.mechanisms.rows.Factors`, for each layer of a network if need be.
+Gradients = Callable[[Floats], Gradient]
 #: Returns the standard deviation of a step's noise from its number, counted from 1, and
 #: the model so far, which is released; and from nothing else.
 Schedule = Callable[[int, Floats], Number]
@@ -41,7 +40,7 @@ def poisson_sample(rate: Fraction, people: int) -> NDArray[np.bool_]:
     return np.asarray(words < np.uint64(int(rate * _WORD)), np.bool_)
 
 
-def noisy_gradient(cost: Cost, rows: NDArray[Any] | OuterRows, *, clip: Clip) -> Floats:
+def noisy_gradient(cost: Cost, rows: Gradient, *, clip: Clip) -> Floats:
     """Return the noisy sum of clipped rows.
 
     Source: Abadi et al. 2016 (arXiv 1607.00133), Alg. 1, without dividing by the size
@@ -91,7 +90,7 @@ def _noise_of(cost: Cost, clip: Clip) -> tuple[Gaussian, Fraction | None]:
 
 def individual_sum(
     tally: PrivateTally,
-    rows: NDArray[Any] | OuterRows,
+    rows: Gradient,
     *,
     clip: Clip,
     sigma: Number,
@@ -134,7 +133,7 @@ def individual_sum(
 
 def individual_gradient(
     tally: PrivateTally,
-    rows: NDArray[Any] | OuterRows,
+    rows: Gradient,
     *,
     clip: Clip,
     sigma: Number,
@@ -186,5 +185,7 @@ def individual_descent(
     return model
 
 
-def _people(rows: NDArray[Any] | OuterRows) -> int:
+def _people(rows: Gradient) -> int:
+    if isinstance(rows, LayerRows):
+        return _people(rows.layers[0])
     return len(rows.right if isinstance(rows, OuterRows) else rows)

@@ -6,7 +6,9 @@ of the rows; a sum of floats would round, and by how much depends on everybody.
 
 The gradient of a linear model with many classes is a product of a person's features
 and of their errors. `Factors` sums such products without ever writing them down: what
-would be 60,000 rows of 7,840 numbers is a product of two matrices.
+would be 60,000 rows of 7,840 numbers is a product of two matrices. `LayerRows` does so
+for a network, whose gradient has such a product for each layer: all of them are clipped
+together, by the norm of the whole.
 """
 
 from __future__ import annotations
@@ -90,14 +92,16 @@ class Clip:
         """Return numbers of steps as the floats that they stand for, exactly."""
         return np.asarray(steps.astype(np.float64) * self.step, np.float64)
 
-    def apply(self, rows: NDArray[Any] | OuterRows) -> ClippedRows:
+    def apply(self, rows: Gradient) -> ClippedRows:
         """Return the rows of all people, clipped.
 
         Raises:
             ReleaseError: If there are no people, or more than `MOST_PEOPLE`.
         """
         if isinstance(rows, OuterRows):
-            return _clipped_products(rows, self.norm)
+            return _clipped_products((rows,), self.norm)[0]
+        if isinstance(rows, LayerRows):
+            return _Layers(_clipped_products(rows.layers, self.norm))
         return _Plain(self, self.rows(rows))
 
 
@@ -185,6 +189,30 @@ class OuterRows:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class LayerRows:
+    """For each person a product for each layer, one behind the other as one row.
+
+    Args:
+        layers: Of the same people in the same order; the model is one vector of all
+            layers' parameters.
+
+    Raises:
+        ReleaseError: If there is no layer, or the people are not as many in each.
+    """
+
+    layers: tuple[OuterRows, ...]
+
+    def __post_init__(self) -> None:
+        if len({len(each.right) for each in self.layers}) != 1:
+            msg = "all layers must have a row for each of the same people"
+            raise ReleaseError(msg)
+
+
+#: What `Clip.apply` takes.
+Gradient = NDArray[Any] | OuterRows | LayerRows
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class _Products:
     """Products of two factors on grids; the second one is clipped."""
 
@@ -212,19 +240,52 @@ class _Products:
         )
 
 
-def _clipped_products(rows: OuterRows, norm: Fraction) -> _Products:
-    """Clip products: the first factor has norm 1 at most, so the second one is cut.
+@dataclass(frozen=True, slots=True, repr=False)
+class _Layers:
+    """Products one behind the other, clipped together."""
+
+    layers: tuple[_Products, ...]
+
+    @property
+    def people(self) -> int:
+        return self.layers[0].people
+
+    def squares(self) -> Floats:
+        # Each is rounded up; this covers the rounding of their sum.
+        widened = 1 + len(self.layers) * 2.0**-52
+        total: Floats = np.sum([each.squares() for each in self.layers], axis=0)
+        return total * widened
+
+    def total(self, who: PrivateMask | None = None) -> Floats:
+        return np.concatenate([each.total(who).ravel() for each in self.layers])
+
+
+def _clipped_products(
+    layers: tuple[OuterRows, ...], norm: Fraction
+) -> tuple[_Products, ...]:
+    """Clip products together: first factors have norm 1 at most; second ones are cut.
+
+    So the squared norm of all products is at most that of the second factors side by
+    side, which is what is clipped.
 
     Rounding: toward zero in both factors, so that no norm grows.
     """
-    people, features = rows.left.steps.shape
-    right = rows.right.reshape(people, -1)
+    people = len(layers[0].right)
     with np.errstate(all="ignore"):
-        scaled = right * rows.left.lengths[:, None]
-    clipped, _ = clip_rows(scaled, norm=norm)
+        scaled = [
+            each.right.reshape(people, -1) * each.left.lengths[:, None]
+            for each in layers
+        ]
+    clipped, _ = clip_rows(np.concatenate(scaled, axis=1), norm=norm)
     step = _step(norm, _FACTOR_BITS)
-    shape = (features, *rows.right.shape[1:])
-    return _Products(rows.left, _cut(clipped, step), step, shape)
+    cut = _cut(clipped, step)
+    ends = np.cumsum([part.shape[1] for part in scaled])
+    return tuple(
+        _Products(
+            each.left, part, step, (each.left.steps.shape[1], *each.right.shape[1:])
+        )
+        for each, part in zip(layers, np.split(cut, ends[:-1], axis=1), strict=True)
+    )
 
 
 def _step(longest: Fraction, bits: int) -> float:

@@ -37,12 +37,14 @@ def test_edges_tell_direction_and_place() -> None:
     """A bar that stands counts as edges to its sides, in the cells where it is."""
     points = np.zeros((1, 28, 28), np.float32)
     points[0, 8:20, 14:16] = 255
-    found = mnist.edges(points).reshape(7, 7, mnist.DIRECTIONS) ** 2
+    found = mnist._edges(points).reshape(7, 7, mnist.DIRECTIONS) ** 2
     assert found[3, 3].argmax() == 0
     # The points beside each side differ by all there is: three columns in this cell.
     assert found[3, 3, 0] == pytest.approx(4 * 3)
     assert (found[:, :3] == 0).all()
-    turned = mnist.edges(points.transpose(0, 2, 1)).reshape(7, 7, mnist.DIRECTIONS) ** 2
+    turned = (
+        mnist._edges(points.transpose(0, 2, 1)).reshape(7, 7, mnist.DIRECTIONS) ** 2
+    )
     assert turned[3, 3].argmax() == mnist.DIRECTIONS // 2
     assert found.sum() == pytest.approx(turned.sum(), rel=1e-6)
 

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms import rows as module
-from dpflow.mechanisms.rows import MOST_PEOPLE, Clip, Factors
+from dpflow.mechanisms.rows import MOST_PEOPLE, Clip, Factors, LayerRows
 from dpflow.people.state import PrivateMask
 from tests.sizes import scaled
 
@@ -51,6 +51,37 @@ def test_no_product_is_longer_than_the_clip(left, right, norm) -> None:
     assert all((a == 0) == (b == 0) for a, b in zip(charged, squares, strict=True))
     total = [Fraction(x) for x in products.total().ravel().tolist()]
     assert total == [sum(column) for column in zip(*rows, strict=True)]
+
+
+@given(
+    arrays(np.float64, (4, 3), elements=wild),
+    arrays(np.float64, (4, 2), elements=wild),
+    arrays(np.float64, (4, 2), elements=wild),
+    st.sampled_from(NORMS),
+)
+@settings(max_examples=scaled(60), deadline=None)
+def test_no_row_of_layers_is_longer_than_the_clip(inner, errors, last, norm) -> None:
+    """All layers of a person together, in exact arithmetic; and sums are exact."""
+    layers = LayerRows((Factors(inner).outer(errors), Factors(errors).outer(last)))
+    clipped = Clip.to(norm).apply(layers)
+    pairs = zip(*map(exact_rows, clipped.layers), strict=True)
+    rows = [first + second for first, second in pairs]
+    squares = [sum(x * x for x in row) for row in rows]
+    assert max(squares) <= Fraction(norm) ** 2
+    charged = [Fraction(value) for value in clipped.squares().tolist()]
+    assert all(a >= b for a, b in zip(charged, squares, strict=True))
+    total = [Fraction(x) for x in clipped.total().tolist()]
+    assert total == [sum(column) for column in zip(*rows, strict=True)]
+
+
+def test_layers_of_other_people_are_refused() -> None:
+    """And no layers at all."""
+    one, two = (
+        Factors(np.ones((people, 2))).outer(np.ones(people)) for people in (1, 2)
+    )
+    for layers in ((), (one, two)):
+        with pytest.raises(ReleaseError, match="of the same people"):
+            LayerRows(layers)
 
 
 @pytest.mark.parametrize("columns", [None, 3])

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from dpflow.accounting import make_odometer
+from dpflow import PoissonSampledGaussian, Repeated
+from dpflow.accounting import make_filter, make_odometer
 from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts, history
-from flows import adaptive_noise, adult, individual_table, mnist
+from flows import adaptive_noise, adult, fine_tuning, individual_table, mnist
 from flows.adaptive_noise import (
     ADAPTIVE,
     ADAPTIVE_GOAL,
     COUNT,
     FIXED,
-    SIGNIFICANT,
+    SHARE,
     STEPS,
-    Meter,
-    Strategy,
+    course,
     descent,
+    noise_at,
 )
+from flows.rounds import Meter, Strategy, train
 from tests import adult_people, mnist_images
 
 PEOPLE = 500
@@ -67,7 +70,7 @@ def test_training_ends_at_the_goal_and_the_odometer_says_what_it_took(
     digits, monkeypatch
 ):
     """A goal that any count reaches ends it after one round."""
-    goal = Strategy("at-once", 160, 80, less=20, goal=-1e6)
+    goal = Strategy("at-once", first=10, goal=-1e6)
     monkeypatch.setattr(adaptive_noise, "ADAPTIVE_GOAL", goal)
     (only,) = adaptive_noise.stop_at_goal(PEOPLE)
     odometer = make_odometer("renyi", delta="1e-5", halt_at_epsilon="0.5")
@@ -85,32 +88,37 @@ def test_the_numbers_of_the_policy_are_those_of_the_meter():
     policy = load_policy(ROOT / "policies" / "mnist.yaml")
     for name in ("adaptive-noise", "stop-at-goal"):
         share = policy.flows[name]
-        assert str(share.epsilon) == adaptive_noise.EPSILON
-        assert float(share.delta) == float(adaptive_noise.DELTA)
-    assert float(policy.flows["stop-at-goal"].halt_at_epsilon) == float(
-        adaptive_noise.HALT
-    )
+        assert str(share.epsilon) == SHARE.epsilon
+        assert float(share.delta) == float(SHARE.delta)
+    assert float(policy.flows["stop-at-goal"].halt_at_epsilon) == float(SHARE.halt)
+    fashion = load_policy(ROOT / "policies" / "fashion.yaml").flows["fine-tuning"]
+    expected = fine_tuning.SHARE
+    assert [fashion.epsilon, fashion.delta, fashion.halt_at_epsilon] == [
+        Fraction(each) for each in (expected.epsilon, expected.delta, expected.halt)
+    ]
 
 
 def test_a_strategy_follows_significant_progress_only():
-    """More noise after it while there is room, less after none, never below least."""
-    adaptive = Strategy("a", 80, 80, more=20, less=30)
-    assert adaptive.after(80, gained=True, room=True) == 100
-    assert adaptive.after(80, gained=True, room=False) == 80
-    assert adaptive.after(140, gained=False, room=True) == 110
-    assert adaptive.after(90, gained=False, room=True) == 80
-    assert FIXED.after(80, gained=True, room=True) == 80
-    assert ADAPTIVE_GOAL.after(160, gained=True, room=True) == 160
+    """A notch more after it while there is room, one less after none, never below 0."""
+    adaptive = Strategy("a", saves=True, spends=True, most=3)
+    assert adaptive.after(1, gained=True, room=True) == 2
+    assert adaptive.after(1, gained=True, room=False) == 1
+    assert adaptive.after(3, gained=True, room=True) == 3
+    assert adaptive.after(3, gained=False, room=True) == 2
+    assert adaptive.after(0, gained=False, room=True) == 0
+    assert FIXED.after(0, gained=True, room=True) == 0
+    assert ADAPTIVE_GOAL.after(10, gained=True, room=True) == 10
+    assert [noise_at(each) for each in (0, 1, 10)] == [80, 88, 160]
     # Of counts that did not change, so many are significant.
-    chance = math.erfc(SIGNIFICANT / float(COUNT.sigma) / 2) / 2
+    chance = math.erfc(course(1).significant / float(COUNT.sigma) / 2) / 2
     assert 1 / chance > 700
 
 
 def trained(strategy, counts):
     """Train on nothing, with counts as told; return the rounds."""
     numbers = iter(counts)
-    return adaptive_noise.train(
-        strategy, 1000, lambda *_: [[0.0]], lambda *_: next(numbers)
+    return train(
+        strategy, course(1000), [[0.0]], lambda *_: [[0.0]], lambda *_: next(numbers)
     )
 
 
@@ -120,9 +128,9 @@ def test_without_progress_the_noise_is_that_of_the_fixed_schedule():
     assert {each.counted for each in fixed} == {None}
     assert fixed[-1].used <= 1 < fixed[-1].used + 1 / len(fixed)
     idle = trained(ADAPTIVE, [0] * 100)
-    assert {each.noise for each in idle} == {ADAPTIVE.least}
+    assert {each.notch for each in idle} == {0}
     rising = trained(ADAPTIVE, range(0, 10**6, 10**4))
-    assert max(each.noise for each in rising) > ADAPTIVE.least
+    assert max(each.notch for each in rising) > 0
     assert len(rising) > len(idle)
     assert rising[-1].used <= 1
 
@@ -135,7 +143,7 @@ def test_a_count_that_is_not_charged_would_be_noticed(digits, monkeypatch):
         "charge",
         lambda self, cost: None if cost is COUNT else charge(self, cost),
     )
-    goal = Strategy("at-once", 160, 80, less=20, goal=-1e6)
+    goal = Strategy("at-once", first=10, goal=-1e6)
     monkeypatch.setattr(adaptive_noise, "ADAPTIVE_GOAL", goal)
     (only,) = adaptive_noise.stop_at_goal(PEOPLE)
     share = view("flow", "stop-at-goal")
@@ -153,6 +161,43 @@ def test_the_study_compares_all_strategies_and_draws(digits):
     assert len(lines) == 1 + len(found)
     path = adaptive_noise.draw({name: runs[0] for name, runs in found.items()})
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def clothes(examples, tmp_path, monkeypatch):
+    """Give the flows clothes that are the made-up digits."""
+    folder = tmp_path / "clothes"
+    folder.mkdir()
+    mnist_images.write(folder, monkeypatch, mnist.FASHION)
+    forgotten = (mnist._table, fine_tuning.halves, fine_tuning.pretrained)
+    for each in forgotten:
+        each.cache_clear()
+    yield folder
+    for each in forgotten:
+        each.cache_clear()
+
+
+def test_fine_tuning_is_charged_what_the_theorem_says(clothes):
+    """Sampled steps and counts: the ledger agrees with the filter, and with Meter."""
+    rounds = fine_tuning.fine_tuning(300, hidden=2, most=2)
+    (share,) = [
+        each
+        for each in accounts(current_project().ledger, "fashion")
+        if (each.kind, each.name) == ("flow", "fine-tuning")
+    ]
+    rule = make_filter("renyi", epsilon="6", delta="1e-5")
+    steps = [
+        PoissonSampledGaussian(
+            sampling_rate=Fraction(1, 4), noise_multiplier=1 + Fraction(each.notch, 10)
+        )
+        for each in rounds
+    ]
+    costs = [*(Repeated(each, 4) for each in steps), *len(rounds) * [fine_tuning.COUNT]]
+    spent = sum(map(rule.price, costs), rule.zero())
+    expected = float(spent.amounts[0] / rule.thresholds[0])
+    assert share.used_fraction == pytest.approx(expected, rel=1e-9)
+    assert rounds[-1].used == pytest.approx(expected, rel=1e-9)
+    assert fine_tuning.fine_tuning(300, hidden=2, most=2)[-1] == rounds[-1]
 
 
 def test_the_papers_table_has_a_line_for_each_budget(digits, monkeypatch, capsys):
