@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -26,6 +26,7 @@ from dpflow.ledger.rows import (
     Changes,
     Charge,
     Claim,
+    JournalError,
     Key,
     MostGranted,
     Release,
@@ -34,6 +35,7 @@ from dpflow.ledger.rows import (
     Run,
     Sums,
     Term,
+    name_of_term,
 )
 from dpflow.policy import Policy
 
@@ -117,12 +119,16 @@ class State:
         entries: Those that begin or moved the charges last, by book and number.
         values: Kept values, by release key.
         alive: Which owners of open charges still run.
+        looked_for: Keys whose rows are not there if they are not here.
+        whole: Books of which every account is here.
     """
 
     rows: Rows
     entries: Mapping[tuple[str, int], Entry] = field(default_factory=dict)
     values: Mapping[str, str] = field(default_factory=dict)
     alive: Collection[str] = frozenset()
+    looked_for: Collection[Key] = frozenset()
+    whole: Collection[str] = frozenset()
 
     def book(self, name: str) -> Book:
         """Return a book; one that nobody opened has no terms."""
@@ -144,9 +150,22 @@ class State:
         return [term for n in numbers if (term := self.term(book, n)) is not None]
 
     def account(self, name: str) -> Account | None:
-        """Return an account; None before its first entry."""
-        found = self.rows.get(("account", name))
-        return found if isinstance(found, Account) else None
+        """Return an account; None before its first entry.
+
+        Raises:
+            JournalError: If nobody looked for it: it would be taken for a new one.
+        """
+        key = ("account", name)
+        found = self.rows.get(key)
+        if isinstance(found, Account):
+            return found
+        book = name.partition("#")[0]
+        known = key in self.looked_for or book in self.whole
+        # A term that is opened now has none yet.
+        if not known and ("term", book, name_of_term(name)) in self.looked_for:
+            what = f"account {name!r} was not looked for"
+            raise JournalError(what)
+        return None
 
     def charge(self, name: str) -> Charge | None:
         """Return a charge; None if nobody made it."""
@@ -194,7 +213,7 @@ class State:
             else:
                 rows[key] = row
         entries = {**self.entries, (entry.book, entry.number): entry}
-        return State(rows=rows, entries=entries, values=self.values, alive=self.alive)
+        return replace(self, rows=rows, entries=entries)
 
 
 # Commands

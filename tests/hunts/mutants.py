@@ -237,7 +237,7 @@ ADMIT = [
     ),
     Mutant(
         "a step draws what it does not ask for",
-        'shared["preflight"] = {"id": case.cover.preflight}',
+        'shared["preflight"] = {"id": case.cover.preflight, **held}',
         "pass",
     ),
     Mutant(
@@ -316,7 +316,7 @@ END = [
     ),
     Mutant(
         "a void that was sent again is an error",
-        'elif kind == "void" and command.again and charge.state == "void":',
+        'elif kind == "void" and command.again and charge.state in ("void", "settled"):',
         "elif False:",
         ("model", "decisions", "crash"),
     ),
@@ -370,8 +370,8 @@ PREFLIGHT = [
     ),
     Mutant(
         "a step draws more than is left",
-        "gate.id in charge.held and amount.fits_within(Tally(charge.held[gate.id]))",
-        "gate.id in charge.held",
+        "gate.id in held and amount.fits_within(Tally(held[gate.id]))",
+        "gate.id in held",
         equal="the journal's reader refuses to draw more than is held",
     ),
     Mutant(

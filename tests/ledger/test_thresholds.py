@@ -12,7 +12,7 @@ import pytest
 from dpflow import Gaussian
 from dpflow.accounting import FILTERS, Filter, make_filter
 from dpflow.accounting.curves import conversions
-from dpflow.accounting.rules import gaussian
+from dpflow.accounting.rules import gaussian, residue
 from dpflow.accounting.rules.rule import ThresholdFilter, solved_thresholds
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.decision.announced import gates_text
@@ -36,7 +36,8 @@ def solve_times(monkeypatch: pytest.MonkeyPatch, factor: Fraction) -> None:
     def other(epsilon: Fraction, delta: Fraction) -> Fraction:
         return conversions.gaussian_budget(epsilon, delta) * factor
 
-    monkeypatch.setattr(gaussian, "gaussian_budget", other)
+    for solved_by in (gaussian, residue):
+        monkeypatch.setattr(solved_by, "gaussian_budget", other)
     rule_of.cache_clear()
 
 

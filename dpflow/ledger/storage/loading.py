@@ -99,7 +99,13 @@ class Loading:
         self._check()
         shown = self._shown.union(self._keys.entries)
         entries = {place: known[place] for place in shown if place in known}
-        return State(rows=rows, entries=entries, values=self._values)
+        return State(
+            rows=rows,
+            entries=entries,
+            values=self._values,
+            looked_for=asked,
+            whole=self._keys.whole,
+        )
 
     # What rows lead to, and which entries are behind them
 
