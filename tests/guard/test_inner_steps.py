@@ -50,7 +50,7 @@ from tests.projects import (
 CANARY = "canary-" + "3141592653"
 
 SHOP = POLICY + "alerts: [0.15, 0.8]\n"
-PARTS = POLICY.replace("shop", "parts") + "partition: {by: day}\n"
+PARTS = POLICY.replace("shop", "parts") + "partition: {by: shift}\n"
 
 
 @pytest.fixture

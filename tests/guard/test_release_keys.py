@@ -29,7 +29,7 @@ from tests.projects import NOISY, POLICY, TENTH, make_project, rows
 from tests.sizes import scaled
 
 #: A budget that two charges of a tenth leave alone.
-DIVIDED = POLICY.replace("epsilon: 1}", "epsilon: 9}") + "partition: {by: day}\n"
+DIVIDED = POLICY.replace("epsilon: 1}", "epsilon: 9}") + "partition: {by: shift}\n"
 
 
 @pytest.fixture

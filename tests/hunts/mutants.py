@@ -316,8 +316,8 @@ END = [
     ),
     Mutant(
         "a void that was sent again is an error",
-        'elif kind == "void" and command.again and charge.state in ("void", "settled"):',
-        "elif False:",
+        'command.again and charge.state in ("void", "settled"):',
+        "False:",
         ("model", "decisions", "crash"),
     ),
     Mutant(

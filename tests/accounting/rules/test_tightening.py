@@ -52,7 +52,9 @@ def test_a_lower_budget_keeps_what_prices_a_step(
     assert make_filter(**after.parameters()) == after
     if theorem != "individual":  # it prices its own bound only
         cost = PureDP(epsilon="0.1")
-        assert after.price(cost) == before.price(cost)
+        then, now = before.price(cost), after.price(cost)
+        # Where less is left, a step may take more of it.
+        assert then == now if before.steady else then.fits_within(now)
 
 
 @given(
@@ -90,7 +92,7 @@ def test_what_the_smaller_filter_admits_the_larger_admits(
     [
         ("rogers", {}, "cannot be shown to admit less"),
         ("renyi", {}, "order 9 allows nothing at epsilon 0.1"),
-        ("portfolio", {}, "allow nothing"),
+        ("portfolio", {}, "order 10 allows nothing"),
     ],
 )
 def test_what_cannot_be_lowered_is_refused(
