@@ -8,6 +8,7 @@ import pytest
 
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import follow, next_entry
+from dpflow.ledger.model import State
 from dpflow.ledger.rows import Changes, JournalError, Key, Row
 
 CHARGE = "0" * 32
@@ -43,3 +44,14 @@ def test_a_charge_is_made_once_in_a_book() -> None:
     written(rows, "reserve", charge=CHARGE, **BODY)
     with pytest.raises(JournalError, match="was made before"):
         written(rows, "reserve", charge=CHARGE, **BODY)
+
+
+def test_an_account_that_nobody_looked_for_is_not_taken_for_a_new_one() -> None:
+    """Its row would be written over; one of a term to come, or looked for, is new."""
+    term = ("term", "a", "1")
+    with pytest.raises(JournalError, match="'a#1/flow/x' was not looked for"):
+        State(rows={}, looked_for={term}).account("a#1/flow/x")
+    assert State(rows={}, looked_for={term}).account("a#2") is None
+    assert State(rows={}, looked_for={term}, whole={"a"}).account("a#1") is None
+    known = {term, ("account", "a#1")}
+    assert State(rows={}, looked_for=known).account("a#1") is None
