@@ -161,7 +161,7 @@ def check_steady(rule: Rule) -> None:
     Raises:
         InvalidCost: If what a step is charged depends on what was used, or on whom.
     """
-    if type(rule).price is Rule.price and rule.theorem not in ("individual", "plan"):
+    if rule.steady and rule.theorem not in ("individual", "plan"):
         return
     msg = (
         f"runs cannot be planned under {rule.theorem}: what a step is charged depends "
