@@ -26,7 +26,7 @@ demo: $(VENV)/examples.installed
 test: $(VENV)/dev.installed lint types-and-tests
 
 quick: $(VENV)/dev.installed
-	@echo "== A minute of tests of every room: tests/quick.txt, in two halves at once"
+	@echo "== Quick tests of every room: tests/quick.txt, in two halves at once"
 	$(TOGETHER) quick-rules quick-steps
 
 # Databases are left out, and searches are small.
