@@ -8,6 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -152,9 +153,14 @@ def test_an_owner_that_the_system_does_not_tell_of_is_not_waited_for(
     ledger.close()
 
 
-def descriptors() -> int:
-    """Return how many files this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
+def opened_in(folder: Path) -> list[str]:
+    """Return the files of a folder that this process has open, removed ones too."""
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        # The folder that is being listed is closed again.
+        with suppress(FileNotFoundError):
+            found.append(str(each.readlink()))
+    return [name for name in found if name.startswith(f"{folder}/")]
 
 
 def test_a_process_that_cannot_lock_its_name_reserves_nothing(
@@ -164,13 +170,13 @@ def test_a_process_that_cannot_lock_its_name_reserves_nothing(
     owners = Owners(path.parent / "owners")
     with monkeypatch.context() as patch:
         without_record_locks(patch)
-        open_now = descriptors()
         for _ in range(3):
             with pytest.raises(OSError, match="No locks"):
                 owners.mine()
-        assert descriptors() == open_now
+        assert opened_in(path.parent / "owners") == []
     assert list((path.parent / "owners").iterdir()) == []
     assert owners.alive(owners.mine())
+    assert len(opened_in(path.parent / "owners")) == 1
     owners.close()
 
 

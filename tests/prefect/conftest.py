@@ -20,6 +20,9 @@ os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
 os.environ["DO_NOT_TRACK"] = "1"
 # A loaded machine may keep the tests' server from answering for a minute.
 os.environ["PREFECT_API_REQUEST_TIMEOUT"] = "240"
+# On a loaded machine runs begin late, and marking them so locks the database of the
+# server against everybody for a minute (PrefectHQ/prefect#10188, #18934).
+os.environ["PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED"] = "false"
 
 from prefect.settings import (
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
