@@ -17,6 +17,7 @@ from dpflow.exceptions import ConfigurationError
 LEDGER_VARIABLE = "DPFLOW_LEDGER_URL"
 POLICIES_VARIABLE = "DPFLOW_POLICIES"
 WITNESS_VARIABLE = "DPFLOW_WITNESS"
+PEOPLE_VARIABLE = "DPFLOW_PEOPLE"
 KEY_VARIABLE = "DPFLOW_LEDGER_KEY"
 PRINCIPAL_VARIABLE = "DPFLOW_PRINCIPAL"
 ENVIRONMENT_VARIABLE = "DPFLOW_ENVIRONMENT"
@@ -27,13 +28,14 @@ PREFECT_WITNESS = "prefect:"
 #: What stands before the name of a Prefect block that holds the URL.
 BLOCK_PREFIX = "prefect-block:"
 _NAME_LENGTH = 200
-_KEYS = ("ledger_url", "policies", "witness", "principal", "environment")
+_KEYS = ("ledger_url", "policies", "witness", "principal", "environment", "people")
 _VARIABLES = (
     LEDGER_VARIABLE,
     POLICIES_VARIABLE,
     WITNESS_VARIABLE,
     PRINCIPAL_VARIABLE,
     ENVIRONMENT_VARIABLE,
+    PEOPLE_VARIABLE,
 )
 #: Longer than any tick of a file system's clock.
 _TICK_NS = 100_000_000
@@ -61,6 +63,7 @@ class Settings:
         principal: Who acts, for the journal. None: the operating system's user.
         environment: What this process runs in, such as "production"; None if nobody
             said. A ledger that was made for one serves no other.
+        people: Folder of the stores of what each person has left; None if nobody said.
     """
 
     root: Path
@@ -69,6 +72,7 @@ class Settings:
     witness: str | None = field(default=None, repr=False)
     principal: str | None = None
     environment: str | None = None
+    people: Path | None = None
 
 
 def settings(directory: Path | None = None) -> Settings:
@@ -98,7 +102,7 @@ def _settings(folder: str, stamp: Stamp, said: tuple[str | None, ...]) -> Settin
     """Read the settings of a project; again only where one of these is another."""
     root = Path(folder)
     table = _table(root / "pyproject.toml")
-    ledger, policies, witness, principal, environment = (
+    ledger, policies, witness, principal, environment, people = (
         value or table.get(key) for value, key in zip(said, _KEYS, strict=True)
     )
     return Settings(
@@ -108,6 +112,7 @@ def _settings(folder: str, stamp: Stamp, said: tuple[str | None, ...]) -> Settin
         witness=None if witness is None else _witness(witness, root),
         principal=_name(PRINCIPAL_VARIABLE, principal),
         environment=_name(ENVIRONMENT_VARIABLE, environment),
+        people=None if people is None else root / people,
     )
 
 

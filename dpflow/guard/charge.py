@@ -278,7 +278,8 @@ class Execution:
 
     def _check_drawn(self) -> None:
         """Refuse the output of a body without the noise that its cost declares."""
-        if self.noise != SELF_DECLARED or not mechanism.has_sampler(self.cost):
+        drawn_here = self.cost.paid_by_people or mechanism.has_sampler(self.cost)
+        if self.noise != SELF_DECLARED or not drawn_here:
             return
         msg = (
             f"step {self.request.step!r} ended without release(), so the noise of its "

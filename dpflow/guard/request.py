@@ -19,6 +19,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReleaseError,
 )
+from dpflow.guard.person_budgets import check_person_budgets
 from dpflow.guard.planned_costs import concrete
 from dpflow.guard.project import Project, current_project
 from dpflow.guard.redaction import shown_to_body
@@ -27,6 +28,7 @@ from dpflow.guard.step import Step, checked_text
 from dpflow.ledger.codec import encode
 from dpflow.ledger.records import Granted, Request, cost_text, described
 from dpflow.ledger.views.alerts import alert_text
+from dpflow.noise.sources import OWN
 from dpflow.policy import Policy
 from dpflow.policy.population import PREFIX
 
@@ -203,6 +205,8 @@ def _asked(
         policies=policies,
         ledger=project.ledger,
     )
+    name = None if flow is None else flow.name
+    check_person_budgets(cost, policies, name, own=step.noise == OWN)
     versions = [_version(step, policy) for policy in policies]
     touched = step.touched(public)
     common = [list(step.datasets), versions, step.name, *filter(None, [touched])]

@@ -17,7 +17,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
 from dpflow.accounting.costs.sparse_vector import SparseVector
-from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.accounting.rules.individual import IndividualBound, PersonBudgets
 from dpflow.exceptions import ReleaseError
 from dpflow.guard.charge import Execution, current_execution
 from dpflow.guard.iterations import SubStep, iterations
@@ -348,6 +348,48 @@ def gradient_descent(
         if step.may_stop and good_enough and good_enough(step, model.copy()):
             break
     return model
+
+
+def person_sum(
+    people: Sequence[Any],
+    values: NDArray[Any] | None = None,
+    *,
+    norm: Number = 1,
+    sigma: Number,
+) -> Any:
+    """Release a sum over the people who can still pay, each from a budget of their own.
+
+    The running step must have declared `PersonBudgets`, under a policy with
+    `filter: {theorem: individual, measure: gaussian}`. What each person has left is
+    kept from run to run in a store that lies beside the ledger.
+
+    Args:
+        people: Whose each row is: texts or whole numbers. Rows of anything else are
+            left out.
+        values: number[rows] or number[rows, columns]; default: 1 for each person who
+            is there, so that people are counted.
+        norm: Longest L2 norm of what the rows of one person sum to; more is scaled
+            down.
+        sigma: Standard deviation of the noise; public.
+
+    Returns:
+        A number, or float64[columns].
+
+    Raises:
+        ReleaseError: Outside a step with such a cost and relation, if the step has
+            drawn noise already, or if the values do not fit.
+        LedgerError: If the store cannot be used; the step did not run.
+    """
+    from dpflow.mechanisms.person_stores import person_store
+    from dpflow.mechanisms.person_sums import noisy_person_sum
+    from dpflow.mechanisms.rows import Clip
+
+    who = "person_sum()"
+    clip = Clip.to(norm)
+    _check_relation(who, "add-or-remove")
+    execution, _ = _claimed(who, PersonBudgets)
+    with execution.drawing(), person_store(execution) as store:
+        return noisy_person_sum(store, people, values, clip=clip, sigma=sigma)
 
 
 def _check_doubled(who: str, cost: Gaussian, norm: Fraction) -> None:

@@ -11,9 +11,10 @@ from dpflow.accounting.costs.base import cost_from_description
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.people.files import digest, replace_file
+from dpflow.people.slots import DIGEST_BYTES, Slots
 from dpflow.people.state import PrivateTally
 
-_FORMAT = "dpflow-people-1"
+_FORMAT = "dpflow-people-2"
 _HEADER_BYTES = 4096
 _FLOAT_BYTES = 8
 
@@ -41,6 +42,7 @@ class People:
 
     Attributes:
         tally: What each person has left.
+        slots: Which of them is whose; None if the order of people says it.
         reservation: The ledger's reservation that pays for the bound.
         store: Which store this is.
         step: How many steps were reserved.
@@ -49,6 +51,7 @@ class People:
     """
 
     tally: PrivateTally
+    slots: Slots | None
     reservation: str
     store: str
     step: int
@@ -66,7 +69,8 @@ def write_people(path: Path, people: People) -> None:
     Raises:
         OSError: If that failed; the file is then the old or the new one.
     """
-    body = people.tally.to_store()
+    left = people.tally.to_store()
+    names = b"" if people.slots is None else people.slots.to_store()
     header = {
         "format": _FORMAT,
         "store": people.store,
@@ -75,10 +79,11 @@ def write_people(path: Path, people: People) -> None:
         "previous": people.previous,
         "reservation": people.reservation,
         "bound": people.tally.bound.describe(),
-        "people": len(body) // _FLOAT_BYTES,
-        "body": digest(body),
+        "people": len(left) // _FLOAT_BYTES,
+        "key": None if people.slots is None else people.slots.key.hex(),
+        "body": digest(left, names),
     }
-    replace_file(path, [_sealed(header).ljust(_HEADER_BYTES, b"\0"), body])
+    replace_file(path, [_sealed(header).ljust(_HEADER_BYTES, b"\0"), left, names])
 
 
 def read_people(path: Path) -> People:
@@ -92,21 +97,28 @@ def read_people(path: Path) -> People:
         header = _unsealed(path, file.read(_HEADER_BYTES).rstrip(b"\0"))
         if header.get("format") != _FORMAT:
             _damaged(path, "it has another format")
-        body = bytearray(header["people"] * _FLOAT_BYTES)
-        if file.readinto(body) != len(body) or file.read(1):
+        key = header["key"]
+        left = bytearray(header["people"] * _FLOAT_BYTES)
+        names = bytearray(0 if key is None else header["people"] * DIGEST_BYTES)
+        if any(file.readinto(part) != len(part) for part in (left, names)):
             _damaged(path, "it has the wrong size")
-    if digest(body) != header["body"]:
+        if file.read(1):
+            _damaged(path, "it has the wrong size")
+    if digest(left, names) != header["body"]:
         _damaged(path, "its checksum does not match")
     bound = cost_from_description(header["bound"])
     if not isinstance(bound, IndividualBound):
         _damaged(path, "its bound is none")
     return People(
-        tally=PrivateTally.from_store(bound, body),
+        tally=PrivateTally.from_store(bound, left),
+        slots=None if key is None else Slots(bytes.fromhex(key), bytes(names)),
         **{name: header[name] for name in _PLAIN},
     )
 
 
-_PLAIN = tuple(field.name for field in fields(People) if field.name != "tally")
+_PLAIN = tuple(
+    field.name for field in fields(People) if field.name not in ("tally", "slots")
+)
 
 
 def write_witness(path: Path, position: Position) -> None:

@@ -75,6 +75,13 @@ class PrivateMask(Withheld):
         """
         return PrivateMask(_rows(drawn, self._active) & self._active)
 
+    def at(self, places: NDArray[np.int64]) -> PrivateMask:
+        """Return who of some people takes part; nobody who has no place (-1)."""
+        active = np.zeros(len(places), np.bool_)
+        placed = places >= 0
+        active[placed] = self._active[places[placed]]
+        return PrivateMask(active)
+
     def _along(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         return self._active.reshape(-1, *([1] * (values.ndim - 1)))
 
@@ -153,7 +160,7 @@ class PrivateTally(Withheld):
         if os.getpid() != self._pid:
             msg = "this PrivateTally belongs to the process that made it; use it there"
             raise ReleaseError(msg)
-        _checked(costs, self._left.shape)
+        check_costs(costs, self._left.shape)
         active = np.empty(self._left.shape, np.bool_)
         work = np.empty(min(_BLOCK, self._left.size))
         # A warning about one person's overflow would be an output.
@@ -165,6 +172,13 @@ class PrivateTally(Withheld):
                     costs[block], left, active[block], work[: left.size], self._scale
                 )
         return PrivateMask(active)
+
+    def grow(self, people: int) -> None:
+        """Let people join, each with a whole budget, until there are so many."""
+        joining = people - self._left.size
+        if joining > 0:
+            fresh = np.full(joining, float(self._limit))
+            self._left = np.concatenate([self._left, fresh])
 
     def own_reading(self, person: int, odometer: IndividualOdometer) -> float:
         """Return the bound on one person's loss, for that person's eyes only.
@@ -203,7 +217,7 @@ class PrivateTally(Withheld):
         tally = cls(bound, people=1)
         values = np.frombuffer(left, "<f8").astype(np.float64, copy=False)
         whole = (values >= 0) & (values <= tally._limit) & (values == np.floor(values))
-        if not values.size or not whole.all():
+        if not whole.all():
             msg = (
                 "the people's tallies are damaged: not all are whole units of the bound"
             )
@@ -222,7 +236,12 @@ def _grid(bound: Fraction) -> tuple[Fraction, int]:
     return scale, int(bound * scale)
 
 
-def _checked(costs: object, shape: tuple[int, ...]) -> None:
+def check_costs(costs: object, shape: tuple[int, ...]) -> None:
+    """Refuse costs that are no float64 array of a shape.
+
+    Raises:
+        InvalidCost: If so.
+    """
     fits = type(costs) is np.ndarray and costs.dtype == np.float64
     if not fits or costs.shape != shape:  # type: ignore[attr-defined]
         msg = (

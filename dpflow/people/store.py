@@ -19,12 +19,14 @@ import os
 import secrets
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+import numpy as np
 
 from dpflow.accounting.rules.individual import IndividualBound, IndividualOdometer
 from dpflow.exceptions import (
@@ -44,7 +46,8 @@ from dpflow.people.records import (
     write_people,
     write_witness,
 )
-from dpflow.people.state import Floats, PrivateMask, PrivateTally
+from dpflow.people.slots import Slots
+from dpflow.people.state import Floats, PrivateMask, PrivateTally, check_costs
 from dpflow.people.withheld import Withheld
 
 _LOCK_SECONDS = 30.0
@@ -108,14 +111,19 @@ class PersonStore(Withheld):
         """How many steps ended without a settlement; they stay charged."""
         return self.position.step - self.position.settled - self._held
 
-    def reserve(self, costs: Floats) -> PrivateMask:
+    def reserve(
+        self, costs: Floats, people: Sequence[Any] | None = None
+    ) -> PrivateMask:
         """Charge everyone whom the step fits, durably, before the step may run.
 
         Args:
             costs: float64[people], see `PrivateTally.admit`.
+            people: For a store by ids: whose costs these are, each once. Who is new
+                joins with a whole budget; who has no id that is a text or a whole
+                number takes no part.
 
         Returns:
-            Who takes part.
+            Who takes part, in the order of the costs.
 
         Raises:
             InvalidCost: If the costs cannot be used; nothing is charged.
@@ -123,13 +131,13 @@ class PersonStore(Withheld):
         """
         self._check_process()
         with self._lock:
-            people = self._usable()
-            active = people.tally.admit(costs)
+            before = self._usable()
+            following, active = _charged(before, costs, people)
             following = replace(
-                people,
-                step=people.step + 1,
+                following,
+                step=before.step + 1,
                 token=secrets.token_hex(16),
-                previous=people.token,
+                previous=before.token,
             )
             position = replace(
                 self.position, step=following.step, token=following.token
@@ -227,11 +235,32 @@ class PersonStore(Withheld):
             raise
 
 
+def _charged(
+    before: People, costs: Floats, people: Sequence[Any] | None
+) -> tuple[People, PrivateMask]:
+    """Charge the people, or those whose ids are given, and say who takes part."""
+    if (people is None) != (before.slots is None):
+        msg = "people= are the ids of a store that was made without a number of people"
+        raise InvalidCost(msg, name="people")
+    if people is None or before.slots is None:
+        return before, before.tally.admit(costs)
+    check_costs(costs, (len(people),))
+    slots, places = before.slots.placed(people)
+    placed = places >= 0
+    if len(np.unique(places[placed])) != placed.sum():
+        msg = "people= must name each person once: sum what they have first"
+        raise InvalidCost(msg, name="people")
+    before.tally.grow(slots.people)
+    everybody = np.zeros(slots.people)
+    everybody[places[placed]] = costs[placed]
+    return replace(before, slots=slots), before.tally.admit(everybody).at(places)
+
+
 def create_store(
     path: Path,
     *,
     bound: IndividualBound,
-    people: int,
+    people: int | None = None,
     witness: Path,
     reservation: str,
     lock_seconds: float = _LOCK_SECONDS,
@@ -241,7 +270,8 @@ def create_store(
     Args:
         path: The people's file; beside the data.
         bound: What the ledger reserved, in full.
-        people: How many people (slots) there are.
+        people: How many people there are, in the same order always. None: they are
+            named by their ids at each step, and join when they are new.
         witness: The witness; in another folder, outside the backups of `path`.
         reservation: The ledger's reservation, 1 to 200 printable ASCII characters.
         lock_seconds: How long to wait for another holder.
@@ -259,7 +289,11 @@ def create_store(
             f"{reservation!r:.60}"
         )
         raise InvalidCost(msg, name="reservation")
-    tally = PrivateTally(bound, people=people)
+    if people is None:
+        tally = PrivateTally.from_store(bound, bytearray())
+        slots: Slots | None = Slots(secrets.token_bytes(32))
+    else:
+        tally, slots = PrivateTally(bound, people=people), None
     locks = _locked(path, witness, lock_seconds)
     try:
         for place in (path, witness):
@@ -273,6 +307,7 @@ def create_store(
         store = uuid.uuid4().hex
         contents = People(
             tally=tally,
+            slots=slots,
             reservation=reservation,
             store=store,
             step=0,
@@ -297,7 +332,7 @@ def create_store(
 def open_store(
     path: Path,
     *,
-    bound: IndividualBound,
+    bound: Callable[[str], IndividualBound] | IndividualBound,
     witness: Path,
     lock_seconds: float = _LOCK_SECONDS,
 ) -> PersonStore:
@@ -305,7 +340,8 @@ def open_store(
 
     Args:
         path: The people's file.
-        bound: What the ledger reserved for it.
+        bound: What the ledger reserved for it, or a function that says it of the
+            store's reservation.
         witness: Its witness.
         lock_seconds: How long to wait for another holder.
 
@@ -327,7 +363,8 @@ def open_store(
         remove_unfinished(path)
         remove_unfinished(witness)
         people, seen = read_people(path), read_witness(witness)
-        _check(path, people, seen, bound)
+        paid = bound(people.reservation) if callable(bound) else bound
+        _check(path, people, seen, paid)
         position = replace(seen, step=people.step, token=people.token)
         if position != seen:
             write_witness(witness, position)

@@ -70,6 +70,9 @@ class Cost(ABC):
     are exact fractions.
     """
 
+    #: Whether people pay for the step, each from a budget that is not in the ledger.
+    paid_by_people: ClassVar[bool] = False
+
     def __init_subclass__(cls) -> None:
         """Register the class under its name, which journals refer to.
 

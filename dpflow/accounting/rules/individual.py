@@ -114,6 +114,32 @@ class IndividualBound(Cost):
         )
 
 
+@dataclass(frozen=True, repr=False)
+class PersonBudgets(Cost):
+    """One of any number of steps, run after run, that people pay from their budgets.
+
+    The first one takes all that is left of the dataset's budget and opens a store of
+    what each person has left; those behind it take nothing, and ask the store.
+
+    Source: docs/derivations/individual.md#from-run-to-run.
+
+    Assumes: the step draws by `person_sum` and by nothing else.
+    """
+
+    paid_by_people: ClassVar[bool] = True
+    #: A replaced person is two people here: one removed, another added.
+    relations: ClassVar[tuple[str, ...]] = ("add-or-remove",)
+
+    def noisier(self, factor: Fraction) -> Cost:
+        """Refuse: how much noise there is, the body says.
+
+        Raises:
+            UnsupportedCost: Always.
+        """
+        del factor
+        raise refuse(self, "a noise of its own", "Give person_sum a larger sigma.")
+
+
 def _order_of(measure: str, order: Number | None) -> Fraction | None:
     if order is None:
         return None
@@ -194,6 +220,7 @@ class IndividualFilter(ThresholdFilter):
     # A replaced person is two people here: one removed, another added.
     relations = ("add-or-remove",)
     settlements = frozenset({"full"})
+    steady: bool = False
 
     def __init__(
         self,
@@ -245,6 +272,17 @@ class IndividualFilter(ThresholdFilter):
     def step_price(self, cost: Cost) -> Tally:
         """Return the worst case of the step over all people."""
         return Tally((_amount(cost, self.order),))
+
+    def price(self, cost: Cost, used: Tally | None = None) -> Tally:
+        """Return the worst case of the step; of `PersonBudgets`, what is left."""
+        if isinstance(cost, PersonBudgets):
+            spent = 0 if used is None else used.amounts[0]
+            return Tally((max(self.thresholds[0] - spent, 0),))
+        return super().price(cost, used)
+
+    def bound_of(self, amounts: tuple[int, ...]) -> IndividualBound:
+        """Return the bound that people may share once so much was charged for it."""
+        return self.opening(from_units(amounts[0]))
 
     def parameters(self) -> dict[str, Any]:
         """Return the numbers that the filter was made from, derived or given."""

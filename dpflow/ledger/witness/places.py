@@ -57,6 +57,20 @@ def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
     raise ConfigurationError(msg)
 
 
+def witness_folder(setting: str | None) -> Path:
+    """Return a folder for witnesses of files that lie beside the ledger.
+
+    It is the folder of the ledger's witness, if that is in one, else the default.
+
+    Raises:
+        ConfigurationError: If there is no home folder.
+    """
+    setting = setting or os.environ.get(WITNESS_VARIABLE)
+    if setting in (None, NO_WITNESS, PREFECT_WITNESS) or "://" in str(setting):
+        return _state_folder() / "dpflow"
+    return Path(str(setting)).absolute()
+
+
 def _in_folder(folder: Path) -> WitnessAt:
     return lambda ledger: Witness(FileLog(folder / f"{ledger}.witness"), ledger)
 

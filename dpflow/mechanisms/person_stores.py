@@ -1,0 +1,101 @@
+"""The store of what each person has left, for a running step that people pay for.
+
+The first such step of a term takes what is left of the dataset's budget, and makes the
+store; a step that took nothing has to find it. So each store is paid by a charge of its
+own, which its header names, and a store that is lost grants nothing ever again.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dpflow.accounting.rules.individual import IndividualBound, IndividualFilter
+from dpflow.config import Settings
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerMissing
+from dpflow.guard.charge import Execution
+from dpflow.ledger import Ledger, is_postgres
+from dpflow.ledger.decision.gates import gate_at, split
+from dpflow.ledger.model import Keys, Reach
+from dpflow.ledger.witness.places import witness_folder
+from dpflow.people import PersonStore, create_store, open_store
+
+_NEVER_RAN = "void"
+
+
+def person_store(execution: Execution) -> PersonStore:
+    """Open the store that a running step pays from; the first one makes it.
+
+    Raises:
+        LedgerMissing: If the term's first step has not left one here.
+        LedgerCorrupt: If it is damaged, too old, or paid by no charge of the ledger.
+        LedgerUnavailable: If another process holds it, or the files cannot be used.
+        ConfigurationError: If nobody said where it is.
+    """
+    project, reservation = execution.project, execution.request.reservation
+    account, bound = _paid(project.ledger, reservation)
+    path, witness = _places(project.settings, project.ledger, account)
+    if bound is not None and not (path.exists() or witness.exists()):
+        return create_store(path, bound=bound, witness=witness, reservation=reservation)
+    if not path.exists():
+        msg = (
+            f"there is no store of what people have left at {path}, and the budget of "
+            f"{account} was taken to make one. Restore the newest copy, or open it on "
+            "the machine that has it; if it is gone, nobody knows what people have "
+            "left, and a new term has to begin: dpflow policy apply --new-term."
+        )
+        raise LedgerMissing(msg, ledger=str(path))
+
+    def bound_of(reserved: str) -> IndividualBound:
+        payer, found = _paid(project.ledger, reserved)
+        if payer != account or found is None:
+            msg = f"{path} was paid by a charge of {payer}, not of {account}"
+            raise LedgerCorrupt(msg, ledger=str(path))
+        return found
+
+    return open_store(path, bound=bound_of, witness=witness)
+
+
+def _paid(ledger: Ledger, reservation: str) -> tuple[str, IndividualBound | None]:
+    """Return the account that a charge was posted to, and the bound that it paid."""
+    with ledger.storage.read() as reading:
+        state = reading.load(Keys(charges=(reservation,), reach=Reach.TERMS))
+    charge = state.charge(reservation)
+    if charge is None or charge.state == _NEVER_RAN:
+        msg = f"the ledger {ledger.place} knows no charge {reservation} that ran"
+        raise LedgerCorrupt(msg, ledger=ledger.place)
+    entry = state.made(charge, next(iter(charge.places)))
+    account = next(name for name in entry.postings if split(name)[2] == "dataset")
+    gate = gate_at(state, account)
+    amounts = entry.postings[account].amount
+    if gate is None or not isinstance(gate.rule, IndividualFilter):
+        msg = f"account {account} keeps no budgets of people"
+        raise LedgerCorrupt(msg, ledger=ledger.place)
+    return account, gate.rule.bound_of(amounts) if any(amounts) else None
+
+
+def _places(found: Settings, ledger: Ledger, account: str) -> tuple[Path, Path]:
+    """Return where the store of an account and its witness are; makes the folders."""
+    name = f"{ledger.id}.{re.sub(r'[^A-Za-z0-9._-]', '.', account)}.people"
+    folder, witness = people_folder(found), witness_folder(found.witness)
+    for each in (folder, witness):
+        each.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder / name, witness / f"{name}.witness"
+
+
+def people_folder(found: Settings) -> Path:
+    """Return the folder of the stores: private data, beside the ledger by default.
+
+    Raises:
+        ConfigurationError: If the ledger is no file and nobody said where.
+    """
+    if found.people is not None:
+        return found.people
+    if is_postgres(found.ledger_url):
+        msg = (
+            "nobody said where the store of what people have left is. Set `people` in "
+            "[tool.dpflow] of pyproject.toml, or DPFLOW_PEOPLE, to a folder beside the "
+            "data that all workers share; it is private data like the data."
+        )
+        raise ConfigurationError(msg)
+    return Path(found.ledger_url.removeprefix("sqlite:///")).parent / "people"
