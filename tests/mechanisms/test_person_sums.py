@@ -1,0 +1,350 @@
+"""Steps that people pay from budgets of their own, run after run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow import Gaussian, PersonBudgets, guarded, person_sum
+from dpflow.accounting import make_filter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerMissing,
+    ReleaseError,
+    UnsupportedCost,
+)
+from dpflow.guard.project import current_project, forget_projects
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.views import history
+from dpflow.mechanisms import person_sums
+from dpflow.people.store import PersonStore, create_store, open_store
+from dpflow.rounding import from_units
+from tests.projects import make_project
+from tests.sizes import scaled
+
+POLICY = """
+dataset: shop
+unit: customer
+relation: add-or-remove
+version: "1"
+budget: {epsilon: 1, delta: 1e-6}
+filter: {theorem: individual, measure: gaussian}
+"""
+RULE = make_filter("individual", epsilon=1, delta="1e-6", measure="gaussian")
+BOUND: Fraction = RULE.bound  # type: ignore[attr-defined]
+#: Somebody who is in each run can pay for four of them.
+SIGMA = float(BOUND / 4) ** -0.5 * (1 + 1e-12)
+
+
+def no_noise() -> Any:
+    """Add none within a block, to see who takes part."""
+    return mock.patch.object(person_sums, "draw", lambda _, value: value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a project, with a folder for witnesses outside of it."""
+    monkeypatch.setenv("DPFLOW_WITNESS", str(tmp_path / "witness"))
+    (tmp_path / "shop").mkdir()
+    make_project(tmp_path / "shop", monkeypatch, POLICY)
+    yield tmp_path / "shop"
+    forget_projects()
+
+
+def customers(week: Any, people: Any, values: Any = None, **options: Any) -> Any:
+    """Count the customers of a week, or sum what they have."""
+
+    @guarded(dataset="shop", cost=PersonBudgets(), release_key="customers/{week}")
+    def count(week: str) -> Any:
+        found = person_sum(people, values, **({"sigma": SIGMA} | options))
+        return np.asarray(found).tolist()
+
+    return count(str(week))
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the stores of people."""
+    return sorted((folder / ".dpflow" / "people").glob("*.people"))
+
+
+def charged() -> list[str]:
+    """Return what each reservation took, oldest first."""
+    entries = history(current_project().ledger, "shop", limit=1000)
+    return [e.amount["mu_squared"] for e in reversed(entries) if e.kind == "reserve"]
+
+
+# What is charged
+
+
+@pytest.mark.parametrize(
+    ("used", "price"),
+    [(None, BOUND), (Fraction(1, 100), BOUND - Fraction(1, 100)), (BOUND, 0), (1, 0)],
+)
+def test_the_first_step_takes_all_that_is_left(used: Any, price: Fraction) -> None:
+    """Those behind it take nothing."""
+    units = None if used is None else Tally((int(used * 10**36),))
+    assert from_units(RULE.price(PersonBudgets(), units).amounts[0]) == price
+
+
+def test_no_other_theorem_prices_it() -> None:
+    """A step that costs nothing there would be a step for free."""
+    others = [
+        make_filter(name, epsilon=1, delta="1e-6")
+        for name in ("basic", "gaussian", "residue", "renyi", "portfolio", "output")
+    ]
+    for rule in others:
+        with pytest.raises(UnsupportedCost):
+            rule.price(PersonBudgets())
+
+
+def test_the_budget_is_taken_once_and_people_pay(folder: Path) -> None:
+    """Whoever came to four runs is left out of the fifth, and who is new is counted."""
+    with no_noise():
+        old = [f"c{number}" for number in range(10)]
+        assert [customers(week, old) for week in range(4)] == [10.0] * 4
+        assert customers(4, [*old, "new", 7]) == 2.0
+        assert customers(5, [7, "7"]) == 2.0
+        assert customers(0, ["nobody reads this"]) == 10.0
+    assert [Fraction(text) > 0 for text in charged()] == [True, *[False] * 5]
+    assert len(files(folder)) == 1
+    assert verify(current_project().ledger).ok
+
+
+def test_rows_of_a_person_are_summed_clipped_and_paid_for(folder: Path) -> None:
+    """Half of the clip costs a quarter; a person's rows are one; strange ids are none."""
+    half = 0.5
+    with no_noise():
+        for week in range(16):
+            assert customers(week, ["a", "a"], np.array([0.25, 0.25])) == half
+        assert customers("more", ["a"], np.array([0.25])) == 0
+        people = ["b", "b", None, 2.5, True, float("nan")]
+        assert customers("long", people, np.full(6, 3.0)) == 1
+        rows = np.array([[0.0, 4.0], [3.0, 0.0]])
+        found = customers("rows", ["c", "c"], rows, norm=5)
+    assert found == [3.0, 4.0]
+
+
+def test_a_table_without_people_is_released_like_any_other(folder: Path) -> None:
+    """An error would tell that nobody came."""
+    with no_noise():
+        assert customers(0, []) == 0
+        assert customers(1, [None]) == 0
+
+
+def test_the_noise_is_the_one_that_was_said(folder: Path) -> None:
+    """And it is drawn: the journal names OpenDP."""
+    found = [customers(week, [], sigma=1) for week in range(scaled(40))]
+    assert 0.4 < np.std(found) < 2  # beyond seven standard errors
+    entries = history(current_project().ledger, "shop", limit=1000)
+    assert {e.body["noise"] for e in entries if e.kind == "settle"} == {"opendp"}
+
+
+# The law: nobody's sum is ever above the bound
+
+
+costs = st.floats(0, 2, allow_subnormal=False)
+weeks = st.lists(
+    st.dictionaries(st.sampled_from("abcdef"), costs, max_size=6), max_size=12
+)
+
+
+@settings(max_examples=scaled(25), deadline=None)
+@given(weeks)
+def test_nobody_pays_more_than_the_bound(tmp_path_factory, runs) -> None:
+    """Whatever comes when, on a store that is opened anew for each run."""
+    folder = tmp_path_factory.mktemp("store")
+    spent = paid_by(folder, runs)
+    assert max(spent.values(), default=0) <= BOUND
+    for person, most in asked_of(runs).items():
+        assert spent[person] == most
+
+
+def paid_by(folder: Path, runs: Any) -> Counter[str]:
+    """Play runs on a store that is closed between them; return what each paid."""
+    places = {"witness": folder / "witness" / "w", "bound": RULE.opening()}
+    (folder / "witness").mkdir()
+    create_store(folder / "p", reservation="r", **places).close()
+    spent: Counter[str] = Counter()
+    for run in runs:
+        with open_store(folder / "p", **places) as store:
+            asked = np.array([share * float(BOUND) for share in run.values()])
+            active = store.reserve(asked, list(run))
+            who = active.apply(np.ones(len(run)))
+            for person, cost, takes_part in zip(run, asked, who, strict=True):
+                spent[person] += Fraction(cost) if takes_part else 0
+    return spent
+
+
+def asked_of(runs: Any) -> dict[str, Fraction]:
+    """Return what each person pays by the rule alone, with a unit's rounding."""
+    unit = PersonStoreUnit()
+    left: dict[str, int] = {}
+    spent: dict[str, Fraction] = {}
+    for run in runs:
+        for person, share in run.items():
+            cost = share * float(BOUND)
+            units = -(-Fraction(cost) * unit.scale // 1)
+            if units <= left.setdefault(person, unit.limit):
+                left[person] -= int(units)
+                spent[person] = spent.get(person, Fraction(0)) + Fraction(cost)
+    return spent
+
+
+class PersonStoreUnit:
+    """Units of the bound, as docs/derivations/individual.md says: 2**51 to 2**52."""
+
+    def __init__(self) -> None:
+        power = 0
+        while BOUND * 2**power < 2**51:
+            power += 1
+        self.scale = 2**power
+        self.limit = int(BOUND * self.scale)
+
+
+def test_a_store_that_forgets_is_caught(tmp_path: Path, monkeypatch) -> None:
+    """The law above fails for people who join anew at each run."""
+    run = dict.fromkeys("ab", 0.75)
+    (tmp_path / "good").mkdir()
+    assert paid_by(tmp_path / "good", [run, run])["a"] <= BOUND
+    placed = PersonStore.reserve
+
+    def forgetful(self: PersonStore, costs: Any, people: Any) -> Any:
+        return placed(self, costs, [f"{name}{self.position.step}" for name in people])
+
+    monkeypatch.setattr(PersonStore, "reserve", forgetful)
+    (tmp_path / "bad").mkdir()
+    assert paid_by(tmp_path / "bad", [run, run])["a"] > BOUND
+
+
+# What goes wrong
+
+
+def test_a_store_that_is_gone_grants_nothing(folder: Path) -> None:
+    """The budget was taken to make it; a new one would forget what people paid."""
+    customers(0, ["a"])
+    away = folder / "away"
+    shutil.move(folder / ".dpflow" / "people", away)
+    with pytest.raises(LedgerMissing, match="--new-term"):
+        customers(1, ["a"])
+    shutil.rmtree(folder / ".dpflow" / "people")
+    shutil.move(away, folder / ".dpflow" / "people")
+    customers(2, ["a"])
+
+
+def test_a_store_from_a_backup_is_refused(folder: Path) -> None:
+    """It would forget what was paid since."""
+    customers(0, ["a"])
+    [path] = files(folder)
+    old = path.read_bytes()
+    customers(1, ["a"])
+    customers(2, ["a"])
+    path.write_bytes(old)
+    with pytest.raises(LedgerCorrupt, match="old backup"):
+        customers(3, ["a"])
+
+
+def test_a_store_that_no_charge_paid_is_refused(folder: Path, monkeypatch) -> None:
+    """Its header names its charge, and the ledger knows which those are."""
+    customers(0, ["a"])
+    [path] = files(folder)
+    witness = next(Path(os.environ["DPFLOW_WITNESS"]).glob("*.people.witness"))
+    path.unlink()
+    witness.unlink()
+    create_store(
+        path, bound=RULE.opening(), witness=witness, reservation="nobody"
+    ).close()
+    with pytest.raises(LedgerCorrupt, match="knows no charge nobody"):
+        customers(1, ["a"])
+
+
+def test_a_kill_behind_the_charge_keeps_it(folder: Path) -> None:
+    """What was paid stays paid, and the run goes on under the same key."""
+    with no_noise():
+        assert customers(0, ["a"]) == 1
+        for _ in range(2):
+            child = os.fork()
+            if child == 0:
+                forget_projects()
+                PersonStore.settle = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+                customers(1, ["a"])
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert customers(1, ["a"]) == 1
+        assert customers(2, ["a"]) == 0
+
+
+def test_a_body_that_does_not_ask_people_is_refused(folder: Path) -> None:
+    """It would be a step for free."""
+
+    @guarded(dataset="shop", cost=PersonBudgets(), release_key="free")
+    def free() -> float:
+        return 3.0
+
+    with pytest.raises(ReleaseError, match="person_sum"):
+        free()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("{theorem: individual, measure: gaussian}", "gaussian", "filter: gaussian"),
+        ("version:", "flows: {report: {epsilon: 0.5}}\nversion:", "share of its own"),
+        ("version:", "partition: {by: week}\nversion:", "divided"),
+    ],
+)
+def test_where_one_filter_is_not_all_it_is_refused_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, said: str
+) -> None:
+    """Nothing is charged for it."""
+    make_project(tmp_path, monkeypatch, POLICY.replace(old, new))
+
+    @guarded(
+        dataset="shop",
+        cost=PersonBudgets(),
+        flow="report",
+        release_key="x",
+        partitions=["2026-W01"] if "partition" in new else (),
+    )
+    def count() -> float:
+        return float(person_sum(["a"], sigma=1))
+
+    with pytest.raises(ConfigurationError, match=said):
+        count()
+    assert history(current_project().ledger, "shop", limit=10) == ()
+    forget_projects()
+
+
+def test_a_body_that_draws_by_itself_is_refused_before(folder: Path) -> None:
+    """Only person_sum knows what people have left."""
+
+    @guarded(dataset="shop", cost=PersonBudgets(), release_key="x", noise="own")
+    def count() -> float:
+        return 3.0
+
+    with pytest.raises(ConfigurationError, match="own"):
+        count()
+
+
+def test_another_cost_opens_no_store(folder: Path) -> None:
+    """A step that is charged to everybody asks nobody."""
+
+    @guarded(dataset="shop", cost=Gaussian(sensitivity=1, sigma=20), release_key="x")
+    def count() -> float:
+        return float(person_sum(["a"], sigma=1))
+
+    with pytest.raises(ReleaseError, match="PersonBudgets"):
+        count()
+    assert files(folder) == []
