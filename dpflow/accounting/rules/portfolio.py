@@ -234,6 +234,7 @@ class BestOdometer(Odometer):
     """
 
     theorem = "best"
+    made_from = ("delta", "members")
 
     def __init__(
         self,
@@ -279,14 +280,6 @@ class BestOdometer(Odometer):
             own += member.named(Tally(tally.amounts[start:end])).values()
         own.append(str(tally.amounts[-1]))
         return dict(zip(self.components, own, strict=True))
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the odometer was made from."""
-        return {
-            "theorem": self.theorem,
-            "delta": number_text(self.delta),
-            "members": [member.parameters() for member in self.members],
-        }
 
 
 def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:

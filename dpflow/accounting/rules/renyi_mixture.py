@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 from dpflow.accounting.rules.concentrated import CONVERSIONS, one_of
 from dpflow.accounting.rules.exponential_sums import ExponentialSum, log_of_inverse
@@ -80,6 +79,7 @@ class RenyiMixtureFilter(SettlesCells, Filter):
     """
 
     theorem = "renyi"
+    made_from = ("epsilon", "delta", "orders", "weights", "conversion")
 
     def __init__(
         self,
@@ -121,17 +121,6 @@ class RenyiMixtureFilter(SettlesCells, Filter):
         """Return the smallest f such that the tally divided by f is admitted."""
         return scaled_share(self, tally)
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the filter was made from, derived ones included."""
-        return {
-            "theorem": self.theorem,
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-            "orders": [number_text(order) for order in self.orders],
-            "weights": [number_text(weight) for weight in self.weights],
-            "conversion": self.conversion,
-        }
-
 
 class _SeveralOrders(SettlesCells, Odometer):
     """What the odometers with several orders share.
@@ -147,6 +136,7 @@ class _SeveralOrders(SettlesCells, Odometer):
     """
 
     theorem = "renyi"
+    made_from = ("delta", "orders", "weights", "rule")
     rule: str
 
     def __init__(
@@ -170,16 +160,6 @@ class _SeveralOrders(SettlesCells, Odometer):
     def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
         """Return the divergence at each order."""
         return Tally((*(units_up(divergence(order)) for order in self.orders), 0))
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the odometer was made from."""
-        return {
-            "theorem": self.theorem,
-            "delta": number_text(self.delta),
-            "orders": [number_text(order) for order in self.orders],
-            "weights": [number_text(weight) for weight in self.weights],
-            "rule": self.rule,
-        }
 
     def _grid(self, amounts: tuple[int, ...]) -> int:
         """Return the smallest reading of a single order at its share of delta."""
