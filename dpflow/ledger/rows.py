@@ -198,6 +198,22 @@ def added_up(first: Sums, second: Sums) -> dict[str, Amounts]:
     return found
 
 
+@lru_cache(maxsize=4096)
+def split(account: str) -> tuple[str, int, str, str, str]:
+    """Return book, term, kind, name and partition of an account, as its id tells."""
+    book, _, place = account.partition("#")
+    number, _, rest = place.partition("/")
+    partition = ""
+    if rest.startswith("partition/"):
+        partition, _, rest = rest.removeprefix("partition/").partition("/")
+        if not rest:
+            return book, int(number), "partition", partition, partition
+    kind, _, name = rest.partition("/")
+    if not kind:
+        kind = "population" if book.startswith("population/") else "dataset"
+    return book, int(number), kind, name, partition
+
+
 @lru_cache(maxsize=10_000)
 def name_of_term(account: str) -> str:
     """Return the number of the term that an account belongs to, as text."""
@@ -250,7 +266,17 @@ def epoch_of(rows: Rows) -> int:
 PERIODS = {13: "hour", 10: "day", 8: "week", 7: "month"}
 
 
-def place_of_partition(gates: Mapping[str, Any], name: str) -> str:
-    """Return the gate of a partition: one of its own, if it is of a longer period."""
-    place = f"partition/{PERIODS.get(len(name))}"
-    return place if place in gates else "partition"
+#: Kinds of gates that a flow adds, in the order in which they are asked.
+OF_FLOW = ("flow", "odometer")
+
+
+def gate_in(gates: Mapping[str, Any], kind: str, name: str) -> Any:
+    """Return what a term says of an account's gate; None if it asks for none."""
+    place = f"{kind}/{name}" if kind in OF_FLOW else kind
+    if kind == "partition":
+        # One of its own, if it is of a longer period.
+        longer = f"partition/{PERIODS.get(len(name))}"
+        place = longer if longer in gates else place
+    if place not in gates and kind == "odometer":
+        place = kind
+    return gates.get(place)

@@ -17,31 +17,18 @@ from dpflow.ledger.rows import (
     Key,
     Row,
     Term,
+    gate_in,
     name_of_term,
-    place_of_partition,
+    split,
 )
 
 Data = Mapping[str, Any]
 
 
-def _place_of(gates: Data, account: str) -> str:
-    """Return the gate of an account, as its id tells."""
-    place = account.partition("#")[2].partition("/")[2]
-    if place.startswith("partition/"):
-        name, _, place = place.removeprefix("partition/").partition("/")
-        return place or place_of_partition(gates, name)
-    if place:
-        return place
-    return "population" if account.startswith("population/") else "dataset"
-
-
 def gate_rule(facts: Data, account: str) -> Data:
     """Return the rule that a term pinned for an account; empty if none."""
-    gates = facts["gates"]
-    place = _place_of(gates, account)
-    if place not in gates and place.startswith("odometer/"):
-        place = "odometer"
-    gate = gates.get(place)
+    _, _, kind, name, _ = split(account)
+    gate = gate_in(facts["gates"], kind, name)
     return {} if gate is None else _parsed(gate["rule"])
 
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, solved_thresholds
-from dpflow.ledger.decision.gates import OF_FLOW, Gate
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import rule_of
+from dpflow.ledger.rows import OF_FLOW
 from dpflow.policy.population import PREFIX
 from dpflow.rounding import number_from_text
 

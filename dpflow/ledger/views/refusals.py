@@ -8,11 +8,11 @@ from itertools import islice
 from operator import attrgetter
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
-from dpflow.ledger.decision.gates import split
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.records import RefusalView
+from dpflow.ledger.rows import split
 from dpflow.ledger.storage.transaction import Reading
 
 _NAMED = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
