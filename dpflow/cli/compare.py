@@ -33,45 +33,54 @@ _Costs = Annotated[
 ]
 
 
+_Dataset = Annotated[
+    str | None,
+    typer.Argument(metavar="DATASET", help="The dataset, if there are several."),
+]
+_Times = Annotated[
+    int, typer.Option("--times", min=1, help="How often each --cost runs.")
+]
+_Stop = Annotated[
+    int | None,
+    typer.Option(
+        "--stop", metavar="N", help="Sub-steps after which EarlyStopping ends."
+    ),
+]
+_Rest = Annotated[
+    str | None,
+    typer.Option(
+        "--rest",
+        metavar="COST",
+        help="What the rest is for. Default: pure steps of 1/100 of epsilon.",
+    ),
+]
+_Epsilon = Annotated[
+    str | None, typer.Option("--epsilon", help="A budget, for the policy's.")
+]
+_Delta = Annotated[
+    str | None, typer.Option("--delta", help="The delta of that budget.")
+]
+_Shortest = Annotated[
+    bool,
+    typer.Option(
+        "--shortest",
+        help="Instead: from how many pure steps on optimal composition beats "
+        "their sum.",
+    ),
+]
+
+
 def compare(
-    dataset: Annotated[
-        str | None,
-        typer.Argument(metavar="DATASET", help="The dataset, if there are several."),
-    ] = None,
+    dataset: _Dataset = None,
     *,
     workload: _File = None,
     cost: _Costs = None,
-    times: Annotated[
-        int, typer.Option("--times", min=1, help="How often each --cost runs.")
-    ] = 1,
-    stop: Annotated[
-        int | None,
-        typer.Option(
-            "--stop", metavar="N", help="Sub-steps after which EarlyStopping ends."
-        ),
-    ] = None,
-    rest: Annotated[
-        str | None,
-        typer.Option(
-            "--rest",
-            metavar="COST",
-            help="What the rest is for. Default: pure steps of 1/100 of epsilon.",
-        ),
-    ] = None,
-    epsilon: Annotated[
-        str | None, typer.Option("--epsilon", help="A budget, for the policy's.")
-    ] = None,
-    delta: Annotated[
-        str | None, typer.Option("--delta", help="The delta of that budget.")
-    ] = None,
-    shortest: Annotated[
-        bool,
-        typer.Option(
-            "--shortest",
-            help="Instead: from how many pure steps on optimal composition beats "
-            "their sum.",
-        ),
-    ] = False,
+    times: _Times = 1,
+    stop: _Stop = None,
+    rest: _Rest = None,
+    epsilon: _Epsilon = None,
+    delta: _Delta = None,
+    shortest: _Shortest = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare the theorems on a dataset's journal or on a workload of your own.

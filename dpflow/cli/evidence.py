@@ -11,12 +11,14 @@ import typer
 
 from dpflow.cli.output import AsJson, fail, plain, say, say_json
 
+_Out = Annotated[
+    Path, typer.Option("--out", "-o", metavar="FILE", help="A new zip file.")
+]
+
 
 def evidence(
     *,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="A new zip file.")
-    ] = Path("evidence.zip"),
+    out: _Out = Path("evidence.zip"),
     as_json: AsJson = False,
 ) -> None:
     """Write a bundle that an auditor verifies offline, without dpflow.

@@ -17,26 +17,31 @@ if TYPE_CHECKING:
 _LIMIT = 30
 
 
+_Limit = Annotated[
+    int, typer.Option("--limit", "-n", min=1, help="Show at most so many entries.")
+]
+_AllAccounts = Annotated[
+    bool,
+    typer.Option(
+        "--all-accounts",
+        help="Show what each charge posted to shares and odometers, too.",
+    ),
+]
+_Decided = Annotated[
+    bool,
+    typer.Option(
+        "--decisions",
+        help="Show only what people decided: who, and why; no charges.",
+    ),
+]
+
+
 def history(
     dataset: DatasetArgument = None,
     *,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="Show at most so many entries.")
-    ] = _LIMIT,
-    all_accounts: Annotated[
-        bool,
-        typer.Option(
-            "--all-accounts",
-            help="Show what each charge posted to shares and odometers, too.",
-        ),
-    ] = False,
-    decided: Annotated[
-        bool,
-        typer.Option(
-            "--decisions",
-            help="Show only what people decided: who, and why; no charges.",
-        ),
-    ] = False,
+    limit: _Limit = _LIMIT,
+    all_accounts: _AllAccounts = False,
+    decided: _Decided = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the journal, newest entry first.

@@ -53,19 +53,23 @@ class Over(StrEnum):
     DATES = "dates"
 
 
+_Over = Annotated[
+    Over | None,
+    typer.Option("--over", help="Default: dates after two days of charges."),
+]
+_Foretell = Annotated[
+    bool,
+    typer.Option("--forecast/--no-forecast", help="What runs to come will use."),
+]
+
+
 @app.command("burndown")
 def burn_down(
     dataset: DatasetName,
     *,
     out: Out,
-    over: Annotated[
-        Over | None,
-        typer.Option("--over", help="Default: dates after two days of charges."),
-    ] = None,
-    foretell: Annotated[
-        bool,
-        typer.Option("--forecast/--no-forecast", help="What runs to come will use."),
-    ] = True,
+    over: _Over = None,
+    foretell: _Foretell = True,
     as_json: AsJson = False,
 ) -> None:
     """Draw what is left of a dataset's budget, with alerts, refusals and a forecast.
@@ -105,18 +109,20 @@ def composition(dataset: DatasetName, *, out: Out, as_json: AsJson = False) -> N
     _write(draw_composition(data), out, as_json=as_json)
 
 
+_Epsilon = Annotated[str, typer.Option("--epsilon", help="Epsilon of each step.")]
+_HaltAtEpsilon = Annotated[
+    str, typer.Option("--halt-at", help="Reading that odometers are tuned for.")
+]
+
+
 @app.command("theorems")
 def theorems(
     *,
     out: Out,
     steps: Annotated[int, typer.Option("--steps", help="How many steps.")] = 100,
-    epsilon: Annotated[
-        str, typer.Option("--epsilon", help="Epsilon of each step.")
-    ] = "0.1",
+    epsilon: _Epsilon = "0.1",
     delta: Delta = "1e-6",
-    halt_at_epsilon: Annotated[
-        str, typer.Option("--halt-at", help="Reading that odometers are tuned for.")
-    ] = "5",
+    halt_at_epsilon: _HaltAtEpsilon = "5",
     as_json: AsJson = False,
 ) -> None:
     """Draw what every odometer reads over the same steps.
@@ -133,20 +139,24 @@ def theorems(
     _write(figure, out, as_json=as_json)
 
 
+_Cost = Annotated[
+    str,
+    typer.Option("--cost", help="One run, such as 'Gaussian(sensitivity=1, ...)'."),
+]
+_Theorem = Annotated[
+    list[str] | None,
+    typer.Option("--theorem", help="Only this filter; may be given again."),
+]
+
+
 @app.command("noise")
 def noise(
     *,
     out: Out,
-    cost: Annotated[
-        str,
-        typer.Option("--cost", help="One run, such as 'Gaussian(sensitivity=1, ...)'."),
-    ] = "Gaussian(sensitivity=1, sigma=20)",
+    cost: _Cost = "Gaussian(sensitivity=1, sigma=20)",
     runs: Annotated[int, typer.Option("--runs", help="How many runs must fit.")] = 52,
     delta: Delta = "1e-6",
-    theorem: Annotated[
-        list[str] | None,
-        typer.Option("--theorem", help="Only this filter; may be given again."),
-    ] = None,
+    theorem: _Theorem = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw which epsilon lets so many runs fit, against their noise.

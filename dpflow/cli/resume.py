@@ -18,17 +18,21 @@ if TYPE_CHECKING:
     from dpflow.policy import PolicySet
 
 
+_Deployment = Annotated[
+    str, typer.Argument(metavar="FLOW/DEPLOYMENT", help="The deployment.")
+]
+_Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Resume even if its last refused step would be refused."
+    ),
+]
+
+
 def resume(
-    deployment: Annotated[
-        str, typer.Argument(metavar="FLOW/DEPLOYMENT", help="The deployment.")
-    ],
+    deployment: _Deployment,
     *,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Resume even if its last refused step would be refused."
-        ),
-    ] = False,
+    force: _Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Resume a deployment's schedule after its budget was exhausted.

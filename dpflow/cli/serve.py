@@ -15,11 +15,14 @@ from dpflow.exceptions import ConfigurationError, DpflowError
 _HOST = "127.0.0.1"
 
 
+_Port = Annotated[
+    int, typer.Option("--port", min=0, max=65535, help="0 takes any free one.")
+]
+
+
 def serve(
     *,
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="0 takes any free one.")
-    ] = 8484,
+    port: _Port = 8484,
     as_json: AsJson = False,
 ) -> None:
     """Serve the report to a browser on this machine, read again for every look.

@@ -28,17 +28,21 @@ DatasetArgument = Annotated[
 ]
 
 
+_Details = Annotated[
+    bool,
+    typer.Option("--details", help="Show every account, and what limits each run."),
+]
+_Written = Annotated[
+    str | None,
+    typer.Option("--format", help="prometheus: gauges for a system that watches."),
+]
+
+
 def status(
     dataset: DatasetArgument = None,
     *,
-    details: Annotated[
-        bool,
-        typer.Option("--details", help="Show every account, and what limits each run."),
-    ] = False,
-    written: Annotated[
-        str | None,
-        typer.Option("--format", help="prometheus: gauges for a system that watches."),
-    ] = None,
+    details: _Details = False,
+    written: _Written = None,
     as_json: AsJson = False,
 ) -> None:
     """Show whether each dataset and flow runs, what is gone, and for how long it lasts.

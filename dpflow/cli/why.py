@@ -22,22 +22,27 @@ if TYPE_CHECKING:
 _MOST_REFUSALS = 10_000
 
 
+_By = Annotated[
+    str,
+    typer.Option(
+        "--by", help="Group by any of flow, step, week, release, who; commas."
+    ),
+]
+_Term = Annotated[
+    int | None,
+    typer.Option("--term", metavar="N", min=1, help="Of an earlier term."),
+]
+_Limit = Annotated[
+    int, typer.Option("--limit", "-n", min=1, help="Show at most so many rows.")
+]
+
+
 def why(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="The dataset.")],
     *,
-    by: Annotated[
-        str,
-        typer.Option(
-            "--by", help="Group by any of flow, step, week, release, who; commas."
-        ),
-    ] = "flow,step",
-    term: Annotated[
-        int | None,
-        typer.Option("--term", metavar="N", min=1, help="Of an earlier term."),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="Show at most so many rows.")
-    ] = 20,
+    by: _By = "flow,step",
+    term: _Term = None,
+    limit: _Limit = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show what spent the budget, which steps were unusual, and what was refused.

@@ -183,12 +183,15 @@ def migrate(*, as_json: AsJson = False) -> None:
     say(f"The ledger has schema {SCHEMA_VERSION} already; nothing was changed.")
 
 
+_Because = Annotated[
+    str, typer.Option(help="Why nothing that was charged is missing there.")
+]
+
+
 @app.command("accept-server")
 def accept(
     *,
-    because: Annotated[
-        str, typer.Option(help="Why nothing that was charged is missing there.")
-    ],
+    because: _Because,
     as_json: AsJson = False,
 ) -> None:
     """Let the ledger go on after its PostgreSQL server was replaced.

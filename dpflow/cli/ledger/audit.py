@@ -40,17 +40,21 @@ Because = Annotated[
 ]
 
 
+_Full = Annotated[
+    bool,
+    typer.Option(
+        "--full", help="Read every entry, also those before signed checkpoints."
+    ),
+]
+_Sign = Annotated[
+    bool, typer.Option("--sign/--no-sign", help="Sign the heads if all is fine.")
+]
+
+
 def verify(
     *,
-    full: Annotated[
-        bool,
-        typer.Option(
-            "--full", help="Read every entry, also those before signed checkpoints."
-        ),
-    ] = False,
-    sign: Annotated[
-        bool, typer.Option("--sign/--no-sign", help="Sign the heads if all is fine.")
-    ] = True,
+    full: _Full = False,
+    sign: _Sign = True,
     as_json: AsJson = False,
 ) -> None:
     """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
@@ -114,11 +118,14 @@ def checkpoint(*, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+_Yes = Annotated[
+    bool, typer.Option("--yes", help="Begin the witness, not only show the ledger.")
+]
+
+
 def trust(
     *,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Begin the witness, not only show the ledger.")
-    ] = False,
+    yes: _Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Begin the ledger's witness on this machine, after verifying the ledger.
@@ -164,12 +171,15 @@ def trust(
         raise typer.Exit(1)
 
 
+_Because = Annotated[
+    str | None,
+    typer.Option("--because", help="Charge again what is missing, and why."),
+]
+
+
 def reconcile(
     *,
-    because: Annotated[
-        str | None,
-        typer.Option("--because", help="Charge again what is missing, and why."),
-    ] = None,
+    because: _Because = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the ledger with its witness; with --because charge what it lacks.

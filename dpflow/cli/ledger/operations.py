@@ -78,18 +78,21 @@ def backup(
     )
 
 
+_AcceptLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Where the witness is waived and the old file is gone: forget what "
+        "was charged after the backup.",
+    ),
+]
+
+
 def restore(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A backup.")],
     *,
     because: Because,
-    accept_loss: Annotated[
-        bool,
-        typer.Option(
-            "--accept-loss",
-            help="Where the witness is waived and the old file is gone: forget what "
-            "was charged after the backup.",
-        ),
-    ] = False,
+    accept_loss: _AcceptLoss = False,
     as_json: AsJson = False,
 ) -> None:
     """Put a backup in the ledger's place and charge again what it lacks.
@@ -136,15 +139,18 @@ def restore(
     say_lost_releases(restored.lost, whole=restored.all_lost_told, aside=aside)
 
 
+_Output = Annotated[
+    Path | None,
+    typer.Option("--out", "--output", "-o", help="A new file. Default: stdout."),
+]
+
+
 def export(
     *,
     form: Annotated[Format, typer.Option("--format", help="One of these.")] = (
         Format.JSONL
     ),
-    output: Annotated[
-        Path | None,
-        typer.Option("--out", "--output", "-o", help="A new file. Default: stdout."),
-    ] = None,
+    output: _Output = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the whole journal, dataset by dataset, in order, with stable columns.
@@ -257,19 +263,23 @@ def amend(
     _say_charges(charges, read, {"reservation": reservation}, as_json=as_json)
 
 
+_Evidence = Annotated[
+    Path,
+    typer.Option("--evidence", help="What proves it; its sha256 is kept."),
+]
+_Partition = Annotated[
+    list[str] | None,
+    typer.Option("--partition", help="Part of a divided dataset; repeat it."),
+]
+
+
 def import_prior(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name.")],
     *,
     cost: CostOption,
     because: Because,
-    evidence: Annotated[
-        Path,
-        typer.Option("--evidence", help="What proves it; its sha256 is kept."),
-    ],
-    partition: Annotated[
-        list[str] | None,
-        typer.Option("--partition", help="Part of a divided dataset; repeat it."),
-    ] = None,
+    evidence: _Evidence,
+    partition: _Partition = None,
     as_json: AsJson = False,
 ) -> None:
     """Charge what was spent on a dataset before dpflow; this cannot be undone.

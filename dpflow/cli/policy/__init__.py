@@ -24,34 +24,40 @@ app.command()(apply.diff)
 app.command()(apply.apply)
 
 
+_Path = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="PATH",
+        exists=True,
+        help="A policy file or a folder of them. Default: the project's policies.",
+    ),
+]
+_Cost = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cost",
+        metavar="COST",
+        help="A step that is meant to run, such as 'Laplace(sensitivity=1, "
+        "epsilon=0.1)'; again for more. Default: what the plan or journal says.",
+    ),
+]
+_People = Annotated[
+    int | None,
+    typer.Option("--people", min=1, help="About how many privacy units there are."),
+]
+_Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Let warnings fail the check, and no source."),
+]
+
+
 @app.command()
 def check(
-    path: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="PATH",
-            exists=True,
-            help="A policy file or a folder of them. Default: the project's policies.",
-        ),
-    ] = None,
+    path: _Path = None,
     *,
-    cost: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cost",
-            metavar="COST",
-            help="A step that is meant to run, such as 'Laplace(sensitivity=1, "
-            "epsilon=0.1)'; again for more. Default: what the plan or journal says.",
-        ),
-    ] = None,
-    people: Annotated[
-        int | None,
-        typer.Option("--people", min=1, help="About how many privacy units there are."),
-    ] = None,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Let warnings fail the check, and no source."),
-    ] = False,
+    cost: _Cost = None,
+    people: _People = None,
+    strict: _Strict = False,
     as_json: AsJson = False,
 ) -> None:
     """Check policy files: what they guarantee, how many steps fit, what is weak.

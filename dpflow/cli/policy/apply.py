@@ -55,43 +55,50 @@ def diff(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+_Because = Annotated[
+    str,
+    typer.Option("--because", metavar="TEXT", help="Why; the journal keeps it."),
+]
+_NewTerm = Annotated[
+    bool,
+    typer.Option(
+        "--new-term", help="Open a term with tallies of its own; needs --because."
+    ),
+]
+_RaiseLifetime = Annotated[
+    bool,
+    typer.Option(
+        "--raise-lifetime",
+        help="With --new-term: let the lifetime be raised, or a term follow one "
+        "that was overdrawn. Both break what was promised of all terms together.",
+    ),
+]
+_Author = Annotated[
+    str,
+    typer.Option(
+        "--author",
+        metavar="NAME",
+        help="Who wrote the policy, where git does not know it.",
+    ),
+]
+_Grant = Annotated[
+    Path | None,
+    typer.Option(
+        "--grant",
+        help="What `dpflow ledger carve` wrote: the part of another ledger's "
+        "budget under which this one may use the source.",
+    ),
+]
+
+
 def apply(
     dataset: DatasetArgument = None,
     *,
-    because: Annotated[
-        str,
-        typer.Option("--because", metavar="TEXT", help="Why; the journal keeps it."),
-    ] = "",
-    new_term: Annotated[
-        bool,
-        typer.Option(
-            "--new-term", help="Open a term with tallies of its own; needs --because."
-        ),
-    ] = False,
-    raise_lifetime: Annotated[
-        bool,
-        typer.Option(
-            "--raise-lifetime",
-            help="With --new-term: let the lifetime be raised, or a term follow one "
-            "that was overdrawn. Both break what was promised of all terms together.",
-        ),
-    ] = False,
-    author: Annotated[
-        str,
-        typer.Option(
-            "--author",
-            metavar="NAME",
-            help="Who wrote the policy, where git does not know it.",
-        ),
-    ] = "",
-    grant: Annotated[
-        Path | None,
-        typer.Option(
-            "--grant",
-            help="What `dpflow ledger carve` wrote: the part of another ledger's "
-            "budget under which this one may use the source.",
-        ),
-    ] = None,
+    because: _Because = "",
+    new_term: _NewTerm = False,
+    raise_lifetime: _RaiseLifetime = False,
+    author: _Author = "",
+    grant: _Grant = None,
     as_json: AsJson = False,
 ) -> None:
     """Make policy files the ledger's own copies, which govern from then on.
