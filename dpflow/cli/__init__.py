@@ -77,10 +77,7 @@ _Version = Annotated[
 
 
 @app.callback(epilog="Exit code: 0 fine, 1 refused or failed check, 2 wrong usage.")
-def _dpflow(
-    *,
-    version: _Version = False,
-) -> None:
+def _dpflow(*, version: _Version = False) -> None:
     """A budget guard for differentially private pipelines on Prefect."""
 
 

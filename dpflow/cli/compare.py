@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpflow.cli.options import TheDataset
 from dpflow.cli.output import AsJson, plain, say, say_json, warn
 
 if TYPE_CHECKING:
@@ -33,10 +34,6 @@ _Costs = Annotated[
 ]
 
 
-_Dataset = Annotated[
-    str | None,
-    typer.Argument(metavar="DATASET", help="The dataset, if there are several."),
-]
 _Times = Annotated[
     int, typer.Option("--times", min=1, help="How often each --cost runs.")
 ]
@@ -71,7 +68,7 @@ _Shortest = Annotated[
 
 
 def compare(
-    dataset: _Dataset = None,
+    dataset: TheDataset = None,
     *,
     workload: _File = None,
     cost: _Costs = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpflow.cli.options import TheDataset
 from dpflow.cli.output import AsJson, plain, say, say_json, warn
 
 if TYPE_CHECKING:
@@ -25,10 +26,6 @@ _Costs = Annotated[
 ]
 
 
-_Dataset = Annotated[
-    str | None,
-    typer.Argument(metavar="DATASET", help="The dataset, if there are several."),
-]
 _Like = Annotated[
     str | None,
     typer.Option(
@@ -67,7 +64,7 @@ _Fresh = Annotated[bool, typer.Option("--fresh", help="Start from a full budget.
 
 
 def forecast(
-    dataset: _Dataset = None,
+    dataset: TheDataset = None,
     *,
     cost: _Costs = None,
     like: _Like = None,

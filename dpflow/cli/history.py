@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpflow.cli.options import AnyDataset
 from dpflow.cli.output import AsJson, is_terminal, plain, say, say_json
-from dpflow.cli.status import DatasetArgument
+from dpflow.cli.source import ledger_facts, project_ledger
 
 if TYPE_CHECKING:
     from dpflow.ledger.views.entries import JournalEntry
@@ -37,7 +38,7 @@ _Decided = Annotated[
 
 
 def history(
-    dataset: DatasetArgument = None,
+    dataset: AnyDataset = None,
     *,
     limit: _Limit = _LIMIT,
     all_accounts: _AllAccounts = False,
@@ -51,7 +52,6 @@ def history(
     Example: `dpflow history sales --decisions`
     """
     from dpflow.cli.journal import decision_json, journal_json
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.views.entries import decision_entries, journal_entries
     from dpflow.ledger.views.standing import check_dataset
     from dpflow.policy.files import policies_and_problem

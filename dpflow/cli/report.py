@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpflow.cli.options import AnyDataset
 from dpflow.cli.output import AsJson, plain, say, say_json, warn
 from dpflow.cli.plot import write_file
-from dpflow.cli.status import DatasetArgument
 from dpflow.config import short_path
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Verify = Annotated[
 
 
 def report(
-    dataset: DatasetArgument = None,
+    dataset: AnyDataset = None,
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path(
         "report.html"

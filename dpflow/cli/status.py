@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpflow.cli.options import AnyDataset
 from dpflow.cli.output import AsJson, plain, say, say_json, warn
+from dpflow.cli.source import project_ledger
 from dpflow.config import short_path
 
 if TYPE_CHECKING:
@@ -21,11 +23,6 @@ if TYPE_CHECKING:
 
 #: A divided dataset has some accounts for each of its parts.
 _MOST_ACCOUNTS = 24
-
-DatasetArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="DATASET", help="Only this dataset. Default: all."),
-]
 
 
 _Details = Annotated[
@@ -39,7 +36,7 @@ _Written = Annotated[
 
 
 def status(
-    dataset: DatasetArgument = None,
+    dataset: AnyDataset = None,
     *,
     details: _Details = False,
     written: _Written = None,
@@ -52,7 +49,6 @@ def status(
 
     Example: `dpflow status sales`
     """
-    from dpflow.cli.source import project_ledger
     from dpflow.show.status import prometheus, status_of
 
     if written not in (None, "prometheus"):

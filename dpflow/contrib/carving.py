@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli.ledger.audit import Because
+from dpflow.cli.options import Because
 from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.cli.source import project_ledger
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ def carve(
     --for staging --because TEXT`
     """
     from dpflow.accounting.costs.notions import ApproxDP
-    from dpflow.cli.source import project_ledger
     from dpflow.ledger.office import carve as charge
     from dpflow.policy import load_policies
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
-from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
+from dpflow.cli.options import because_text
+from dpflow.cli.output import AsJson, answer, fail, plain, say, say_json, warn
+from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,23 +23,6 @@ if TYPE_CHECKING:
     from dpflow.ledger.witness.lines import Line
 
 _SHOWN = 10
-
-
-def because_text(text: str) -> str:
-    """Refuse an empty reason: the journal keeps it for ever."""
-    if not text.strip():
-        msg = "say --because with a reason; the journal keeps it"
-        raise typer.BadParameter(msg)
-    return text.strip()
-
-
-#: The option of every command that writes to the journal.
-Because = Annotated[
-    str,
-    typer.Option(
-        "--because", callback=because_text, help="Why; the journal keeps the reason."
-    ),
-]
 
 
 _Full = Annotated[
@@ -51,12 +36,7 @@ _Sign = Annotated[
 ]
 
 
-def verify(
-    *,
-    full: _Full = False,
-    sign: _Sign = True,
-    as_json: AsJson = False,
-) -> None:
+def verify(*, full: _Full = False, sign: _Sign = True, as_json: AsJson = False) -> None:
     """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
 
     Every hash, tally, reservation, gate and release is computed again. With
@@ -65,7 +45,6 @@ def verify(
 
     Example: `dpflow ledger verify --full`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.config import ledger_key
 
     key = ledger_key()
@@ -75,13 +54,7 @@ def verify(
             warn(f"the heads are not signed: {why.message}")
             signs = False
         report = _verified(ledger, key=key, full=full or key is None, sign=signs)
-        facts = ledger_facts(ledger)
-    if as_json:
-        say_json({"ledger": facts, **_report_json(report)})
-    else:
-        _say_report(report)
-    if not report.fine:
-        raise typer.Exit(1)
+    _tell(ledger, report, as_json=as_json)
 
 
 def checkpoint(*, as_json: AsJson = False) -> None:
@@ -92,7 +65,6 @@ def checkpoint(*, as_json: AsJson = False) -> None:
 
     Example: `dpflow ledger checkpoint`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.config import KEY_VARIABLE, ledger_key
     from dpflow.ledger.audit.verify import verify as recompute
 
@@ -106,16 +78,11 @@ def checkpoint(*, as_json: AsJson = False) -> None:
     opened = project_ledger(quiet=True, writes=True)
     with opened as (_, ledger), _progress() as tell:
         report = recompute(ledger, key=key, sign_new=True, progress=tell)
-        facts = ledger_facts(ledger)
-    if as_json:
-        say_json({"ledger": facts, **_report_json(report)})
-    elif report.fine:
+    if report.fine and not as_json:
         number = len(report.heads)
         say(f"Verified {report.entries:,} entries and signed {number} journals.")
     else:
-        _say_report(report)
-    if not report.fine:
-        raise typer.Exit(1)
+        _tell(ledger, report, as_json=as_json)
 
 
 _Yes = Annotated[
@@ -123,11 +90,7 @@ _Yes = Annotated[
 ]
 
 
-def trust(
-    *,
-    yes: _Yes = False,
-    as_json: AsJson = False,
-) -> None:
+def trust(*, yes: _Yes = False, as_json: AsJson = False) -> None:
     """Begin the ledger's witness on this machine, after verifying the ledger.
 
     The witness remembers each charge outside the ledger, so that a restored backup or
@@ -136,39 +99,38 @@ def trust(
 
     Example: `dpflow ledger trust`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.audit.reconcile import trust as begin
     from dpflow.ledger.witness.rollback_check import head_of
 
     with project_ledger(quiet=True, writes=yes) as (_, ledger):
-        witness = ledger.watch.witness
-        if witness is not None and witness.exists():
-            msg = (
-                f"there is a witness at {witness.place} already. `dpflow ledger "
-                "reconcile` compares it with the ledger."
-            )
-            raise ConfigurationError(msg)
+        place = _free_place(ledger)
         report = _verified(ledger, key=None, full=True)
         if not report.fine:
-            _say_report(report)
-            raise typer.Exit(1)
+            _tell(ledger, report, as_json=False)
         with ledger.storage.read() as reading:
             found = [head_of(reading, book) for book in reading.books()]
         if yes:
             found = begin(ledger)
-        facts = ledger_facts(ledger)
         used = _used(ledger)
-    place = None if witness is None else witness.place
-    if as_json:
-        accounts = [each for line in found for each in _head_json(line, used)]
-        say_json(
-            {"ledger": facts, "witness": place, "begun": yes, "accounts": accounts}
-        )
-    else:
-        say(f"Ledger {facts['id']} holds:", *_head_lines(found, used), "")
-        say(f"Began the witness {place}." if yes else "Nothing was written; add --yes.")
+    accounts = [each for line in found for each in _head_json(line, used)]
+    data = {"ledger": ledger_facts(ledger), "witness": place, "begun": yes}
+    end = f"Began the witness {place}." if yes else "Nothing was written; add --yes."
+    lines = (f"Ledger {ledger.id} holds:", *_head_lines(found, used), "", end)
+    answer({**data, "accounts": accounts}, *lines, as_json=as_json)
     if not yes:
         raise typer.Exit(1)
+
+
+def _free_place(ledger: Ledger) -> str | None:
+    """Return where the witness is to begin; None if it is waived."""
+    witness = ledger.watch.witness
+    if witness is not None and witness.exists():
+        msg = (
+            f"there is a witness at {witness.place} already. `dpflow ledger "
+            "reconcile` compares it with the ledger."
+        )
+        raise ConfigurationError(msg)
+    return None if witness is None else witness.place
 
 
 _Because = Annotated[
@@ -177,11 +139,7 @@ _Because = Annotated[
 ]
 
 
-def reconcile(
-    *,
-    because: _Because = None,
-    as_json: AsJson = False,
-) -> None:
+def reconcile(*, because: _Because = None, as_json: AsJson = False) -> None:
     """Compare the ledger with its witness; with --because charge what it lacks.
 
     Shows the accounts and runs whose charges the ledger forgot: a backup was restored,
@@ -191,25 +149,22 @@ def reconcile(
 
     Example: `dpflow ledger reconcile --because "the disk was replaced"`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.audit.reconcile import compare
     from dpflow.ledger.audit.reconcile import reconcile as repair
-    from dpflow.policy.files import policies_and_problem
 
     with project_ledger(quiet=True, writes=because is not None) as (found, ledger):
         if because is None:
             comparison = compare(ledger)
         else:
-            policies, problem = policies_and_problem(found.policies)
-            if problem is not None:
-                warn(problem)
-            reason = because_text(because)
+            policies, reason = (
+                readable_policies(found, tell=True),
+                because_text(because),
+            )
             comparison = repair(ledger, policies, because=reason)
-        facts = ledger_facts(ledger)
     repaired = because is not None and not comparison.agrees
     if as_json:
-        data = comparison_json(comparison)
-        say_json({"ledger": facts, "repaired": repaired, **data})
+        facts = {"ledger": ledger_facts(ledger), "repaired": repaired}
+        say_json({**facts, **comparison_json(comparison)})
     else:
         say_comparison(comparison, repaired=repaired)
         say_lost_releases(comparison.releases, whole=comparison.tells_all)
@@ -244,6 +199,16 @@ def _verified(
 
     with _progress() as tell:
         return recompute(ledger, key=key, full=full, sign=sign, progress=tell)
+
+
+def _tell(ledger: Ledger, report: Verification, *, as_json: bool) -> None:
+    """Print what was found; the command ends with 1 if the ledger is bad."""
+    if as_json:
+        say_json({"ledger": ledger_facts(ledger), **_report_json(report)})
+    else:
+        _say_report(report)
+    if not report.fine:
+        raise typer.Exit(1)
 
 
 def _say_report(report: Verification) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpflow.cli.options import AnyDataset
 from dpflow.cli.output import AsJson, fail, plain, say, say_json
-from dpflow.cli.status import DatasetArgument
+from dpflow.cli.source import project_ledger
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _VERDICTS = {
 _VERDICT_STYLES = {"tighter": "green", "looser": "bold red", "other": "bold red"}
 
 
-def diff(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
+def diff(dataset: AnyDataset = None, *, as_json: AsJson = False) -> None:
     """Show how policy files differ from the ledger's copies, and what apply would do.
 
     Each change is tighter, looser or other. Exit code 1 if any file differs, as
@@ -39,7 +40,6 @@ def diff(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
 
     Example: `dpflow policy diff sales`
     """
-    from dpflow.cli.source import project_ledger
     from dpflow.ledger.office import propose
     from dpflow.policy import load_policies
 
@@ -92,7 +92,7 @@ _Grant = Annotated[
 
 
 def apply(
-    dataset: DatasetArgument = None,
+    dataset: AnyDataset = None,
     *,
     because: _Because = "",
     new_term: _NewTerm = False,
@@ -109,7 +109,6 @@ def apply(
 
     Example: `dpflow policy apply sales --new-term --because "second quarter"`
     """
-    from dpflow.cli.source import project_ledger
     from dpflow.exceptions import DpflowError
     from dpflow.ledger.office import apply_policy
     from dpflow.ledger.office_records import Wish
