@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -35,7 +36,8 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReservationConflict,
 )
-from dpflow.people.files import identity, remove_unfinished, take_lock
+from dpflow.locks import FileLock
+from dpflow.people.files import identity, remove_unfinished
 from dpflow.people.records import (
     People,
     Position,
@@ -378,17 +380,18 @@ def _locked(path: Path, witness: Path, seconds: float) -> ExitStack:
     """Lock both files: a copy of the people's file elsewhere shares its witness."""
     with ExitStack() as locks:
         for place in (path, witness):
+            lock = FileLock(place.with_name(f"{place.name}.lock"))
+            locks.callback(lock.close)
             try:
-                descriptor = take_lock(place.with_name(f"{place.name}.lock"), seconds)
+                held = lock.take(time.monotonic() + seconds) is not None
             except OSError as error:
                 raise _unavailable(place, error) from error
-            if descriptor is None:
+            if not held:
                 msg = (
                     f"another process holds the store {place} for {seconds:g} s. The "
                     "step did not run; try again when it has ended."
                 )
                 raise LedgerUnavailable(msg, ledger=str(place))
-            locks.callback(os.close, descriptor)
         return locks.pop_all()
 
 

@@ -1,7 +1,6 @@
 """Renyi differential privacy: the divergences of one order add up.
 
-Several orders at once are in `renyi_mixture`; `renyi_family`
-chooses by the options given.
+Several orders at once are in `renyi_mixture`, which chooses by the options given.
 """
 
 from __future__ import annotations
