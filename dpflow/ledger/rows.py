@@ -231,12 +231,6 @@ def book_of(rows: Rows, name: str) -> Book:
     return found if isinstance(found, Book) else Book(name)
 
 
-def account_of(rows: Rows, name: str) -> Account | None:
-    """Return an account; None before its first entry."""
-    found = rows.get(("account", name))
-    return found if isinstance(found, Account) else None
-
-
 def charge_of(rows: Rows, name: str | None) -> Charge:
     """Return a charge.
 

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpflow
+from docs._site.prices import EXAMPLES
 from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs.base import _KINDS, Cost, cost_from_description, cost_kind
-from dpflow.accounting.coverage import EXAMPLES
 from dpflow.accounting.curves.prices import (
     approx_dp,
     approx_zcdp,
