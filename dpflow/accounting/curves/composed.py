@@ -1,4 +1,7 @@
-"""What steps cost that are made of other steps: adaptive composition in each notion."""
+"""What steps cost that are made of other steps, or that have cells, in each notion.
+
+Parts compose adaptively. Of cells the worst counts.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.outcomes import OutcomeCost
 from dpflow.accounting.curves.notions import probabilistic_dp
 from dpflow.accounting.curves.prices import (
     approx_dp,
@@ -49,3 +53,24 @@ _adds_up(approx_zcdp)
 _adds_up(probabilistic_dp, "union bound over the losses that are too large")
 _adds_up(gdp_mu_squared)
 _adds_up(renyi_divergence, price=renyi)
+
+
+@approx_dp.register
+def _(cost: OutcomeCost) -> tuple[Fraction, Fraction]:
+    # Hartmann et al., Lemma 4.
+    return cost.highest()
+
+
+@approx_zcdp.register
+def _(cost: OutcomeCost) -> tuple[Fraction, Fraction]:
+    return approx_zcdp(cost.worst_case())
+
+
+@gdp_mu_squared.register
+def _(cost: OutcomeCost) -> Fraction:
+    return gdp_mu_squared(cost.worst_case())
+
+
+@renyi_divergence.register
+def _(cost: OutcomeCost, order: Fraction) -> Fraction:
+    return renyi_divergence(cost.worst_case(), order)

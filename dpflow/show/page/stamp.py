@@ -13,8 +13,10 @@ from dpflow.ledger.audit.verify import verify
 
 _MOST_PROBLEMS = 20
 #: What a stamp says as the verification does.
-_SAME = ("fine", "accounts", "entries", "reservations", "releases", "checkpoints")
-_SAME += ("signed", "witness")
+_SAME = (
+    *("fine", "accounts", "entries", "reservations", "releases"),
+    *("checkpoints", "signed", "witness"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
