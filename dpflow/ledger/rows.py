@@ -274,3 +274,26 @@ def gate_in(gates: Mapping[str, Any], kind: str, name: str) -> Any:
     if place not in gates and kind == "odometer":
         place = kind
     return gates.get(place)
+
+
+#: The numbers of a gate's rule, with its role, and where it halts.
+Asked = tuple[Mapping[str, Any], str | None]
+
+
+def asked_for(pinned: Mapping[str, Any], kind: str, name: str) -> Asked | None:
+    """Return the rule and halt that a copy asks for; None if it asks for no gate.
+
+    The one place that says which rule a policy means for which account.
+    """
+    share = pinned["flows"].get(name, {}) if kind in OF_FLOW else {}
+    if kind == "odometer":
+        numbers = share.get("odometer", pinned["odometer"])
+        halt = share.get("halt_at_epsilon")
+        return None if numbers is None else ({"role": "odometer", **numbers}, halt)
+    numbers = share.get("filter") if kind == "flow" else pinned["filter"]
+    if kind == "partition":
+        numbers = pinned.get("periods", {}).get(name, numbers)
+    if kind == "dataset":
+        # All partitions by time together have a cap of their own, if any.
+        numbers = pinned.get("whole") or numbers
+    return None if numbers is None else ({"role": "filter", **numbers}, None)

@@ -17,6 +17,7 @@ from dpflow.ledger.rows import (
     Key,
     Row,
     Term,
+    asked_for,
     gate_in,
     name_of_term,
     split,
@@ -87,19 +88,11 @@ def is_pinned(facts: Data, place: str) -> bool:
     kind, _, name = place.partition("/")
     if kind != "partition" and is_taken_off(pinned, name):
         return True  # no step asks it, and what it charged was under it
-    if kind == "partition" and name:
-        wanted = pinned["periods"].get(name)
-    elif name:
-        share = pinned["flows"].get(name, {})
-        default = pinned["odometer"] if kind == "odometer" else None
-        wanted = share.get("filter" if kind == "flow" else "odometer", default)
-    elif kind == "odometer":
-        wanted = pinned["odometer"]
-    else:
-        wanted = (pinned.get("whole") if kind == "dataset" else None) or pinned[
-            "filter"
-        ]
-    if gate is None or wanted is None:
-        return gate is wanted
+    if kind == "partition" and name and name not in pinned.get("periods", {}):
+        return gate is None
+    asked = asked_for(pinned, kind, name)
+    if gate is None or asked is None:
+        return gate is asked
+    wanted, _ = asked
     rule = _parsed(gate["rule"])
     return all(rule.get(n) == wanted.get(n) for n in ("theorem", "epsilon", "delta"))
