@@ -175,29 +175,31 @@ def _stopping_json(found: Stopping) -> dict[str, Any]:
 def _print(found: TheoremComparison) -> None:
     from rich.text import Text
 
-    from dpflow.cli.theorem_tables import (
-        compare_table,
-        leftovers_table,
-        odometers_table,
-        say_left_out,
-        telling,
-        verdict,
-    )
+    from dpflow.cli import theorem_tables as shown
     from dpflow.forecast.workload import length
 
     steps = length(found.workload)
-    counted = f"{steps} step{'' if steps == 1 else 's'}"
+    what = f"{steps} step{'' if steps == 1 else 's'} {found.where}"
     title = (plain(found.dataset or "A workload"), "bold cyan")
-    say(Text.assemble(title, f"  {counted} {found.where}, at {found.budget_text}"))
-    fits = telling(found.fits, current=found.theorem)
-    table = compare_table(fits, steps=steps, current=found.theorem)
+    say(Text.assemble(title, f"  {what}, at {found.budget_text}"))
+    fits = shown.telling(found.fits, current=found.theorem)
+    table = shown.compare_table(fits, steps=steps, current=found.theorem)
     say("", "Filters, each with the whole budget to itself:", "", table)
-    say_left_out(found.fits, fits)
+    shown.say_left_out(found.fits, fits)
+    readings = shown.telling(found.readings)
     say("", "Odometers, tuned for the budget's epsilon, after all steps:", "")
-    readings = telling(found.readings)
-    say(odometers_table(readings))
-    say_left_out(found.readings, readings)
+    say(shown.odometers_table(readings))
+    shown.say_left_out(found.readings, readings)
     for each in found.stopping:
-        ways = telling(each.ways)
-        say("", Text(verdict(each), style="bold"), "", leftovers_table(ways))
-        say_left_out(each.ways, ways)
+        _print_stopping(each)
+
+
+def _print_stopping(found: Stopping) -> None:
+    from rich.text import Text
+
+    from dpflow.cli import theorem_tables as shown
+
+    ways = shown.telling(found.ways)
+    best = Text(shown.verdict(found), style="bold")
+    say("", best, "", shown.leftovers_table(ways))
+    shown.say_left_out(found.ways, ways)

@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpflow.cli.output import AsJson, answer, fail, plain
 from dpflow.cli.source import ledger_facts, project_ledger
+
+if TYPE_CHECKING:
+    from dpflow.ledger.audit.verifier import Verifier
 
 _Out = Annotated[
     Path, typer.Option("--out", "-o", metavar="FILE", help="A new zip file.")
@@ -36,20 +39,23 @@ def evidence(*, out: _Out = Path("evidence.zip"), as_json: AsJson = False) -> No
         write_evidence(ledger, out, key=key)
     verifier = Verifier(read_bundle(out), key)
     verifier.run()
-    data = {
-        "ledger": ledger_facts(ledger),
-        "path": str(out.absolute()),
-        "accounts": len(list(verifier.totals())),
-        "entries": verifier.entries,
-        "signed": key is not None,
-        "fine": not verifier.bad,
-        "bad": verifier.bad,
-    }
+    data: dict[str, Any] = {"ledger": ledger_facts(ledger), "path": str(out.absolute())}
+    data |= _found(verifier, signed=key is not None)
     answer(data, *_lines(data, out), as_json=as_json)
     for problem in [] if as_json else verifier.bad:
         fail(plain(problem))
     if verifier.bad:
         raise typer.Exit(1)
+
+
+def _found(verifier: Verifier, *, signed: bool) -> dict[str, Any]:
+    return {
+        "accounts": len(list(verifier.totals())),
+        "entries": verifier.entries,
+        "signed": signed,
+        "fine": not verifier.bad,
+        "bad": verifier.bad,
+    }
 
 
 def _lines(data: dict[str, Any], out: Path) -> list[str]:

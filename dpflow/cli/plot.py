@@ -81,8 +81,7 @@ def burn_down(
     from dpflow.show.figures.burndown import BurnDown, draw_burn_down
 
     with project_ledger() as (found, ledger):
-        policy = readable_policies(found).get(dataset)
-        alerts = () if policy is None else policy.alerts
+        alerts = getattr(readable_policies(found).get(dataset), "alerts", ())
         line = budget_line(outlooks(ledger, dataset)) if foretell else None
         data = BurnDown.read(ledger, dataset, alerts=alerts, line=line)
         if data is None:

@@ -60,10 +60,7 @@ def _made_lines(ledger: Ledger, found: Settings, lock: Path) -> list[str]:
         else f"Keep {plain(short_path(Path(ledger.place).parent))}/ out of version "
         "control and on a disk that lasts. Losing it is losing track of what was spent."
     )
-    folder = plain(short_path(found.policies))
-    then = (
-        f"Write a policy for each dataset in {folder}/ and run `dpflow policy check`."
-    )
+    folder, check = plain(short_path(found.policies)), "`dpflow policy check`"
     return [
         f"Made the ledger {plain(short_path(ledger.place))} with id {ledger.id}.",
         f"Pinned its id in {plain(short_path(lock))}.",
@@ -72,7 +69,7 @@ def _made_lines(ledger: Ledger, found: Settings, lock: Path) -> list[str]:
         "Next:",
         f"  1. Commit {plain(short_path(lock))}: any other ledger is then refused.",
         f"  2. {keep}",
-        f"  3. {then}",
+        f"  3. Write a policy for each dataset in {folder}/ and run {check}.",
     ]
 
 
@@ -83,23 +80,15 @@ def _witness_place(ledger: Ledger) -> str:
 
 def _refuse_existing(found: Settings, lock: Path) -> None:
     """Refuse to make a ledger where there is one, or where one is pinned."""
-    from dpflow.exceptions import LedgerMissing
-    from dpflow.ledger import open_ledger, storage_at
+    from dpflow.ledger import storage_at
 
     pinned, place = lock.exists(), storage_at(found.ledger_url).place
-    try:
-        ledger = open_ledger(
-            found.ledger_url, environment=found.environment, witness=found.witness
-        )
-    except LedgerMissing:
-        pass
-    else:
-        ledger.close()
+    if (there := _ledger_there(found)) is not None:
         then = (
             "`dpflow status` shows what it holds."
             if pinned
             else f"But {lock} is missing. Restore it from version control; if this "
-            f"is certainly the project's ledger, write its id {ledger.id} there."
+            f"is certainly the project's ledger, write its id {there} there."
         )
         msg = f"there is a ledger at {place} already, and none is ever replaced. {then}"
         raise ConfigurationError(msg)
@@ -110,6 +99,20 @@ def _refuse_existing(found: Settings, lock: Path) -> None:
             f"spent; only if that is meant, remove {short_path(lock)} first."
         )
         raise ConfigurationError(msg)
+
+
+def _ledger_there(found: Settings) -> str | None:
+    """Return the id of the ledger that is there already."""
+    from dpflow.exceptions import LedgerMissing
+    from dpflow.ledger import open_ledger
+
+    url, runs, witness = found.ledger_url, found.environment, found.witness
+    try:
+        ledger = open_ledger(url, environment=runs, witness=witness)
+    except LedgerMissing:
+        return None
+    ledger.close()
+    return ledger.id
 
 
 @app.command()

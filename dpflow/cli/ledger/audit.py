@@ -65,16 +65,9 @@ def checkpoint(*, as_json: AsJson = False) -> None:
 
     Example: `dpflow ledger checkpoint`
     """
-    from dpflow.config import KEY_VARIABLE, ledger_key
     from dpflow.ledger.audit.verify import verify as recompute
 
-    key = ledger_key()
-    if key is None:
-        msg = (
-            f"{KEY_VARIABLE} is not set, and signing needs it. Keep it where whoever "
-            "can write the ledger cannot read it."
-        )
-        raise ConfigurationError(msg)
+    key = _signing_key()
     opened = project_ledger(quiet=True, writes=True)
     with opened as (_, ledger), _progress() as tell:
         report = recompute(ledger, key=key, sign_new=True, progress=tell)
@@ -83,6 +76,19 @@ def checkpoint(*, as_json: AsJson = False) -> None:
         say(f"Verified {report.entries:,} entries and signed {number} journals.")
     else:
         _tell(ledger, report, as_json=as_json)
+
+
+def _signing_key() -> bytes:
+    from dpflow.config import KEY_VARIABLE, ledger_key
+
+    key = ledger_key()
+    if key is None:
+        msg = (
+            f"{KEY_VARIABLE} is not set, and signing needs it. Keep it where whoever "
+            "can write the ledger cannot read it."
+        )
+        raise ConfigurationError(msg)
+    return key
 
 
 _Yes = Annotated[

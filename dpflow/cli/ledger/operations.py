@@ -49,11 +49,14 @@ class Format(StrEnum):
     CSV = "csv"
 
 
-def backup(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A new file.")],
-    *,
-    as_json: AsJson = False,
-) -> None:
+_NewFile = Annotated[Path, typer.Argument(metavar="PATH", help="A new file.")]
+_LATER = (
+    "What is charged from now on is not in it: `dpflow ledger restore` charges that "
+    "again, as far as the witness tells of it."
+)
+
+
+def backup(path: _NewFile, *, as_json: AsJson = False) -> None:
     """Copy the ledger whole, and verify the copy; steps may run meanwhile.
 
     Copying the file by hand would lose what is still in its log. The copy holds
@@ -67,14 +70,8 @@ def backup(
         count = copy(ledger, path).entries
     there = path.absolute()
     data = {"ledger": ledger_facts(ledger), "backup": str(there), "entries": count}
-    answer(
-        data,
-        f"Copied the ledger to {plain(short_path(there))} and verified its "
-        f"{count:,} entries.",
-        "What is charged from now on is not in it: `dpflow ledger restore` charges "
-        "that again, as far as the witness tells of it.",
-        as_json=as_json,
-    )
+    done = f"Copied the ledger to {plain(short_path(there))} and verified its "
+    answer(data, f"{done}{count:,} entries.", _LATER, as_json=as_json)
 
 
 _AcceptLoss = Annotated[
@@ -350,7 +347,7 @@ def _reservation_json(item: OpenReservation) -> dict[str, Any]:
 def _say_reservations(found: list[OpenReservation]) -> None:
     from dpflow.accounting.costs.base import cost_from_description
     from dpflow.cli.tables import cell, new_table
-    from dpflow.ledger.views.words import FORFEITED, held_step
+    from dpflow.ledger.views.words import held_step
 
     table = new_table("reservation", "since", "step", "cost", "state")
     for item in found:
@@ -363,6 +360,12 @@ def _say_reservations(found: list[OpenReservation]) -> None:
             cell("running" if item.alive else "forfeited", style),
         )
     say(table)
+    _say_how_to_end(found)
+
+
+def _say_how_to_end(found: list[OpenReservation]) -> None:
+    from dpflow.ledger.views.words import FORFEITED
+
     if not all(item.alive for item in found):
         say(
             "",

@@ -15,6 +15,7 @@ from dpflow.config import short_path
 
 if TYPE_CHECKING:
     from dpflow.exceptions import DpflowError
+    from dpflow.forecast.advice import Suggestion
     from dpflow.forecast.check import Check, GateCheck, PolicyCheck
     from dpflow.policy import Policy
 
@@ -68,15 +69,10 @@ def check(
 
     Example: `dpflow policy check --people 20000 --strict`
     """
-    from dpflow.forecast.check import check_policies
+    from dpflow.forecast.check import check_policies as judge
 
-    found = check_policies(
-        path, costs=cost or (), people=people, strict=strict, tell=warn
-    )
-    if as_json:
-        _print_json(found)
-    else:
-        _print(found)
+    found = judge(path, costs=cost or (), people=people, strict=strict, tell=warn)
+    (_print_json if as_json else _print)(found)
     if not found.fine:
         raise typer.Exit(1)
 
@@ -119,12 +115,10 @@ def _print_policy(each: PolicyCheck) -> None:
     if each.policy is None:
         say(Text.assemble((name, "bold"), "  ", ("refused", "bold red")), "")
         return
-    dataset = plain(each.policy.dataset)
-    state = ("valid", "green")
-    say(Text.assemble((name, "bold"), f"  dataset {dataset}  ", state))
+    which = f"  dataset {plain(each.policy.dataset)}  "
+    say(Text.assemble((name, "bold"), which, ("valid", "green")))
     say(plain(_guarantee(each.policy, each)))
-    shares = shares_in_words(each.pinned)
-    if shares:
+    if shares := shares_in_words(each.pinned):
         say(plain(shares))
     say("", gates_table(each.gates), "")
     for line in plan_lines(each.pinned):
@@ -190,7 +184,6 @@ def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
     from dpflow.forecast.shares import reach_of_shares
     from dpflow.policy.planned_noise import planned_noise
 
-    better = each.suggestion
     return {
         "file": short_path(each.path),
         "dataset": policy.dataset,
@@ -204,13 +197,16 @@ def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
         "workload": [
             {"cost": repr(step.cost), "times": step.times} for step in each.workload
         ],
-        "suggestion": better
-        and {
-            "filter": better.best.theorem,
-            "runs": better.best.rounds,
-            "policy_runs": better.own.rounds,
-            "text": better.text,
-        },
+        "suggestion": each.suggestion and _suggestion_json(each.suggestion),
+    }
+
+
+def _suggestion_json(better: Suggestion) -> dict[str, Any]:
+    return {
+        "filter": better.best.theorem,
+        "runs": better.best.rounds,
+        "policy_runs": better.own.rounds,
+        "text": better.text,
     }
 
 
