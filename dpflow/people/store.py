@@ -262,38 +262,34 @@ def create_store(
         )
         raise InvalidCost(msg, name="reservation")
     tally = PrivateTally(bound, people=people)
-    locks = _locked(path, witness, lock_seconds)
-    try:
-        for place in (path, witness):
-            if place.exists():
-                msg = (
-                    f"there is a file at {place} already. A store is never made anew: "
-                    "that would forget what has been spent."
-                )
-                raise ConfigurationError(msg)
-        token = secrets.token_hex(16)
-        store = uuid.uuid4().hex
-        contents = People(
-            tally=tally,
-            reservation=reservation,
-            store=store,
-            step=0,
-            token=token,
-            previous="",
-        )
-        position = Position(store=store, step=0, token=token, settled=0)
-        # The witness first: people's tallies without one would be of no use.
-        write_witness(witness, position)
-        write_people(path, contents)
-        return PersonStore(
-            path, witness, people=contents, position=position, locks=locks
-        )
-    except OSError as error:
-        locks.close()
-        raise _unavailable(path, error) from error
-    except BaseException:
-        locks.close()
-        raise
+    with _locked(path, witness, lock_seconds) as locks:
+        try:
+            for place in (path, witness):
+                if place.exists():
+                    msg = (
+                        f"there is a file at {place} already. A store is never made "
+                        "anew: that would forget what has been spent."
+                    )
+                    raise ConfigurationError(msg)
+            token = secrets.token_hex(16)
+            store = uuid.uuid4().hex
+            contents = People(
+                tally=tally,
+                reservation=reservation,
+                store=store,
+                step=0,
+                token=token,
+                previous="",
+            )
+            position = Position(store=store, step=0, token=token, settled=0)
+            # The witness first: people's tallies without one would be of no use.
+            write_witness(witness, position)
+            write_people(path, contents)
+            return PersonStore(
+                path, witness, people=contents, position=position, locks=locks.pop_all()
+            )
+        except OSError as error:
+            raise _unavailable(path, error) from error
 
 
 def open_store(
@@ -324,22 +320,20 @@ def open_store(
                 "what the people have left."
             )
             raise LedgerMissing(msg, ledger=str(place))
-    locks = _locked(path, witness, lock_seconds)
-    try:
-        remove_unfinished(path)
-        remove_unfinished(witness)
-        people, seen = read_people(path), read_witness(witness)
-        _check(path, people, seen, bound)
-        position = replace(seen, step=people.step, token=people.token)
-        if position != seen:
-            write_witness(witness, position)
-        return PersonStore(path, witness, people=people, position=position, locks=locks)
-    except OSError as error:
-        locks.close()
-        raise _unavailable(path, error) from error
-    except BaseException:
-        locks.close()
-        raise
+    with _locked(path, witness, lock_seconds) as locks:
+        try:
+            remove_unfinished(path)
+            remove_unfinished(witness)
+            people, seen = read_people(path), read_witness(witness)
+            _check(path, people, seen, bound)
+            position = replace(seen, step=people.step, token=people.token)
+            if position != seen:
+                write_witness(witness, position)
+            return PersonStore(
+                path, witness, people=people, position=position, locks=locks.pop_all()
+            )
+        except OSError as error:
+            raise _unavailable(path, error) from error
 
 
 def _check(path: Path, people: People, seen: Position, bound: IndividualBound) -> None:

@@ -163,6 +163,8 @@ class _SeveralOrders(SettlesCells, Odometer):
             units_up(idle_reading(weight * self.delta, order))
             for order, weight in zip(self.orders, self.weights, strict=True)
         )
+        self._sum = ExponentialSum(self.orders, self.weights)
+        self._limit = log_of_inverse(self.delta)
 
     def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
         """Return the divergence at each order."""
@@ -213,23 +215,6 @@ class RenyiMixtureOdometer(_SeveralOrders):
     """
 
     rule = "mixture"
-
-    def __init__(
-        self,
-        *,
-        delta: Number,
-        orders: list[Number],
-        weights: list[Number] | None = None,
-        halt_at_epsilon: Number | None = None,
-    ) -> None:
-        super().__init__(
-            delta=delta,
-            orders=orders,
-            weights=weights,
-            halt_at_epsilon=halt_at_epsilon,
-        )
-        self._sum = ExponentialSum(self.orders, self.weights)
-        self._limit = log_of_inverse(self.delta)
 
     def read(self, tally: Tally) -> float:
         """Return the bound on the loss so far."""
