@@ -278,14 +278,17 @@ class Execution:
 
     def _check_drawn(self) -> None:
         """Refuse the output of a body without the noise that its cost declares."""
-        drawn_here = self.cost.paid_by_people or mechanism.has_sampler(self.cost)
-        if self.noise != SELF_DECLARED or not drawn_here:
+        by_people = self.cost.paid_by_people
+        if self.noise != SELF_DECLARED or not (
+            by_people or mechanism.has_sampler(self.cost)
+        ):
             return
+        call = "person_sum(people)" if by_people else "release(value)"
         msg = (
-            f"step {self.request.step!r} ended without release(), so the noise of its "
+            f"step {self.request.step!r} ended without {call}, so the noise of its "
             f"{type(self.cost).__name__} was not drawn. Its value is withheld and not "
-            'kept. Return release(value), or say noise="own" where the step is '
-            "declared if its body draws that very noise by itself."
+            f'kept. Return {call}, or say noise="own" where the step is declared if '
+            "its body draws that very noise by itself."
         )
         raise ReleaseError(msg)
 

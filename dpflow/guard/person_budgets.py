@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from dpflow.accounting.costs.base import Cost
+from dpflow.config import Settings
 from dpflow.exceptions import ConfigurationError
+from dpflow.ledger import is_postgres
 from dpflow.policy import Policy
 
 
 def check_person_budgets(
-    cost: Cost, policies: Sequence[Policy], flow: str | None, *, own: bool
+    found: Settings,
+    cost: Cost,
+    policies: Sequence[Policy],
+    flow: str | None,
+    *,
+    own: bool,
 ) -> None:
     """Refuse a step that people would pay for where one filter is not all that counts.
 
@@ -23,6 +31,7 @@ def check_person_budgets(
     if why is not None:
         msg = f"PersonBudgets() cannot be charged: {why}. The step did not run."
         raise ConfigurationError(msg)
+    people_folder(found)
 
 
 def _hindrance(
@@ -50,3 +59,21 @@ def _hindrance(
             "accounts do not know what each person has left"
         )
     return None
+
+
+def people_folder(found: Settings) -> Path:
+    """Return the folder of the stores: private data, beside the ledger by default.
+
+    Raises:
+        ConfigurationError: If the ledger is no file and nobody said where.
+    """
+    if found.people is not None:
+        return found.people
+    if is_postgres(found.ledger_url):
+        msg = (
+            "nobody said where the store of what people have left is. Set `people` in "
+            "[tool.dpflow] of pyproject.toml, or DPFLOW_PEOPLE, to a folder beside the "
+            "data that all workers share; it is private data like the data."
+        )
+        raise ConfigurationError(msg)
+    return Path(found.ledger_url.removeprefix("sqlite:///")).parent / "people"

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from dpflow.accounting.rules.individual import IndividualBound, IndividualFilter
 from dpflow.config import Settings
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerMissing
+from dpflow.exceptions import LedgerCorrupt, LedgerMissing
 from dpflow.guard.charge import Execution
-from dpflow.ledger import Ledger, is_postgres
+from dpflow.guard.person_budgets import people_folder
+from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import gate_at, split
 from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.witness.places import witness_folder
@@ -30,7 +31,6 @@ def person_store(execution: Execution) -> PersonStore:
         LedgerMissing: If the term's first step has not left one here.
         LedgerCorrupt: If it is damaged, too old, or paid by no charge of the ledger.
         LedgerUnavailable: If another process holds it, or the files cannot be used.
-        ConfigurationError: If nobody said where it is.
     """
     project, reservation = execution.project, execution.request.reservation
     account, bound = _paid(project.ledger, reservation)
@@ -81,21 +81,3 @@ def _places(found: Settings, ledger: Ledger, account: str) -> tuple[Path, Path]:
     for each in (folder, witness):
         each.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder / name, witness / f"{name}.witness"
-
-
-def people_folder(found: Settings) -> Path:
-    """Return the folder of the stores: private data, beside the ledger by default.
-
-    Raises:
-        ConfigurationError: If the ledger is no file and nobody said where.
-    """
-    if found.people is not None:
-        return found.people
-    if is_postgres(found.ledger_url):
-        msg = (
-            "nobody said where the store of what people have left is. Set `people` in "
-            "[tool.dpflow] of pyproject.toml, or DPFLOW_PEOPLE, to a folder beside the "
-            "data that all workers share; it is private data like the data."
-        )
-        raise ConfigurationError(msg)
-    return Path(found.ledger_url.removeprefix("sqlite:///")).parent / "people"

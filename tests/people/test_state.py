@@ -212,8 +212,9 @@ def test_bytes_round_trip_and_damage_is_refused():
         values = bytearray(np.array([1.0, damaged], "<f8").tobytes())
         with pytest.raises(LedgerCorrupt):
             PrivateTally.from_store(ONE, values)
-    with pytest.raises(LedgerCorrupt):
-        PrivateTally.from_store(ONE, bytearray())
+    nobody = PrivateTally.from_store(ONE, bytearray())
+    with pytest.raises(InvalidCost):
+        admit(nobody, 0.5)
 
 
 def test_memory_of_zeros_grants_nothing():
