@@ -279,9 +279,8 @@ class Execution:
     def _check_drawn(self) -> None:
         """Refuse the output of a body without the noise that its cost declares."""
         by_people = self.cost.paid_by_people
-        if self.noise != SELF_DECLARED or not (
-            by_people or mechanism.has_sampler(self.cost)
-        ):
+        drawn_here = by_people or mechanism.has_sampler(self.cost)
+        if self.noise != SELF_DECLARED or not drawn_here:
             return
         call = "person_sum(people)" if by_people else "release(value)"
         msg = (
