@@ -19,7 +19,7 @@ from dpflow.accounting.rules.tightening import admits_less
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.audit.pinned import is_taken_off
 from dpflow.ledger.decision.announced import gates_text
-from dpflow.ledger.decision.gates import gate_rule, split
+from dpflow.ledger.decision.gates import gate_rule
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.model import rule_of
 from dpflow.ledger.records import digest
@@ -32,6 +32,7 @@ from dpflow.ledger.rows import (
     Row,
     Term,
     book_of,
+    split,
 )
 
 #: So many sums are put together at once: that is quicker than one by one.

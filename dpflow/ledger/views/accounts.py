@@ -8,12 +8,12 @@ from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.gates import Gate, remainder, split
+from dpflow.ledger.decision.gates import Gate, remainder
 from dpflow.ledger.decision.settlement import gate_of
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State, rule_of
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.rows import Account, Amounts
+from dpflow.ledger.rows import Account, Amounts, split
 from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.views.charge_entries import account_of_term, openings
 from dpflow.ledger.views.reservations import waiting
