@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
     from dpflow.accounting.costs.refined import Refined, RefinedLaplace
     from dpflow.accounting.costs.sparse_vector import SparseVector
+    from dpflow.accounting.costs.top_k import TopK
     from dpflow.accuracy.estimate import Estimate
     from dpflow.bounding.contributions import Clip, Contributions, bound_contributions
     from dpflow.exceptions import (
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
         sparse_vector,
         trimmed_mean,
     )
-    from dpflow.mechanisms.of_tables import private_bounds, private_groups
+    from dpflow.mechanisms.of_tables import private_bounds, private_groups, top_k
     from dpflow.policy import Policy, load_policies, load_policy
     from dpflow.prefect.flow import dp_flow
     from dpflow.prefect.loader import private_task
@@ -91,6 +92,7 @@ _PLACES = {
     "RefinedLaplace": f"{_COSTS}.refined",
     "Estimate": "dpflow.accuracy.estimate",
     "SparseVector": f"{_COSTS}.sparse_vector",
+    "TopK": f"{_COSTS}.top_k",
     "from_dp_event": f"{_COSTS}.adapters",
     "from_opendp": f"{_COSTS}.adapters",
     "Clip": "dpflow.bounding.contributions",
@@ -132,6 +134,7 @@ _PLACES = {
     "sparse_vector": "dpflow.mechanisms.in_steps",
     "spend": "dpflow.guard.plain",
     "status": "dpflow.show.status",
+    "top_k": "dpflow.mechanisms.of_tables",
 }
 
 __all__ = [
@@ -168,6 +171,7 @@ __all__ = [
     "Repeated",
     "RunCosts",
     "SparseVector",
+    "TopK",
     "__version__",
     "bound_contributions",
     "dp_flow",
@@ -195,6 +199,7 @@ __all__ = [
     "sparse_vector",
     "spend",
     "status",
+    "top_k",
     "trimmed_mean",
 ]
 

@@ -36,6 +36,7 @@ from dpflow.accounting.costs.notions import (
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
 from dpflow.accounting.costs.refined import Refined, RefinedLaplace
 from dpflow.accounting.costs.sparse_vector import SparseVector
+from dpflow.accounting.costs.top_k import TopK
 from dpflow.accounting.curves.apart import apart
 from dpflow.accounting.curves.notions import probabilistic_dp
 from dpflow.accounting.curves.prices import (
@@ -73,6 +74,7 @@ EXAMPLES: tuple[Cost, ...] = (
     RefinedLaplace(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80),
     SparseVector(positives=2, epsilon="0.1"),
     ProposeTestRelease(epsilon="0.1", delta="1e-9"),
+    TopK(epsilon="0.1", delta="1e-9", most=2),
     Composed(Gaussian(sensitivity=1, sigma=20), Laplace(sensitivity=1, epsilon="0.1")),
     Repeated(Laplace(sensitivity=1, epsilon="0.01"), 10),
     IndividualBound(measure="renyi", order=32, bound="0.01"),

@@ -43,6 +43,7 @@ _GROUPS = {
     ),
     "Mechanisms": (
         "sparse_vector",
+        "top_k",
         "interquartile_range",
         "median",
         "trimmed_mean",

@@ -11,6 +11,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Repeated
 from dpflow.accounting.costs.noise import ExponentialMechanism
 from dpflow.accounting.costs.notions import ApproxDP
+from dpflow.accounting.costs.top_k import TopK
 from dpflow.exceptions import ReleaseError
 from dpflow.guard.charge import Execution, current_execution
 from dpflow.noise.sources import EXACT
@@ -106,6 +107,39 @@ def private_groups(
             delta=each.delta,
             max_groups=max_groups,
         )
+
+
+def top_k(people: Iterable[Any], groups: Iterable[Any]) -> list[Any]:
+    """Name the groups with the most people, where nobody listed the groups.
+
+    The running step must have declared `TopK`, under a policy whose relation is
+    add-or-remove. How many picks were made, the end included, is the cell that is
+    charged: a step that ends early leaves epsilon for another one.
+
+    Args:
+        people: The person of each row; each counts once in a group.
+        groups: The group of each row, as for `private_groups`.
+
+    Returns:
+        The names in the order of the picks, at most `most`; fewer where no other group
+        stands out.
+
+    Raises:
+        ReleaseError: Outside a step with such a cost, if the step has drawn noise
+            already, or if there are not as many people as groups.
+
+    Examples:
+        >>> @guarded(dataset="shop", cost=TopK(epsilon=1, delta="1e-7", most=10))
+        ... def best_sold(sales):
+        ...     return top_k(sales["customer"], sales["product"])
+    """
+    from dpflow.mechanisms.top_k import top_k as draw
+
+    execution, cost = _claimed_parts("top_k()", TopK, 1)
+    with execution.drawing():
+        drawn = draw(cost, people, groups)
+        execution.report(drawn.cell)
+        return drawn.output
 
 
 def _claimed_parts(asked_by: str, kind: type[C], times: int) -> tuple[Execution, C]:

@@ -192,6 +192,14 @@ class OuterRows:
 class LayerRows:
     """For each person a product for each layer, one behind the other as one row.
 
+    Source: docs/derivations/notions.md#sums-of-clipped-products.
+
+    Assumes: what goes into a layer and its error are those of the person alone.
+
+    Rounding: both factors toward zero; what is charged, up; the sum is exact.
+
+    Checked by: tests/mechanisms/test_rows.py.
+
     Args:
         layers: Of the same people in the same order; the model is one vector of all
             layers' parameters.

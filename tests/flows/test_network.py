@@ -97,6 +97,24 @@ def test_a_count_every_ten_rounds_and_no_round_beyond_the_budget() -> None:
     assert rounds[8].used == fixed[8].used
 
 
+def adapted(people: int, most: int) -> list[int]:
+    """Return the notches of both adaptive schedules after steady progress."""
+    notches = []
+    for schedule in SCHEDULES[1:3]:
+        planned = adaptive_network.course(schedule, people, most)
+        rounds = train(
+            schedule.strategy, planned, 0, lambda *_: 0, lambda n, _: 1000 * n
+        )
+        notches.append(rounds[-1].notch)
+    return notches
+
+
+def test_a_quick_run_shows_what_two_counts_decide() -> None:
+    """With fewer images no 50 epochs fit beside the next one, and nothing adapts."""
+    assert adapted(adaptive_network.PEOPLE, adaptive_network.QUICK) == [2, 2]
+    assert adapted(10_000, adaptive_network.QUICK) == [0, 0]
+
+
 @pytest.fixture
 def clothes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a folder with made-up clothes."""

@@ -63,15 +63,43 @@ def test_no_product_is_longer_than_the_clip(left, right, norm) -> None:
 def test_no_row_of_layers_is_longer_than_the_clip(inner, errors, last, norm) -> None:
     """All layers of a person together, in exact arithmetic; and sums are exact."""
     layers = LayerRows((Factors(inner).outer(errors), Factors(errors).outer(last)))
-    clipped = Clip.to(norm).apply(layers)
+    assert amiss(Clip.to(norm).apply(layers), norm) == []
+
+
+def amiss(clipped: module._Layers, norm: str) -> list[str]:
+    """Return what is wrong with clipped layers, in exact arithmetic."""
     pairs = zip(*map(exact_rows, clipped.layers), strict=True)
     rows = [first + second for first, second in pairs]
     squares = [sum(x * x for x in row) for row in rows]
-    assert max(squares) <= Fraction(norm) ** 2
     charged = [Fraction(value) for value in clipped.squares().tolist()]
-    assert all(a >= b for a, b in zip(charged, squares, strict=True))
     total = [Fraction(x) for x in clipped.total().tolist()]
-    assert total == [sum(column) for column in zip(*rows, strict=True)]
+    holds = {
+        "longer than the clip": max(squares) <= Fraction(norm) ** 2,
+        "charged less": all(a >= b for a, b in zip(charged, squares, strict=True)),
+        "rounded": total == [sum(column) for column in zip(*rows, strict=True)],
+    }
+    return [name for name, held in holds.items() if not held]
+
+
+class OneLayerCharged(module._Layers):
+    """Negative control: a person pays for the norm of one layer."""
+
+    def squares(self):
+        """Return the squares of the last layer."""
+        return self.layers[-1].squares()
+
+
+def test_layers_that_are_clipped_or_charged_one_by_one_are_caught() -> None:
+    """By the look that finds nothing in the right ones."""
+    rng = np.random.default_rng(4)
+    inner, errors, last = (rng.normal(size=(4, n)) for n in (3, 2, 2))
+    layers = LayerRows((Factors(inner).outer(errors), Factors(errors).outer(last)))
+    clip = Clip.to("0.1")
+    right = clip.apply(layers)
+    assert amiss(right, "0.1") == []
+    one_by_one = module._Layers(tuple(clip.apply(each) for each in layers.layers))
+    assert amiss(one_by_one, "0.1") == ["longer than the clip"]
+    assert amiss(OneLayerCharged(right.layers), "0.1") == ["charged less"]
 
 
 def test_layers_of_other_people_are_refused() -> None:

@@ -39,6 +39,7 @@ _MORE_KINDS = (
     "dpflow.accounting.costs.outcomes",
     "dpflow.accounting.costs.refined",
     "dpflow.accounting.costs.sparse_vector",
+    "dpflow.accounting.costs.top_k",
     "dpflow.accounting.rules.individual",
 )
 

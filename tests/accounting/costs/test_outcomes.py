@@ -18,6 +18,7 @@ from dpflow.accounting.costs.noise import Gaussian, Laplace, PoissonSampledGauss
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
 from dpflow.accounting.costs.sparse_vector import SparseVector
+from dpflow.accounting.costs.top_k import TopK
 from dpflow.accounting.curves.prices import (
     approx_dp,
     approx_zcdp,
@@ -45,6 +46,7 @@ COSTS: list[Cost] = [
     ),
     ProposeTestRelease(epsilon="0.2", delta="1e-8"),
     ProposeTestRelease(epsilon="0.2", delta="1e-8", tries=2),
+    TopK(epsilon="0.3", delta="1e-8", most=3, among=7),
     EarlyStopping(TENTH, stops=STOPS),
     EarlyStopping(TWENTY, stops=STOPS),
     EarlyStopping(TWENTY, stops=STOPS, accountant="gaussian", delta="1e-6"),
@@ -61,7 +63,7 @@ def outcomes_of(cost: Cost) -> list[str | int]:
         return list(range(1, cost.stops[-1] + 1))
     if isinstance(cost, SparseVector):
         return list(range(cost.positives + 1))
-    assert isinstance(cost, OutputDP | ProposeTestRelease)
+    assert isinstance(cost, OutputDP | ProposeTestRelease | TopK)
     return [name for name, _ in cost.output_dp().cells]
 
 

@@ -1,0 +1,343 @@
+"""The largest groups: the exact law of the code meets its price in every cell.
+
+`law` runs the real code on every choice that it can make. The mistakes that one can
+make with it go through the same search and are caught.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mpmath
+import pytest
+
+from dpflow import OutputDP, TopK, guarded, top_k
+from dpflow.accounting.rules.output import OutputFilter
+from dpflow.exceptions import BudgetRefused, InvalidCost, ReleaseError, UnsupportedCost
+from dpflow.mechanisms.drawn import Drawn
+from dpflow.mechanisms.top_k import largest
+from dpflow.mechanisms.top_k import top_k as draw
+from tests.adversaries.test_output import Finite, value
+from tests.projects import POLICY, account, make_project
+from tests.sizes import spread
+
+Counts = tuple[int, ...]
+#: Probabilities of names and cell; what went wrong may have cell 0.
+Law = dict[tuple[tuple[str, ...], int], Any]
+Mechanism = Callable[..., Drawn[list[Any]]]
+
+#: Two picks of 1.04 each; the margin is 1 + 1.9995 before it is rounded up.
+PAIR = TopK(epsilon="2.08", delta="0.2", most=2, among=2)
+#: More groups are looked at than there are.
+WIDE = TopK(epsilon="2.78", delta="0.5", most=2, among=4)
+#: A small delta, beside which what epsilon hides would be seen.
+SHARP = TopK(epsilon="2.08", delta="0.001", most=2, among=2)
+SINGLE = TopK(epsilon="0.71", delta="0.33", most=1, among=1)
+
+
+@dataclass
+class Walk:
+    """One path through the choices of a run; floats, or more digits."""
+
+    path: list[int]
+    real: Callable[[Fraction], Any] = float
+    exp: Callable[[Any], Any] = math.exp
+    seen: list[tuple[int, int]] = field(default_factory=list)
+    chance: Any = 1
+
+    def choose(self, rates: Sequence[Fraction]) -> int:
+        """Choose as the path says, the first beyond its end."""
+        at = len(self.seen)
+        index = self.path[at] if at < len(self.path) else 0
+        self.seen.append((index, len(rates)))
+        weights = [self.exp(-self.real(each)) for each in rates]
+        self.chance *= weights[index] / sum(weights)
+        return index
+
+    def following(self) -> list[int] | None:
+        """Return the next path in order, or None after the last."""
+        seen = list(self.seen)
+        while seen and seen[-1][0] + 1 == seen[-1][1]:
+            seen.pop()
+        return [*(k for k, _ in seen[:-1]), seen[-1][0] + 1] if seen else None
+
+
+def law(mechanism: Mechanism, cost: TopK, counts: Counts, **digits: Any) -> Law:
+    """Return the probability of each output."""
+    table = {name: n for name, n in zip("abcd", counts, strict=False) if n}
+    found: Law = {}
+    path: list[int] | None = []
+    while path is not None:
+        walk = Walk(path, **digits)
+        drawn = mechanism(cost, table, choose=walk.choose)
+        key = (tuple(drawn.output), int(drawn.cell))
+        found[key] = found.get(key, 0) + walk.chance
+        path = walk.following()
+    return found
+
+
+def _real(number: Fraction) -> Any:
+    return mpmath.mpf(number.numerator) / number.denominator
+
+
+def excess(cost: TopK, one: Law, other: Law) -> Any:
+    """Return the least delta with which the epsilons of the cells hold, one way."""
+    sizes = {str(0): 1.0}
+    sizes |= {name: math.exp(e) for name, e in cost.output_dp().cells}
+    gains = (p - sizes[str(o[1])] * other.get(o, 0) for o, p in one.items())
+    return sum(max(0.0, gain) for gain in gains)
+
+
+def neighbours(groups: int, most: int) -> Iterator[tuple[Counts, Counts]]:
+    """Yield counts of people, and those with one person more in some groups."""
+    for counts in itertools.product(range(most + 1), repeat=groups):
+        for own in itertools.product((0, 1), repeat=groups):
+            if any(own):
+                yield counts, tuple(map(sum, zip(counts, own, strict=True)))
+
+
+def at_the_end(cost: TopK) -> list[tuple[Counts, Counts]]:
+    """Return neighbours with groups as large as the end."""
+    levels = [range(cost.margin - 1, cost.margin + 2)] * cost.among
+    return [
+        ((*counts, beyond), (*counts, beyond + 1))
+        for *counts, beyond in itertools.product(*levels, range(2))
+    ]
+
+
+def worst(
+    mechanism: Mechanism, cost: TopK, pairs: Sequence[tuple[Counts, Counts]]
+) -> float:
+    """Return the largest delta over neighbours, in both directions."""
+    laws = {c: law(mechanism, cost, c) for c in set(itertools.chain(*pairs))}
+    return max(
+        max(excess(cost, laws[a], laws[b]), excess(cost, laws[b], laws[a]))
+        for a, b in pairs
+    )
+
+
+@pytest.mark.parametrize(
+    ("cost", "groups", "most", "share"),
+    [(PAIR, 4, 3, 0.9995), (WIDE, 3, 4, 0.826), (SINGLE, 3, 4, 0.9987)],
+)
+def test_no_neighbours_lose_more_than_cells_and_delta(cost, groups, most, share):
+    """Over all small tables; and nothing is wasted where all groups may change."""
+    pairs = [*spread(neighbours(groups, most), 1500), *at_the_end(cost)]
+    found = worst(largest, cost, pairs) / float(cost.delta)
+    assert found <= 1 + 1e-12
+    assert found == pytest.approx(share, abs=1e-4)
+
+
+def with_margin(margin: Callable[[TopK], int]) -> Mechanism:
+    """Return the choice with its end elsewhere."""
+
+    def run(cost: TopK, counts: dict[str, int], *, choose: Any) -> Drawn[list[Any]]:
+        wrong = SimpleNamespace(
+            pick=cost.pick, most=cost.most, among=cost.among, margin=margin(cost)
+        )
+        return largest(wrong, counts, choose=choose)  # type: ignore[arg-type]
+
+    return run
+
+
+def with_cell(cell: Callable[[Drawn[list[Any]]], int]) -> Mechanism:
+    """Return the choice with another cell."""
+
+    def run(cost: TopK, counts: dict[str, int], *, choose: Any) -> Drawn[list[Any]]:
+        drawn = largest(cost, counts, choose=choose)
+        return Drawn(drawn.output, cell(drawn))
+
+    return run
+
+
+def for_one_group(cost: TopK) -> int:
+    """Return the margin of a person who is in one group only."""
+    odds = float((1 - cost.delta) / cost.delta)
+    return 1 + math.ceil(math.log(odds) / float(cost.pick))
+
+
+def double_noise(cost: TopK, counts: dict[str, int], *, choose: Any) -> Drawn[Any]:
+    """Choose twice as sharply as the cells say."""
+    return largest(cost, counts, choose=lambda rates: choose([2 * r for r in rates]))
+
+
+WRONG = {
+    "the end is not above the next group and one person": with_margin(
+        lambda cost: cost.margin - 1
+    ),
+    "the margin of one changed group": with_margin(for_one_group),
+    "the end is free": with_cell(lambda drawn: len(drawn.output)),
+    "all picks at the price of one": with_cell(lambda _: 1),
+    "half of the noise": double_noise,
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_mistake_is_caught(mistake: str) -> None:
+    """By the search that finds nothing in the right one."""
+    for cost in (PAIR, SHARP):
+        pairs = [*spread(neighbours(3, 2), 100), *at_the_end(cost)]
+        assert worst(largest, cost, pairs) <= float(cost.delta) + 1e-12
+        if worst(WRONG[mistake], cost, pairs) > 1.1 * float(cost.delta):
+            return
+    pytest.fail("nothing was found")
+
+
+def test_the_law_is_that_of_picks_without_replacement() -> None:
+    """To 50 digits, by hand: two names; a name and the end; the end."""
+    with mpmath.workdps(50):
+        pick = mpmath.mpf("1.04")
+        a, b, end = (mpmath.exp(pick * n) for n in (7, 5, 2 + PAIR.margin))
+        whole = a + b + end
+        wanted = {
+            (("a", "b"), 2): a / whole * b / (b + end),
+            (("b", "a"), 2): b / whole * a / (a + end),
+            (("a",), 2): a / whole * end / (b + end),
+            (("b",), 2): b / whole * end / (a + end),
+            ((), 1): end / whole,
+        }
+        found = law(largest, PAIR, (7, 5, 2, 1), exp=mpmath.exp, real=_real)
+        assert found.keys() == wanted.keys()
+        assert all(abs(found[o] - wanted[o]) < 1e-48 for o in wanted)
+
+
+def test_the_rarest_name_comes_out_with_delta() -> None:
+    """At two groups of one person each, to 50 digits, but for the rounded margin."""
+    with mpmath.workdps(50):
+        odds = mpmath.log(2 * mpmath.mpf("0.8") / mpmath.mpf("0.2"))
+        exact = 1 + odds / mpmath.mpf("1.04")
+        assert PAIR.margin == mpmath.ceil(exact) == 3
+        each = mpmath.exp(-mpmath.mpf("1.04") * (exact - 1))
+        assert abs(2 * each / (1 + 2 * each) - mpmath.mpf("0.2")) < 1e-48
+    assert math.fsum(
+        p for (names, _), p in law(largest, PAIR, (1, 1)).items() if names
+    ) == pytest.approx(0.19991066163862095, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "most", "among", "margin"),
+    [
+        # 1 + log(among (1 - delta) / delta) / (epsilon / most), by mpmath.
+        ("1", "1e-6", 10, 1000, 209),
+        ("1", "1e-9", 1, 1, 22),
+        ("0.5", "1e-7", 5, 100, 209),
+        ("10", "0.99", 1, 1, 1),
+    ],
+)
+def test_margins(epsilon, delta, most, among, margin) -> None:
+    """How many people more than the largest group not looked at."""
+    cost = TopK(epsilon=epsilon, delta=delta, most=most, among=among)
+    assert cost.margin == margin
+
+
+@pytest.mark.parametrize(("delta", "reached"), [("0.6", 0.487828), ("0.4", 0.359857)])
+def test_choices_one_after_the_other_keep_the_budget(delta, reached) -> None:
+    """An analyst asks again with what an early end left; forgetting delta is caught.
+
+    The tables differ in two groups of one person.
+    """
+    one, other = law(largest, PAIR, (1, 1)), law(largest, PAIR, (0, 0))
+    outputs = [(one.get(o, 0.0), other.get(o, 0.0), str(o[1])) for o in {*one, *other}]
+    rule = OutputFilter(epsilon="6.24", delta=delta)
+    priced = PAIR.output_dp()
+    kept = value(rule, [Finite(priced, tuple(outputs))], 4)
+    assert kept == pytest.approx(reached, abs=1e-6)
+    assert kept <= float(delta)
+    forgotten = Finite(OutputDP(dict(priced.cells)), tuple(outputs))
+    assert value(rule, [forgotten], 5) > 0.6
+
+
+LOUD = TopK(epsilon=400, delta="1e-9", most=2, among=3)
+
+
+def rows(**counts: int) -> tuple[list[int], list[str]]:
+    """Return people and their groups, so many in each."""
+    groups = [name for name, n in counts.items() for _ in range(n)]
+    return list(range(len(groups))), groups
+
+
+def test_the_largest_come_out_in_their_order() -> None:
+    """With next to no noise; what does not stand out ends it."""
+    assert LOUD.margin == 2
+    assert draw(LOUD, *rows(tea=5, milk=9, salt=7, rice=1)) == Drawn(
+        ["milk", "salt"], 2
+    )
+    assert draw(LOUD, *rows(tea=3, milk=9, salt=3, rice=3)) == Drawn(["milk"], 2)
+    assert draw(LOUD, *rows(tea=3, milk=3, salt=3, rice=3)) == Drawn([], 1)
+    assert draw(LOUD, [], []) == Drawn([], 1)
+
+
+def test_a_person_counts_once_in_a_group_and_equal_names_are_kept_apart() -> None:
+    """Whoever brings a name, and however often; nothing that names nobody counts."""
+    people = [1] * 50 + [2, 3, 4, 5, 2, 3, 4, 5, None]
+    groups: list[object] = ["own"] * 50 + [1] * 4 + [True] * 4 + [1]
+    found = draw(LOUD, people, groups)
+    assert sorted(map(repr, found.output)) == ["1", "True"]
+    with pytest.raises(ReleaseError, match="as many"):
+        draw(LOUD, [1], [])
+
+
+def test_drawn_picks_have_their_frequencies() -> None:
+    """800 of them by the system's randomness, within Hoeffding's bound at 1e-9."""
+    cost = TopK(epsilon=1, delta="0.4", most=1, among=2)
+    runs = 800
+    table = rows(a=4, b=2)
+    hits = sum(draw(cost, *table).output == ["a"] for _ in range(runs))
+    a, b, end = (math.exp(n) for n in (4, 2, cost.margin))
+    wanted = a / (a + b + end)
+    assert abs(hits / runs - wanted) < math.sqrt(math.log(2e9) / (2 * runs))
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"epsilon": 1, "delta": 0, "most": 1},
+        {"epsilon": 0, "delta": "0.1", "most": 1},
+        {"epsilon": 1, "delta": "0.1", "most": 0},
+        {"epsilon": 1, "delta": "0.1", "most": 5, "among": 4},
+    ],
+)
+def test_numbers_out_of_range_are_refused(numbers) -> None:
+    """A choice without a delta, for one, would need a list of the groups."""
+    with pytest.raises(InvalidCost):
+        TopK(**numbers)
+
+
+@guarded(dataset="shop", cost=TopK(epsilon="0.5", delta="1e-7", most=5))
+def best_sold(*table: list[object]) -> list[object]:
+    """Name what most people buy."""
+    return top_k(*table)
+
+
+def test_a_step_pays_for_its_picks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth for a name or the end; delta in full; and what is left is spent."""
+    policy = POLICY.replace("basic", "output")
+    policy = policy.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}")
+    make_project(tmp_path, monkeypatch, policy)
+    assert best_sold(*rows(rice=30)) == []
+    assert account().spent == {"epsilon": "0.1", "delta": "1e-7"}
+    assert best_sold(*rows(tea=5000, milk=5000)) in (["tea", "milk"], ["milk", "tea"])
+    assert account().spent["epsilon"] == "0.4"
+    best_sold(*rows(tea=5000))
+    with pytest.raises(BudgetRefused):
+        best_sold(*rows(tea=4000))
+
+
+def test_under_replace_one_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is replaced may shrink one group and let another one grow."""
+    policy = POLICY.replace("basic", "output").replace("add-or-remove", "replace-one")
+    policy = policy.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}")
+    make_project(tmp_path, monkeypatch, policy)
+    with pytest.raises(UnsupportedCost, match="add-or-remove"):
+        best_sold(*rows(tea=5))
