@@ -23,6 +23,7 @@ from dpflow.exceptions import InvalidCost
 from dpflow.policy.planned_noise import (
     admitted,
     check_steady,
+    plan_lines,
     times,
     with_planned_noise,
 )
@@ -79,6 +80,11 @@ def most_runs(fits: Callable[[int], bool], runs: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def run_lines(pinned: _Pinned) -> list[str]:
+    """Say what a copy plans and keeps for the runs of its flows."""
+    return [*plan_lines(pinned), *keep_lines(pinned)]
 
 
 def keep_lines(pinned: _Pinned) -> list[str]:

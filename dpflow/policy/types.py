@@ -209,7 +209,6 @@ Text = Annotated[
 ]
 
 
-
 def _checked_cost(value: str) -> str:
     try:
         return repr(cost_from_text(value))

@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import BudgetRefused, PolicyNotApplied
 from dpflow.ledger import office
+from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import gates
 from dpflow.ledger.decision.kept import announced_holds, held_against, of_flow
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import Granted
 from dpflow.ledger.views.accounts import accounts
 from dpflow.policy import Policy
 from tests.ledger.preflights import whole
-from tests.ledger.support import audit, granted, make_policy, new_ledger, request
+from tests.ledger.support import granted, make_policy, new_ledger, request
 from tests.sizes import scaled
 
 REPORT = "weekly-report"
@@ -42,11 +44,6 @@ WORLDS = {
         "{theorem: renyi, orders: [4, 16, 64]}",
         Gaussian(sensitivity=1, sigma=25),
         [PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=10)],
-    ),
-    "portfolio": (
-        "{theorem: portfolio, members: {gaussian: 0.5, basic: 0.5}}",
-        Gaussian(sensitivity=1, sigma=30),
-        [Gaussian(sensitivity=1, sigma=20), PureDP(epsilon="0.1")],
     ),
 }
 
@@ -216,8 +213,8 @@ def test_others_get_the_rest_and_are_told_what_is_kept_and_for_whom(ledger) -> N
         ask(ledger, "0.1", REPORT)
     (view,) = [v for v in accounts(ledger, "a") if v.kind == "dataset"]
     assert [(each.flow, each.runs_left) for each in view.kept] == [
-        (REPORT, 0),
         ("monthly", 2),
+        (REPORT, 0),
     ]
     assert verify(ledger).bad == []
 
@@ -225,7 +222,7 @@ def test_others_get_the_rest_and_are_told_what_is_kept_and_for_whom(ledger) -> N
 def test_a_voided_run_returns_to_its_hold_and_a_forfeit_does_not(ledger) -> None:
     """What nobody started is kept on; what nobody knows of is a run that was used."""
     ask(ledger, "0.5", None)
-    ledger.void(ask(ledger, "0.1", REPORT))
+    ledger.void(ask(ledger, "0.1", REPORT), reason="a test")
     for _ in range(3):
         ask(ledger, "0.1", REPORT)
     with pytest.raises(BudgetRefused):
@@ -259,7 +256,8 @@ def test_a_change_that_keeps_too_much_says_how_many_runs_fit(ledger) -> None:
 
 def apply(ledger: Ledger, policy: Policy) -> Any:
     """Apply a policy to a term that was charged."""
-    return office.apply_policy(ledger, policy, because="a test")
+    who = Approval(principal="ann")
+    return office.apply_policy(ledger, policy, Wish(because="a test"), who)
 
 
 def test_verify_finds_a_grant_out_of_what_was_kept(

@@ -138,7 +138,6 @@ class Admissions:
                 highest = _highest(sums)
                 sums[:] = [(highest, (0,) * len(highest))]
 
-
     def _check_kept(self, rows: Mapping[Key, Row], entry: Entry) -> None:
         """Refuse a grant out of what was kept for others."""
         term = self._terms.get(entry.book)
