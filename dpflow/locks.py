@@ -179,19 +179,29 @@ class Lock:
 class FileLock:
     """A file that one process at a time may lock; the kernel knows who lives.
 
+    Or several that share it, and keep those away that do not.
+
     Used by one thread at a time. The file stays open between two turns, and for the
     process that opened it only: a lock is shared with whoever inherits its descriptor.
 
     Args:
         path: The file.
         flags: How it is opened.
+        shared: Lock it together with others who share it.
     """
 
-    def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> None:
+    def __init__(
+        self,
+        path: Path,
+        flags: int = os.O_RDWR | os.O_CREAT,
+        *,
+        shared: bool = False,
+    ) -> None:
         self._file: FileIO | None = None
         self.path = path
         self._name = os.fspath(path)
         self._flags = flags
+        self._kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self._status: os.stat_result | None = None
         self._pid = os.getpid()
         #: Whether it was asked for since `free`, and so may be held.
@@ -218,7 +228,7 @@ class FileLock:
             # Said before it is so: an interrupt may come between the two.
             self._asked = True
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, self._kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > until:
                     return None

@@ -267,16 +267,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Noise that follows progress.")
     parser.add_argument("--quick", action="store_true", help="few images, one run each")
     people, runs = (5_000, 1) if parser.parse_args().quick else (PEOPLE, 5)
-    with start.project():
-        print(_told("adaptive noise under a filter", adaptive_noise(people)))
-        print(_told("a goal under an odometer", stop_at_goal(people)))
-        found = study(people, runs)
-        print(
-            f"{people} images, means of {runs} runs, (epsilon {SHARE.epsilon}, delta "
-            f"{SHARE.delta}), goal {GOAL}"
-        )
-        print("\n".join(table(found)))
-        print(f"drawn in {draw({name: each[0] for name, each in found.items()})}")
+    start.make_first_ledger()
+    print(_told("adaptive noise under a filter", adaptive_noise(people)))
+    print(_told("a goal under an odometer", stop_at_goal(people)))
+    found = study(people, runs)
+    print(
+        f"{people} images, means of {runs} runs, (epsilon {SHARE.epsilon}, delta "
+        f"{SHARE.delta}), goal {GOAL}"
+    )
+    print("\n".join(table(found)))
+    print(f"drawn in {draw({name: each[0] for name, each in found.items()})}")
 
 
 if __name__ == "__main__":

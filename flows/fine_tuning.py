@@ -228,12 +228,12 @@ def main() -> None:
     print("seed | way | epochs | odometer | right on test images, % | of the budget")
     for run in study(people, seeds, most):
         print(told(*run), f"{time.process_time():.0f} s", sep=" | ", flush=True)
-    with start.project():
-        rounds = fine_tuning(people, HIDDEN, most)
-        network, whole = _whole(HIDDEN, rounds[-1].weights)
-        _, (others, true) = _halves(*mnist.test(mnist.pixels, mnist.FASHION))
-        right = network.right(whole, others, true) / len(true)
-        print("the flow, charged:", told("last layer, adaptive", 0, rounds, right))
+    start.make_first_ledger()
+    rounds = fine_tuning(people, HIDDEN, most)
+    network, whole = _whole(HIDDEN, rounds[-1].weights)
+    _, (others, true) = _halves(*mnist.test(mnist.pixels, mnist.FASHION))
+    right = network.right(whole, others, true) / len(true)
+    print("the flow, charged:", told("last layer, adaptive", 0, rounds, right))
 
 
 if __name__ == "__main__":

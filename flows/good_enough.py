@@ -95,8 +95,8 @@ def one_noise_for_all() -> int:
 def main() -> None:
     """Run the weeks of the shop, and say how many one noise would have done."""
     # The last week of the data is not a whole one.
-    with start.project():
-        season = run_weeks(data.weeks()[:-1])
+    start.make_first_ledger()
+    season = run_weeks(data.weeks()[:-1])
     print("\n".join(season.published))
     print(f"{len(season.published)} weeks; one noise for all: {one_noise_for_all()}")
     if season.refusal is not None:

@@ -166,15 +166,15 @@ def main() -> None:
         individual_table.show(options.table, quick=options.quick)
         return
     lengths, runs = ((10, 20), 1) if options.quick else (STEPS, 10)
-    with start.project():
-        weights = individual_training(TRAIN, lengths[-1])
-        print(f"sigma {SIGMA:.2f}, {lengths[-1]} steps, epsilon 1 for everybody")
-        print(f"right for {right(weights, TRAIN):.4f} of the others (public here)")
-        rows = compare(TRAIN, lengths, runs)
-        print("steps  worst case  individual")
-        for steps, worst, individual in rows:
-            print(f"{steps:5} {worst:11.4f} {individual:11.4f}")
-        print(f"drawn in {draw(rows)}")
+    start.make_first_ledger()
+    weights = individual_training(TRAIN, lengths[-1])
+    print(f"sigma {SIGMA:.2f}, {lengths[-1]} steps, epsilon 1 for everybody")
+    print(f"right for {right(weights, TRAIN):.4f} of the others (public here)")
+    rows = compare(TRAIN, lengths, runs)
+    print("steps  worst case  individual")
+    for steps, worst, individual in rows:
+        print(f"{steps:5} {worst:11.4f} {individual:11.4f}")
+    print(f"drawn in {draw(rows)}")
 
 
 if __name__ == "__main__":

@@ -217,23 +217,21 @@ SETTINGS = [
 
 def main() -> None:
     """Run the flow, then the study, and draw both."""
-    with start.project():
-        weights = recover_budget()
-        outcome = "no model, and most of its price is back"
-        print("a model was released" if weights is not None else outcome)
+    start.make_first_ledger()
+    weights = recover_budget()
+    outcome = "no model, and most of its price is back"
+    print("a model was released" if weights is not None else outcome)
+    print("people  model  test  useless  caught  good lost  charged (without cells)")
+    rows = study(SETTINGS, runs=200)
+    for row in rows:
         print(
-            "people  model  test  useless  caught  good lost  charged (without cells)"
+            f"{row.people:6} {row.model:6} {row.test:5} {row.useless:8.0%} "
+            f"{row.caught:7.0%} {row.lost:10.0%} {row.charged:8.3f} ({row.model:g})"
         )
-        rows = study(SETTINGS, runs=200)
-        for row in rows:
-            print(
-                f"{row.people:6} {row.model:6} {row.test:5} {row.useless:8.0%} "
-                f"{row.caught:7.0%} {row.lost:10.0%} {row.charged:8.3f} ({row.model:g})"
-            )
-        print("Figure 2: 95th percentile at 1,000 and 5,000 people, Lambda 1")
-        for test in (0.1, 0.2, 0.5):
-            print(f"  test {test}: {reach(1000, test):.10f} {reach(5000, test):.10f}")
-        print(f"drawn in {draw(rows)}")
+    print("Figure 2: 95th percentile at 1,000 and 5,000 people, Lambda 1")
+    for test in (0.1, 0.2, 0.5):
+        print(f"  test {test}: {reach(1000, test):.10f} {reach(5000, test):.10f}")
+    print(f"drawn in {draw(rows)}")
 
 
 if __name__ == "__main__":

@@ -169,20 +169,20 @@ def draw(found: int, points: int = 21) -> Path:
 
 def main() -> None:
     """Run the flow, print the noise with and without cells, draw the figure."""
-    with start.project():
-        report = sparse_report()
-        found = len(report)
-        print(f"{found} of {len(data.weeks())} weeks had {MANY_CUSTOMERS} customers:")
-        for week, count in report.items():
-            print(f"  {week}  {count:6}   (true, and public here: {_customers(week)})")
-        with_cells = deviation(FIND, BUDGET / 2, found)
-        without = deviation(FIND, BUDGET / 2, MOST)
-        print(f"standard deviation: {with_cells:.2f}, without cells {without:.2f}")
-        print("Figure 1: large entries, expected deviation with cells")
-        for large in (0, 1, 5, 10, 15, 20):
-            print(f"  {large:3}  {expected_deviation(large):10.6f}")
-        print(f"without cells: {deviation(FIGURE, FIGURE_REST, MOST):.6f}")
-        print(f"drawn in {draw(found)}")
+    start.make_first_ledger()
+    report = sparse_report()
+    found = len(report)
+    print(f"{found} of {len(data.weeks())} weeks had {MANY_CUSTOMERS} customers:")
+    for week, count in report.items():
+        print(f"  {week}  {count:6}   (true, and public here: {_customers(week)})")
+    with_cells = deviation(FIND, BUDGET / 2, found)
+    without = deviation(FIND, BUDGET / 2, MOST)
+    print(f"standard deviation: {with_cells:.2f}, without cells {without:.2f}")
+    print("Figure 1: large entries, expected deviation with cells")
+    for large in (0, 1, 5, 10, 15, 20):
+        print(f"  {large:3}  {expected_deviation(large):10.6f}")
+    print(f"without cells: {deviation(FIGURE, FIGURE_REST, MOST):.6f}")
+    print(f"drawn in {draw(found)}")
 
 
 if __name__ == "__main__":

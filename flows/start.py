@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 _LEDGER = Path(".dpflow") / "ledger.db"
 _PIN = Path("policies") / "ledger.lock"
 
 
-@contextmanager
-def project() -> Iterator[None]:
+def make_first_ledger() -> None:
     """Make this folder's first ledger if there never was one.
 
     A pinned ledger that is missing is never replaced: the first step then fails and
@@ -24,4 +21,3 @@ def project() -> Iterator[None]:
     if not known:
         command = [sys.executable, "-m", "dpflow", "ledger", "init"]
         subprocess.run(command, check=True)  # noqa: S603 (our own command)
-    yield

@@ -195,21 +195,21 @@ def draw(steps: int) -> Path:
 
 def main() -> None:
     """Run the flow, print the table, draw the prices."""
-    with start.project():
-        report = train_until_good()
-        features, labels = adult.people()
-        right = (features[TRAIN:] @ np.array(report["weights"]) > 0) == labels[TRAIN:]
-        print(f"stopped after {report['steps']} of {STOPS[-1]} steps")
-        print(f"right for {right.mean():.4f} of the others (public here)")
-        print("charged           training  left   noise of each bar (scale)")
-        for name, spent, left, scale in table(report["steps"]):
-            print(f"{name:16} {spent:9.3f} {left:6.3f} {scale:8.3f}")
-        print("filters that charge the steps that ran: left, scale")
-        for name, left, scale in under_filters(report["steps"]):
-            print(f"{name:16} {left:16.3f} {scale:8.3f}")
-        for label, count in report["high_earners"].items():
-            print(f"  {label:12} {count:6}")
-        print(f"drawn in {draw(report['steps'])}")
+    start.make_first_ledger()
+    report = train_until_good()
+    features, labels = adult.people()
+    right = (features[TRAIN:] @ np.array(report["weights"]) > 0) == labels[TRAIN:]
+    print(f"stopped after {report['steps']} of {STOPS[-1]} steps")
+    print(f"right for {right.mean():.4f} of the others (public here)")
+    print("charged           training  left   noise of each bar (scale)")
+    for name, spent, left, scale in table(report["steps"]):
+        print(f"{name:16} {spent:9.3f} {left:6.3f} {scale:8.3f}")
+    print("filters that charge the steps that ran: left, scale")
+    for name, left, scale in under_filters(report["steps"]):
+        print(f"{name:16} {left:16.3f} {scale:8.3f}")
+    for label, count in report["high_earners"].items():
+        print(f"  {label:12} {count:6}")
+    print(f"drawn in {draw(report['steps'])}")
 
 
 if __name__ == "__main__":

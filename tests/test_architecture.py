@@ -21,6 +21,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = [
     "exceptions",
     "locks",
+    "durable",
     "rounding",
     "libraries",
     "accuracy",

@@ -19,10 +19,10 @@ from typing import Any
 
 import typer.main
 from names import section
+from prices import coverage, prices_page
 from typer.cli import get_docs_for_click
 
 import dpflow
-from dpflow.accounting.coverage import coverage, prices_page
 from dpflow.cli import app
 from dpflow.policy import policy_schema
 

@@ -65,19 +65,19 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 (typer calls it so)
         raise typer.Exit
 
 
+_Version = Annotated[
+    bool,
+    typer.Option(
+        "--version",
+        callback=_print_version,
+        is_eager=True,
+        help="Print the version and exit.",
+    ),
+]
+
+
 @app.callback(epilog="Exit code: 0 fine, 1 refused or failed check, 2 wrong usage.")
-def _dpflow(
-    *,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            callback=_print_version,
-            is_eager=True,
-            help="Print the version and exit.",
-        ),
-    ] = False,
-) -> None:
+def _dpflow(*, version: _Version = False) -> None:
     """A budget guard for differentially private pipelines on Prefect."""
 
 

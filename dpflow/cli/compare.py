@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpflow.cli.options import TheDataset
 from dpflow.cli.output import AsJson, plain, say, say_json, warn
 
 if TYPE_CHECKING:
@@ -33,45 +34,50 @@ _Costs = Annotated[
 ]
 
 
+_Times = Annotated[
+    int, typer.Option("--times", min=1, help="How often each --cost runs.")
+]
+_Stop = Annotated[
+    int | None,
+    typer.Option(
+        "--stop", metavar="N", help="Sub-steps after which EarlyStopping ends."
+    ),
+]
+_Rest = Annotated[
+    str | None,
+    typer.Option(
+        "--rest",
+        metavar="COST",
+        help="What the rest is for. Default: pure steps of 1/100 of epsilon.",
+    ),
+]
+_Epsilon = Annotated[
+    str | None, typer.Option("--epsilon", help="A budget, for the policy's.")
+]
+_Delta = Annotated[
+    str | None, typer.Option("--delta", help="The delta of that budget.")
+]
+_Shortest = Annotated[
+    bool,
+    typer.Option(
+        "--shortest",
+        help="Instead: from how many pure steps on optimal composition beats "
+        "their sum.",
+    ),
+]
+
+
 def compare(
-    dataset: Annotated[
-        str | None,
-        typer.Argument(metavar="DATASET", help="The dataset, if there are several."),
-    ] = None,
+    dataset: TheDataset = None,
     *,
     workload: _File = None,
     cost: _Costs = None,
-    times: Annotated[
-        int, typer.Option("--times", min=1, help="How often each --cost runs.")
-    ] = 1,
-    stop: Annotated[
-        int | None,
-        typer.Option(
-            "--stop", metavar="N", help="Sub-steps after which EarlyStopping ends."
-        ),
-    ] = None,
-    rest: Annotated[
-        str | None,
-        typer.Option(
-            "--rest",
-            metavar="COST",
-            help="What the rest is for. Default: pure steps of 1/100 of epsilon.",
-        ),
-    ] = None,
-    epsilon: Annotated[
-        str | None, typer.Option("--epsilon", help="A budget, for the policy's.")
-    ] = None,
-    delta: Annotated[
-        str | None, typer.Option("--delta", help="The delta of that budget.")
-    ] = None,
-    shortest: Annotated[
-        bool,
-        typer.Option(
-            "--shortest",
-            help="Instead: from how many pure steps on optimal composition beats "
-            "their sum.",
-        ),
-    ] = False,
+    times: _Times = 1,
+    stop: _Stop = None,
+    rest: _Rest = None,
+    epsilon: _Epsilon = None,
+    delta: _Delta = None,
+    shortest: _Shortest = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare the theorems on a dataset's journal or on a workload of your own.
@@ -169,29 +175,31 @@ def _stopping_json(found: Stopping) -> dict[str, Any]:
 def _print(found: TheoremComparison) -> None:
     from rich.text import Text
 
-    from dpflow.cli.theorem_tables import (
-        compare_table,
-        leftovers_table,
-        odometers_table,
-        say_left_out,
-        telling,
-        verdict,
-    )
+    from dpflow.cli import theorem_tables as shown
     from dpflow.forecast.workload import length
 
     steps = length(found.workload)
-    counted = f"{steps} step{'' if steps == 1 else 's'}"
+    what = f"{steps} step{'' if steps == 1 else 's'} {found.where}"
     title = (plain(found.dataset or "A workload"), "bold cyan")
-    say(Text.assemble(title, f"  {counted} {found.where}, at {found.budget_text}"))
-    fits = telling(found.fits, current=found.theorem)
-    table = compare_table(fits, steps=steps, current=found.theorem)
+    say(Text.assemble(title, f"  {what}, at {found.budget_text}"))
+    fits = shown.telling(found.fits, current=found.theorem)
+    table = shown.compare_table(fits, steps=steps, current=found.theorem)
     say("", "Filters, each with the whole budget to itself:", "", table)
-    say_left_out(found.fits, fits)
+    shown.say_left_out(found.fits, fits)
+    readings = shown.telling(found.readings)
     say("", "Odometers, tuned for the budget's epsilon, after all steps:", "")
-    readings = telling(found.readings)
-    say(odometers_table(readings))
-    say_left_out(found.readings, readings)
+    say(shown.odometers_table(readings))
+    shown.say_left_out(found.readings, readings)
     for each in found.stopping:
-        ways = telling(each.ways)
-        say("", Text(verdict(each), style="bold"), "", leftovers_table(ways))
-        say_left_out(each.ways, ways)
+        _print_stopping(each)
+
+
+def _print_stopping(found: Stopping) -> None:
+    from rich.text import Text
+
+    from dpflow.cli import theorem_tables as shown
+
+    ways = shown.telling(found.ways)
+    best = Text(shown.verdict(found), style="bold")
+    say("", best, "", shown.leftovers_table(ways))
+    shown.say_left_out(found.ways, ways)

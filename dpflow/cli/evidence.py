@@ -5,20 +5,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, fail, plain, say, say_json
+from dpflow.cli.output import AsJson, answer, fail, plain
+from dpflow.cli.source import ledger_facts, project_ledger
+
+if TYPE_CHECKING:
+    from dpflow.ledger.audit.verifier import Verifier
+
+_Out = Annotated[
+    Path, typer.Option("--out", "-o", metavar="FILE", help="A new zip file.")
+]
 
 
-def evidence(
-    *,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="A new zip file.")
-    ] = Path("evidence.zip"),
-    as_json: AsJson = False,
-) -> None:
+def evidence(*, out: _Out = Path("evidence.zip"), as_json: AsJson = False) -> None:
     """Write a bundle that an auditor verifies offline, without dpflow.
 
     It holds the journal with its hash chains, the policies as they were applied, the
@@ -28,38 +30,38 @@ def evidence(
 
     Example: `dpflow evidence --out evidence.zip`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.config import ledger_key
-    from dpflow.ledger.audit.bundle import VERIFIER, write_evidence
+    from dpflow.ledger.audit.bundle import write_evidence
     from dpflow.ledger.audit.verifier import Verifier, read_bundle
 
     key = ledger_key()
     with project_ledger() as (_, ledger):
         write_evidence(ledger, out, key=key)
-        facts = ledger_facts(ledger)
     verifier = Verifier(read_bundle(out), key)
     verifier.run()
-    entries, accounts = verifier.entries, len(list(verifier.totals()))
-    if as_json:
-        say_json(
-            {
-                "ledger": facts,
-                "path": str(out.absolute()),
-                "accounts": accounts,
-                "entries": entries,
-                "signed": key is not None,
-                "fine": not verifier.bad,
-                "bad": verifier.bad,
-            }
-        )
-    else:
-        signed = "signed" if key is not None else "not signed: no DPFLOW_LEDGER_KEY"
-        say(
-            f"Wrote {entries:,} entries of {accounts} accounts to "
-            f"{plain(str(out))}; its manifest is {signed}.",
-            f"An auditor unpacks it and runs `python -I {VERIFIER}`.",
-        )
-        for problem in verifier.bad:
-            fail(plain(problem))
+    data: dict[str, Any] = {"ledger": ledger_facts(ledger), "path": str(out.absolute())}
+    data |= _found(verifier, signed=key is not None)
+    answer(data, *_lines(data, out), as_json=as_json)
+    for problem in [] if as_json else verifier.bad:
+        fail(plain(problem))
     if verifier.bad:
         raise typer.Exit(1)
+
+
+def _found(verifier: Verifier, *, signed: bool) -> dict[str, Any]:
+    return {
+        "accounts": len(list(verifier.totals())),
+        "entries": verifier.entries,
+        "signed": signed,
+        "fine": not verifier.bad,
+        "bad": verifier.bad,
+    }
+
+
+def _lines(data: dict[str, Any], out: Path) -> list[str]:
+    from dpflow.ledger.audit.bundle import VERIFIER
+
+    signed = "signed" if data["signed"] else "not signed: no DPFLOW_LEDGER_KEY"
+    wrote = f"Wrote {data['entries']:,} entries of {data['accounts']} accounts to "
+    wrote += f"{plain(str(out))}; its manifest is {signed}."
+    return [wrote, f"An auditor unpacks it and runs `python -I {VERIFIER}`."]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpflow.cli.options import TheDataset
 from dpflow.cli.output import AsJson, plain, say, say_json, warn
 
 if TYPE_CHECKING:
@@ -25,52 +26,53 @@ _Costs = Annotated[
 ]
 
 
+_Like = Annotated[
+    str | None,
+    typer.Option(
+        "--like",
+        metavar="FLOW",
+        help="Take the dearest of its last 5 runs.",
+    ),
+]
+_Flow = Annotated[
+    str | None,
+    typer.Option("--flow", metavar="FLOW", help="The flow whose share and halt count."),
+]
+_Every = Annotated[
+    str | None,
+    typer.Option(
+        "--every", metavar="INTERVAL", help="day, week, month, `2 weeks`, ..."
+    ),
+]
+_Start = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="DATE", help="The first run. Default: today or the next."
+    ),
+]
+_Runs = Annotated[
+    int | None,
+    typer.Option(
+        "--runs",
+        metavar="N",
+        min=1,
+        max=10**6,
+        help="With which noise do so many runs fit?",
+    ),
+]
+_Fresh = Annotated[bool, typer.Option("--fresh", help="Start from a full budget.")]
+
+
 def forecast(
-    dataset: Annotated[
-        str | None,
-        typer.Argument(metavar="DATASET", help="The dataset, if there are several."),
-    ] = None,
+    dataset: TheDataset = None,
     *,
     cost: _Costs = None,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            "--like",
-            metavar="FLOW",
-            help="Take the dearest of its last 5 runs.",
-        ),
-    ] = None,
-    flow: Annotated[
-        str | None,
-        typer.Option(
-            "--flow", metavar="FLOW", help="The flow whose share and halt count."
-        ),
-    ] = None,
-    every: Annotated[
-        str | None,
-        typer.Option(
-            "--every", metavar="INTERVAL", help="day, week, month, `2 weeks`, ..."
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="DATE", help="The first run. Default: today or the next."
-        ),
-    ] = None,
-    runs: Annotated[
-        int | None,
-        typer.Option(
-            "--runs",
-            metavar="N",
-            min=1,
-            max=10**6,
-            help="With which noise do so many runs fit?",
-        ),
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start from a full budget.")
-    ] = False,
+    like: _Like = None,
+    flow: _Flow = None,
+    every: _Every = None,
+    start: _Start = None,
+    runs: _Runs = None,
+    fresh: _Fresh = False,
     as_json: AsJson = False,
 ) -> None:
     """Say how many runs fit, until when, and what other noise would change.

@@ -4,16 +4,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import typer
-
-from dpflow.cli.output import AsJson, plain, say, say_json
-
-Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset.")]
-Because = Annotated[
-    str, typer.Option("--because", metavar="TEXT", help="Why; the journal keeps it.")
-]
+from dpflow.cli.options import Because, Dataset
+from dpflow.cli.output import AsJson, answer, plain
+from dpflow.cli.source import check_known, project_ledger
 
 
 def freeze(dataset: Dataset, *, because: Because, as_json: AsJson = False) -> None:
@@ -35,36 +31,29 @@ def thaw(dataset: Dataset, *, because: Because, as_json: AsJson = False) -> None
 
 
 def _change(kind: str, dataset: str, because: str, *, as_json: bool) -> None:
-    from dpflow.cli.source import project_ledger
     from dpflow.ledger import office
-    from dpflow.ledger.decision.refusal import frozen_text
-    from dpflow.ledger.views.standing import check_dataset
-    from dpflow.policy.files import policies_and_problem
 
-    if not because.strip():
-        msg = "say why; the journal keeps it"
-        raise typer.BadParameter(msg, param_hint="--because")
     with project_ledger(writes=True) as (found, ledger):
-        policies, _ = policies_and_problem(found.policies)
-        check_dataset(ledger, policies, dataset)
+        check_known(found, ledger, dataset)
         who = str(ledger.conditions.facts["who"])
         operate = office.freeze if kind == "freeze" else office.thaw
         accounts = operate(ledger, dataset, who=who, because=because)
         standing = office.freeze_of(ledger, dataset)
-    if as_json:
-        say_json(
-            {
-                "dataset": dataset,
-                "frozen": standing is not None,
-                "accounts": list(accounts),
-            }
-        )
-    elif standing is not None:
-        already = "" if accounts else " already"
-        say(
-            f"Dataset {plain(dataset)} is{already} {plain(frozen_text(standing))}. "
-            f"Every step is refused until `dpflow thaw {plain(dataset)}`."
-        )
-    else:
-        already = "" if accounts else "was not frozen and "
-        say(f"Dataset {plain(dataset)} {already}is open.")
+    frozen, text = standing is not None, _text(dataset, standing, changed=accounts)
+    data = {"dataset": dataset, "frozen": frozen, "accounts": list(accounts)}
+    answer(data, text, as_json=as_json)
+
+
+def _text(
+    dataset: str, standing: Mapping[str, Any] | None, *, changed: Sequence[str]
+) -> str:
+    from dpflow.ledger.decision.refusal import frozen_text
+
+    if standing is None:
+        already = "" if changed else "was not frozen and "
+        return f"Dataset {plain(dataset)} {already}is open."
+    already = "" if changed else " already"
+    return (
+        f"Dataset {plain(dataset)} is{already} {plain(frozen_text(standing))}. "
+        f"Every step is refused until `dpflow thaw {plain(dataset)}`."
+    )

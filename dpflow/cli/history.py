@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpflow.cli.options import AnyDataset
 from dpflow.cli.output import AsJson, is_terminal, plain, say, say_json
-from dpflow.cli.status import DatasetArgument
+from dpflow.cli.source import ledger_facts, project_ledger
 
 if TYPE_CHECKING:
     from dpflow.ledger.views.entries import JournalEntry
@@ -17,26 +18,31 @@ if TYPE_CHECKING:
 _LIMIT = 30
 
 
+_Limit = Annotated[
+    int, typer.Option("--limit", "-n", min=1, help="Show at most so many entries.")
+]
+_AllAccounts = Annotated[
+    bool,
+    typer.Option(
+        "--all-accounts",
+        help="Show what each charge posted to shares and odometers, too.",
+    ),
+]
+_Decided = Annotated[
+    bool,
+    typer.Option(
+        "--decisions",
+        help="Show only what people decided: who, and why; no charges.",
+    ),
+]
+
+
 def history(
-    dataset: DatasetArgument = None,
+    dataset: AnyDataset = None,
     *,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="Show at most so many entries.")
-    ] = _LIMIT,
-    all_accounts: Annotated[
-        bool,
-        typer.Option(
-            "--all-accounts",
-            help="Show what each charge posted to shares and odometers, too.",
-        ),
-    ] = False,
-    decided: Annotated[
-        bool,
-        typer.Option(
-            "--decisions",
-            help="Show only what people decided: who, and why; no charges.",
-        ),
-    ] = False,
+    limit: _Limit = _LIMIT,
+    all_accounts: _AllAccounts = False,
+    decided: _Decided = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the journal, newest entry first.
@@ -46,7 +52,6 @@ def history(
     Example: `dpflow history sales --decisions`
     """
     from dpflow.cli.journal import decision_json, journal_json
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.views.entries import decision_entries, journal_entries
     from dpflow.ledger.views.standing import check_dataset
     from dpflow.policy.files import policies_and_problem

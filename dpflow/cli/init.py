@@ -28,33 +28,41 @@ _PROBE: dict[str, Any] = {
 }
 
 
+_Dataset = Annotated[
+    str | None, typer.Option("--dataset", help="Name of the private data.")
+]
+_Unit = Annotated[
+    str | None,
+    typer.Option("--unit", help="Whom the guarantee protects, such as customer."),
+]
+_People = Annotated[
+    int | None, typer.Option("--people", min=1, help="About how many there are.")
+]
+_Epsilon = Annotated[
+    str | None, typer.Option("--epsilon", help="Budget for all releases, ever.")
+]
+_Delta = Annotated[
+    str | None, typer.Option("--delta", help="Its delta; well below 1/people.")
+]
+_Theorem = Annotated[
+    str | None, typer.Option("--filter", help="The theorem that admits steps.")
+]
+_Flow = Annotated[str | None, typer.Option("--flow", help="Name of the first flow.")]
+_Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Ask nothing; take the defaults.")
+]
+
+
 def init(
     *,
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", help="Name of the private data.")
-    ] = None,
-    unit: Annotated[
-        str | None,
-        typer.Option("--unit", help="Whom the guarantee protects, such as customer."),
-    ] = None,
-    people: Annotated[
-        int | None, typer.Option("--people", min=1, help="About how many there are.")
-    ] = None,
-    epsilon: Annotated[
-        str | None, typer.Option("--epsilon", help="Budget for all releases, ever.")
-    ] = None,
-    delta: Annotated[
-        str | None, typer.Option("--delta", help="Its delta; well below 1/people.")
-    ] = None,
-    theorem: Annotated[
-        str | None, typer.Option("--filter", help="The theorem that admits steps.")
-    ] = None,
-    flow: Annotated[
-        str | None, typer.Option("--flow", help="Name of the first flow.")
-    ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask nothing; take the defaults.")
-    ] = False,
+    dataset: _Dataset = None,
+    unit: _Unit = None,
+    people: _People = None,
+    epsilon: _Epsilon = None,
+    delta: _Delta = None,
+    theorem: _Theorem = None,
+    flow: _Flow = None,
+    yes: _Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a policies folder, a first policy, a ledger and a flow that runs.

@@ -54,6 +54,14 @@ def say_json(data: object) -> None:
     sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
+def answer(data: object, *parts: RenderableType, as_json: bool) -> None:
+    """Print a record, as JSON for programs or in words for people."""
+    if as_json:
+        say_json(data)
+    else:
+        say(*parts)
+
+
 def is_terminal() -> bool:
     """Say whether a person reads standard output."""
     return sys.stdout.isatty()

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.cli.options import Dataset
+from dpflow.cli.output import AsJson, answer, plain
+from dpflow.cli.source import check_known, project_ledger, readable_policies
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from dpflow.config import Settings
     from dpflow.ledger import Ledger
 
 app = typer.Typer(
     no_args_is_help=True, help="Draw a budget, or the theorems, as a PNG or an SVG."
 )
-
-DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset.")]
 
 
 def _picture_path(out: Path) -> Path:
@@ -53,56 +54,61 @@ class Over(StrEnum):
     DATES = "dates"
 
 
+_Over = Annotated[
+    Over | None,
+    typer.Option("--over", help="Default: dates after two days of charges."),
+]
+_Foretell = Annotated[
+    bool,
+    typer.Option("--forecast/--no-forecast", help="What runs to come will use."),
+]
+
+
 @app.command("burndown")
 def burn_down(
-    dataset: DatasetName,
+    dataset: Dataset,
     *,
     out: Out,
-    over: Annotated[
-        Over | None,
-        typer.Option("--over", help="Default: dates after two days of charges."),
-    ] = None,
-    foretell: Annotated[
-        bool,
-        typer.Option("--forecast/--no-forecast", help="What runs to come will use."),
-    ] = True,
+    over: _Over = None,
+    foretell: _Foretell = True,
     as_json: AsJson = False,
 ) -> None:
     """Draw what is left of a dataset's budget, with alerts, refusals and a forecast.
 
     Example: `dpflow plot burndown sales --out burndown.png`
     """
-    from dpflow.cli.source import project_ledger
     from dpflow.forecast import budget_line, outlooks
-    from dpflow.policy.files import policies_and_problem
     from dpflow.show.figures.burndown import BurnDown, draw_burn_down
 
     with project_ledger() as (found, ledger):
-        policies, _ = policies_and_problem(found.policies)
-        policy = policies.get(dataset)
-        alerts = () if policy is None else policy.alerts
+        alerts = getattr(readable_policies(found).get(dataset), "alerts", ())
         line = budget_line(outlooks(ledger, dataset)) if foretell else None
         data = BurnDown.read(ledger, dataset, alerts=alerts, line=line)
         if data is None:
-            raise _nothing(ledger, found.policies, dataset)
+            raise _nothing(found, ledger, dataset)
     figure = draw_burn_down(data, over=None if over is None else over.value)
     _write(figure, out, as_json=as_json)
 
 
 @app.command("composition")
-def composition(dataset: DatasetName, *, out: Out, as_json: AsJson = False) -> None:
+def composition(dataset: Dataset, *, out: Out, as_json: AsJson = False) -> None:
     """Draw which flow spent how much of a dataset's budget, week by week.
 
     Example: `dpflow plot composition sales --out composition.png`
     """
-    from dpflow.cli.source import project_ledger
     from dpflow.show.figures.by_flow import Composition, draw_composition
 
     with project_ledger() as (found, ledger):
         data = Composition.read(ledger, dataset)
         if data is None:
-            raise _nothing(ledger, found.policies, dataset)
+            raise _nothing(found, ledger, dataset)
     _write(draw_composition(data), out, as_json=as_json)
+
+
+_Epsilon = Annotated[str, typer.Option("--epsilon", help="Epsilon of each step.")]
+_HaltAtEpsilon = Annotated[
+    str, typer.Option("--halt-at", help="Reading that odometers are tuned for.")
+]
 
 
 @app.command("theorems")
@@ -110,13 +116,9 @@ def theorems(
     *,
     out: Out,
     steps: Annotated[int, typer.Option("--steps", help="How many steps.")] = 100,
-    epsilon: Annotated[
-        str, typer.Option("--epsilon", help="Epsilon of each step.")
-    ] = "0.1",
+    epsilon: _Epsilon = "0.1",
     delta: Delta = "1e-6",
-    halt_at_epsilon: Annotated[
-        str, typer.Option("--halt-at", help="Reading that odometers are tuned for.")
-    ] = "5",
+    halt_at_epsilon: _HaltAtEpsilon = "5",
     as_json: AsJson = False,
 ) -> None:
     """Draw what every odometer reads over the same steps.
@@ -133,20 +135,24 @@ def theorems(
     _write(figure, out, as_json=as_json)
 
 
+_Cost = Annotated[
+    str,
+    typer.Option("--cost", help="One run, such as 'Gaussian(sensitivity=1, ...)'."),
+]
+_Theorem = Annotated[
+    list[str] | None,
+    typer.Option("--theorem", help="Only this filter; may be given again."),
+]
+
+
 @app.command("noise")
 def noise(
     *,
     out: Out,
-    cost: Annotated[
-        str,
-        typer.Option("--cost", help="One run, such as 'Gaussian(sensitivity=1, ...)'."),
-    ] = "Gaussian(sensitivity=1, sigma=20)",
+    cost: _Cost = "Gaussian(sensitivity=1, sigma=20)",
     runs: Annotated[int, typer.Option("--runs", help="How many runs must fit.")] = 52,
     delta: Delta = "1e-6",
-    theorem: Annotated[
-        list[str] | None,
-        typer.Option("--theorem", help="Only this filter; may be given again."),
-    ] = None,
+    theorem: _Theorem = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw which epsilon lets so many runs fit, against their noise.
@@ -163,13 +169,9 @@ def noise(
     _write(figure, out, as_json=as_json)
 
 
-def _nothing(ledger: Ledger, folder: Path, dataset: str) -> ConfigurationError:
+def _nothing(found: Settings, ledger: Ledger, dataset: str) -> ConfigurationError:
     """Make the error for a dataset without a charge; a misspelt one has its own."""
-    from dpflow.ledger.views.standing import check_dataset
-    from dpflow.policy.files import policies_and_problem
-
-    policies, _ = policies_and_problem(folder)
-    check_dataset(ledger, policies, dataset)
+    check_known(found, ledger, dataset)
     msg = (
         f"nothing was charged to dataset {dataset!r} yet, so there is nothing to draw. "
         "Run a flow whose steps are under @dp_task."
@@ -183,10 +185,9 @@ def _write(figure: Figure, out: Path, *, as_json: bool) -> None:
     kind = out.suffix.lower().removeprefix(".")
     data = picture(figure, kind, dpi=150)
     write_file(out, data)
-    if as_json:
-        say_json({"out": str(out), "kind": kind, "alt": alt_text(figure)})
-    else:
-        say(f"Wrote {plain(short_path(out))}.", "", plain(alt_text(figure)))
+    alt = alt_text(figure)
+    lines = f"Wrote {plain(short_path(out))}.", "", plain(alt)
+    answer({"out": str(out), "kind": kind, "alt": alt}, *lines, as_json=as_json)
 
 
 def write_file(out: Path, data: bytes) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpflow.cli.options import AnyDataset
 from dpflow.cli.output import AsJson, plain, say, say_json
-from dpflow.cli.status import DatasetArgument
+from dpflow.cli.source import ledger_facts, project_ledger
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -32,14 +33,13 @@ NameArgument = Annotated[
 
 
 @app.command("list")
-def list_releases(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
+def list_releases(dataset: AnyDataset = None, *, as_json: AsJson = False) -> None:
     """List what was published, with which error; newest first, without the values.
 
     The error is half of the 95 % interval of the noise that the cost declares.
 
     Example: `dpflow releases list sales`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.views.releases import releases
 
     with project_ledger() as (_, ledger):
@@ -64,7 +64,6 @@ def show(name: NameArgument, *, as_json: AsJson = False) -> None:
 
     Example: `dpflow releases show revenue/2026-W05`
     """
-    from dpflow.cli.source import project_ledger
     from dpflow.ledger.codec import decode
     from dpflow.ledger.views.releases import release_value
 
@@ -84,7 +83,6 @@ def forget(name: NameArgument, *, as_json: AsJson = False) -> None:
 
     Example: `dpflow releases forget revenue/2026-W05`
     """
-    from dpflow.cli.source import project_ledger
     from dpflow.ledger.office import forget_release
 
     with project_ledger(writes=True) as (_, ledger):

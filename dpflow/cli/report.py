@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpflow.cli.options import AnyDataset
 from dpflow.cli.output import AsJson, plain, say, say_json, warn
 from dpflow.cli.plot import write_file
-from dpflow.cli.status import DatasetArgument
 from dpflow.config import short_path
 
 if TYPE_CHECKING:
     from dpflow.show.page.facts import Report
 
+Out = Annotated[Path, typer.Option("--out", "-o", help="The page to write.")]
 Verify = Annotated[
     bool,
     typer.Option(
@@ -27,11 +28,9 @@ Verify = Annotated[
 
 
 def report(
-    dataset: DatasetArgument = None,
+    dataset: AnyDataset = None,
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path(
-        "report.html"
-    ),
+    out: Out = Path("report.html"),
     verify: Verify = True,
     as_json: AsJson = False,
 ) -> None:
@@ -50,15 +49,19 @@ def report(
     if as_json:
         say_json(made.as_json())
     else:
-        from dpflow.show.page.render import render
-
-        write_file(out, render(made).encode())
-        say(f"Wrote {plain(short_path(out))}: {_summary(made)}.")
+        _write(made, out)
     for text in made.warnings:
         warn(text)
     if made.stamp is not None and not made.stamp.fine:
         warn(f"the ledger is bad: {made.stamp.problems[0]}")
         raise typer.Exit(1)
+
+
+def _write(made: Report, out: Path) -> None:
+    from dpflow.show.page.render import render
+
+    write_file(out, render(made).encode())
+    say(f"Wrote {plain(short_path(out))}: {_summary(made)}.")
 
 
 def _summary(made: Report) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.cli.output import AsJson, answer, plain
+from dpflow.cli.source import project_ledger, readable_policies
 from dpflow.exceptions import DpflowError
 
 if TYPE_CHECKING:
@@ -18,18 +19,19 @@ if TYPE_CHECKING:
     from dpflow.policy import PolicySet
 
 
+_Deployment = Annotated[
+    str, typer.Argument(metavar="FLOW/DEPLOYMENT", help="The deployment.")
+]
+_Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Resume even if its last refused step would be refused."
+    ),
+]
+
+
 def resume(
-    deployment: Annotated[
-        str, typer.Argument(metavar="FLOW/DEPLOYMENT", help="The deployment.")
-    ],
-    *,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Resume even if its last refused step would be refused."
-        ),
-    ] = False,
-    as_json: AsJson = False,
+    deployment: _Deployment, *, force: _Force = False, as_json: AsJson = False
 ) -> None:
     """Resume a deployment's schedule after its budget was exhausted.
 
@@ -38,34 +40,36 @@ def resume(
 
     Example: `dpflow resume weekly-report/mondays`
     """
-    from dpflow.cli.source import project_ledger
-    from dpflow.policy.files import policies_and_problem
     from dpflow.prefect.schedules import resume_deployment
 
     flow, _, name = deployment.partition("/")
     if not flow or not name:
-        told = "`prefect deployment ls` lists them"
-        msg = f"write it as FLOW/DEPLOYMENT, got {deployment[:60]!r}; {told}"
+        where = "`prefect deployment ls` lists them"
+        msg = f"write it as FLOW/DEPLOYMENT, got {deployment[:60]!r}; {where}"
         raise typer.BadParameter(msg)
     with project_ledger(writes=True) as (found, ledger):
-        policies, _ = policies_and_problem(found.policies)
         refusal = _last_refusal(ledger, flow)
-        answer = None if refusal is None else _asked_again(ledger, policies, refusal)
-    if answer is not None and not force:
-        dataset = answer.details.get("dataset", "DATASET")
-        msg = (
-            f"{deployment} stays paused: {answer.message} Open a new term with `dpflow "
-            f"policy apply {dataset} --new-term --because TEXT`, or say --force."
-        )
-        raise type(answer)(msg, **answer.details)
+        told = None
+        if refusal is not None:
+            told = _asked_again(ledger, readable_policies(found), refusal)
+    if told is not None and not force:
+        raise _paused(deployment, told)
     resume_deployment(deployment)
-    if as_json:
-        would = None if answer is None else answer.message
-        say_json({"deployment": deployment, "paused": False, "would_refuse": would})
-        return
-    say(f"Resumed {plain(deployment)}.")
-    if answer is not None:
-        say(f"Its next run will be refused all the same: {plain(answer.message)}")
+    would = None if told is None else told.message
+    data = {"deployment": deployment, "paused": False, "would_refuse": would}
+    lines = [f"Resumed {plain(deployment)}."]
+    if would is not None:
+        lines.append(f"Its next run will be refused all the same: {plain(would)}")
+    answer(data, *lines, as_json=as_json)
+
+
+def _paused(deployment: str, told: DpflowError) -> DpflowError:
+    dataset = told.details.get("dataset", "DATASET")
+    msg = (
+        f"{deployment} stays paused: {told.message} Open a new term with `dpflow "
+        f"policy apply {dataset} --new-term --because TEXT`, or say --force."
+    )
+    return type(told)(msg, **told.details)
 
 
 def _last_refusal(ledger: Ledger, flow: str) -> RefusalView | None:
@@ -96,5 +100,5 @@ def _asked_again(
         flow=body["flow"],
         partitions=tuple(body.get("partitions", ())),
     )
-    answer = ledger.would_answer(request)
-    return answer if isinstance(answer, DpflowError) else None
+    told = ledger.would_answer(request)
+    return told if isinstance(told, DpflowError) else None

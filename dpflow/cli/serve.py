@@ -5,23 +5,22 @@
 from __future__ import annotations
 
 import socket
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, say, say_json, warn
+from dpflow.cli.output import AsJson, answer, warn
 from dpflow.exceptions import ConfigurationError, DpflowError
 
 _HOST = "127.0.0.1"
 
 
-def serve(
-    *,
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="0 takes any free one.")
-    ] = 8484,
-    as_json: AsJson = False,
-) -> None:
+_Port = Annotated[
+    int, typer.Option("--port", min=0, max=65535, help="0 takes any free one.")
+]
+
+
+def serve(*, port: _Port = 8484, as_json: AsJson = False) -> None:
     """Serve the report to a browser on this machine, read again for every look.
 
     Only this machine is answered, at 127.0.0.1, and nothing is ever written. Also
@@ -29,8 +28,6 @@ def serve(
 
     Example: `dpflow serve --port 8080`
     """
-    import uvicorn
-
     from dpflow.config import settings
     from dpflow.guard.project import project_ledger
     from dpflow.show.live import make_app
@@ -46,14 +43,17 @@ def serve(
     app = make_app(lambda name, stamp: read_report(found, name, stamp=stamp), check)
     listening = _listen(port)
     url = f"http://{_HOST}:{listening.getsockname()[1]}/"
-    if as_json:
-        say_json({"url": url})
-    else:
-        say(f"The report is at {url} (Ctrl-C ends it).")
+    answer({"url": url}, f"The report is at {url} (Ctrl-C ends it).", as_json=as_json)
     try:
         check()
     except DpflowError as error:
         warn(f"{error.message} The page says so, too, until it is there.")
+    _serve(app, listening)
+
+
+def _serve(app: Any, listening: socket.socket) -> None:
+    import uvicorn
+
     config = uvicorn.Config(
         app,
         log_level="warning",

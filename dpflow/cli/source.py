@@ -1,14 +1,19 @@
 """The project's ledger, as a command opens it."""
 
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
+
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from dpflow.cli.output import warn
-from dpflow.config import Settings, settings
-from dpflow.guard.inspection import inspected
-from dpflow.ledger import Ledger
+
+if TYPE_CHECKING:
+    from dpflow.config import Settings
+    from dpflow.ledger import Ledger
+    from dpflow.policy import PolicySet
 
 
 @contextmanager
@@ -25,6 +30,9 @@ def project_ledger(
         LedgerError: If it is missing, out of reach or not the pinned one.
         ConfigurationError: If the settings cannot be read.
     """
+    from dpflow.config import settings
+    from dpflow.guard.inspection import inspected
+
     found = settings()
     with inspected(found, writes=writes, tell=None if quiet else warn) as ledger:
         yield found, ledger
@@ -33,3 +41,24 @@ def project_ledger(
 def ledger_facts(ledger: Ledger) -> dict[str, str]:
     """Return which ledger this is, for JSON."""
     return {"id": ledger.id, "place": ledger.place}
+
+
+def readable_policies(found: Settings, *, tell: bool = False) -> PolicySet:
+    """Return the policies, or none where one is bad; that may be warned of."""
+    from dpflow.policy.files import policies_and_problem
+
+    policies, problem = policies_and_problem(found.policies)
+    if tell and problem is not None:
+        warn(problem)
+    return policies
+
+
+def check_known(found: Settings, ledger: Ledger, dataset: str) -> None:
+    """Refuse a name that neither the ledger nor a policy knows.
+
+    Raises:
+        ConfigurationError: If it is one; it says which names are near.
+    """
+    from dpflow.ledger.views.standing import check_dataset
+
+    check_dataset(ledger, readable_policies(found), dataset)

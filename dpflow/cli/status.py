@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpflow.cli.options import AnyDataset
 from dpflow.cli.output import AsJson, plain, say, say_json, warn
+from dpflow.cli.source import project_ledger
 from dpflow.config import short_path
 
 if TYPE_CHECKING:
@@ -22,23 +24,22 @@ if TYPE_CHECKING:
 #: A divided dataset has some accounts for each of its parts.
 _MOST_ACCOUNTS = 24
 
-DatasetArgument = Annotated[
+
+_Details = Annotated[
+    bool,
+    typer.Option("--details", help="Show every account, and what limits each run."),
+]
+_Written = Annotated[
     str | None,
-    typer.Argument(metavar="DATASET", help="Only this dataset. Default: all."),
+    typer.Option("--format", help="prometheus: gauges for a system that watches."),
 ]
 
 
 def status(
-    dataset: DatasetArgument = None,
+    dataset: AnyDataset = None,
     *,
-    details: Annotated[
-        bool,
-        typer.Option("--details", help="Show every account, and what limits each run."),
-    ] = False,
-    written: Annotated[
-        str | None,
-        typer.Option("--format", help="prometheus: gauges for a system that watches."),
-    ] = None,
+    details: _Details = False,
+    written: _Written = None,
     as_json: AsJson = False,
 ) -> None:
     """Show whether each dataset and flow runs, what is gone, and for how long it lasts.
@@ -48,7 +49,6 @@ def status(
 
     Example: `dpflow status sales`
     """
-    from dpflow.cli.source import project_ledger
     from dpflow.show.status import prometheus, status_of
 
     if written not in (None, "prometheus"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.cli.source import check_known, ledger_facts, project_ledger
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
@@ -22,22 +23,27 @@ if TYPE_CHECKING:
 _MOST_REFUSALS = 10_000
 
 
+_By = Annotated[
+    str,
+    typer.Option(
+        "--by", help="Group by any of flow, step, week, release, who; commas."
+    ),
+]
+_Term = Annotated[
+    int | None,
+    typer.Option("--term", metavar="N", min=1, help="Of an earlier term."),
+]
+_Limit = Annotated[
+    int, typer.Option("--limit", "-n", min=1, help="Show at most so many rows.")
+]
+
+
 def why(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="The dataset.")],
     *,
-    by: Annotated[
-        str,
-        typer.Option(
-            "--by", help="Group by any of flow, step, week, release, who; commas."
-        ),
-    ] = "flow,step",
-    term: Annotated[
-        int | None,
-        typer.Option("--term", metavar="N", min=1, help="Of an earlier term."),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="Show at most so many rows.")
-    ] = 20,
+    by: _By = "flow,step",
+    term: _Term = None,
+    limit: _Limit = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show what spent the budget, which steps were unusual, and what was refused.
@@ -46,19 +52,15 @@ def why(
 
     Example: `dpflow why sales --by flow,step,week`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.views.spending import GROUPS, spending
-    from dpflow.ledger.views.standing import check_dataset
     from dpflow.ledger.views.unusual import unusual
-    from dpflow.policy.files import policies_and_problem
 
     names = tuple(name.strip() for name in by.split(","))
     if not set(names) <= set(GROUPS):
         msg = f"it takes {', '.join(GROUPS)}, with commas between, got {by!r}"
         raise typer.BadParameter(msg, param_hint="--by")
     with project_ledger() as (found, ledger):
-        policies, _ = policies_and_problem(found.policies)
-        check_dataset(ledger, policies, dataset)
+        check_known(found, ledger, dataset)
         number = _term_asked(ledger, dataset, term)
         spent = spending(ledger, dataset, names, term=number)
         odd = unusual(ledger, dataset, number)

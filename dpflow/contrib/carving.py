@@ -9,32 +9,38 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli.ledger.audit import Because
+from dpflow.cli.options import Because
 from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.cli.source import project_ledger
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.ledger.grants import Grant
 
 
+_Dataset = Annotated[
+    str,
+    typer.Argument(metavar="DATASET", help="Dataset whose policy has a source."),
+]
+_Out = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="File to write; nothing may be there."),
+]
+_Serves = Annotated[
+    str | None,
+    typer.Option("--for", help="The only environment that it may serve."),
+]
+
+
 def carve(
-    dataset: Annotated[
-        str,
-        typer.Argument(metavar="DATASET", help="Dataset whose policy has a source."),
-    ],
-    out: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="File to write; nothing may be there."),
-    ],
+    dataset: _Dataset,
+    out: _Out,
     *,
     epsilon: Annotated[str, typer.Option(help="What the other ledger may lose.")],
     delta: Annotated[str, typer.Option(help="The same.")] = "0",
     to: Annotated[str, typer.Option("--to", help="Id of the other ledger.")],
     because: Because,
-    serves: Annotated[
-        str | None,
-        typer.Option("--for", help="The only environment that it may serve."),
-    ] = None,
+    serves: _Serves = None,
     as_json: AsJson = False,
 ) -> None:
     """Give a part of a dataset's budget to another ledger; this cannot be undone.
@@ -47,7 +53,6 @@ def carve(
     --for staging --because TEXT`
     """
     from dpflow.accounting.costs.notions import ApproxDP
-    from dpflow.cli.source import project_ledger
     from dpflow.ledger.office import carve as charge
     from dpflow.policy import load_policies
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -18,7 +18,13 @@ from dpflow.accounting.costs.noise import (
 )
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.counts import Step, Workload
-from dpflow.rounding import bound_above, number_from_text, number_text, to_real
+from dpflow.rounding import (
+    bound_above,
+    number_from_text,
+    number_text,
+    short_up,
+    to_real,
+)
 
 #: The factors of the noise that a forecast compares.
 FACTORS = tuple(map(Fraction, ("0.5", "0.75", "1", "1.5", "2", "3", "4")))
@@ -152,3 +158,63 @@ def _scaled(description: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
 def _unknown(cost: Cost, factor: Fraction) -> InvalidCost:
     msg = f"nothing is known of {cost!r} with {float(factor):g} times its noise"
     return InvalidCost(msg, name="factor", value=number_text(factor))
+
+
+#: Significant digits of the factor.
+_DIGITS = 5
+_CLOSE = 1 + Fraction(1, 10**_DIGITS)
+_FARTHEST = Fraction(10**6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnoughNoise:
+    """The noise with which so many runs fit.
+
+    Attributes:
+        runs: How many runs were asked for.
+        factor: Of the noise that was declared.
+        workload: One run with that noise; it was tried.
+    """
+
+    runs: int
+    factor: Fraction
+    workload: Workload
+
+
+def enough_noise(
+    workload: Workload, runs: int, runs_left: Callable[[Workload], int | None]
+) -> EnoughNoise:
+    """Search the least noise with which so many runs fit.
+
+    Args:
+        workload: One run.
+        runs: How many have to fit.
+        runs_left: Counts the runs of a workload that fit; None: without end.
+
+    Raises:
+        InvalidCost: If no noise is enough, or nothing is known of steps with so much.
+    """
+
+    def fits(factor: Fraction) -> bool:
+        left = runs_left(scaled_workload(workload, factor))
+        return left is None or left >= runs
+
+    low, high = Fraction(1), Fraction(1)
+    while not fits(high):
+        low, high = high, high * 4
+        if high > _FARTHEST:
+            msg = f"no amount of noise lets {runs} runs fit: the budget is used up."
+            raise InvalidCost(msg, name="runs", value=runs)
+    while low == high or (fits(low) and low > 1 / _FARTHEST):
+        low, high = low / 4, low
+    while high / low > _CLOSE:
+        middle = _short((low + high) / 2, _DIGITS + 3)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    short = _short(high, _DIGITS)
+    return EnoughNoise(
+        runs=runs, factor=short, workload=scaled_workload(workload, short)
+    )
+
+
+def _short(number: Fraction, digits: int) -> Fraction:
+    return number_from_text(short_up(number, digits))

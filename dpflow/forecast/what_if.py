@@ -10,10 +10,15 @@ from fractions import Fraction
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.cadence import Every, Schedule
 from dpflow.forecast.counts import Workload
-from dpflow.forecast.enough_noise import EnoughNoise, enough_noise
 from dpflow.forecast.gates import Pinned, loads_of
 from dpflow.forecast.loads import Load, runs_left
-from dpflow.forecast.noise import FACTORS, half_width, scaled_workload
+from dpflow.forecast.noise import (
+    FACTORS,
+    EnoughNoise,
+    enough_noise,
+    half_width,
+    scaled_workload,
+)
 from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook_of
 from dpflow.forecast.source import Governed, ProjectSource, project_source
 from dpflow.forecast.workload import Fit, fits, length, merged

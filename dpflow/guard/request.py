@@ -5,29 +5,34 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
     ConfigurationError,
+    InvalidCost,
     LedgerUnavailable,
     ReleaseError,
 )
-from dpflow.guard.planned_costs import concrete
 from dpflow.guard.project import Project, current_project
 from dpflow.guard.redaction import shown_to_body
 from dpflow.guard.reserving import step_around
 from dpflow.guard.step import Step, checked_text
+from dpflow.ledger import Ledger
 from dpflow.ledger.codec import encode
+from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.records import Granted, Request, cost_text, described
 from dpflow.ledger.views.alerts import alert_text
+from dpflow.ledger.views.terms import newest_term
 from dpflow.policy import Policy
+from dpflow.policy.planned_noise import planned_multiplier
 from dpflow.policy.population import PREFIX
 
 logger = logging.getLogger("dpflow")
@@ -320,3 +325,43 @@ def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | 
     if place.named is not None:
         return EnclosingFlow(name=place.named, run=around[0].run if around else None)
     return around[-1] if around else None
+
+
+def concrete(
+    cost: Cost | PlannedNoise,
+    *,
+    step: str,
+    flow: str | None,
+    policies: Sequence[Policy],
+    ledger: Ledger,
+) -> Cost:
+    """Return a step's cost, with the noise that its datasets plan for it.
+
+    Of several datasets the one that plans the most noise says it.
+
+    Raises:
+        ConfigurationError: If a dataset's policy plans none for it.
+    """
+    if isinstance(cost, Cost):
+        return cost
+    try:
+        most = max(
+            planned_multiplier(_governing(policy, ledger), flow, step, cost)
+            for policy in policies
+        )
+    except InvalidCost as error:
+        msg = f"{error.message} The step did not run."
+        raise ConfigurationError(msg) from error
+    return cost.at(most)
+
+
+def _governing(policy: Policy, ledger: Ledger) -> Mapping[str, Any]:
+    """Return the ledger's copy, or what the first step will pin.
+
+    A file that differs from the copy is refused or takes its place, by the decision.
+    """
+    term = newest_term(ledger, policy.dataset)
+    if term is not None and agrees(term, policy):
+        pinned: Mapping[str, Any] = term.facts["pinned"]
+        return pinned
+    return policy.pinned()

@@ -204,22 +204,7 @@ def define_step(
     noise: NoiseLike = "release",
     name: str | None = None,
 ) -> Step:
-    """Check what the author of a step declares.
-
-    Args:
-        function: The body.
-        dataset: Name of the dataset it reads, or several.
-        cost: Its worst case, or a function of its public arguments.
-        private: Names of parameters that hold private data.
-        release_key: Template over public parameters, such as "revenue/{week}".
-        partitions: Names of the partitions it reads, as templates such as "{week}",
-            or a function of the public arguments that returns names.
-        fresh: Draw anew, at a charge of its own, even where a release could be
-            replayed; the new one takes its place.
-        version: Version of the data; default: the policy's.
-        cell: Function of the output that names the cell of the cost it falls into.
-        noise: "own" if the body draws the noise that the cost declares by itself.
-        name: Default: the function's name.
+    """Check what the author of a step declares, with the keywords of `guarded`.
 
     Raises:
         ConfigurationError: If something declared cannot work.

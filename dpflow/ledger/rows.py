@@ -198,6 +198,22 @@ def added_up(first: Sums, second: Sums) -> dict[str, Amounts]:
     return found
 
 
+@lru_cache(maxsize=4096)
+def split(account: str) -> tuple[str, int, str, str, str]:
+    """Return book, term, kind, name and partition of an account, as its id tells."""
+    book, _, place = account.partition("#")
+    number, _, rest = place.partition("/")
+    partition = ""
+    if rest.startswith("partition/"):
+        partition, _, rest = rest.removeprefix("partition/").partition("/")
+        if not rest:
+            return book, int(number), "partition", partition, partition
+    kind, _, name = rest.partition("/")
+    if not kind:
+        kind = "population" if book.startswith("population/") else "dataset"
+    return book, int(number), kind, name, partition
+
+
 @lru_cache(maxsize=10_000)
 def name_of_term(account: str) -> str:
     """Return the number of the term that an account belongs to, as text."""
@@ -213,12 +229,6 @@ def book_of(rows: Rows, name: str) -> Book:
     """Return a book; a new one has no entry yet."""
     found = rows.get(("book", name))
     return found if isinstance(found, Book) else Book(name)
-
-
-def account_of(rows: Rows, name: str) -> Account | None:
-    """Return an account; None before its first entry."""
-    found = rows.get(("account", name))
-    return found if isinstance(found, Account) else None
 
 
 def charge_of(rows: Rows, name: str | None) -> Charge:
@@ -250,7 +260,43 @@ def epoch_of(rows: Rows) -> int:
 PERIODS = {13: "hour", 10: "day", 8: "week", 7: "month"}
 
 
-def place_of_partition(gates: Mapping[str, Any], name: str) -> str:
-    """Return the gate of a partition: one of its own, if it is of a longer period."""
-    place = f"partition/{PERIODS.get(len(name))}"
-    return place if place in gates else "partition"
+#: Kinds of gates that a flow adds, in the order in which they are asked.
+OF_FLOW = ("flow", "odometer")
+
+
+def gate_in(gates: Mapping[str, Any], kind: str, name: str) -> Any:
+    """Return what a term says of an account's gate; None if it asks for none."""
+    place = f"{kind}/{name}" if kind in OF_FLOW else kind
+    if kind == "partition":
+        # One of its own, if it is of a longer period.
+        longer = f"partition/{PERIODS.get(len(name))}"
+        place = longer if longer in gates else place
+    if place not in gates and kind == "odometer":
+        place = kind
+    if kind == "kept":
+        # What a flow drew of kept runs, it drew of the dataset.
+        place = "dataset"
+    return gates.get(place)
+
+
+#: The numbers of a gate's rule, with its role, and where it halts.
+Asked = tuple[Mapping[str, Any], str | None]
+
+
+def asked_for(pinned: Mapping[str, Any], kind: str, name: str) -> Asked | None:
+    """Return the rule and halt that a copy asks for; None if it asks for no gate.
+
+    The one place that says which rule a policy means for which account.
+    """
+    share = pinned["flows"].get(name, {}) if kind in OF_FLOW else {}
+    if kind == "odometer":
+        numbers = share.get("odometer", pinned["odometer"])
+        halt = share.get("halt_at_epsilon")
+        return None if numbers is None else ({"role": "odometer", **numbers}, halt)
+    numbers = share.get("filter") if kind == "flow" else pinned["filter"]
+    if kind == "partition":
+        numbers = pinned.get("periods", {}).get(name, numbers)
+    if kind == "dataset":
+        # All partitions by time together have a cap of their own, if any.
+        numbers = pinned.get("whole") or numbers
+    return None if numbers is None else ({"role": "filter", **numbers}, None)

@@ -18,9 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpflow import Gaussian, guarded
-from dpflow.exceptions import ConfigurationError
-from dpflow.guard.project import forget_projects
+from dpflow import Gaussian
 from dpflow.starter import project as starter
 from tests.cli.support import ADULT, Shop, _environment, run, run_fine, run_json
 from tests.cli.support import without_colour as plain
@@ -203,18 +201,6 @@ def test_without_a_terminal_it_asks_for_flags(empty: Shop) -> None:
     assert contents(empty.root) == {}
 
 
-@pytest.mark.parametrize(
-    ("people", "delta"),
-    [(None, "1e-6"), (10, "1e-6"), (23570, "1e-6"), (10**9, "1e-11")],
-)
-def test_the_default_delta_is_far_below_one_in_all_people(
-    people: int | None, delta: str
-) -> None:
-    """At most a tenth of it."""
-    assert starter.default_delta(people) == delta
-    assert people is None or float(delta) <= 0.1 / people
-
-
 def test_it_asks_in_a_terminal(empty: Shop) -> None:
     """Each answer lands in the policy; Enter takes the default."""
     answers = ["shop", "buyer", "23570", "", "", "gaussien", "portfolio", ""]
@@ -273,60 +259,6 @@ def _typed(answers: list[str], folder: Path) -> str:
     return shown.decode().replace("\r\n", "\n")
 
 
-def test_a_second_dataset_is_told_of_a_flow_that_was_there(empty: Shop) -> None:
-    """The kept file uses the first dataset; --flow makes one of its own."""
-    run_json("init", "--yes", "--dataset", "one")
-    told = run_json("init", "--yes", "--dataset", "two")["warnings"]
-    assert any("flows/daily_report.py was there before" in text for text in told)
-    more = ("--dataset", "three", "--flow", "third")
-    assert not any(
-        "was there" in t for t in run_json("init", "--yes", *more)["warnings"]
-    )
-    # Again for the first one, nothing is new and nothing is wrong.
-    again = run_json("init", "--yes", "--dataset", "one")["warnings"]
-    assert not any("was there" in text for text in again)
-
-
-def charged(dataset: str) -> str:
-    """Charge a step of the flow that the policy names; return how it was refused."""
-
-    @guarded(dataset=dataset, cost=COUNT, flow="daily-report", noise="own")
-    def count() -> int:
-        return 1
-
-    forget_projects()
-    try:
-        count()
-    except ConfigurationError as error:
-        return error.message
-    finally:
-        forget_projects()
-    return ""
-
-
-def test_a_ledger_made_anew_does_not_forget(empty: Shop) -> None:
-    """The policy names its source, and the witness knows which ledger governs that."""
-    run_json("init", "--yes")
-    assert charged("visits") == ""
-    shutil.rmtree(empty.root / ".dpflow")
-    (empty.policies / "ledger.lock").unlink()
-    run_json("init", "--yes")
-    assert "is governed by ledger" in charged("visits")
-
-
-def test_projects_with_one_dataset_name_are_not_one_source(
-    empty: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each that is made has a source of its own, until somebody says otherwise."""
-    for name in ("one", "two"):
-        folder = empty.root / name
-        folder.mkdir()
-        (folder / "pyproject.toml").touch()
-        monkeypatch.chdir(folder)
-        run_json("init", "--yes")
-        assert charged("visits") == ""
-
-
 def test_a_policy_without_a_source_is_weak(empty: Shop) -> None:
     """For who is strict: a ledger made anew would not be noticed."""
     run_json("init", "--yes")
@@ -355,10 +287,3 @@ def test_nothing_is_made_for_a_dataset_that_nobody_named(empty: Shop) -> None:
     assert "adult, orders" in text
     assert "--dataset" in text
     assert not (empty.policies / "visits.yaml").exists()
-
-
-def test_the_usual_folders_of_python_are_ignored(empty: Shop) -> None:
-    """A virtual environment is no source."""
-    run_json("init", "--yes")
-    lines = (empty.root / ".gitignore").read_text().splitlines()
-    assert {".dpflow/", "__pycache__/", "venv/", ".venv/"} <= set(lines)

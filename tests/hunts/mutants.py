@@ -721,8 +721,8 @@ STORAGE = [
     ),
     Mutant(
         "processes share the lock",
-        "fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n            except",
-        "fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)\n            except",
+        "fcntl.LOCK_SH if shared else fcntl.LOCK_EX",
+        "fcntl.LOCK_SH",
         ("storage", "crash"),
     ),
     Mutant(

@@ -16,8 +16,10 @@ from dpflow.accounting.costs.notions import ApproxDP
 from dpflow.ledger import create_ledger
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.bundle import README, verifier_files, write_evidence
+from dpflow.ledger.audit.pinned import is_pinned
 from dpflow.ledger.audit.verifier import Verifier, read_bundle
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision.announced import gates_text
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.grants import grant_from_facts
 from dpflow.ledger.office import apply_policy, carve
@@ -479,3 +481,14 @@ def test_verify_and_the_verifier_know_the_same_kinds(tmp_path):
     assert verify(ledger).bad == []
     assert bad(bundle_of(ledger, tmp_path)) == []
     ledger.close()
+
+
+def test_a_gate_of_a_period_that_the_copy_lacks_is_not_pinned() -> None:
+    """Every gate that a policy makes is; one with the filter's own rule is not."""
+    pinned = POLICY.pinned()
+    gates = gates_text(pinned)
+    facts = {"pinned": pinned, "gates": gates | {"partition/week": gates["dataset"]}}
+    assert all(is_pinned(facts, place) for place in gates)
+    assert not is_pinned(facts, "partition/week")
+    without = facts | {"gates": gates | {"flow/weekly": None}}
+    assert not is_pinned(without, "flow/weekly")

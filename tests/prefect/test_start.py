@@ -26,11 +26,10 @@ def folder(tmp_path, monkeypatch):
 
 def test_the_first_run_makes_a_ledger_and_the_second_keeps_it(folder):
     """Its id is pinned."""
-    with start.project():
-        pinned = (folder / "policies" / "ledger.lock").read_text("utf-8")
-        made = (folder / ".dpflow" / "ledger.db").stat().st_ino
-    with start.project():
-        pass
+    start.make_first_ledger()
+    pinned = (folder / "policies" / "ledger.lock").read_text("utf-8")
+    made = (folder / ".dpflow" / "ledger.db").stat().st_ino
+    start.make_first_ledger()
     assert (folder / "policies" / "ledger.lock").read_text("utf-8") == pinned
     assert (folder / ".dpflow" / "ledger.db").stat().st_ino == made
 
@@ -38,12 +37,12 @@ def test_the_first_run_makes_a_ledger_and_the_second_keeps_it(folder):
 def test_a_lost_ledger_is_not_replaced(folder):
     """A new one would forget what was spent."""
     (folder / "policies" / "ledger.lock").write_text("an id\n", "utf-8")
-    with start.project():
-        assert not (folder / ".dpflow").exists()
+    start.make_first_ledger()
+    assert not (folder / ".dpflow").exists()
 
 
 def test_a_ledger_elsewhere_is_left_alone(folder, monkeypatch):
     """Whoever named one looks after it."""
     monkeypatch.setenv("DPFLOW_LEDGER_URL", "sqlite:////nowhere/ledger.db")
-    with start.project():
-        assert not (folder / ".dpflow").exists()
+    start.make_first_ledger()
+    assert not (folder / ".dpflow").exists()

@@ -7,13 +7,12 @@ never removed and never change their meaning, for journals refer to them by name
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from fractions import Fraction
 from functools import wraps
 from importlib import import_module
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
@@ -63,12 +62,18 @@ def _never_quieter(own: _Noisier) -> _Noisier:
     return noisier
 
 
-class Cost(ABC):
+class Cost:
     """Base of all costs; use one of its subclasses.
 
     Subclasses are frozen dataclasses with keyword-only constructors; their numbers
     are exact fractions.
+
+    Attributes:
+        noise_powers: The numbers that change with the noise, each with the power of the
+            factor by which it does; or a cost has a `noisier` of its own.
     """
+
+    noise_powers: ClassVar[tuple[tuple[str, int], ...]] = ()
 
     def __init_subclass__(cls) -> None:
         """Register the class under its name, which journals refer to.
@@ -92,10 +97,7 @@ class Cost(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return the cost as JSON-able data; `cost_from_description` reads it."""
-        numbers = {
-            field.name: number_text(getattr(self, field.name))
-            for field in fields(self)  # type: ignore[arg-type]
-        }
+        numbers = {name: number_text(value) for name, value in self._numbers()}
         return {"mechanism": self.mechanism, **numbers}
 
     @classmethod
@@ -103,7 +105,7 @@ class Cost(ABC):
         """Build the cost from what `describe` wrote, without `mechanism`."""
         return cls(**{name: number_from_text(text) for name, text in numbers.items()})
 
-    @abstractmethod
+    @_never_quieter
     def noisier(self, factor: Fraction) -> Cost:
         """Return the same step with its noise made `factor` times larger.
 
@@ -111,6 +113,19 @@ class Cost(ABC):
             InvalidCost: If the factor is below 1, or the noise would be larger than a
                 cost may say.
         """
+        if not self.noise_powers:
+            msg = f"{self!r} does not say which of its numbers are its noise"
+            raise InvalidCost(msg, name="cost", value=self.mechanism)
+        numbers = dict(self._numbers())
+        return self.but(**{n: numbers[n] * factor**p for n, p in self.noise_powers})
+
+    def but(self, **changed: Any) -> Self:
+        """Return the same step with some of its numbers changed."""
+        return type(self)(**{**dict(self._numbers()), **changed})
+
+    def _numbers(self) -> Iterator[tuple[str, Any]]:
+        for field in fields(self):  # type: ignore[arg-type]
+            yield field.name, getattr(self, field.name)
 
     def _set(self, **values: Fraction) -> None:
         for name, value in values.items():

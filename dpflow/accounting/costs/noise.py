@@ -101,6 +101,8 @@ class Gaussian(Plannable, Cost):
         Gaussian(sensitivity=100, sigma=2000)
     """
 
+    noise_powers = (("sigma", 1),)
+
     sensitivity: Fraction
     sigma: Fraction
 
@@ -115,10 +117,6 @@ class Gaussian(Plannable, Cost):
         bound = _size(sensitivity, "sensitivity")
         deviation = _deviation(self, bound, sigma, noise_multiplier)
         self._set(sensitivity=bound, sigma=deviation)
-
-    def noisier(self, factor: Fraction) -> Gaussian:
-        """Return the mechanism with `factor` times the standard deviation."""
-        return Gaussian(sensitivity=self.sensitivity, sigma=self.sigma * factor)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -135,6 +133,8 @@ class Laplace(Plannable, Cost):
         InvalidCost: If a number is not finite, not positive or out of all proportion.
     """
 
+    noise_powers = (("scale", 1),)
+
     sensitivity: Fraction
     scale: Fraction
 
@@ -148,10 +148,6 @@ class Laplace(Plannable, Cost):
     ) -> None:
         bound = _size(sensitivity, "sensitivity")
         self._set(sensitivity=bound, scale=_scale(self, bound, scale, epsilon))
-
-    def noisier(self, factor: Fraction) -> Laplace:
-        """Return the mechanism with `factor` times the scale."""
-        return Laplace(sensitivity=self.sensitivity, scale=self.scale * factor)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -172,6 +168,8 @@ class DiscreteLaplace(Cost):
             or the sensitivity is not whole.
     """
 
+    noise_powers = (("scale", 1),)
+
     sensitivity: Fraction
     scale: Fraction
 
@@ -187,10 +185,6 @@ class DiscreteLaplace(Cost):
         )
         bound = Fraction(whole)
         self._set(sensitivity=bound, scale=_scale(self, bound, scale, epsilon))
-
-    def noisier(self, factor: Fraction) -> DiscreteLaplace:
-        """Return the mechanism with `factor` times the scale."""
-        return DiscreteLaplace(sensitivity=self.sensitivity, scale=self.scale * factor)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -209,6 +203,8 @@ class DiscreteGaussian(Cost):
         InvalidCost: If a number is not finite, not positive or out of all proportion.
     """
 
+    noise_powers = (("sigma", 1),)
+
     sensitivity: Fraction
     sigma: Fraction
 
@@ -222,10 +218,6 @@ class DiscreteGaussian(Cost):
         bound = _size(sensitivity, "sensitivity")
         deviation = _deviation(self, bound, sigma, noise_multiplier)
         self._set(sensitivity=bound, sigma=deviation)
-
-    def noisier(self, factor: Fraction) -> DiscreteGaussian:
-        """Return the mechanism with `factor` times the sigma."""
-        return DiscreteGaussian(sensitivity=self.sensitivity, sigma=self.sigma * factor)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -249,6 +241,8 @@ class RandomizedResponse(Cost):
     #: Without a person's answer there is nothing to randomize.
     relations: ClassVar[tuple[str, ...]] = ("replace-one",)
 
+    noise_powers = (("epsilon", -1),)
+
     epsilon: Fraction
     categories: int
 
@@ -267,12 +261,6 @@ class RandomizedResponse(Cost):
             epsilon = _epsilon_of_truth(truth, answers)
         self._set(epsilon=exact_epsilon(epsilon))
         object.__setattr__(self, "categories", answers)
-
-    def noisier(self, factor: Fraction) -> RandomizedResponse:
-        """Return the mechanism with epsilon divided by `factor`."""
-        return RandomizedResponse(
-            epsilon=self.epsilon / factor, categories=self.categories
-        )
 
 
 def _epsilon_of_truth(truth: object, categories: int) -> Fraction:
@@ -308,14 +296,12 @@ class ExponentialMechanism(Cost):
         InvalidCost: If epsilon is not a positive finite number of sane size.
     """
 
+    noise_powers = (("epsilon", -1),)
+
     epsilon: Fraction
 
     def __init__(self, *, epsilon: Number) -> None:
         self._set(epsilon=exact_epsilon(epsilon))
-
-    def noisier(self, factor: Fraction) -> ExponentialMechanism:
-        """Return the mechanism with epsilon divided by `factor`."""
-        return ExponentialMechanism(epsilon=self.epsilon / factor)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -339,6 +325,8 @@ class PoissonSampledGaussian(Cost):
     #: Its divergence is known for adding or removing one person only.
     relations: ClassVar[tuple[str, ...]] = ("add-or-remove",)
 
+    noise_powers = (("noise_multiplier", 1),)
+
     sampling_rate: Fraction
     noise_multiplier: Fraction
 
@@ -353,11 +341,4 @@ class PoissonSampledGaussian(Cost):
                 low=RATIO_LOW,
                 high=RATIO_HIGH,
             ),
-        )
-
-    def noisier(self, factor: Fraction) -> PoissonSampledGaussian:
-        """Return the step with `factor` times the noise, at the same rate."""
-        return PoissonSampledGaussian(
-            sampling_rate=self.sampling_rate,
-            noise_multiplier=self.noise_multiplier * factor,
         )

@@ -36,14 +36,12 @@ class PureDP(Cost):
         InvalidCost: If epsilon is not a positive finite number of sane size.
     """
 
+    noise_powers = (("epsilon", -1),)
+
     epsilon: Fraction
 
     def __init__(self, *, epsilon: Number) -> None:
         self._set(epsilon=exact_epsilon(epsilon))
-
-    def noisier(self, factor: Fraction) -> PureDP:
-        """Return the step with epsilon divided by `factor`."""
-        return PureDP(epsilon=self.epsilon / factor)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -58,15 +56,13 @@ class ApproxDP(Cost):
         InvalidCost: If a number is out of range.
     """
 
+    noise_powers = (("epsilon", -1),)
+
     epsilon: Fraction
     delta: Fraction
 
     def __init__(self, *, epsilon: Number, delta: Number) -> None:
         self._set(epsilon=exact_epsilon(epsilon), delta=exact_delta(delta))
-
-    def noisier(self, factor: Fraction) -> ApproxDP:
-        """Return the step with epsilon divided by `factor` at the same delta."""
-        return ApproxDP(epsilon=self.epsilon / factor, delta=self.delta)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -80,14 +76,12 @@ class ZCDP(Cost):
         InvalidCost: If rho is out of range.
     """
 
+    noise_powers = (("rho", -2),)
+
     rho: Fraction
 
     def __init__(self, *, rho: Number) -> None:
         self._set(rho=exact(rho, name="rho", low=RHO_LOW, high=RHO_HIGH))
-
-    def noisier(self, factor: Fraction) -> ZCDP:
-        """Return the step with rho divided by the square of `factor`."""
-        return ZCDP(rho=self.rho / factor**2)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -107,15 +101,13 @@ class ProbabilisticDP(Cost):
         InvalidCost: If a number is out of range.
     """
 
+    noise_powers = (("epsilon", -1),)
+
     epsilon: Fraction
     delta: Fraction
 
     def __init__(self, *, epsilon: Number, delta: Number) -> None:
         self._set(epsilon=exact_epsilon(epsilon), delta=exact_delta(delta))
-
-    def noisier(self, factor: Fraction) -> ProbabilisticDP:
-        """Return the step with epsilon divided by `factor` at the same delta."""
-        return ProbabilisticDP(epsilon=self.epsilon / factor, delta=self.delta)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -130,6 +122,8 @@ class ApproxZCDP(Cost):
         InvalidCost: If a number is out of range.
     """
 
+    noise_powers = (("rho", -2),)
+
     rho: Fraction
     delta: Fraction
 
@@ -138,10 +132,6 @@ class ApproxZCDP(Cost):
             rho=exact(rho, name="rho", low=RHO_LOW, high=RHO_HIGH),
             delta=exact_delta(delta),
         )
-
-    def noisier(self, factor: Fraction) -> ApproxZCDP:
-        """Return the step with rho divided by `factor` squared, at the same delta."""
-        return ApproxZCDP(rho=self.rho / factor**2, delta=self.delta)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -159,6 +149,8 @@ class RenyiDP(Cost):
         InvalidCost: If a number is out of range.
     """
 
+    noise_powers = (("epsilon", -2),)
+
     order: Fraction
     epsilon: Fraction
 
@@ -167,10 +159,6 @@ class RenyiDP(Cost):
             order=exact(order, name="order", low=_ORDER_LOW, high=_ORDER_HIGH),
             epsilon=exact(epsilon, name="epsilon", low=RHO_LOW, high=RHO_HIGH),
         )
-
-    def noisier(self, factor: Fraction) -> RenyiDP:
-        """Return the step with the bound divided by the square of `factor`."""
-        return RenyiDP(order=self.order, epsilon=self.epsilon / factor**2)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -187,11 +175,9 @@ class GaussianDP(Cost):
         InvalidCost: If mu is not a positive finite number of sane size.
     """
 
+    noise_powers = (("mu", -1),)
+
     mu: Fraction
 
     def __init__(self, *, mu: Number) -> None:
         self._set(mu=exact(mu, name="mu", low=_MU_LOW, high=_MU_HIGH))
-
-    def noisier(self, factor: Fraction) -> GaussianDP:
-        """Return the step with mu divided by `factor`."""
-        return GaussianDP(mu=self.mu / factor)

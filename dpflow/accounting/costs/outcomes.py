@@ -11,7 +11,7 @@ that output counts as released.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -34,7 +34,7 @@ from dpflow.rounding import (
 MOST_CELLS = 10_000
 
 
-class OutcomeCost(Cost):
+class OutcomeCost(Cost, ABC):
     """Base of the costs that settle by the cell of their output."""
 
     settlement: ClassVar[str] = "outcome"
@@ -214,6 +214,8 @@ class ProposeTestRelease(OutcomeCost):
         InvalidCost: If a number is out of range.
     """
 
+    noise_powers = (("epsilon", -1),)
+
     epsilon: Fraction
     delta: Fraction
     tries: int
@@ -249,9 +251,3 @@ class ProposeTestRelease(OutcomeCost):
             "delta": number_text(self.delta),
             "tries": str(self.tries),
         }
-
-    def noisier(self, factor: Fraction) -> ProposeTestRelease:
-        """Return the mechanism with its noise `factor` times larger."""
-        return ProposeTestRelease(
-            epsilon=self.epsilon / factor, delta=self.delta, tries=self.tries
-        )

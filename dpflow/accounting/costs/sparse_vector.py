@@ -64,6 +64,8 @@ class SparseVector(OutcomeCost):
             underspecified.
     """
 
+    noise_powers = (("epsilon_threshold", -1), ("epsilon_answers", -1))
+
     epsilon_threshold: Fraction
     epsilon_answers: Fraction
     positives: int
@@ -154,16 +156,6 @@ class SparseVector(OutcomeCost):
     def from_description(cls, numbers: Mapping[str, Any]) -> SparseVector:
         """Build the cost from what `describe` wrote, without `mechanism`."""
         return cls(**{name: read_number(value) for name, value in numbers.items()})
-
-    def noisier(self, factor: Fraction) -> SparseVector:
-        """Return the mechanism with both noises `factor` times larger."""
-        return SparseVector(
-            positives=self.positives,
-            epsilon_threshold=self.epsilon_threshold / factor,
-            epsilon_answers=self.epsilon_answers / factor,
-            sensitivity=self.sensitivity,
-            monotone=self.monotone,
-        )
 
 
 def _best_threshold(total: Fraction, factor: int) -> Fraction:

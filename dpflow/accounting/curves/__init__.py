@@ -6,5 +6,4 @@ all. It may import `costs`, and no rule.
 
 import dpflow.accounting.curves.composed
 import dpflow.accounting.curves.noise
-import dpflow.accounting.curves.notions
-import dpflow.accounting.curves.outcomes  # noqa: F401
+import dpflow.accounting.curves.notions  # noqa: F401

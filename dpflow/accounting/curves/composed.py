@@ -1,10 +1,16 @@
-"""What steps cost that are made of other steps: adaptive composition in each notion."""
+"""What steps cost that are made of other steps, or that have cells, in each notion.
+
+Parts compose adaptively. Of cells the worst counts.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.outcomes import OutcomeCost
 from dpflow.accounting.curves.notions import probabilistic_dp
 from dpflow.accounting.curves.prices import (
     approx_dp,
@@ -14,72 +20,57 @@ from dpflow.accounting.curves.prices import (
     renyi_divergence,
 )
 
+_ADAPTIVE = "adaptive composition"
+
+
+def _adds_up(
+    notion: Any, why: str = _ADAPTIVE, price: Callable[..., Any] | None = None
+) -> None:
+    """Register in a notion that the prices of parts add up."""
+    of = price or notion
+
+    def parts(cost: Composed, *order: Fraction) -> Any:
+        return _sum([of(part, *order) for part in cost.costs])
+
+    def times(cost: Repeated, *order: Fraction) -> Any:
+        return _sum([of(cost.cost, *order)], cost.times)
+
+    parts.__doc__ = f"Sum of the parts' prices: {why}."
+    times.__doc__ = "As many times the price of the step."
+    notion.register(Composed, parts)
+    notion.register(Repeated, times)
+
+
+def _sum(prices: list[Any], times: int = 1) -> Any:
+    """Return so many times the sum of numbers, or of pairs of them."""
+    if isinstance(prices[0], tuple):
+        return tuple(times * sum(each) for each in zip(*prices, strict=True))
+    return times * sum(prices)
+
+
+_adds_up(approx_dp)
+_adds_up(approx_zcdp)
+_adds_up(probabilistic_dp, "union bound over the losses that are too large")
+_adds_up(gdp_mu_squared)
+_adds_up(renyi_divergence, price=renyi)
+
 
 @approx_dp.register
-def _(cost: Composed) -> tuple[Fraction, Fraction]:
-    """Sum of the parts' prices: adaptive composition."""
-    return _sum_of_pairs([approx_dp(part) for part in cost.costs])
-
-
-@approx_dp.register
-def _(cost: Repeated) -> tuple[Fraction, Fraction]:
-    """As many times the price of the step."""
-    epsilon, delta = approx_dp(cost.cost)
-    return cost.times * epsilon, cost.times * delta
+def _(cost: OutcomeCost) -> tuple[Fraction, Fraction]:
+    # Hartmann et al., Lemma 4.
+    return cost.highest()
 
 
 @approx_zcdp.register
-def _(cost: Composed) -> tuple[Fraction, Fraction]:
-    """Sum of the parts' prices: adaptive composition."""
-    return _sum_of_pairs([approx_zcdp(part) for part in cost.costs])
-
-
-@approx_zcdp.register
-def _(cost: Repeated) -> tuple[Fraction, Fraction]:
-    """As many times the price of the step."""
-    rho, delta = approx_zcdp(cost.cost)
-    return cost.times * rho, cost.times * delta
-
-
-@probabilistic_dp.register
-def _(cost: Composed) -> tuple[Fraction, Fraction]:
-    """Sum of the parts' prices: union bound over the losses that are too large."""
-    return _sum_of_pairs([probabilistic_dp(part) for part in cost.costs])
-
-
-@probabilistic_dp.register
-def _(cost: Repeated) -> tuple[Fraction, Fraction]:
-    """As many times the price of the step."""
-    epsilon, delta = probabilistic_dp(cost.cost)
-    return cost.times * epsilon, cost.times * delta
+def _(cost: OutcomeCost) -> tuple[Fraction, Fraction]:
+    return approx_zcdp(cost.worst_case())
 
 
 @gdp_mu_squared.register
-def _(cost: Composed) -> Fraction:
-    """Sum of the parts' prices: adaptive composition."""
-    return sum((gdp_mu_squared(part) for part in cost.costs), Fraction(0))
-
-
-@gdp_mu_squared.register
-def _(cost: Repeated) -> Fraction:
-    """As many times the price of the step."""
-    return cost.times * gdp_mu_squared(cost.cost)
+def _(cost: OutcomeCost) -> Fraction:
+    return gdp_mu_squared(cost.worst_case())
 
 
 @renyi_divergence.register
-def _(cost: Composed, order: Fraction) -> Fraction:
-    """Sum of the parts' prices: adaptive composition."""
-    return sum((renyi(part, order) for part in cost.costs), Fraction(0))
-
-
-@renyi_divergence.register
-def _(cost: Repeated, order: Fraction) -> Fraction:
-    """As many times the price of the step."""
-    return cost.times * renyi(cost.cost, order)
-
-
-def _sum_of_pairs(
-    pairs: list[tuple[Fraction, Fraction]],
-) -> tuple[Fraction, Fraction]:
-    zero = Fraction(0)
-    return sum((p[0] for p in pairs), zero), sum((p[1] for p in pairs), zero)
+def _(cost: OutcomeCost, order: Fraction) -> Fraction:
+    return renyi_divergence(cost.worst_case(), order)

@@ -106,14 +106,6 @@ class RogersFilter(Filter):
             share_used(bound, self._limit - self._idle), share_used(spent, self._room)
         )
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the filter was made from."""
-        return {
-            "theorem": self.theorem,
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-        }
-
 
 class RogersOdometer(Odometer):
     """Read drift + sqrt(2 (V + beta)(1 + log(V/beta + 1)/2) log(2/delta)).

@@ -21,7 +21,6 @@ from dpflow.rounding import (
     bound_above,
     exact,
     float_up,
-    number_text,
     to_real,
     units_up,
 )
@@ -53,6 +52,7 @@ class StitchedOdometer(TimeUniformOdometer):
     """
 
     theorem = "stitched"
+    made_from = ("delta", "delta_loss", "form", "v0")
 
     def __init__(
         self,
@@ -82,7 +82,3 @@ class StitchedOdometer(TimeUniformOdometer):
         # The sum is at least 0.8, so the logarithms' errors stay small beside it.
         log = math.log(math.log(2 * spread / self._v0)) + self._log
         return units_up(Fraction(widened(1.7 * math.sqrt(spread * log))))
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the odometer was made from, derived ones included."""
-        return {**super().parameters(), "v0": number_text(self.v0)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import concentrated_budget
@@ -17,7 +16,6 @@ from dpflow.rounding import (
     Number,
     exact_delta,
     exact_epsilon,
-    number_text,
     units_down,
     units_up,
 )
@@ -51,6 +49,7 @@ class WhitehouseFilter(ThresholdFilter):
     """
 
     theorem = "whitehouse"
+    made_from = ("epsilon", "delta", "delta_loss", "drift")
 
     def __init__(
         self,
@@ -79,16 +78,6 @@ class WhitehouseFilter(ThresholdFilter):
         if delta and self.delta_loss == self.delta:
             raise no_share(cost, self.theorem)
         return Tally((units_up(amount), units_up(delta)))
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the filter was made from, derived ones included."""
-        return {
-            "theorem": self.theorem,
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-            "delta_loss": number_text(self.delta_loss),
-            "drift": self.drift,
-        }
 
 
 def _squared(cost: Cost) -> tuple[Fraction, Fraction]:

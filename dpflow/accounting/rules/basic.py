@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.notions import probabilistic_dp
@@ -16,7 +15,6 @@ from dpflow.rounding import (
     exact_epsilon,
     float_up,
     from_units,
-    number_text,
     units_down,
     units_up,
 )
@@ -52,14 +50,6 @@ class BasicFilter(ThresholdFilter):
         """Return (epsilon, delta) of the step."""
         epsilon, delta = approx_dp(cost)
         return Tally((units_up(epsilon), units_up(delta)))
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the filter was made from."""
-        return {
-            "theorem": self.theorem,
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-        }
 
 
 class BasicOdometer(Odometer):
@@ -103,7 +93,3 @@ class BasicOdometer(Odometer):
         if uncovered or spent > self._room:
             return float("inf")
         return float_up(from_units(epsilon))
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the number that the odometer was made from."""
-        return {"theorem": self.theorem, "delta": number_text(self.delta)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import concentrated_budget
@@ -16,7 +15,6 @@ from dpflow.rounding import (
     Number,
     exact_delta,
     exact_epsilon,
-    number_text,
     units_down,
     units_up,
 )
@@ -47,6 +45,7 @@ class ConcentratedFilter(ThresholdFilter):
     """
 
     theorem = "concentrated"
+    made_from = ("epsilon", "delta", "delta_loss", "conversion")
     components = ("rho", "delta")
 
     def __init__(
@@ -72,16 +71,6 @@ class ConcentratedFilter(ThresholdFilter):
         if delta and self.delta_loss == self.delta:
             raise no_share(cost, self.theorem)
         return Tally((units_up(rho), units_up(delta)))
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the filter was made from, derived ones included."""
-        return {
-            "theorem": self.theorem,
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-            "delta_loss": number_text(self.delta_loss),
-            "conversion": self.conversion,
-        }
 
 
 def one_of(name: str, value: object, choices: tuple[str, ...]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.apart import apart
@@ -78,6 +78,9 @@ class SplitsDelta(ThresholdFilter):
         rest, delta = apart(cost)
         return rest, (units_up(delta),)
 
-    def _split(self) -> dict[str, str]:
-        """Return the parameter that a split needs."""
-        return {"delta_loss": number_text(self.delta_loss)} if self.keeps_delta else {}
+    def parameters(self) -> dict[str, Any]:
+        """Return the numbers that the filter was made from; a split if there is one."""
+        made = super().parameters()
+        if not self.keeps_delta:
+            del made["delta_loss"]
+        return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import gaussian_budget
@@ -14,7 +13,6 @@ from dpflow.rounding import (
     Number,
     exact_delta,
     exact_epsilon,
-    number_text,
     units_up,
 )
 
@@ -42,6 +40,7 @@ class GaussianFilter(SplitsDelta):
     """
 
     theorem = "gaussian"
+    made_from = ("epsilon", "delta", "delta_loss")
     loss = "mu_squared"
 
     def __init__(
@@ -56,12 +55,3 @@ class GaussianFilter(SplitsDelta):
         """Return mu**2 of the step, and its delta if the filter keeps one."""
         rest, delta = self._apart(cost)
         return Tally((units_up(gdp_mu_squared(rest)), *delta))
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the filter was made from."""
-        return {
-            "theorem": self.theorem,
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-            **self._split(),
-        }

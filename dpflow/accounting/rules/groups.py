@@ -82,23 +82,8 @@ def grouped(cost: Cost, size: int) -> Cost:
 
 
 @grouped.register
-def _(cost: Gaussian, size: int) -> Cost:
-    return Gaussian(sensitivity=cost.sensitivity * size, sigma=cost.sigma)
-
-
-@grouped.register
-def _(cost: Laplace, size: int) -> Cost:
-    return Laplace(sensitivity=cost.sensitivity * size, scale=cost.scale)
-
-
-@grouped.register
-def _(cost: DiscreteLaplace, size: int) -> Cost:
-    return DiscreteLaplace(sensitivity=cost.sensitivity * size, scale=cost.scale)
-
-
-@grouped.register
-def _(cost: DiscreteGaussian, size: int) -> Cost:
-    return DiscreteGaussian(sensitivity=cost.sensitivity * size, sigma=cost.sigma)
+def _(cost: Gaussian | Laplace | DiscreteLaplace | DiscreteGaussian, size: int) -> Cost:
+    return cost.but(sensitivity=cost.sensitivity * size)
 
 
 @grouped.register

@@ -69,6 +69,8 @@ class IndividualBound(Cost):
     #: A replaced person is two people here: one removed, another added.
     relations: ClassVar[tuple[str, ...]] = ("add-or-remove",)
 
+    noise_powers = (("bound", -2),)
+
     measure: str
     bound: Fraction
     order: Fraction | None
@@ -105,12 +107,6 @@ class IndividualBound(Cost):
         return cls(
             measure=measure,
             **{name: number_from_text(text) for name, text in values.items()},
-        )
-
-    def noisier(self, factor: Fraction) -> IndividualBound:
-        """Return the bound under which steps need `factor` times the noise."""
-        return IndividualBound(
-            measure=self.measure, order=self.order, bound=self.bound / factor**2
         )
 
 
@@ -191,6 +187,7 @@ class IndividualFilter(ThresholdFilter):
     """
 
     theorem = "individual"
+    made_from = ("epsilon", "delta", "measure", "order")
     # A replaced person is two people here: one removed, another added.
     relations = ("add-or-remove",)
     settlements = frozenset({"full"})
@@ -246,17 +243,6 @@ class IndividualFilter(ThresholdFilter):
         """Return the worst case of the step over all people."""
         return Tally((_amount(cost, self.order),))
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the filter was made from, derived or given."""
-        order = {} if self.order is None else {"order": number_text(self.order)}
-        return {
-            "theorem": self.theorem,
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-            "measure": self.measure,
-            **order,
-        }
-
 
 def _amount(cost: Cost, order: Fraction | None) -> int:
     worst = gdp_mu_squared(cost) if order is None else renyi(cost, order)
@@ -294,6 +280,7 @@ class IndividualOdometer(Odometer):
     """
 
     theorem = "individual"
+    made_from = ("delta", "measure", "order")
     # A replaced person is two people here: one removed, another added.
     relations = ("add-or-remove",)
     settlements = frozenset({"full"})
@@ -338,15 +325,6 @@ class IndividualOdometer(Odometer):
         if self.measure == "gaussian":
             spent = spent * self.order / 2
         return float_up(spent + self._idle)
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the odometer was made from, derived or given."""
-        return {
-            "theorem": self.theorem,
-            "delta": number_text(self.delta),
-            "measure": self.measure,
-            "order": number_text(self.order),
-        }
 
 
 def windows_divergence(costs: Iterable[Number], *, window: Number) -> Fraction:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, ClassVar, TypeGuard
+from typing import ClassVar, TypeGuard
 
 from dpflow.accounting.costs.base import Cost, Outcome
 from dpflow.accounting.costs.early_stopping import EarlyStopping
@@ -14,7 +14,6 @@ from dpflow.rounding import (
     Number,
     exact_delta,
     exact_epsilon,
-    number_text,
     units_down,
     units_up,
 )
@@ -72,14 +71,6 @@ class OutputFilter(ThresholdFilter):
         if outcome is not None and _stops_are_cells(cost):
             return super().price_realised(cost.output_dp(), cost.cell(outcome), used)
         return super().price_realised(cost, outcome, used)
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the filter was made from."""
-        return {
-            "theorem": self.theorem,
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-        }
 
 
 def _stops_are_cells(cost: Cost) -> TypeGuard[EarlyStopping]:

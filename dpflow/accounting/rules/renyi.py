@@ -1,7 +1,6 @@
 """Renyi differential privacy: the divergences of one order add up.
 
-Several orders at once are in `renyi_mixture`; `renyi_family`
-chooses by the options given.
+Several orders at once are in `renyi_mixture`, which chooses by the options given.
 """
 
 from __future__ import annotations
@@ -110,6 +109,7 @@ class RenyiFilter(SettlesCells, SplitsDelta):
     """
 
     theorem = "renyi"
+    made_from = ("epsilon", "delta", "order", "conversion", "delta_loss")
     loss = "renyi"
 
     def __init__(
@@ -161,17 +161,6 @@ class RenyiFilter(SettlesCells, SplitsDelta):
             return self.price(cost, used)
         return super().outcome_price(cost, outcome, used)
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the filter was made from, derived ones included."""
-        return {
-            "theorem": self.theorem,
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-            "order": number_text(self.order),
-            "conversion": self.conversion,
-            **self._split(),
-        }
-
 
 class RenyiOdometer(SettlesCells, Odometer):
     """Read R(order) + log(1 / delta) / (order - 1), valid at every stopping time.
@@ -194,6 +183,7 @@ class RenyiOdometer(SettlesCells, Odometer):
     """
 
     theorem = "renyi"
+    made_from = ("delta", "order")
     components = ("renyi", "uncovered")
 
     def __init__(
@@ -224,14 +214,6 @@ class RenyiOdometer(SettlesCells, Odometer):
         # The sum of both, in whole numbers: this is asked at each step.
         over = divergence * idle.denominator + idle.numerator * UNITS
         return ratio_up(over, UNITS * idle.denominator)
-
-    def parameters(self) -> dict[str, Any]:
-        """Return delta and the order, derived or given."""
-        return {
-            "theorem": self.theorem,
-            "delta": number_text(self.delta),
-            "order": number_text(self.order),
-        }
 
 
 def exact_order(value: object) -> Fraction:

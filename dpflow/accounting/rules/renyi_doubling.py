@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.prices import renyi
@@ -18,7 +17,6 @@ from dpflow.rounding import (
     exact_epsilon,
     float_up,
     from_units,
-    number_text,
     units_up,
 )
 
@@ -52,6 +50,7 @@ class RenyiDoublingOdometer(Odometer):
     """
 
     theorem = "renyi-doubling"
+    made_from = ("delta", "orders")
 
     def __init__(
         self,
@@ -96,14 +95,6 @@ class RenyiDoublingOdometer(Odometer):
             extra = [units_up(log / (order - 1)) for order in self.orders]
             self._extra[number] = extra
         return ((1 << (number - 1)) + 1) * first + extra[index]
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the odometer was made from, derived ones included."""
-        return {
-            "theorem": self.theorem,
-            "delta": number_text(self.delta),
-            "orders": [number_text(order) for order in self.orders],
-        }
 
 
 def _twice_log(number: int) -> Fraction:

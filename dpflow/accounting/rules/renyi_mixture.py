@@ -28,7 +28,13 @@ from typing import Any
 
 from dpflow.accounting.rules.concentrated import CONVERSIONS, one_of
 from dpflow.accounting.rules.exponential_sums import ExponentialSum, log_of_inverse
-from dpflow.accounting.rules.renyi import SettlesCells, exact_order, idle_reading
+from dpflow.accounting.rules.renyi import (
+    RenyiFilter,
+    RenyiOdometer,
+    SettlesCells,
+    exact_order,
+    idle_reading,
+)
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
@@ -80,6 +86,7 @@ class RenyiMixtureFilter(SettlesCells, Filter):
     """
 
     theorem = "renyi"
+    made_from = ("epsilon", "delta", "orders", "weights", "conversion")
 
     def __init__(
         self,
@@ -121,17 +128,6 @@ class RenyiMixtureFilter(SettlesCells, Filter):
         """Return the smallest f such that the tally divided by f is admitted."""
         return scaled_share(self, tally)
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the filter was made from, derived ones included."""
-        return {
-            "theorem": self.theorem,
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-            "orders": [number_text(order) for order in self.orders],
-            "weights": [number_text(weight) for weight in self.weights],
-            "conversion": self.conversion,
-        }
-
 
 class _SeveralOrders(SettlesCells, Odometer):
     """What the odometers with several orders share.
@@ -147,6 +143,7 @@ class _SeveralOrders(SettlesCells, Odometer):
     """
 
     theorem = "renyi"
+    made_from = ("delta", "orders", "weights", "rule")
     rule: str
 
     def __init__(
@@ -166,20 +163,12 @@ class _SeveralOrders(SettlesCells, Odometer):
             units_up(idle_reading(weight * self.delta, order))
             for order, weight in zip(self.orders, self.weights, strict=True)
         )
+        self._sum = ExponentialSum(self.orders, self.weights)
+        self._limit = log_of_inverse(self.delta)
 
     def tally_at(self, divergence: Callable[[Fraction], Fraction]) -> Tally:
         """Return the divergence at each order."""
         return Tally((*(units_up(divergence(order)) for order in self.orders), 0))
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the odometer was made from."""
-        return {
-            "theorem": self.theorem,
-            "delta": number_text(self.delta),
-            "orders": [number_text(order) for order in self.orders],
-            "weights": [number_text(weight) for weight in self.weights],
-            "rule": self.rule,
-        }
 
     def _grid(self, amounts: tuple[int, ...]) -> int:
         """Return the smallest reading of a single order at its share of delta."""
@@ -226,23 +215,6 @@ class RenyiMixtureOdometer(_SeveralOrders):
     """
 
     rule = "mixture"
-
-    def __init__(
-        self,
-        *,
-        delta: Number,
-        orders: list[Number],
-        weights: list[Number] | None = None,
-        halt_at_epsilon: Number | None = None,
-    ) -> None:
-        super().__init__(
-            delta=delta,
-            orders=orders,
-            weights=weights,
-            halt_at_epsilon=halt_at_epsilon,
-        )
-        self._sum = ExponentialSum(self.orders, self.weights)
-        self._limit = log_of_inverse(self.delta)
 
     def read(self, tally: Tally) -> float:
         """Return the bound on the loss so far."""
@@ -357,3 +329,67 @@ def _power_of_two(exponent: int) -> Fraction:
 def _divided(tally: Tally, share: Fraction) -> Tally:
     top, bottom = share.numerator, share.denominator
     return Tally(tuple(-((-amount * bottom) // top) for amount in tally.amounts))
+
+
+# The names `renyi` in policies: one order, or several if `orders` is given.
+# The signatures are spelled out, for policies check their options against them.
+
+
+def make_renyi_filter(
+    *,
+    epsilon: Number,
+    delta: Number,
+    order: Number | None = None,
+    orders: list[Number] | None = None,
+    weights: list[Number] | None = None,
+    conversion: str = "tight",
+    delta_loss: Number | None = None,
+) -> RenyiFilter | RenyiMixtureFilter:
+    """Make the filter of one order, or of several if `orders` is given."""
+    budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta}
+    if orders is None:
+        _only_with_orders(weights=weights)
+        return RenyiFilter(
+            **budget, order=order, conversion=conversion, delta_loss=delta_loss
+        )
+    _not_with_orders(order=order, delta_loss=delta_loss)
+    return RenyiMixtureFilter(
+        **budget, orders=orders, weights=weights, conversion=conversion
+    )
+
+
+def make_renyi_odometer(
+    *,
+    delta: Number,
+    order: Number | None = None,
+    orders: list[Number] | None = None,
+    rule: str = "mixture",
+    weights: list[Number] | None = None,
+    halt_at_epsilon: Number | None = None,
+) -> RenyiOdometer | RenyiGridOdometer | RenyiMixtureOdometer:
+    """Make the odometer of one order, or of several if `orders` is given."""
+    one_of("rule", rule, RULES)
+    common: dict[str, Any] = {"delta": delta, "halt_at_epsilon": halt_at_epsilon}
+    if orders is None:
+        _only_with_orders(weights=weights)
+        return RenyiOdometer(**common, order=order)
+    _not_with_orders(order=order)
+    kind = RenyiGridOdometer if rule == "grid" else RenyiMixtureOdometer
+    return kind(**common, orders=orders, weights=weights)
+
+
+def _only_with_orders(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            msg = f"{name} goes with several orders; give orders= as well"
+            raise InvalidCost(msg, name=name)
+
+
+def _not_with_orders(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            msg = (
+                "give order= for one order or orders= for several, not both; "
+                f"{name}= goes with one"
+            )
+            raise InvalidCost(msg, name=name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache, singledispatch
-from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed
@@ -27,7 +26,6 @@ from dpflow.rounding import (
     Number,
     exact_delta,
     exact_epsilon,
-    number_text,
     units_down,
     units_up,
 )
@@ -81,6 +79,7 @@ class ResidueFilter(ThresholdFilter):
     """
 
     theorem = "residue"
+    made_from = ("epsilon", "delta", "delta_loss")
     components = ("mu_squared", "delta")
     steady: bool = False
 
@@ -126,15 +125,6 @@ class ResidueFilter(ThresholdFilter):
         before, own = used.amounts[0], more.amounts[0]
         late = MOST_ALONE * (before + own) - before if own else 0
         return Tally((late, more.amounts[1]))
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the filter was made from."""
-        return {
-            "theorem": self.theorem,
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-            "delta_loss": number_text(self.delta_loss),
-        }
 
 
 def _charged(kind: str, size: Fraction, rest: int, times: int) -> int:

@@ -29,6 +29,7 @@ class Rule(ABC):
         settlements: Which settlements the theorem allows, of "full", "steps" and
             "outcome" (docs/derivations/ledger.md#settlement).
         relations: The neighbouring relations under which the theorem holds.
+        made_from: The attributes that make an equal rule; None is left out.
         steady: Whether a price is the same whatever is used.
         prices_substeps: Whether a cost with `substeps` (a step and how often it runs
             at most) is priced as that many steps, which is right for every fully
@@ -37,6 +38,7 @@ class Rule(ABC):
 
     theorem: ClassVar[str]
     components: tuple[str, ...]
+    made_from: ClassVar[tuple[str, ...]]
     settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps"})
     relations: ClassVar[tuple[str, ...]] = ("add-or-remove", "replace-one")
     steady: bool = True
@@ -142,12 +144,14 @@ class Rule(ABC):
         del used
         return more
 
-    @abstractmethod
     def parameters(self) -> dict[str, Any]:
         """Return JSON-able data from which an equal rule can be made.
 
         Every number that a default derived is in it: this is what a ledger pins.
         """
+        made = {name: getattr(self, name) for name in self.made_from}
+        said = {name: _said(value) for name, value in made.items() if value is not None}
+        return {"theorem": self.theorem, **said}
 
     def named(self, tally: Tally) -> dict[str, str]:
         """Return the tally in the theorem's own currency, as exact decimal text."""
@@ -174,6 +178,15 @@ class Rule(ABC):
         return f"{type(self).__name__}({options})"
 
 
+def _said(value: Any) -> Any:
+    """Return a number, a word, a rule or several as JSON-able data."""
+    if isinstance(value, tuple):
+        return [_said(each) for each in value]
+    if isinstance(value, Rule):
+        return value.parameters()
+    return number_text(value) if isinstance(value, Fraction) else value
+
+
 class Filter(Rule):
     """A rule fixed in advance that admits or refuses steps against a fixed budget.
 
@@ -184,6 +197,8 @@ class Filter(Rule):
         epsilon: The guarantee's epsilon, exact.
         delta: The guarantee's delta, exact.
     """
+
+    made_from: ClassVar[tuple[str, ...]] = ("epsilon", "delta")
 
     epsilon: Fraction
     delta: Fraction
@@ -284,6 +299,8 @@ class Odometer(Rule):
     Attributes:
         delta: Probability with which the bound may fail, exact.
     """
+
+    made_from: ClassVar[tuple[str, ...]] = ("delta",)
 
     delta: Fraction
 

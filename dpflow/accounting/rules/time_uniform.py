@@ -37,7 +37,6 @@ from dpflow.rounding import (
     exact_epsilon,
     float_up,
     from_units,
-    number_text,
     to_real,
     units_down,
     units_up,
@@ -112,15 +111,6 @@ class TimeUniformOdometer(Odometer):
     def _width(self, variance: int) -> int:
         """Return the boundary at a variance, both in units, rounded up."""
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the odometer was made from, derived ones included."""
-        return {
-            "theorem": self.theorem,
-            "delta": number_text(self.delta),
-            "delta_loss": number_text(self.delta_loss),
-            "form": self.form,
-        }
-
 
 class LinearOdometer(TimeUniformOdometer):
     """Read drift + (t V + 2 log(1 / delta_loss) / t) / 2, where t tunes it at a target.
@@ -148,6 +138,7 @@ class LinearOdometer(TimeUniformOdometer):
     """
 
     theorem = "linear"
+    made_from = ("delta", "delta_loss", "form", "target")
 
     def __init__(
         self,
@@ -179,10 +170,6 @@ class LinearOdometer(TimeUniformOdometer):
     def _width(self, variance: int) -> int:
         return -(-self._slope * variance // UNITS) + self._idle
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the odometer was made from, derived ones included."""
-        return {**super().parameters(), "target": number_text(self.target)}
-
 
 class MixtureOdometer(TimeUniformOdometer):
     """Read drift + sqrt(2 (V + rho) log(1 + sqrt((V + rho) / rho) / (2 delta_loss))).
@@ -213,6 +200,7 @@ class MixtureOdometer(TimeUniformOdometer):
     """
 
     theorem = "mixture"
+    made_from = ("delta", "delta_loss", "form", "rho", "sides")
 
     def __init__(
         self,
@@ -255,11 +243,6 @@ class MixtureOdometer(TimeUniformOdometer):
             log = math.log1p(self._scale * math.sqrt(1 + ratio))
         width = widened(math.sqrt(2 * (spread + self._rho) * log))
         return units_up(Fraction(width))
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the odometer was made from, derived ones included."""
-        rho = number_text(self.rho)
-        return {**super().parameters(), "rho": rho, "sides": self.sides}
 
 
 def target_epsilon(

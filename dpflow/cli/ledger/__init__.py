@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpflow.cli.ledger import audit, operations
-from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.cli.output import AsJson, answer, plain, say
+from dpflow.cli.source import ledger_facts, project_ledger
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
 
@@ -36,23 +38,21 @@ def init(*, as_json: AsJson = False) -> None:
     """
     from dpflow.config import settings
     from dpflow.guard.project import make_project_ledger
-    from dpflow.ledger import LOCK_NAME, is_postgres
+    from dpflow.ledger import LOCK_NAME
 
     found = settings()
     lock = found.policies / LOCK_NAME
     _refuse_existing(found, lock)
     ledger = make_project_ledger(found)
-    if as_json:
-        say_json(
-            {
-                "ledger": {"id": ledger.id, "place": ledger.place},
-                "witness": _witness_place(ledger),
-                "pin": str(lock),
-                "commit": [str(lock)],
-            }
-        )
-        return
-    place = plain(short_path(ledger.place))
+    data = {"ledger": ledger_facts(ledger), "witness": _witness_place(ledger)}
+    data |= {"pin": str(lock), "commit": [str(lock)]}
+    answer(data, *_made_lines(ledger, found, lock), as_json=as_json)
+
+
+def _made_lines(ledger: Ledger, found: Settings, lock: Path) -> list[str]:
+    """Say where a new ledger is, and what to do next."""
+    from dpflow.ledger import is_postgres
+
     keep = (
         "Back its database up: losing it is losing track of what was spent. "
         "`dpflow ledger roles --sql` makes roles for workers and readers."
@@ -60,17 +60,17 @@ def init(*, as_json: AsJson = False) -> None:
         else f"Keep {plain(short_path(Path(ledger.place).parent))}/ out of version "
         "control and on a disk that lasts. Losing it is losing track of what was spent."
     )
-    say(
-        f"Made the ledger {place} with id {ledger.id}.",
+    folder, check = plain(short_path(found.policies)), "`dpflow policy check`"
+    return [
+        f"Made the ledger {plain(short_path(ledger.place))} with id {ledger.id}.",
         f"Pinned its id in {plain(short_path(lock))}.",
         f"Its witness is {plain(_witness_place(ledger))}.",
         "",
         "Next:",
         f"  1. Commit {plain(short_path(lock))}: any other ledger is then refused.",
         f"  2. {keep}",
-        f"  3. Write a policy for each dataset in {plain(short_path(found.policies))}/ "
-        "and run `dpflow policy check`.",
-    )
+        f"  3. Write a policy for each dataset in {folder}/ and run {check}.",
+    ]
 
 
 def _witness_place(ledger: Ledger) -> str:
@@ -80,23 +80,15 @@ def _witness_place(ledger: Ledger) -> str:
 
 def _refuse_existing(found: Settings, lock: Path) -> None:
     """Refuse to make a ledger where there is one, or where one is pinned."""
-    from dpflow.exceptions import LedgerMissing
-    from dpflow.ledger import open_ledger, storage_at
+    from dpflow.ledger import storage_at
 
     pinned, place = lock.exists(), storage_at(found.ledger_url).place
-    try:
-        ledger = open_ledger(
-            found.ledger_url, environment=found.environment, witness=found.witness
-        )
-    except LedgerMissing:
-        pass
-    else:
-        ledger.close()
+    if (there := _ledger_there(found)) is not None:
         then = (
             "`dpflow status` shows what it holds."
             if pinned
             else f"But {lock} is missing. Restore it from version control; if this "
-            f"is certainly the project's ledger, write its id {ledger.id} there."
+            f"is certainly the project's ledger, write its id {there} there."
         )
         msg = f"there is a ledger at {place} already, and none is ever replaced. {then}"
         raise ConfigurationError(msg)
@@ -109,53 +101,61 @@ def _refuse_existing(found: Settings, lock: Path) -> None:
         raise ConfigurationError(msg)
 
 
+def _ledger_there(found: Settings) -> str | None:
+    """Return the id of the ledger that is there already."""
+    from dpflow.exceptions import LedgerMissing
+    from dpflow.ledger import open_ledger
+
+    url, runs, witness = found.ledger_url, found.environment, found.witness
+    try:
+        ledger = open_ledger(url, environment=runs, witness=witness)
+    except LedgerMissing:
+        return None
+    ledger.close()
+    return ledger.id
+
+
 @app.command()
 def status(*, as_json: AsJson = False) -> None:
     """Say which ledger this project uses, and what is open in it.
 
     Example: `dpflow ledger status`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger import LOCK_NAME, views
     from dpflow.ledger.storage.base import SCHEMA_VERSION
-    from dpflow.ledger.views.words import FORFEITED
 
     with project_ledger() as (found, ledger):
         datasets = {view.dataset for view in views.accounts(ledger)}
-        open_ones = views.open_reservations(ledger)
-    running = sum(reservation.alive for reservation in open_ones)
-    forfeited, lock = len(open_ones) - running, found.policies / LOCK_NAME
-    if as_json:
-        counts = {
-            "count": len(open_ones),
-            "running": running,
-            "forfeited": forfeited,
-        }
-        say_json(
-            {
-                "ledger": ledger_facts(ledger),
-                "pin": str(lock),
-                "schema": SCHEMA_VERSION,
-                "witness": _witness_place(ledger),
-                "environment": ledger.environment,
-                "datasets": sorted(datasets),
-                "open_reservations": counts,
-            }
-        )
-        return
-    of_them = f" ({running} running, {forfeited} forfeited)" if open_ones else ""
-    say(
-        f"id                 {ledger.id}",
-        f"place              {plain(short_path(ledger.place))}",
-        f"pinned by          {plain(short_path(lock))}",
-        f"witness            {plain(_witness_place(ledger))}",
-        f"schema             {SCHEMA_VERSION}",
-        f"environment        {plain(ledger.environment or 'any')}",
-        f"datasets           {', '.join(sorted(datasets)) or 'none charged yet'}",
-        f"open reservations  {len(open_ones)}{of_them}",
-    )
+        alive = [each.alive for each in views.open_reservations(ledger)]
+    counts = {"count": len(alive), "running": sum(alive)}
+    data = {
+        "ledger": ledger_facts(ledger),
+        "pin": str(found.policies / LOCK_NAME),
+        "schema": SCHEMA_VERSION,
+        "witness": _witness_place(ledger),
+        "environment": ledger.environment,
+        "datasets": sorted(datasets),
+        "open_reservations": counts | {"forfeited": alive.count(False)},
+    }
+    answer(data, *_status_lines(data), as_json=as_json)
+
+
+def _status_lines(data: dict[str, Any]) -> Iterator[str]:
+    """Say the same in words."""
+    from dpflow.ledger.views.words import FORFEITED
+
+    count, running, forfeited = data["open_reservations"].values()
+    of_them = f" ({running} running, {forfeited} forfeited)" if count else ""
+    yield f"id                 {data['ledger']['id']}"
+    yield f"place              {plain(short_path(data['ledger']['place']))}"
+    yield f"pinned by          {plain(short_path(data['pin']))}"
+    yield f"witness            {plain(data['witness'])}"
+    yield f"schema             {data['schema']}"
+    yield f"environment        {plain(data['environment'] or 'any')}"
+    yield f"datasets           {', '.join(data['datasets']) or 'none charged yet'}"
+    yield f"open reservations  {count}{of_them}"
     if forfeited:
-        say("", FORFEITED)
+        yield from ("", FORFEITED)
 
 
 @app.command()
@@ -177,20 +177,18 @@ def migrate(*, as_json: AsJson = False) -> None:
         _ = storage.identity
     finally:
         storage.close()
-    if as_json:
-        say_json({"schema": {"before": SCHEMA_VERSION, "after": SCHEMA_VERSION}})
-        return
-    say(f"The ledger has schema {SCHEMA_VERSION} already; nothing was changed.")
+    data = {"schema": {"before": SCHEMA_VERSION, "after": SCHEMA_VERSION}}
+    text = f"The ledger has schema {SCHEMA_VERSION} already; nothing was changed."
+    answer(data, text, as_json=as_json)
+
+
+_Because = Annotated[
+    str, typer.Option(help="Why nothing that was charged is missing there.")
+]
 
 
 @app.command("accept-server")
-def accept(
-    *,
-    because: Annotated[
-        str, typer.Option(help="Why nothing that was charged is missing there.")
-    ],
-    as_json: AsJson = False,
-) -> None:
+def accept(*, because: _Because, as_json: AsJson = False) -> None:
     """Let the ledger go on after its PostgreSQL server was replaced.
 
     A promoted standby or a restored backup may lack charges that were acknowledged,
@@ -204,16 +202,14 @@ def accept(
 
     url = settings().ledger_url
     accept_server(url, because=because)
-    if as_json:
-        say_json({"accepted": storage_at(url).place, "because": because})
-        return
-    say(f"The ledger {plain(storage_at(url).place)} goes on where it is now.")
+    place = storage_at(url).place
+    text = f"The ledger {plain(place)} goes on where it is now."
+    answer({"accepted": place, "because": because}, text, as_json=as_json)
 
 
 @app.command()
 def roles(
-    *,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the script.")] = False,
+    *, sql: Annotated[bool, typer.Option("--sql", help="Print the script.")] = False
 ) -> None:
     """Say which PostgreSQL roles a shared ledger needs; --sql prints the script.
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
-from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
+from dpflow.cli.options import because_text
+from dpflow.cli.output import AsJson, answer, fail, plain, say, say_json, warn
+from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,36 +25,18 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-def because_text(text: str) -> str:
-    """Refuse an empty reason: the journal keeps it for ever."""
-    if not text.strip():
-        msg = "say --because with a reason; the journal keeps it"
-        raise typer.BadParameter(msg)
-    return text.strip()
-
-
-#: The option of every command that writes to the journal.
-Because = Annotated[
-    str,
+_Full = Annotated[
+    bool,
     typer.Option(
-        "--because", callback=because_text, help="Why; the journal keeps the reason."
+        "--full", help="Read every entry, also those before signed checkpoints."
     ),
+]
+_Sign = Annotated[
+    bool, typer.Option("--sign/--no-sign", help="Sign the heads if all is fine.")
 ]
 
 
-def verify(
-    *,
-    full: Annotated[
-        bool,
-        typer.Option(
-            "--full", help="Read every entry, also those before signed checkpoints."
-        ),
-    ] = False,
-    sign: Annotated[
-        bool, typer.Option("--sign/--no-sign", help="Sign the heads if all is fine.")
-    ] = True,
-    as_json: AsJson = False,
-) -> None:
+def verify(*, full: _Full = False, sign: _Sign = True, as_json: AsJson = False) -> None:
     """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
 
     Every hash, tally, reservation, gate and release is computed again. With
@@ -61,7 +45,6 @@ def verify(
 
     Example: `dpflow ledger verify --full`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.config import ledger_key
 
     key = ledger_key()
@@ -71,13 +54,7 @@ def verify(
             warn(f"the heads are not signed: {why.message}")
             signs = False
         report = _verified(ledger, key=key, full=full or key is None, sign=signs)
-        facts = ledger_facts(ledger)
-    if as_json:
-        say_json({"ledger": facts, **_report_json(report)})
-    else:
-        _say_report(report)
-    if not report.fine:
-        raise typer.Exit(1)
+    _tell(ledger, report, as_json=as_json)
 
 
 def checkpoint(*, as_json: AsJson = False) -> None:
@@ -88,9 +65,21 @@ def checkpoint(*, as_json: AsJson = False) -> None:
 
     Example: `dpflow ledger checkpoint`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
-    from dpflow.config import KEY_VARIABLE, ledger_key
     from dpflow.ledger.audit.verify import verify as recompute
+
+    key = _signing_key()
+    opened = project_ledger(quiet=True, writes=True)
+    with opened as (_, ledger), _progress() as tell:
+        report = recompute(ledger, key=key, sign_new=True, progress=tell)
+    if report.fine and not as_json:
+        number = len(report.heads)
+        say(f"Verified {report.entries:,} entries and signed {number} journals.")
+    else:
+        _tell(ledger, report, as_json=as_json)
+
+
+def _signing_key() -> bytes:
+    from dpflow.config import KEY_VARIABLE, ledger_key
 
     key = ledger_key()
     if key is None:
@@ -99,28 +88,15 @@ def checkpoint(*, as_json: AsJson = False) -> None:
             "can write the ledger cannot read it."
         )
         raise ConfigurationError(msg)
-    opened = project_ledger(quiet=True, writes=True)
-    with opened as (_, ledger), _progress() as tell:
-        report = recompute(ledger, key=key, sign_new=True, progress=tell)
-        facts = ledger_facts(ledger)
-    if as_json:
-        say_json({"ledger": facts, **_report_json(report)})
-    elif report.fine:
-        number = len(report.heads)
-        say(f"Verified {report.entries:,} entries and signed {number} journals.")
-    else:
-        _say_report(report)
-    if not report.fine:
-        raise typer.Exit(1)
+    return key
 
 
-def trust(
-    *,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Begin the witness, not only show the ledger.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+_Yes = Annotated[
+    bool, typer.Option("--yes", help="Begin the witness, not only show the ledger.")
+]
+
+
+def trust(*, yes: _Yes = False, as_json: AsJson = False) -> None:
     """Begin the ledger's witness on this machine, after verifying the ledger.
 
     The witness remembers each charge outside the ledger, so that a restored backup or
@@ -129,49 +105,47 @@ def trust(
 
     Example: `dpflow ledger trust`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.audit.reconcile import trust as begin
     from dpflow.ledger.witness.rollback_check import head_of
 
     with project_ledger(quiet=True, writes=yes) as (_, ledger):
-        witness = ledger.watch.witness
-        if witness is not None and witness.exists():
-            msg = (
-                f"there is a witness at {witness.place} already. `dpflow ledger "
-                "reconcile` compares it with the ledger."
-            )
-            raise ConfigurationError(msg)
+        place = _free_place(ledger)
         report = _verified(ledger, key=None, full=True)
         if not report.fine:
-            _say_report(report)
-            raise typer.Exit(1)
+            _tell(ledger, report, as_json=False)
         with ledger.storage.read() as reading:
             found = [head_of(reading, book) for book in reading.books()]
         if yes:
             found = begin(ledger)
-        facts = ledger_facts(ledger)
         used = _used(ledger)
-    place = None if witness is None else witness.place
-    if as_json:
-        accounts = [each for line in found for each in _head_json(line, used)]
-        say_json(
-            {"ledger": facts, "witness": place, "begun": yes, "accounts": accounts}
-        )
-    else:
-        say(f"Ledger {facts['id']} holds:", *_head_lines(found, used), "")
-        say(f"Began the witness {place}." if yes else "Nothing was written; add --yes.")
+    accounts = [each for line in found for each in _head_json(line, used)]
+    data = {"ledger": ledger_facts(ledger), "witness": place, "begun": yes}
+    end = f"Began the witness {place}." if yes else "Nothing was written; add --yes."
+    lines = (f"Ledger {ledger.id} holds:", *_head_lines(found, used), "", end)
+    answer({**data, "accounts": accounts}, *lines, as_json=as_json)
     if not yes:
         raise typer.Exit(1)
 
 
-def reconcile(
-    *,
-    because: Annotated[
-        str | None,
-        typer.Option("--because", help="Charge again what is missing, and why."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+def _free_place(ledger: Ledger) -> str | None:
+    """Return where the witness is to begin; None if it is waived."""
+    witness = ledger.watch.witness
+    if witness is not None and witness.exists():
+        msg = (
+            f"there is a witness at {witness.place} already. `dpflow ledger "
+            "reconcile` compares it with the ledger."
+        )
+        raise ConfigurationError(msg)
+    return None if witness is None else witness.place
+
+
+_Because = Annotated[
+    str | None,
+    typer.Option("--because", help="Charge again what is missing, and why."),
+]
+
+
+def reconcile(*, because: _Because = None, as_json: AsJson = False) -> None:
     """Compare the ledger with its witness; with --because charge what it lacks.
 
     Shows the accounts and runs whose charges the ledger forgot: a backup was restored,
@@ -181,25 +155,22 @@ def reconcile(
 
     Example: `dpflow ledger reconcile --because "the disk was replaced"`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.audit.reconcile import compare
     from dpflow.ledger.audit.reconcile import reconcile as repair
-    from dpflow.policy.files import policies_and_problem
 
     with project_ledger(quiet=True, writes=because is not None) as (found, ledger):
         if because is None:
             comparison = compare(ledger)
         else:
-            policies, problem = policies_and_problem(found.policies)
-            if problem is not None:
-                warn(problem)
-            reason = because_text(because)
+            policies, reason = (
+                readable_policies(found, tell=True),
+                because_text(because),
+            )
             comparison = repair(ledger, policies, because=reason)
-        facts = ledger_facts(ledger)
     repaired = because is not None and not comparison.agrees
     if as_json:
-        data = comparison_json(comparison)
-        say_json({"ledger": facts, "repaired": repaired, **data})
+        facts = {"ledger": ledger_facts(ledger), "repaired": repaired}
+        say_json({**facts, **comparison_json(comparison)})
     else:
         say_comparison(comparison, repaired=repaired)
         say_lost_releases(comparison.releases, whole=comparison.tells_all)
@@ -234,6 +205,16 @@ def _verified(
 
     with _progress() as tell:
         return recompute(ledger, key=key, full=full, sign=sign, progress=tell)
+
+
+def _tell(ledger: Ledger, report: Verification, *, as_json: bool) -> None:
+    """Print what was found; the command ends with 1 if the ledger is bad."""
+    if as_json:
+        say_json({"ledger": ledger_facts(ledger), **_report_json(report)})
+    else:
+        _say_report(report)
+    if not report.fine:
+        raise typer.Exit(1)
 
 
 def _say_report(report: Verification) -> None:

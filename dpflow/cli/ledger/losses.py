@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from dpflow.ledger.witness.lines import Line
 
 _SHOWN = 10
+_CHARGE_AGAIN = (
+    "Bring the right ledger back if there is one. If not, charge it again with",
+    '`dpflow ledger reconcile --because "..."`; nothing is ever given back.',
+)
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
@@ -64,10 +68,8 @@ def say_comparison(comparison: Comparison, *, repaired: bool) -> None:
     for loss in comparison.losses:
         _say_loss(loss, repaired=repaired)
     if comparison.again:
-        say(
-            f"{comparison.again} missing entries were charged again by a repair that "
-            "did not begin the witness anew."
-        )
+        repair = "by a repair that did not begin the witness anew"
+        say(f"{comparison.again} missing entries were charged again {repair}.")
     if comparison.unsigned:
         say(f"{comparison.unsigned} signed checkpoints are missing; sign new ones.")
     for lost in comparison.lost:
@@ -76,11 +78,7 @@ def say_comparison(comparison: Comparison, *, repaired: bool) -> None:
         which = "; steps of the other datasets run again" if comparison.lost else ""
         say("", f"Charged again in full{which or '; steps run again'}.")
         return
-    say(
-        "",
-        "Bring the right ledger back if there is one. If not, charge it again with",
-        '`dpflow ledger reconcile --because "..."`; nothing is ever given back.',
-    )
+    say("", *_CHARGE_AGAIN)
 
 
 def say_lost_releases(
@@ -88,16 +86,13 @@ def say_lost_releases(
 ) -> None:
     """Say which outputs are lost, and what happens when they are asked for again.
 
-    Args:
-        lost: The outputs.
-        whole: Whether these are all.
-        aside: A file that still has them.
+    `whole` says whether these are all, and `aside` is a file that still has them.
     """
     if not lost and whole:
         return
-    told = _counted(lost) if lost else "Releases may be lost that nothing tells of"
-    say("", f"{told}. A run that asks for one again draws again: another value, and")
-    say("another charge.")
+    told = _counted(lost)
+    again = "A run that asks for one again draws again: another value, and"
+    say("", f"{told}. {again}", "another charge.")
     if lost and not whole:
         say("Nothing tells of all; there may be more.")
     for each in lost[:_SHOWN]:
@@ -105,12 +100,13 @@ def say_lost_releases(
     if len(lost) > _SHOWN:
         say(f"  and {len(lost) - _SHOWN} more; --json lists them")
     if aside is not None and any(each.id for each in lost):
-        place = f"DPFLOW_LEDGER_URL=sqlite:///{plain(str(aside))}"
-        say("The file that was replaced still has them:")
-        say(f"  {place} dpflow releases show KEY")
+        show = f"sqlite:///{plain(str(aside))} dpflow releases show KEY"
+        say("The file that was replaced still has them:", f"  DPFLOW_LEDGER_URL={show}")
 
 
 def _counted(lost: Sequence[LostRelease]) -> str:
+    if not lost:
+        return "Releases may be lost that nothing tells of"
     known, unknown = sum(bool(e.id) for e in lost), sum(not e.id for e in lost)
     told = []
     if known:

@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from dpflow.cli.ledger.audit import Because
 from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
-from dpflow.cli.output import AsJson, plain, say, say_json, warn
+from dpflow.cli.options import Because
+from dpflow.cli.output import AsJson, answer, plain, say, say_json, warn
+from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.accounting.costs.base import Cost
+    from dpflow.ledger.audit.backup import Restored
     from dpflow.ledger.office_records import Posted
     from dpflow.ledger.records import OpenReservation
 
@@ -47,11 +49,14 @@ class Format(StrEnum):
     CSV = "csv"
 
 
-def backup(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A new file.")],
-    *,
-    as_json: AsJson = False,
-) -> None:
+_NewFile = Annotated[Path, typer.Argument(metavar="PATH", help="A new file.")]
+_LATER = (
+    "What is charged from now on is not in it: `dpflow ledger restore` charges that "
+    "again, as far as the witness tells of it."
+)
+
+
+def backup(path: _NewFile, *, as_json: AsJson = False) -> None:
     """Copy the ledger whole, and verify the copy; steps may run meanwhile.
 
     Copying the file by hand would lose what is still in its log. The copy holds
@@ -59,37 +64,31 @@ def backup(
 
     Example: `dpflow ledger backup /backup/ledger.db`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger.audit.backup import backup as copy
 
     with project_ledger() as (_, ledger):
-        report = copy(ledger, path)
-        facts = ledger_facts(ledger)
-    if as_json:
-        say_json(
-            {"ledger": facts, "backup": str(path.absolute()), "entries": report.entries}
-        )
-        return
-    say(
-        f"Copied the ledger to {plain(short_path(path.absolute()))} and verified its "
-        f"{report.entries:,} entries.",
-        "What is charged from now on is not in it: `dpflow ledger restore` charges "
-        "that again, as far as the witness tells of it.",
-    )
+        count = copy(ledger, path).entries
+    there = path.absolute()
+    data = {"ledger": ledger_facts(ledger), "backup": str(there), "entries": count}
+    done = f"Copied the ledger to {plain(short_path(there))} and verified its "
+    answer(data, f"{done}{count:,} entries.", _LATER, as_json=as_json)
+
+
+_AcceptLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Where the witness is waived and the old file is gone: forget what "
+        "was charged after the backup.",
+    ),
+]
 
 
 def restore(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A backup.")],
     *,
     because: Because,
-    accept_loss: Annotated[
-        bool,
-        typer.Option(
-            "--accept-loss",
-            help="Where the witness is waived and the old file is gone: forget what "
-            "was charged after the backup.",
-        ),
-    ] = False,
+    accept_loss: _AcceptLoss = False,
     as_json: AsJson = False,
 ) -> None:
     """Put a backup in the ledger's place and charge again what it lacks.
@@ -104,36 +103,50 @@ def restore(
     from dpflow.ledger import pinned_id, sqlite_path
     from dpflow.ledger.audit.backup import restore as put_back
     from dpflow.ledger.witness.places import witness_at
-    from dpflow.policy.files import policies_and_problem
 
     found = settings()
     place = sqlite_path(found.ledger_url)
-    policies, problem = policies_and_problem(found.policies)
-    if problem is not None:
-        warn(problem)
     restored = put_back(
         path,
         place,
         ledger_id=pinned_id(found.policies, str(place)),
         witness=witness_at(found.witness, found.ledger_url),
-        policies=policies,
+        policies=readable_policies(found, tell=True),
         because=because,
         accept_loss=accept_loss,
         conditions=project_conditions(found),
     )
-    again, aside = restored.charged_again, restored.aside
     if as_json:
-        kept = None if aside is None else str(aside)
-        data = comparison_json(again) | {"repaired": not again.agrees}
-        data["lost_releases"] = [asdict(each) for each in restored.lost]
-        data["lost_releases_are_all"] = restored.all_lost_told
-        say_json({"restored": str(place), "replaced_file": kept, **data})
-        return
+        say_json(_restored_json(restored, place))
+    else:
+        _say_restored(restored, path, place)
+
+
+def _restored_json(restored: Restored, place: Path) -> dict[str, Any]:
+    again, aside = restored.charged_again, restored.aside
+    return {
+        "restored": str(place),
+        "replaced_file": None if aside is None else str(aside),
+        **comparison_json(again),
+        "repaired": not again.agrees,
+        "lost_releases": [asdict(each) for each in restored.lost],
+        "lost_releases_are_all": restored.all_lost_told,
+    }
+
+
+def _say_restored(restored: Restored, path: Path, place: Path) -> None:
+    aside = restored.aside
     say(f"Put the backup {plain(str(path))} at {plain(short_path(place))}.")
     if aside is not None:
         say(f"The file that was there is {plain(short_path(aside))} now.")
-    say_comparison(again, repaired=True)
+    say_comparison(restored.charged_again, repaired=True)
     say_lost_releases(restored.lost, whole=restored.all_lost_told, aside=aside)
+
+
+_Output = Annotated[
+    Path | None,
+    typer.Option("--out", "--output", "-o", help="A new file. Default: stdout."),
+]
 
 
 def export(
@@ -141,10 +154,7 @@ def export(
     form: Annotated[Format, typer.Option("--format", help="One of these.")] = (
         Format.JSONL
     ),
-    output: Annotated[
-        Path | None,
-        typer.Option("--out", "--output", "-o", help="A new file. Default: stdout."),
-    ] = None,
+    output: _Output = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the whole journal, dataset by dataset, in order, with stable columns.
@@ -155,7 +165,6 @@ def export(
 
     Example: `dpflow ledger export --format csv --out journal.csv`
     """
-    from dpflow.cli.source import project_ledger
     from dpflow.ledger.audit.export import COLUMNS, journal_rows
 
     form = Format.JSONL if as_json and output is None else form
@@ -166,12 +175,9 @@ def export(
             return
         with _new_file(output) as file:
             count = _write(file, form, COLUMNS, rows)
-    if as_json:
-        say_json(
-            {"path": str(output.absolute()), "entries": count, "format": form.value}
-        )
-    else:
-        say(f"Wrote {count:,} entries to {plain(str(output))}.")
+    data = {"path": str(output.absolute()), "entries": count, "format": form.value}
+    text = f"Wrote {count:,} entries to {plain(str(output))}."
+    answer(data, text, as_json=as_json)
 
 
 def reservations(*, as_json: AsJson = False) -> None:
@@ -179,58 +185,31 @@ def reservations(*, as_json: AsJson = False) -> None:
 
     Example: `dpflow ledger reservations`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
     from dpflow.ledger import views
-    from dpflow.ledger.views.words import FORFEITED
 
     with project_ledger() as (_, ledger):
         found = views.open_reservations(ledger)
-        facts = ledger_facts(ledger)
     if as_json:
         rows = [_reservation_json(item) for item in found]
-        say_json({"ledger": facts, "reservations": rows})
-        return
-    if not found:
+        say_json({"ledger": ledger_facts(ledger), "reservations": rows})
+    elif found:
+        _say_reservations(found)
+    else:
         say("No reservation is open: every charge was settled, voided or closed.")
-        return
-    _say_reservations(found)
-    if not all(item.alive for item in found):
-        say(
-            "",
-            FORFEITED,
-            "Find out what the step did. If it released nothing more than it reserved, "
-            'close it: `dpflow ledger close-reservation ID --because "..."`.',
-            "If it cost more: `dpflow ledger amend ID --cost ...` first.",
-        )
-    if any(item.covers is not None and not item.alive for item in found):
-        say(
-            "",
-            "A preflight is what a run holds for steps that have not run. Retry that "
-            "flow run in Prefect: it goes on with what is held, and its end returns "
-            "the rest. If it is given up, or was a block outside Prefect, close the "
-            "preflight, which posts the rest in full.",
-        )
 
 
 def close_reservation(
-    reservation: ReservationArgument,
-    *,
-    because: Because,
-    as_json: AsJson = False,
+    reservation: ReservationArgument, *, because: Because, as_json: AsJson = False
 ) -> None:
     """Close a forfeited reservation: it is posted in full, and nothing given back.
 
     Example: `dpflow ledger close-reservation ID --because "the worker is gone"`
     """
-    from dpflow.cli.source import ledger_facts, project_ledger
-
     with project_ledger(writes=True) as (_, ledger):
         ledger.forfeit(reservation, because=because)
-        facts = ledger_facts(ledger)
-    if as_json:
-        say_json({"ledger": facts, "reservation": reservation, "state": "forfeited"})
-    else:
-        say(f"Closed reservation {reservation}; it is charged in full.")
+    facts = {"ledger": ledger_facts(ledger), "reservation": reservation}
+    text = f"Closed reservation {reservation}; it is charged in full."
+    answer({**facts, "state": "forfeited"}, text, as_json=as_json)
 
 
 def amend(
@@ -248,7 +227,6 @@ def amend(
     Example: `dpflow ledger amend ID --cost 'PureDP(epsilon=1)' --because TEXT`
     """
     from dpflow.accounting.costs.text import cost_from_text
-    from dpflow.cli.source import project_ledger
     from dpflow.ledger.office import amend as charge
 
     read = cost_from_text(cost)
@@ -257,19 +235,23 @@ def amend(
     _say_charges(charges, read, {"reservation": reservation}, as_json=as_json)
 
 
+_Evidence = Annotated[
+    Path,
+    typer.Option("--evidence", help="What proves it; its sha256 is kept."),
+]
+_Partition = Annotated[
+    list[str] | None,
+    typer.Option("--partition", help="Part of a divided dataset; repeat it."),
+]
+
+
 def import_prior(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name.")],
     *,
     cost: CostOption,
     because: Because,
-    evidence: Annotated[
-        Path,
-        typer.Option("--evidence", help="What proves it; its sha256 is kept."),
-    ],
-    partition: Annotated[
-        list[str] | None,
-        typer.Option("--partition", help="Part of a divided dataset; repeat it."),
-    ] = None,
+    evidence: _Evidence,
+    partition: _Partition = None,
     as_json: AsJson = False,
 ) -> None:
     """Charge what was spent on a dataset before dpflow; this cannot be undone.
@@ -280,7 +262,6 @@ def import_prior(
     Example: `dpflow ledger import-prior shop --cost COST --evidence FILE --because WHY`
     """
     from dpflow.accounting.costs.text import cost_from_text
-    from dpflow.cli.source import project_ledger
     from dpflow.ledger.office import import_prior as charge
     from dpflow.policy import load_policies
 
@@ -379,6 +360,28 @@ def _say_reservations(found: list[OpenReservation]) -> None:
             cell("running" if item.alive else "forfeited", style),
         )
     say(table)
+    _say_how_to_end(found)
+
+
+def _say_how_to_end(found: list[OpenReservation]) -> None:
+    from dpflow.ledger.views.words import FORFEITED
+
+    if not all(item.alive for item in found):
+        say(
+            "",
+            FORFEITED,
+            "Find out what the step did. If it released nothing more than it reserved, "
+            'close it: `dpflow ledger close-reservation ID --because "..."`.',
+            "If it cost more: `dpflow ledger amend ID --cost ...` first.",
+        )
+    if any(item.covers is not None and not item.alive for item in found):
+        say(
+            "",
+            "A preflight is what a run holds for steps that have not run. Retry that "
+            "flow run in Prefect: it goes on with what is held, and its end returns "
+            "the rest. If it is given up, or was a block outside Prefect, close the "
+            "preflight, which posts the rest in full.",
+        )
 
 
 def _say_charges(

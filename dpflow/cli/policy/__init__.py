@@ -15,6 +15,7 @@ from dpflow.config import short_path
 
 if TYPE_CHECKING:
     from dpflow.exceptions import DpflowError
+    from dpflow.forecast.advice import Suggestion
     from dpflow.forecast.check import Check, GateCheck, PolicyCheck
     from dpflow.policy import Policy
 
@@ -24,34 +25,40 @@ app.command()(apply.diff)
 app.command()(apply.apply)
 
 
+_Path = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="PATH",
+        exists=True,
+        help="A policy file or a folder of them. Default: the project's policies.",
+    ),
+]
+_Cost = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cost",
+        metavar="COST",
+        help="A step that is meant to run, such as 'Laplace(sensitivity=1, "
+        "epsilon=0.1)'; again for more. Default: what the plan or journal says.",
+    ),
+]
+_People = Annotated[
+    int | None,
+    typer.Option("--people", min=1, help="About how many privacy units there are."),
+]
+_Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Let warnings fail the check, and no source."),
+]
+
+
 @app.command()
 def check(
-    path: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="PATH",
-            exists=True,
-            help="A policy file or a folder of them. Default: the project's policies.",
-        ),
-    ] = None,
+    path: _Path = None,
     *,
-    cost: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cost",
-            metavar="COST",
-            help="A step that is meant to run, such as 'Laplace(sensitivity=1, "
-            "epsilon=0.1)'; again for more. Default: what the plan or journal says.",
-        ),
-    ] = None,
-    people: Annotated[
-        int | None,
-        typer.Option("--people", min=1, help="About how many privacy units there are."),
-    ] = None,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Let warnings fail the check, and no source."),
-    ] = False,
+    cost: _Cost = None,
+    people: _People = None,
+    strict: _Strict = False,
     as_json: AsJson = False,
 ) -> None:
     """Check policy files: what they guarantee, how many steps fit, what is weak.
@@ -62,15 +69,10 @@ def check(
 
     Example: `dpflow policy check --people 20000 --strict`
     """
-    from dpflow.forecast.check import check_policies
+    from dpflow.forecast.check import check_policies as judge
 
-    found = check_policies(
-        path, costs=cost or (), people=people, strict=strict, tell=warn
-    )
-    if as_json:
-        _print_json(found)
-    else:
-        _print(found)
+    found = judge(path, costs=cost or (), people=people, strict=strict, tell=warn)
+    (_print_json if as_json else _print)(found)
     if not found.fine:
         raise typer.Exit(1)
 
@@ -113,12 +115,10 @@ def _print_policy(each: PolicyCheck) -> None:
     if each.policy is None:
         say(Text.assemble((name, "bold"), "  ", ("refused", "bold red")), "")
         return
-    dataset = plain(each.policy.dataset)
-    state = ("valid", "green")
-    say(Text.assemble((name, "bold"), f"  dataset {dataset}  ", state))
+    which = f"  dataset {plain(each.policy.dataset)}  "
+    say(Text.assemble((name, "bold"), which, ("valid", "green")))
     say(plain(_guarantee(each.policy, each)))
-    shares = shares_in_words(each.pinned)
-    if shares:
+    if shares := shares_in_words(each.pinned):
         say(plain(shares))
     say("", gates_table(each.gates), "")
     for line in run_lines(each.pinned):
@@ -184,7 +184,6 @@ def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
     from dpflow.forecast.shares import reach_of_shares
     from dpflow.policy.planned_noise import planned_noise
 
-    better = each.suggestion
     return {
         "file": short_path(each.path),
         "dataset": policy.dataset,
@@ -198,13 +197,16 @@ def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
         "workload": [
             {"cost": repr(step.cost), "times": step.times} for step in each.workload
         ],
-        "suggestion": better
-        and {
-            "filter": better.best.theorem,
-            "runs": better.best.rounds,
-            "policy_runs": better.own.rounds,
-            "text": better.text,
-        },
+        "suggestion": each.suggestion and _suggestion_json(each.suggestion),
+    }
+
+
+def _suggestion_json(better: Suggestion) -> dict[str, Any]:
+    return {
+        "filter": better.best.theorem,
+        "runs": better.best.rounds,
+        "policy_runs": better.own.rounds,
+        "text": better.text,
     }
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpflow.cli.options import AnyDataset
 from dpflow.cli.output import AsJson, fail, plain, say, say_json
-from dpflow.cli.status import DatasetArgument
+from dpflow.cli.source import project_ledger
 from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -28,10 +29,21 @@ _VERDICTS = {
     "other": "All in all the file makes another promise, neither tighter nor looser.",
     "neutral": "No part of the guarantee changes.",
 }
+_DONE = {
+    "nothing": "the ledger has this copy already (term {})",
+    "open": "applied as term {}",
+    "replace": "applied as term {}, in place of an uncharged one",
+    "tighten": "term {} was tightened in place",
+    "new term": "term {} was opened",
+}
+_CLOSED = (
+    "more was charged than the new limit, so nothing more is admitted. What was "
+    "charged stays under the guarantee that the term was opened with."
+)
 _VERDICT_STYLES = {"tighter": "green", "looser": "bold red", "other": "bold red"}
 
 
-def diff(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
+def diff(dataset: AnyDataset = None, *, as_json: AsJson = False) -> None:
     """Show how policy files differ from the ledger's copies, and what apply would do.
 
     Each change is tighter, looser or other. Exit code 1 if any file differs, as
@@ -39,7 +51,6 @@ def diff(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
 
     Example: `dpflow policy diff sales`
     """
-    from dpflow.cli.source import project_ledger
     from dpflow.ledger.office import propose
     from dpflow.policy import load_policies
 
@@ -55,43 +66,50 @@ def diff(dataset: DatasetArgument = None, *, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+_Because = Annotated[
+    str,
+    typer.Option("--because", metavar="TEXT", help="Why; the journal keeps it."),
+]
+_NewTerm = Annotated[
+    bool,
+    typer.Option(
+        "--new-term", help="Open a term with tallies of its own; needs --because."
+    ),
+]
+_RaiseLifetime = Annotated[
+    bool,
+    typer.Option(
+        "--raise-lifetime",
+        help="With --new-term: let the lifetime be raised, or a term follow one "
+        "that was overdrawn. Both break what was promised of all terms together.",
+    ),
+]
+_Author = Annotated[
+    str,
+    typer.Option(
+        "--author",
+        metavar="NAME",
+        help="Who wrote the policy, where git does not know it.",
+    ),
+]
+_Grant = Annotated[
+    Path | None,
+    typer.Option(
+        "--grant",
+        help="What `dpflow ledger carve` wrote: the part of another ledger's "
+        "budget under which this one may use the source.",
+    ),
+]
+
+
 def apply(
-    dataset: DatasetArgument = None,
+    dataset: AnyDataset = None,
     *,
-    because: Annotated[
-        str,
-        typer.Option("--because", metavar="TEXT", help="Why; the journal keeps it."),
-    ] = "",
-    new_term: Annotated[
-        bool,
-        typer.Option(
-            "--new-term", help="Open a term with tallies of its own; needs --because."
-        ),
-    ] = False,
-    raise_lifetime: Annotated[
-        bool,
-        typer.Option(
-            "--raise-lifetime",
-            help="With --new-term: let the lifetime be raised, or a term follow one "
-            "that was overdrawn. Both break what was promised of all terms together.",
-        ),
-    ] = False,
-    author: Annotated[
-        str,
-        typer.Option(
-            "--author",
-            metavar="NAME",
-            help="Who wrote the policy, where git does not know it.",
-        ),
-    ] = "",
-    grant: Annotated[
-        Path | None,
-        typer.Option(
-            "--grant",
-            help="What `dpflow ledger carve` wrote: the part of another ledger's "
-            "budget under which this one may use the source.",
-        ),
-    ] = None,
+    because: _Because = "",
+    new_term: _NewTerm = False,
+    raise_lifetime: _RaiseLifetime = False,
+    author: _Author = "",
+    grant: _Grant = None,
     as_json: AsJson = False,
 ) -> None:
     """Make policy files the ledger's own copies, which govern from then on.
@@ -102,7 +120,6 @@ def apply(
 
     Example: `dpflow policy apply sales --new-term --because "second quarter"`
     """
-    from dpflow.cli.source import project_ledger
     from dpflow.exceptions import DpflowError
     from dpflow.ledger.office import apply_policy
     from dpflow.ledger.office_records import Wish
@@ -131,7 +148,8 @@ def apply(
             else:
                 applied.append((policy, result))
     if as_json:
-        _say_applied(applied, errors)
+        done = [_applied_json(*each) for each in applied]
+        say_json({"applied": done, "errors": [_error_json(each) for each in errors]})
     else:
         for number, (policy, result) in enumerate(applied):
             _print_applied(policy, result, shortly=number > 0)
@@ -217,35 +235,19 @@ def _changes_table(changes: tuple[Change, ...]) -> Table:
 def _print_applied(policy: Policy, result: Applied, *, shortly: bool) -> None:
     from rich.text import Text
 
-    from dpflow.show.guarantees import (
-        term_guarantee,
-        terms_in_words,
-        tightened_in_words,
-    )
+    from dpflow.show import guarantees as words
 
-    done = {
-        "nothing": f"the ledger has this copy already (term {result.term})",
-        "open": f"applied as term {result.term}",
-        "replace": f"applied as term {result.term}, in place of an uncharged one",
-        "tighten": f"term {result.term} was tightened in place",
-        "new term": f"term {result.term} was opened",
-    }[result.action]
-    say(Text.assemble((plain(policy.dataset), "bold cyan"), f"  {done}"))
+    title = (plain(policy.dataset), "bold cyan")
+    say(Text.assemble(title, f"  {_DONE[result.action].format(result.term)}"))
     if result.changes:
         say(_changes_table(result.changes))
     if result.closed:
-        say(
-            Text(
-                f"{plain(', '.join(result.closed))}: more was charged than the new "
-                "limit, so nothing more is admitted. What was charged stays under the "
-                "guarantee that the term was opened with.",
-                style="yellow",
-            )
-        )
-    say(plain(term_guarantee(policy.declared(), result.terms, shortly=shortly)))
-    if kept := tightened_in_words(result.terms):
+        closed = f"{plain(', '.join(result.closed))}: {_CLOSED}"
+        say(Text(closed, style="yellow"))
+    say(plain(words.term_guarantee(policy.declared(), result.terms, shortly=shortly)))
+    if kept := words.tightened_in_words(result.terms):
         say(plain(kept))
-    say(plain(terms_in_words(result.terms)), "")
+    say(plain(words.terms_in_words(result.terms)), "")
 
 
 # JSON
@@ -273,31 +275,22 @@ def _change_json(change: Change) -> dict[str, str | None]:
     }
 
 
-def _say_applied(
-    applied: list[tuple[Policy, Applied]], errors: list[DpflowError]
-) -> None:
+def _error_json(error: DpflowError) -> dict[str, Any]:
+    return {"message": error.message, "dataset": error.details.get("dataset")}
+
+
+def _applied_json(policy: Policy, result: Applied) -> dict[str, Any]:
     from dpflow.show.guarantees import term_guarantee, terms_in_words
     from dpflow.show.status import term_json
 
-    say_json(
-        {
-            "applied": [
-                {
-                    "dataset": result.dataset,
-                    "action": result.action,
-                    "term": result.term,
-                    "changes": [_change_json(change) for change in result.changes],
-                    "tightened": list(result.accounts),
-                    "admit_nothing_more": list(result.closed),
-                    "guarantee": term_guarantee(policy.declared(), result.terms),
-                    "terms_in_words": terms_in_words(result.terms),
-                    "terms": [term_json(view) for view in result.terms],
-                }
-                for policy, result in applied
-            ],
-            "errors": [
-                {"message": error.message, "dataset": error.details.get("dataset")}
-                for error in errors
-            ],
-        }
-    )
+    return {
+        "dataset": result.dataset,
+        "action": result.action,
+        "term": result.term,
+        "changes": [_change_json(change) for change in result.changes],
+        "tightened": list(result.accounts),
+        "admit_nothing_more": list(result.closed),
+        "guarantee": term_guarantee(policy.declared(), result.terms),
+        "terms_in_words": terms_in_words(result.terms),
+        "terms": [term_json(view) for view in result.terms],
+    }

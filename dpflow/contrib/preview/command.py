@@ -19,30 +19,36 @@ class FailOn(StrEnum):
     LOOSER = "looser"
 
 
+_Base = Annotated[
+    str | None,
+    typer.Option(
+        "--base",
+        metavar="REV",
+        help="What it is merged into. Default: the remote's branch, or main, or "
+        "master.",
+    ),
+]
+_Head = Annotated[
+    str | None,
+    typer.Option("--head", metavar="REV", help="Default: the working tree."),
+]
+_FailOn = Annotated[
+    FailOn | None,
+    typer.Option(
+        "--fail-on", help="Exit with 1 if a guarantee may be looser than before."
+    ),
+]
+_Markdown = Annotated[
+    bool, typer.Option("--markdown", help="Print a comment for a pull request.")
+]
+
+
 def preview(
     *,
-    base: Annotated[
-        str | None,
-        typer.Option(
-            "--base",
-            metavar="REV",
-            help="What it is merged into. Default: the remote's branch, or main, or "
-            "master.",
-        ),
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option("--head", metavar="REV", help="Default: the working tree."),
-    ] = None,
-    fail_on: Annotated[
-        FailOn | None,
-        typer.Option(
-            "--fail-on", help="Exit with 1 if a guarantee may be looser than before."
-        ),
-    ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print a comment for a pull request.")
-    ] = False,
+    base: _Base = None,
+    head: _Head = None,
+    fail_on: _FailOn = None,
+    markdown: _Markdown = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what a change of code or policies does to costs, runs left and guarantees.

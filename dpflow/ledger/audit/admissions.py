@@ -19,8 +19,7 @@ from dpflow.accounting.rules.tightening import admits_less
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.audit.pinned import is_taken_off, kept_beside
 from dpflow.ledger.decision.announced import gates_text
-from dpflow.ledger.decision.gates import gate_rule, split
-from dpflow.ledger.decision.kept import KEPT
+from dpflow.ledger.decision.gates import gate_rule
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.model import rule_of
 from dpflow.ledger.records import digest
@@ -33,6 +32,8 @@ from dpflow.ledger.rows import (
     Row,
     Term,
     book_of,
+    gate_in,
+    split,
 )
 
 #: So many sums are put together at once: that is quicker than one by one.
@@ -210,8 +211,7 @@ def _admits(term: Term, account: str, total: Amounts) -> bool:
 
 def _fits_pinned(term: Term, kind: str, name: str, total: Amounts) -> bool:
     """Say whether sums are below the thresholds that a term pinned, if it did."""
-    place = f"{kind}/{name}" if name and kind != KEPT else "dataset" if name else kind
-    gate = term.facts["gates"].get(place)
+    gate = gate_in(term.facts["gates"], kind, name)
     limits = None if gate is None else json.loads(gate["rule"]).get("thresholds")
     if not isinstance(limits, list) or len(limits) != len(total):
         return False

@@ -18,6 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpflow.durable import sync_path
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerCorrupt,
@@ -36,7 +37,6 @@ from dpflow.ledger.storage.row_texts import key_of_text
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.sqlite_files import check_left
 from dpflow.ledger.witness.base import WitnessAt
-from dpflow.ledger.witness.file import sync_folder
 from dpflow.ledger.witness.lines import Line
 from dpflow.ledger.witness.rollback_check import beginning
 from dpflow.policy import Policy
@@ -101,7 +101,7 @@ def backup(ledger: Ledger, target: Path) -> Verification:
             _copy(storage, part)
             report = _verified(part, ledger.id)
             os.link(part, target)
-            sync_folder(target.parent)
+            sync_path(target.parent)
     except OSError as error:
         msg = f"cannot write the backup {target}: {error.strerror or error}"
         raise LedgerUnavailable(msg, ledger=ledger.place) from error
@@ -193,7 +193,7 @@ def _copy(storage: SqliteStorage, target: Path) -> None:
         with storage.read() as reading:
             reading.copy_to(copy)
         copy.execute("PRAGMA journal_mode = DELETE")
-    _sync_file(target)
+    sync_path(target)
 
 
 def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
@@ -216,7 +216,7 @@ def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
     except sqlite3.Error as error:
         msg = f"{source} is no backup of a ledger: {error}"
         raise LedgerCorrupt(msg, ledger=str(source)) from error
-    _sync_file(target)
+    sync_path(target)
 
 
 def _verified(path: Path, ledger_id: str) -> Verification:
@@ -249,7 +249,7 @@ def _fold(path: Path) -> None:
     if mode != "delete":
         msg = f"the log of {path} cannot be folded in; it is in use"
         raise LedgerUnavailable(msg, ledger=str(path))
-    _sync_file(path)
+    sync_path(path)
 
 
 @contextmanager
@@ -371,19 +371,11 @@ def _put_in_place(part: Path, path: Path) -> Path | None:
     for end in logs:
         path.with_name(f"{path.name}{end}").rename(_aside(path, number, end))
     if logs:
-        sync_folder(path.parent)
+        sync_path(path.parent)
     part.replace(path)
-    sync_folder(path.parent)
+    sync_path(path.parent)
     return aside
 
 
 def _aside(path: Path, number: int, part: str) -> Path:
     return path.with_name(f"{path.name}.before-restore-{number}{part}")
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

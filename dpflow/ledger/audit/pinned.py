@@ -19,31 +19,19 @@ from dpflow.ledger.rows import (
     Key,
     Row,
     Term,
+    asked_for,
+    gate_in,
     name_of_term,
-    place_of_partition,
+    split,
 )
 
 Data = Mapping[str, Any]
 
 
-def _place_of(gates: Data, account: str) -> str:
-    """Return the gate of an account, as its id tells."""
-    place = account.partition("#")[2].partition("/")[2]
-    if place.startswith("partition/"):
-        name, _, place = place.removeprefix("partition/").partition("/")
-        return place or place_of_partition(gates, name)
-    if place and not place.startswith("kept/"):
-        return place
-    return "population" if account.startswith("population/") else "dataset"
-
-
 def gate_rule(facts: Data, account: str) -> Data:
     """Return the rule that a term pinned for an account; empty if none."""
-    gates = facts["gates"]
-    place = _place_of(gates, account)
-    if place not in gates and place.startswith("odometer/"):
-        place = "odometer"
-    gate = gates.get(place)
+    _, _, kind, name, _ = split(account)
+    gate = gate_in(facts["gates"], kind, name)
     return {} if gate is None else _parsed(gate["rule"])
 
 
@@ -137,19 +125,11 @@ def is_pinned(facts: Data, place: str) -> bool:
     kind, _, name = place.partition("/")
     if kind != "partition" and is_taken_off(pinned, name):
         return True  # no step asks it, and what it charged was under it
-    if kind == "partition" and name:
-        wanted = pinned["periods"].get(name)
-    elif name:
-        share = pinned["flows"].get(name, {})
-        default = pinned["odometer"] if kind == "odometer" else None
-        wanted = share.get("filter" if kind == "flow" else "odometer", default)
-    elif kind == "odometer":
-        wanted = pinned["odometer"]
-    else:
-        wanted = (pinned.get("whole") if kind == "dataset" else None) or pinned[
-            "filter"
-        ]
-    if gate is None or wanted is None:
-        return gate is wanted
+    if kind == "partition" and name and name not in pinned.get("periods", {}):
+        return gate is None
+    asked = asked_for(pinned, kind, name)
+    if gate is None or asked is None:
+        return gate is asked
+    wanted, _ = asked
     rule = _parsed(gate["rule"])
     return all(rule.get(n) == wanted.get(n) for n in ("theorem", "epsilon", "delta"))

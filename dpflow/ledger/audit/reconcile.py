@@ -23,12 +23,12 @@ from dpflow.ledger.audit.lost_decisions import (
     perhaps_lost,
 )
 from dpflow.ledger.audit.pinned import is_taken_off
-from dpflow.ledger.decision.gates import gate_at, split
+from dpflow.ledger.decision.gates import gate_at
 from dpflow.ledger.decision.kept import remainder
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.office_records import Repair, lost_name
-from dpflow.ledger.rows import Account, Amounts, epoch_of
+from dpflow.ledger.rows import Account, Amounts, epoch_of, split
 from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.file import KEPT

@@ -1,6 +1,6 @@
 """The gates that a policy asks for: what a term pins of them, and each as it begins.
 
-The one place that says which rule and halt a policy means for which account.
+`rows.asked_for` says which rule and halt a policy means for which account.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, solved_thresholds
-from dpflow.ledger.decision.gates import OF_FLOW, Gate
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import rule_of
+from dpflow.ledger.rows import OF_FLOW, Asked, asked_for
 from dpflow.policy.population import PREFIX
 from dpflow.rounding import number_from_text
-
-#: The numbers of a gate's rule, with its role, and where it halts.
-_Asked = tuple[Mapping[str, Any], str | None]
 
 
 def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,7 +28,7 @@ def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
     places += [("partition", period) for period in pinned.get("periods", ())]
     places += [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
     return {
-        f"{kind}/{name}" if name else kind: _gate_text(_asked_for(pinned, kind, name))
+        f"{kind}/{name}" if name else kind: _gate_text(asked_for(pinned, kind, name))
         for kind, name in places
     }
 
@@ -46,7 +44,7 @@ def announced_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | No
     Returns:
         None if the policy asks for no such gate.
     """
-    asked = _asked_for(pinned, kind, name)
+    asked = asked_for(pinned, kind, name)
     if asked is None:
         return None
     rule = rule_of(canonical(asked[0]))
@@ -75,25 +73,7 @@ def longer_gates(pinned: Mapping[str, Any]) -> list[Gate]:
     return [gate._replace(name=f"each {gate.name}") for gate in found if gate]
 
 
-def _asked_for(pinned: Mapping[str, Any], kind: str, name: str) -> _Asked | None:
-    """Return the numbers of a gate's rule, and its halt; None if none is asked for."""
-    share = pinned["flows"].get(name, {}) if kind in OF_FLOW else {}
-    if kind == "odometer":
-        numbers = share.get("odometer", pinned["odometer"])
-        halt = share.get("halt_at_epsilon")
-        return None if numbers is None else ({"role": "odometer", **numbers}, halt)
-    numbers = share.get("filter") if kind == "flow" else pinned["filter"]
-    if kind == "partition":
-        numbers = pinned.get("periods", {}).get(name, numbers)
-    if kind == "dataset":
-        # All partitions by time together have a cap of their own, if any.
-        numbers = pinned.get("whole") or numbers
-    return None if numbers is None else ({"role": "filter", **numbers}, None)
-
-
-def _gate_text(
-    asked: _Asked | None,
-) -> dict[str, Any] | None:
+def _gate_text(asked: Asked | None) -> dict[str, Any] | None:
     if asked is None:
         return None
     made = rule_of(canonical(asked[0]))

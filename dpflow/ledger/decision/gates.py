@@ -25,7 +25,6 @@ from dpflow.accounting.rules.rule import (
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
 from dpflow.ledger.decision.kept import (
-    KEPT,
     Hold,
     held_against,
     holds_of_term,
@@ -36,12 +35,10 @@ from dpflow.ledger.decision.kept import (
 from dpflow.ledger.model import State, rule_of
 from dpflow.ledger.pure_cache import by_identity, by_parts
 from dpflow.ledger.records import Request
-from dpflow.ledger.rows import Account, Sums, Term, place_of_partition
+from dpflow.ledger.rows import OF_FLOW, Account, Sums, Term, gate_in, split
 from dpflow.policy import Policy
 from dpflow.rounding import float_down, float_up, number_from_text
 
-#: Kinds of gates that a flow adds, in the order in which they are asked.
-OF_FLOW = ("flow", "odometer")
 _NOTHING: Sums = {}
 
 
@@ -251,15 +248,7 @@ def _steady_price(rule: Rule, halt: Fraction | None, cost: Cost, size: int) -> T
 
 def gate_rule(term: Term, kind: str, name: str) -> tuple[Rule, Fraction | None] | None:
     """Return the rule and halt of an account; None if its term asks for none."""
-    gates = term.facts["gates"]
-    place = f"{kind}/{name}" if kind in OF_FLOW else kind
-    if kind == KEPT:
-        place = "dataset"
-    if kind == "partition":
-        place = place_of_partition(gates, name)
-    found = gates.get(place)
-    if place not in gates and kind == "odometer":
-        found = gates.get("odometer")
+    found = gate_in(term.facts["gates"], kind, name)
     if found is None:
         return None
     return rule_of(found["rule"]), _halt(found["halt"])
@@ -273,22 +262,6 @@ def _halt(text: str | None) -> Fraction | None:
 def covers_flow(pinned: Mapping[str, Any], flow: str | None) -> bool:
     """Say whether a flow may use the dataset of a policy at all."""
     return flow in pinned["flows"] or pinned["other_flows"] == "allow"
-
-
-@lru_cache(maxsize=4096)
-def split(account: str) -> tuple[str, int, str, str, str]:
-    """Return book, term, kind, name and partition of an account, as its id tells."""
-    book, _, place = account.partition("#")
-    number, _, rest = place.partition("/")
-    partition = ""
-    if rest.startswith("partition/"):
-        partition, _, rest = rest.removeprefix("partition/").partition("/")
-        if not rest:
-            return book, int(number), "partition", partition, partition
-    kind, _, name = rest.partition("/")
-    if not kind:
-        kind = "population" if book.startswith("population/") else "dataset"
-    return book, int(number), kind, name, partition
 
 
 def gate_at(state: State, account: str, size: int = 1) -> Gate | None:

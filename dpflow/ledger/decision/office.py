@@ -19,7 +19,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.approval import check_officer
 from dpflow.ledger.decision.admit import check_holds, check_relation, terms_of
-from dpflow.ledger.decision.gates import Gate, gate_at, gates_of, split
+from dpflow.ledger.decision.gates import Gate, gate_at, gates_of
 from dpflow.ledger.decision.kept import remainder
 from dpflow.ledger.decision.settlement import gate_of, known_charge, used_before
 from dpflow.ledger.decision.terms import governing, officers_of
@@ -37,7 +37,7 @@ from dpflow.ledger.office_records import (
     lost_name,
 )
 from dpflow.ledger.records import described
-from dpflow.ledger.rows import Amounts, Charge, Term, epoch_of
+from dpflow.ledger.rows import Amounts, Charge, Term, epoch_of, split
 
 
 def freeze(state: State, command: Freeze) -> Decision:

@@ -21,7 +21,7 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.decision.gates import Gate, gate_at, split
+from dpflow.ledger.decision.gates import Gate, gate_at
 from dpflow.ledger.decision.kept_changes import check_kept
 from dpflow.ledger.decision.lifetime import Budgets, check_lifetime, check_raise
 from dpflow.ledger.decision.terms import (
@@ -36,7 +36,7 @@ from dpflow.ledger.decision.terms import (
 from dpflow.ledger.model import Decision, Pen, State
 from dpflow.ledger.office_records import Applied, Apply, Proposal, Wish
 from dpflow.ledger.records import TermView
-from dpflow.ledger.rows import Account, Term, flow_mark
+from dpflow.ledger.rows import Account, Term, flow_mark, split
 from dpflow.policy import Policy
 from dpflow.policy.changes import judge, overall, tightened_pins
 

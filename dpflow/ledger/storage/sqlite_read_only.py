@@ -8,7 +8,6 @@ whose log nobody has open is copied with it to a folder of this process's own.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import sqlite3
@@ -21,8 +20,8 @@ from typing import NamedTuple
 
 from dpflow.exceptions import LedgerMissing, LedgerUnavailable
 from dpflow.ledger.storage.sqlite_files import check_left, holder_of, real_path
+from dpflow.locks import FileLock
 
-_SLEEP_SECONDS = 0.002
 #: Device, inode, size and time of the last change.
 _Stamp = tuple[int, int, int, int]
 
@@ -185,42 +184,27 @@ class SqliteReader:
 
         Where there is no lock file nobody has written yet; a copy has none.
         """
-        lock = real_path(self._path, ".lock")
+        lock = FileLock(real_path(self._path, ".lock"), os.O_RDONLY, shared=True)
         try:
-            descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+            if lock.take(time.monotonic() + self._lock_seconds) is None:
+                raise self._busy(lock.path)
         except FileNotFoundError:
             yield
             return
         except PermissionError:
-            raise self._unreadable(lock) from None
+            raise self._unreadable(lock.path) from None
         try:
-            self._lock(descriptor, lock)
-            try:
-                yield
-            finally:
-                # A child that was forked meanwhile has the descriptor, too.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            yield
         finally:
-            os.close(descriptor)
+            lock.close()
 
-    def _lock(self, descriptor: int, lock: Path) -> None:
-        deadline = time.monotonic() + self._lock_seconds
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() <= deadline:
-                    time.sleep(_SLEEP_SECONDS)
-                    continue
-                name, waited = holder_of(lock), self._lock_seconds
-                msg = (
-                    f"another process{', ' + name + ',' if name else ''} holds the "
-                    f"lock of the ledger {self._path}; waited {waited:g} s. Try again."
-                )
-                raise LedgerUnavailable(
-                    msg, ledger=self._place, waited=waited, holder=name
-                ) from None
-            return
+    def _busy(self, lock: Path) -> LedgerUnavailable:
+        name, waited = holder_of(lock), self._lock_seconds
+        msg = (
+            f"another process{', ' + name + ',' if name else ''} holds the "
+            f"lock of the ledger {self._path}; waited {waited:g} s. Try again."
+        )
+        return LedgerUnavailable(msg, ledger=self._place, waited=waited, holder=name)
 
 
 def _stamp(path: Path) -> _Stamp | None:

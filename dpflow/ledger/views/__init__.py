@@ -7,9 +7,8 @@ no SQL, and imports neither the shell's storages nor what audits the ledger.
 
 from dpflow.ledger.views.accounts import accounts, used_of
 from dpflow.ledger.views.alerts import alerts
-from dpflow.ledger.views.halts import halts
 from dpflow.ledger.views.history import decisions, history
-from dpflow.ledger.views.refusals import count_refusals, refusal_of_run, refusals
+from dpflow.ledger.views.refusals import count_refusals, halts, refusal_of_run, refusals
 from dpflow.ledger.views.reservations import open_reservations
 from dpflow.ledger.views.terms import terms
 from dpflow.ledger.views.unusual import unusual, unusual_steps

@@ -8,13 +8,13 @@ from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.gates import Gate, split
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.decision.kept import KEPT, holds_of_term
 from dpflow.ledger.decision.settlement import gate_of
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State, rule_of
 from dpflow.ledger.records import AccountView, KeptView
-from dpflow.ledger.rows import Account, Amounts
+from dpflow.ledger.rows import Account, Amounts, split
 from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.views.charge_entries import account_of_term, openings
 from dpflow.ledger.views.reservations import waiting

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dpflow.exceptions import InvalidCost
-from dpflow.ledger.decision.gates import split
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.records import Alert, AlertView
-from dpflow.ledger.rows import Account
+from dpflow.ledger.rows import Account, split
 from dpflow.ledger.views.accounts import partition_of
 from dpflow.rounding import number_from_text
 

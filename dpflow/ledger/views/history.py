@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.gates import split
 from dpflow.ledger.decision.settlement import gate_of
 from dpflow.ledger.entry import Entry as Journaled
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.records import AccountLine
-from dpflow.ledger.rows import Amounts
+from dpflow.ledger.rows import Amounts, split
 from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.views.charge_entries import told
 from dpflow.policy.population import PREFIX

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.gates import Gate, split
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
-from dpflow.ledger.rows import Amounts
+from dpflow.ledger.rows import Amounts, split
 from dpflow.ledger.views.accounts import gates_of_book, term_of
 from dpflow.ledger.views.charge_entries import drawn_from, openings, told
 

@@ -10,7 +10,6 @@ ignored. Any other line that does not fit its checksum is damage, and fails clos
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import uuid
@@ -19,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from dpflow.durable import sync, sync_path, write
 from dpflow.ledger.witness.base import Seen
 from dpflow.ledger.witness.lines import Header, Line
 from dpflow.ledger.witness.log import Found, LogDamaged, NotBegun
@@ -149,7 +149,7 @@ class FileLog:
             # A name for a whole file, or none: the first to ask has it.
             with suppress(FileExistsError):
                 os.link(fresh, path)
-            sync_folder(path.parent)
+            sync_path(path.parent)
         finally:
             fresh.unlink(missing_ok=True)
         text = path.read_text("utf-8", "replace")
@@ -200,7 +200,7 @@ class FileLog:
         finally:
             os.close(descriptor)
         fresh.replace(self.path)
-        sync_folder(self.path.parent)
+        sync_path(self.path.parent)
         return len(data)
 
     def _locked(self, work: Callable[[int], T]) -> T:
@@ -235,28 +235,3 @@ def cut_torn(descriptor: int) -> int:
     if end != size:
         os.ftruncate(descriptor, end)
     return end
-
-
-def write(descriptor: int, data: bytes) -> None:
-    """Write all of it."""
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def sync(descriptor: int) -> None:
-    """Make what was written durable."""
-    if hasattr(fcntl, "F_FULLFSYNC"):
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    elif hasattr(os, "fdatasync"):
-        os.fdatasync(descriptor)
-    else:
-        os.fsync(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -99,13 +99,13 @@ class Report:
     place: str
     at: str
     warnings: tuple[str, ...]
-    sections: tuple[Section, ...]
-    flows: tuple[Outlook, ...]
-    reservations: tuple[OpenReservation, ...]
-    held: int
-    releases: tuple[KeptRelease, ...]
-    kept: int
-    stamp: Stamp | None
+    sections: tuple[Section, ...] = ()
+    flows: tuple[Outlook, ...] = ()
+    reservations: tuple[OpenReservation, ...] = ()
+    held: int = 0
+    releases: tuple[KeptRelease, ...] = ()
+    kept: int = 0
+    stamp: Stamp | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the same for programs, without pictures; infinite is null."""
@@ -221,12 +221,6 @@ def unread(ledger: Ledger, problems: Sequence[str], stamp: Stamp) -> Report:
         place=ledger.place,
         at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         warnings=tuple(problems),
-        sections=(),
-        flows=(),
-        reservations=(),
-        held=0,
-        releases=(),
-        kept=0,
         stamp=stamp,
     )
 

@@ -12,6 +12,11 @@ from dpflow.ledger import Ledger
 from dpflow.ledger.audit.verify import verify
 
 _MOST_PROBLEMS = 20
+#: What a stamp says as the verification does.
+_SAME = (
+    *("fine", "accounts", "entries", "reservations", "releases"),
+    *("checkpoints", "signed", "witness"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +74,9 @@ def verified(ledger: Ledger) -> Stamp:
         seconds = time.monotonic() - start
         return Stamp(fine=False, at=at, seconds=seconds, problems=(error.message,))
     return Stamp(
-        fine=found.fine,
+        **{name: getattr(found, name) for name in _SAME},
         at=at,
         seconds=time.monotonic() - start,
-        accounts=found.accounts,
-        entries=found.entries,
-        reservations=found.reservations,
-        releases=found.releases,
-        checkpoints=found.checkpoints,
-        signed=found.signed,
-        witness=found.witness,
         heads=tuple(
             Head(dataset=book, entry=entry, digest=digest)
             for book, (entry, digest) in sorted(found.heads.items())

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import pickle
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -17,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpflow
+from docs._site.prices import EXAMPLES
 from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs.base import _KINDS, Cost, cost_from_description, cost_kind
-from dpflow.accounting.coverage import EXAMPLES
 from dpflow.accounting.curves.prices import (
     approx_dp,
     approx_zcdp,
@@ -487,6 +488,17 @@ def test_a_cost_of_ones_own_refuses_less_noise_too():
     assert OwnStep().noisier("1.5")[1] == Fraction(3, 2)
     with pytest.raises(InvalidCost, match="at least 1"):
         OwnStep().noisier("0.5")
+
+
+def test_a_cost_that_does_not_say_its_noise_is_not_made_noisier():
+    """It would come back as it was, as if that were enough."""
+
+    @dataclass(frozen=True)
+    class SilentStep(Cost):
+        epsilon: Fraction
+
+    with pytest.raises(InvalidCost, match="which of its numbers are its noise"):
+        SilentStep(Fraction(1)).noisier(Fraction(2))
 
 
 def test_a_cost_cannot_take_the_name_of_one_of_dpflows_own():

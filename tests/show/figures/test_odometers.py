@@ -10,8 +10,7 @@ from dpflow.accounting import FILTERS, ODOMETERS, make_odometer
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import ConfigurationError, InvalidCost
 from dpflow.show.figures import alt_text, compare_odometers
-from dpflow.show.figures.odometers import readings
-from dpflow.show.figures.published import wrong_readings
+from dpflow.show.figures.odometers import readings, wrong_readings
 
 GIVEN = {"epsilon": "0.1", "delta": "1e-6", "halt_at_epsilon": 5}
 

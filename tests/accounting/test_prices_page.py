@@ -6,9 +6,9 @@ import inspect
 
 import pytest
 
+from docs._site.prices import EXAMPLES, coverage, prices_page
 from dpflow.accounting import FILTERS, ODOMETERS
 from dpflow.accounting.costs.base import _KINDS
-from dpflow.accounting.coverage import EXAMPLES, coverage, prices_page
 
 
 @pytest.fixture(scope="module")

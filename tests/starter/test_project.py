@@ -1,0 +1,98 @@
+"""What a new project begins with is sound, and nothing that was there is lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpflow import Gaussian, guarded
+from dpflow.exceptions import ConfigurationError
+from dpflow.guard.project import forget_projects
+from dpflow.starter.project import default_delta, make_project
+from dpflow.starter.texts import Wishes
+
+COUNT = Gaussian(sensitivity=1, noise_multiplier=20)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make a folder without ledger and policies the working directory."""
+    for name in ("LEDGER_URL", "POLICIES", "PRINCIPAL", "ENVIRONMENT"):
+        monkeypatch.delenv(f"DPFLOW_{name}", raising=False)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    forget_projects()
+
+
+@pytest.mark.parametrize(
+    ("people", "delta"),
+    [(None, "1e-6"), (10, "1e-6"), (23570, "1e-6"), (10**9, "1e-11")],
+)
+def test_the_default_delta_is_far_below_one_in_all_people(
+    people: int | None, delta: str
+) -> None:
+    """At most a tenth of it."""
+    assert default_delta(people) == delta
+    assert people is None or float(delta) <= 0.1 / people
+
+
+def test_a_second_dataset_is_told_of_a_flow_that_was_there(folder: Path) -> None:
+    """The kept file uses the first dataset; a flow of its own is another file."""
+    make_project(Wishes(dataset="one"))
+    told = make_project(Wishes(dataset="two")).warnings
+    assert any("flows/daily_report.py was there before" in text for text in told)
+    more = make_project(Wishes(dataset="three", flow="third")).warnings
+    assert not any("was there" in text for text in more)
+    # Again for the first one, nothing is new and nothing is wrong.
+    again = make_project(Wishes(dataset="one")).warnings
+    assert not any("was there" in text for text in again)
+
+
+def charged(dataset: str) -> str:
+    """Charge a step of the flow that the policy names; return how it was refused."""
+
+    @guarded(dataset=dataset, cost=COUNT, flow="daily-report", noise="own")
+    def count() -> int:
+        return 1
+
+    forget_projects()
+    try:
+        count()
+    except ConfigurationError as error:
+        return error.message
+    finally:
+        forget_projects()
+    return ""
+
+
+def test_a_ledger_made_anew_does_not_forget(folder: Path) -> None:
+    """The policy names its source, and the witness knows which ledger governs that."""
+    make_project(Wishes())
+    assert charged("visits") == ""
+    shutil.rmtree(folder / ".dpflow")
+    (folder / "policies" / "ledger.lock").unlink()
+    make_project(Wishes())
+    assert "is governed by ledger" in charged("visits")
+
+
+def test_projects_with_one_dataset_name_are_not_one_source(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each that is made has a source of its own, until somebody says otherwise."""
+    for name in ("one", "two"):
+        own = folder / name
+        own.mkdir()
+        (own / "pyproject.toml").touch()
+        monkeypatch.chdir(own)
+        make_project(Wishes())
+        assert charged("visits") == ""
+
+
+def test_the_usual_folders_of_python_are_ignored(folder: Path) -> None:
+    """A virtual environment is no source."""
+    make_project(Wishes())
+    lines = (folder / ".gitignore").read_text().splitlines()
+    assert {".dpflow/", "__pycache__/", "venv/", ".venv/"} <= set(lines)
