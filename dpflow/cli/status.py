@@ -112,7 +112,7 @@ def _print_overview(known: DatasetStatus) -> None:
 
     from dpflow.cli.tables import STATE_STYLES, flows_table
     from dpflow.ledger.decision.refusal import frozen_text
-    from dpflow.ledger.views.words import percent_text
+    from dpflow.ledger.views.words import kept_lines, percent_text
     from dpflow.show.guarantees import shares_in_words, terms_in_words, unusual_text
 
     standing, found, terms = known.standing, known.overview, known.terms
@@ -127,6 +127,8 @@ def _print_overview(known: DatasetStatus) -> None:
     for spent in found.spent:
         used = f"{percent_text(spent.fraction)} of the budget is used"
         say(Text.assemble((plain(spent.text), "bold"), f"; {used}"))
+    for line in kept_lines(standing.accounts):
+        say(plain(line))
     if standing.pinned is not None:
         if unusual_text(found.unusual):
             say(Text(unusual_text(found.unusual), style="yellow"))
@@ -145,13 +147,13 @@ def _print_overview(known: DatasetStatus) -> None:
 def _print_details(known: DatasetStatus) -> None:
     from dpflow.cli.tables import accounts_table, odometers_table
     from dpflow.ledger.views.words import telling
-    from dpflow.policy.planned_noise import plan_lines
+    from dpflow.policy.kept_runs import run_lines
     from dpflow.show.guarantees import term_guarantee
 
     standing = known.standing
     if standing.pinned is not None:
         say("", plain(term_guarantee(standing.pinned, known.terms)))
-        for line in plan_lines(standing.pinned):
+        for line in run_lines(standing.pinned):
             say(plain(line))
     shown = telling(standing.accounts, _MOST_ACCOUNTS)
     filters = [view for view in shown if view.reading is None]

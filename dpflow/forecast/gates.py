@@ -11,6 +11,7 @@ from dpflow.forecast.counts import Workload
 from dpflow.forecast.loads import Load, load_of
 from dpflow.ledger.decision.announced import announced_gate, longer_gates
 from dpflow.ledger.decision.gates import Gate, covers_flow
+from dpflow.ledger.decision.kept import announced_holds, of_flow
 from dpflow.ledger.rows import PERIODS
 from dpflow.policy.pinned import TIMES
 from dpflow.policy.population import PREFIX
@@ -72,7 +73,7 @@ def _gates(
 ) -> Iterator[tuple[Gate, bool]]:
     if "partition" not in pinned:
         for kind, name in _kinds(pinned, "dataset", flow):
-            yield from _standing(pinned, kind, name, accounts)
+            yield from _standing(pinned, kind, name, accounts, flow)
     else:
         if "whole" in pinned:
             yield from _standing(pinned, "dataset", "", accounts)
@@ -90,17 +91,22 @@ def _kinds(pinned: Pinned, whole: str, flow: str | None) -> list[tuple[str, str]
 
 
 def _standing(
-    pinned: Pinned, kind: str, name: str, accounts: Mapping[str, Gate]
+    pinned: Pinned,
+    kind: str,
+    name: str,
+    accounts: Mapping[str, Gate],
+    flow: str | None = None,
 ) -> Iterator[tuple[Gate, bool]]:
     """Yield a gate as it stands, if the policy asks for it."""
     dataset = str(pinned["dataset"])
     for gate in accounts.values():
         if (gate.dataset, gate.kind, gate.name) == (dataset, kind, name):
-            yield gate, False
+            yield gate._replace(holds=of_flow(gate.holds, flow)), False
             return
     fresh = announced_gate(pinned, kind, name)
     if fresh is not None:
-        yield fresh, False
+        holds = announced_holds(pinned) if kind == "dataset" else ()
+        yield fresh._replace(holds=of_flow(holds, flow)), False
 
 
 def _in_parts(

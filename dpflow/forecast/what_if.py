@@ -27,7 +27,7 @@ from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import covers_flow
 from dpflow.ledger.views.runs import FlowRun, dataset_runs
-from dpflow.policy.planned_noise import plan_lines
+from dpflow.policy.kept_runs import run_lines
 from dpflow.policy.types import did_you_mean
 
 
@@ -187,7 +187,7 @@ def _foreseen(
         outlook=outlook,
         rows=tuple(_rows(run, schedule)),
         fits=tuple(run.fits()),
-        plans=tuple(plan_lines(pinned)),
+        plans=tuple(run_lines(pinned)),
     )
 
 

@@ -298,7 +298,8 @@ def places_of(policy: Policy, request: Request) -> tuple[str, ...]:
     flow = request.flow
     of_flow = [] if flow is None else [f"flow/{flow}", f"odometer/{flow}"]
     if policy.partition is None:
-        return ("", *of_flow)
+        kept = (f"kept/{name}" for name, share in policy.flows.items() if share.keep)
+        return ("", *of_flow, *kept)
     parts = [f"partition/{name}" for name in request.partitions]
     longer = [f"partition/{name}" for name in policy.longer_parts(request.partitions)]
     inside = [f"{part}/{each}" for part in parts for each in of_flow]

@@ -269,6 +269,23 @@ class Busy:
 Answer = Granted | Replayed | Busy
 
 
+@dataclass(frozen=True, slots=True)
+class KeptView:
+    """What is kept of an account for the runs of a flow.
+
+    Attributes:
+        flow: Its name.
+        runs: How many runs of the term are kept.
+        runs_left: How many of them are still held whole.
+        left: What is still held, by component.
+    """
+
+    flow: str
+    runs: int
+    runs_left: int
+    left: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountView:
     """One account as people read it; amounts are in the theorem's own currency.
@@ -278,7 +295,7 @@ class AccountView:
         spent: Settled, without the forfeits that an operator closed.
         reserved: Held by executions that still run.
         forfeited: Charged in full because nobody knows what the step did.
-        left: Budget minus all of it, or None.
+        left: Budget minus all of it and of what is kept, or None.
         used_fraction: Share of the filter's threshold, everything included; of an
             odometer, how far its reading has gone from where it idles to its halt.
         reading: The odometer's bound on the loss, everything included.
@@ -288,6 +305,7 @@ class AccountView:
             back counts as never charged.
         opened: A filter's epsilon and delta when the account was opened. A tightened
             account is bound for certain by those only.
+        kept: What is kept of it for the runs of flows.
     """
 
     id: str
@@ -310,6 +328,7 @@ class AccountView:
     halt_at: str | None
     charged: bool = True
     opened: Mapping[str, str] | None = None
+    kept: tuple[KeptView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -273,6 +273,9 @@ def gate_in(gates: Mapping[str, Any], kind: str, name: str) -> Any:
         place = longer if longer in gates else place
     if place not in gates and kind == "odometer":
         place = kind
+    if kind == "kept":
+        # What a flow drew of kept runs, it drew of the dataset.
+        place = "dataset"
     return gates.get(place)
 
 

@@ -16,8 +16,9 @@ from dpflow.exceptions import LedgerCorrupt, LedgerMissing
 from dpflow.guard.charge import Execution
 from dpflow.guard.person_budgets import people_folder
 from dpflow.ledger import Ledger
-from dpflow.ledger.decision.gates import gate_at, split
+from dpflow.ledger.decision.gates import gate_at
 from dpflow.ledger.model import Keys, Reach
+from dpflow.ledger.rows import split
 from dpflow.ledger.witness.places import witness_folder
 from dpflow.people import PersonStore, create_store, open_store
 

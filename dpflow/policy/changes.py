@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dpflow.accounting.rules.tightening import tightened_filter
+from dpflow.policy.kept_runs import with_derived_runs
 from dpflow.policy.model import Policy
 from dpflow.policy.pinned import differing, value_text
-from dpflow.policy.planned_noise import with_planned_noise
 from dpflow.policy.strict_yaml import KeyPath, key_text
 from dpflow.rounding import number_from_text
 
@@ -24,7 +24,8 @@ Verdict = Literal["tighter", "looser", "other", "neutral"]
 Copy = Mapping[str, Any]
 
 #: What a flow plans: no guarantee rests on it, but it is solved for a whole term.
-_PLAN = ("runs", "steps", "mechanism")
+_PLAN = ("runs", "steps", "mechanism", "costs")
+_KEPT = "no guarantee rests on what is kept, and it is held from now on"
 _NO_SHARE: Copy = {"epsilon": None, "delta": None, "halt_at_epsilon": None}
 
 
@@ -118,7 +119,7 @@ def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
     if "periods" in file:
         # None of them is changed in place.
         file["periods"] = pinned["periods"]
-    return with_planned_noise(
+    return with_derived_runs(
         {
             **file,
             "filter": _lowered(pinned["filter"], file["budget"]),
@@ -186,6 +187,9 @@ def _share(
         del before["epsilon"], before["delta"], after["epsilon"], after["delta"]
     if before == after == _NO_SHARE:
         yield _change(path, old, new, "neutral")
+    kept = {"keep": before.pop("keep", None)}, {"keep": after.pop("keep", None)}
+    for place, was, now in differing(*kept, *path):
+        yield _change(place, was, now, "neutral", _KEPT)
     was_planned = {name: before.pop(name, None) for name in _PLAN}
     planned = {name: after.pop(name, None) for name in _PLAN}
     verdict: Verdict = "other" if charged else "neutral"

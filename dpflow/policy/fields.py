@@ -27,6 +27,7 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 from dpflow.accounting import FILTERS, ODOMETERS
 from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.policy.types import (
+    CostText,
     Delta,
     Epsilon,
     Name,
@@ -53,6 +54,9 @@ RULE_ERRORS = (
     LookupError,
     ImportError,
 )
+
+
+_RUN_HINT = "Give costs: [COST, ...], or runs and steps with planned noise."
 
 
 class Record(BaseModel):
@@ -272,6 +276,37 @@ class FlowShare(Record):
         description="Of the planned steps. Default: Gaussian.",
         examples=["Gaussian"],
     )
+
+    costs: tuple[CostText, ...] = Field(
+        default=(),
+        title="Costs",
+        description="What one run costs beside its planned steps, at most.",
+        examples=[["Gaussian(sensitivity=1, noise_multiplier=20)"]],
+    )
+    keep: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_RUNS,
+        strict=True,
+        title="Keep",
+        description="How many runs of a term are held for the flow: no other charge "
+        "can use their worst case.",
+        examples=[52],
+    )
+
+    @model_validator(mode="after")
+    def _kept_is_priced(self) -> Self:
+        message = hint = ""
+        if self.keep is not None and not (self.steps or self.costs):
+            message, hint = "keep needs to know what a run costs.", _RUN_HINT
+        elif self.costs and self.keep is None and self.runs is None:
+            message, hint = "costs of a run serve keep or runs.", "Write keep: 52."
+        elif self.keep is not None and self.keep > (self.runs or self.keep):
+            message = f"keep: {self.keep} is more than the {self.runs} planned runs."
+            hint = f"Keep at most {self.runs}, or plan more runs."
+        if message:
+            raise_all("FlowShare", [problem_at(message, hint, "keep")])
+        return self
 
     @model_validator(mode="after")
     def _plan_is_whole(self) -> Self:

@@ -37,6 +37,7 @@ from dpflow.policy.fields import (
     rule_problem,
 )
 from dpflow.policy.guarantees import fields_of, guarantee_problems, longer
+from dpflow.policy.kept_runs import with_derived_runs
 from dpflow.policy.limits import lifetime_problems, partition_problems, share_problems
 from dpflow.policy.partition import Partition
 from dpflow.policy.pinned import (
@@ -48,7 +49,6 @@ from dpflow.policy.pinned import (
     guarantee_in_words,
     parameters,
 )
-from dpflow.policy.planned_noise import with_planned_noise
 from dpflow.policy.types import (
     FLOW_PATTERN,
     PEOPLE,
@@ -287,8 +287,8 @@ class Policy(Sourced):
     def _problems(self) -> Iterator[InitErrorDetails]:
         found = list(self._rule_problems())
         # A plan is solved for rules, so they come first.
-        planned = [] if found else [f for f, s in self.flows.items() if s.runs]
-        broken = rule_problem(self.pinned, "flows", *planned[:1]) if planned else None
+        solved = [] if found else [f for f, s in self.flows.items() if s.runs or s.keep]
+        broken = rule_problem(self.pinned, "flows", *solved[:1]) if solved else None
         yield from (found if broken is None else [broken])
 
     def _rule_problems(self) -> Iterator[InitErrorDetails]:
@@ -396,7 +396,7 @@ class Policy(Sourced):
         """
         whole, periods = self.whole_filter(), self.longer_filters()
         between = {name: parameters(rule) for name, rule in periods.items()}
-        return with_planned_noise(
+        return with_derived_runs(
             {
                 **self._kept_as_declared(),
                 **({"periods": between} if between else {}),

@@ -55,7 +55,7 @@ def declared_theorem(choice: TheoremChoice | None) -> dict[str, Any] | None:
 def declared_share(share: FlowShare) -> dict[str, Any]:
     """Return a flow's share in one spelling; a share without a delta has delta 0.
 
-    What it plans stands there only if it plans, for older copies have no such field.
+    What it plans and keeps stands there only if it does: older copies lack it.
     """
     delta = None if share.epsilon is None else share.delta or Decimal(0)
     numbers = {
@@ -64,7 +64,9 @@ def declared_share(share: FlowShare) -> dict[str, Any]:
         "halt_at_epsilon": share.halt_at_epsilon,
     }
     found = {k: None if v is None else exact_text(v) for k, v in numbers.items()}
-    return {**found, **_declared_plan(share)}
+    kept = {} if share.keep is None else {"keep": share.keep}
+    costs = {"costs": list(share.costs)} if share.costs else {}
+    return {**found, **_declared_plan(share), **costs, **kept}
 
 
 def _declared_plan(share: FlowShare) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.planned import PlannedNoise
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.rules.rule import Filter, Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
@@ -34,6 +35,8 @@ from dpflow.rounding import (
 _DIGITS = 9
 _CLOSE = 1 + Fraction(1, 10 ** (_DIGITS + 1))
 _ROOT = 10**20
+
+_INSTEAD = {"planned": "write the noise as a number", "kept": "drop keep"}
 
 #: What a flow is admitted by: each says whether a tally of so many runs fits.
 _Admits = Callable[[Mapping[str, Fraction], int], bool]
@@ -112,6 +115,7 @@ def _asked(pinned: Mapping[str, Any], share: Mapping[str, Any]) -> dict[str, Any
         "filters": [rule for rule in (pinned["filter"], share["filter"]) if rule],
         "odometer": None if halt is None else share["odometer"],
         "halt": halt,
+        "costs": share.get("costs", []),
         **{name: share[name] for name in ("runs", "steps", "mechanism")},
     }
 
@@ -142,20 +146,20 @@ def _admission(plan: Mapping[str, Any]) -> _Admits:
     for rule in rules:
         check_steady(rule)
     halt = None if plan["halt"] is None else number_from_text(plan["halt"])
+    others = [cost_from_text(text) for text in plan["costs"]]
 
     def admits(noise: Mapping[str, Fraction], runs: int) -> bool:
-        steps = [
-            PlannedNoise(plan["mechanism"], Fraction(1)).at(m) for m in noise.values()
-        ]
+        planned = PlannedNoise.of_unit(plan["mechanism"])
+        steps = [*map(planned.at, noise.values()), *others]
         return all(
-            _admitted(rule, halt, times(reduce(add, map(rule.price, steps)), runs))
+            admitted(rule, halt, times(reduce(add, map(rule.price, steps)), runs))
             for rule in rules
         )
 
     return admits
 
 
-def check_steady(rule: Rule) -> None:
+def check_steady(rule: Rule, what: str = "planned") -> None:
     """Refuse a rule under which runs to come have no price that is known today.
 
     Raises:
@@ -164,11 +168,12 @@ def check_steady(rule: Rule) -> None:
     if rule.steady and rule.theorem not in ("individual", "plan"):
         return
     msg = (
-        f"runs cannot be planned under {rule.theorem}: what a step is charged depends "
+        f"runs cannot be {what} under {rule.theorem}: what a step is charged depends "
         "on what was charged before, so runs to come have no price yet. Choose another "
-        "filter, or write the noise as a number."
+        f"filter, or {_INSTEAD[what]}."
     )
-    raise InvalidCost(msg, name="runs", value=rule.theorem)
+    name = "runs" if what == "planned" else "keep"
+    raise InvalidCost(msg, name=name, value=rule.theorem)
 
 
 def times(tally: Tally, count: int) -> Tally:
@@ -176,7 +181,8 @@ def times(tally: Tally, count: int) -> Tally:
     return Tally(tuple(count * amount for amount in tally.amounts))
 
 
-def _admitted(rule: Rule, halt: Fraction | None, total: Tally) -> bool:
+def admitted(rule: Rule, halt: Fraction | None, total: Tally) -> bool:
+    """Say whether a flow's gate lets a total be: a filter, or an odometer's halt."""
     if isinstance(rule, Filter):
         return rule.admits(total)
     if not isinstance(rule, Odometer) or halt is None:

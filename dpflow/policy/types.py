@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import InvalidCost
 from dpflow.policy.strict_yaml import NUMBER, exact_decimal
 from dpflow.rounding import exact, exact_delta, exact_epsilon
@@ -207,6 +208,20 @@ Text = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _NAME_LENGTH}),
 ]
 
+
+def _checked_cost(value: str) -> str:
+    try:
+        return repr(cost_from_text(value))
+    except InvalidCost as error:
+        raise problem(*split_hint(error)) from None
+
+
+#: What a step costs, as it is constructed; in one spelling.
+CostText = Annotated[
+    str,
+    AfterValidator(_checked_cost),
+    WithJsonSchema({"type": "string", "minLength": 1}),
+]
 #: Fractions of a budget, rising.
 Alerts = Annotated[tuple[Alert, ...], AfterValidator(_checked_rising)]
 #: Names of different people.

@@ -33,6 +33,11 @@ class PlannedNoise:
     mechanism: str
     sensitivity: Fraction
 
+    @classmethod
+    def of_unit(cls, mechanism: str) -> Self:
+        """Return it for sensitivity 1: a price depends on the ratio alone."""
+        return cls(mechanism, Fraction(1))
+
     def at(self, multiplier: Fraction) -> Cost:
         """Return the cost with so many times the sensitivity as its noise."""
         kind: Any = cost_kind(self.mechanism)

@@ -108,7 +108,7 @@ def _print_policy(each: PolicyCheck) -> None:
     from rich.text import Text
 
     from dpflow.cli.tables import gates_table
-    from dpflow.policy.planned_noise import plan_lines
+    from dpflow.policy.kept_runs import run_lines
     from dpflow.show.guarantees import shares_in_words
 
     name = plain(short_path(each.path))
@@ -121,7 +121,7 @@ def _print_policy(each: PolicyCheck) -> None:
     if shares := shares_in_words(each.pinned):
         say(plain(shares))
     say("", gates_table(each.gates), "")
-    for line in plan_lines(each.pinned):
+    for line in run_lines(each.pinned):
         say(plain(line))
     if each.standing is not None:
         _print_standing(each)

@@ -17,7 +17,7 @@ from dpflow.accounting.rules.rule import Filter, Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import admits_less
 from dpflow.exceptions import DpflowError
-from dpflow.ledger.audit.pinned import is_taken_off
+from dpflow.ledger.audit.pinned import is_taken_off, kept_beside
 from dpflow.ledger.decision.announced import gates_text
 from dpflow.ledger.decision.gates import gate_rule
 from dpflow.ledger.entry import Entry, canonical
@@ -32,6 +32,7 @@ from dpflow.ledger.rows import (
     Row,
     Term,
     book_of,
+    gate_in,
     split,
 )
 
@@ -120,6 +121,7 @@ class Admissions:
         granted = self._granted.setdefault(entry.book, {})
         term = f"{entry.book}#{book.terms}"
         of_term = f"{term}/"
+        self._check_kept(rows, entry)
         for name, (_, settled, held) in entry.postings.items():
             account = rows.get(("account", name))
             if isinstance(account, Account) and account.overdrawn:
@@ -136,6 +138,18 @@ class Admissions:
             if len(sums) > _TOGETHER:
                 highest = _highest(sums)
                 sums[:] = [(highest, (0,) * len(highest))]
+
+    def _check_kept(self, rows: Mapping[Key, Row], entry: Entry) -> None:
+        """Refuse a grant out of what was kept for others."""
+        term = self._terms.get(entry.book)
+        kept = [] if term is None else kept_beside(rows, term.facts, entry)
+        if term is None or not any(kept):
+            return
+        account = f"{entry.book}#{term.number}"
+        total = map(add, *entry.postings[account][1:])
+        if not _admits(term, account, tuple(map(add, total, kept))):
+            what = "a step was granted out of what is kept for the runs of a flow"
+            raise JournalError(what)
 
 
 def _highest(sums: list[tuple[Amounts, Amounts]]) -> Amounts:
@@ -197,7 +211,7 @@ def _admits(term: Term, account: str, total: Amounts) -> bool:
 
 def _fits_pinned(term: Term, kind: str, name: str, total: Amounts) -> bool:
     """Say whether sums are below the thresholds that a term pinned, if it did."""
-    gate = term.facts["gates"].get(f"{kind}/{name}" if name else kind)
+    gate = gate_in(term.facts["gates"], kind, name)
     limits = None if gate is None else json.loads(gate["rule"]).get("thresholds")
     if not isinstance(limits, list) or len(limits) != len(total):
         return False

@@ -39,6 +39,7 @@ from dpflow.ledger.audit.pinned import (
     check_tighter,
     gate_rule,
     is_pinned,
+    kept_beside,
     rule_of,
     thresholds,
 )
@@ -210,11 +211,15 @@ class Verifier:
             raise JournalError(what)
         if "preflight" in entry.body:
             self.drawn.add(entry.body["preflight"]["id"])
+        term = rows.get(("term", entry.book, str(book_of(rows, entry.book).terms)))
+        kept = kept_beside(rows, term.facts, entry) if isinstance(term, Term) else []
         for name, (_, settled, held) in entry.postings.items():
             limits = thresholds(rule_of(rows, name), len(held))
             if limits is None:
                 continue
             total = [a + b for a, b in zip(settled, held, strict=True)]
+            if kept and name.partition("#")[2] == name_of_term(name):
+                total = [a + b for a, b in zip(total, kept, strict=True)]
             if any(a > b for a, b in zip(total, limits, strict=True)):
                 what = f"it was granted at {total}, the threshold was {limits}"
                 raise JournalError(what)

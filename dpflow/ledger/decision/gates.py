@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import floor
 from operator import add, ge
 from typing import Any, NamedTuple, cast
@@ -24,6 +24,14 @@ from dpflow.accounting.rules.rule import (
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
+from dpflow.ledger.decision.kept import (
+    Hold,
+    held_against,
+    holds_of_term,
+    of_flow,
+    others,
+    remainder,
+)
 from dpflow.ledger.model import State, rule_of
 from dpflow.ledger.pure_cache import by_identity, by_parts
 from dpflow.ledger.records import Request
@@ -38,7 +46,8 @@ class Gate(NamedTuple):
     """An account under its rule, which must admit a step.
 
     Attributes:
-        kind: "dataset", "population", "partition", "flow" or "odometer".
+        kind: "dataset", "population", "partition", "flow", "odometer", or "kept" for
+            what a flow has drawn of the runs that are kept for it.
         name: Of the flow or partition.
         partition: The partition that it belongs to; empty if to none.
         halt: For an odometer, the reading above which it refuses.
@@ -48,6 +57,7 @@ class Gate(NamedTuple):
         size: How many privacy units of one person the step can touch here; 0 for an
             account that only says whether the dataset is open.
         closed: Whether the policy gives the step's flow no access to the dataset.
+        holds: What is kept of it for the runs of flows.
     """
 
     id: str
@@ -62,6 +72,7 @@ class Gate(NamedTuple):
     state: str = "open"
     size: int = 1
     closed: bool = False
+    holds: tuple[Hold, ...] = ()
 
     @property
     def settled(self) -> Tally:
@@ -82,7 +93,8 @@ class Gate(NamedTuple):
         if state.book(self.dataset).frozen is not None:
             told = "frozen"
         # A named tuple's own way of making one takes twice as long.
-        fields = (*self[:7], used, row, told, *self[10:])
+        holds = tuple(hold.after(state.account(hold.account)) for hold in self.holds)
+        fields = (*self[:7], used, row, told, *self[10:12], holds)
         return tuple.__new__(type(self), fields)
 
     def price(self, cost: Cost, used: Tally | None = None) -> Tally:
@@ -109,6 +121,8 @@ class Gate(NamedTuple):
         if self.state != "open":
             return False
         total = self.used + asked
+        if self.holds and any(asked.amounts):
+            total += held_against(self.holds, asked)
         # By the kind: to ask a rule for its class is slow. One of another class would
         # have no such method.
         if self.kind != "odometer":
@@ -152,10 +166,19 @@ class Gate(NamedTuple):
         return float_up(max(gone, Fraction(0)) / (self.halt - Fraction(idle)))
 
     def left(self) -> Tally | None:
-        """Return what the threshold has left, or None if the theorem has no box."""
+        """Return what the threshold has left beside what is kept for others.
+
+        None if the theorem has no box.
+        """
         if not isinstance(self.rule, Filter) or self.rule.limit is None:
             return None
-        return remainder(self.rule.limit, self.used)
+        return remainder(self.rule.limit, self.used_or_kept)
+
+    @property
+    def used_or_kept(self) -> Tally:
+        """What is used, and what is kept for others than who asks."""
+        kept = (hold.left for hold in others(self.holds))
+        return reduce(add, kept, self.used)
 
     def overdrawn_by(self, amount: Tally) -> bool:
         """Say whether a charge breaks what the account's filter promised.
@@ -218,12 +241,6 @@ def _price(rule: Rule, halt: Fraction | None, cost: Cost, used: Tally) -> Tally:
 def _steady_price(rule: Rule, halt: Fraction | None, cost: Cost, size: int) -> Tally:
     """Return the price of a rule that does not ask what is used."""
     return _price(rule, halt, group_cost(cost, size), rule.zero())
-
-
-def remainder(limit: Tally, used: Tally) -> Tally:
-    """Return limit minus used, component-wise, at least zero."""
-    pairs = zip(limit.amounts, used.amounts, strict=True)
-    return Tally(tuple(max(a - b, 0) for a, b in pairs))
 
 
 # What a term asks for
@@ -338,7 +355,11 @@ def _of_dataset(step: _Step, term: Term, policy: Policy) -> Iterator[Gate | None
         _empty(term, base, size),
         not covers_flow(term.facts["pinned"], step.flow),
     )
-    yield whole and whole._replace(closed=closed)
+    holds = of_flow(holds_of_term(term), step.flow)
+    yield whole and whole._replace(closed=closed, holds=holds)
+    for hold in holds:
+        if hold.mine:
+            yield _empty(term, hold.account)
     for part in parts:
         if part:
             yield _empty(term, f"{base}{part}")

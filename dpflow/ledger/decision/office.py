@@ -19,7 +19,8 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.approval import check_officer
 from dpflow.ledger.decision.admit import check_holds, check_relation, terms_of
-from dpflow.ledger.decision.gates import Gate, gate_at, gates_of, remainder
+from dpflow.ledger.decision.gates import Gate, gate_at, gates_of
+from dpflow.ledger.decision.kept import remainder
 from dpflow.ledger.decision.settlement import gate_of, known_charge, used_before
 from dpflow.ledger.decision.terms import governing, officers_of
 from dpflow.ledger.entry import canonical

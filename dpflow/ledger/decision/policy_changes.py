@@ -22,6 +22,7 @@ from dpflow.exceptions import (
     PolicyNotApplied,
 )
 from dpflow.ledger.decision.gates import Gate, gate_at
+from dpflow.ledger.decision.kept_changes import check_kept
 from dpflow.ledger.decision.lifetime import Budgets, check_lifetime, check_raise
 from dpflow.ledger.decision.terms import (
     agrees,
@@ -102,6 +103,8 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
     obstacle = ""
     try:
         _check_sum(policy, action, terms, raised=False)
+        if term is not None and pins is not None:
+            check_kept(state, term, pins)
     except PolicyNotApplied as error:
         obstacle = error.message
     return Proposal(
@@ -182,6 +185,7 @@ def _tighten(
         msg = f"nothing of dataset {policy.dataset!r} can be tightened"
         raise ValueError(msg)
     _check_sum(policy, "tighten", found.terms, raised=False)
+    check_kept(was := pen.state, before, pins)
     copied = copy_of(policy, pins)
     old = before.facts["gates"]
     # A flow that may not use the dataset any more keeps its gates, under which what it
@@ -199,7 +203,6 @@ def _tighten(
         "term": term,
         "claims": source_claim(policy),
     }
-    was = pen.state
     pen.write(policy.dataset, "tighten", {}, body)
     return [
         gate

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dpflow.accounting.rules.rule import COUNTS, Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
+from dpflow.ledger.decision.kept import others
 from dpflow.ledger.records import Request
 from dpflow.rounding import (
     number_from_text,
@@ -155,7 +156,22 @@ def _reason(refusal: Refusal) -> str:
     asked = _shown(account.rule.named(refusal.asked), up=True)
     left = _left(account)
     rest = "" if left is None else f", {_shown(left, up=False)} is left"
-    return f"it asked for {asked}{rest} of {_budget(account)}."
+    kept = kept_text(account)
+    return f"it asked for {asked}{rest} of {_budget(account)}{kept}."
+
+
+def kept_text(account: Gate) -> str:
+    """Say what is kept of an account for others than who asks, and for whom."""
+    told = [
+        f"{_runs(hold.runs_left)} of flow {hold.flow!r} "
+        f"({_shown(account.rule.named(hold.left), up=True)})"
+        for hold in others(account.holds)
+    ]
+    return f", beside what is kept for {' and '.join(told)}" if told else ""
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"
 
 
 def _budget(account: Gate) -> str:
@@ -214,7 +230,9 @@ def _fits(refusal: Refusal) -> str:
     if refusal.account.state != "open":
         return f"Nothing fits while the account is {refusal.account.state}."
     if refusal.factor is None:
-        return "No amount of noise makes it fit: the budget is used up."
+        kept = others(refusal.account.holds)
+        gone = "the rest is kept for others" if kept else "the budget is used up"
+        return f"No amount of noise makes it fit: {gone}."
     noisier = refusal.request.cost.noisier(refusal.factor)
     return (
         f"With {short_up(refusal.factor)} times its noise it would still fit: "

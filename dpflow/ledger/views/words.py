@@ -59,6 +59,16 @@ def amounts_text(amounts: Mapping[str, str] | None, *, up: bool = True) -> str:
     return ", ".join(parts) or "0"
 
 
+def kept_lines(views: Sequence[AccountView]) -> list[str]:
+    """Say what is still kept for the runs of flows, a line for each."""
+    return [
+        f"kept for {each.flow}: {each.runs_left} of {each.runs} runs, "
+        f"{amounts_text(each.left)}"
+        for view in views
+        for each in view.kept
+    ]
+
+
 def shown_components(view: AccountView) -> list[str]:
     """Return the components that say something: not a delta of 0 of 0."""
     budget = view.budget or {}
