@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 import dpflow
 from dpflow.cli import (
+    calendar,
     compare,
     demo,
     evidence,
@@ -88,6 +89,7 @@ app.command("why")(why.why)
 app.command("report")(report.report)
 app.command("serve")(serve.serve)
 app.command("forecast")(forecast.forecast)
+app.command("calendar")(calendar.calendar)
 app.command("compare")(compare.compare)
 app.command("demo")(demo.demo)
 app.command("evidence")(evidence.evidence)

@@ -11,7 +11,7 @@ from dpflow.forecast.counts import Workload
 from dpflow.forecast.loads import Load, load_of
 from dpflow.ledger.decision.announced import announced_gate, longer_gates
 from dpflow.ledger.decision.gates import Gate, covers_flow
-from dpflow.ledger.decision.kept import announced_holds, of_flow
+from dpflow.ledger.decision.kept import of_flow
 from dpflow.ledger.rows import PERIODS
 from dpflow.policy.pinned import TIMES
 from dpflow.policy.population import PREFIX
@@ -105,8 +105,7 @@ def _standing(
             return
     fresh = announced_gate(pinned, kind, name)
     if fresh is not None:
-        holds = announced_holds(pinned) if kind == "dataset" else ()
-        yield fresh._replace(holds=of_flow(holds, flow)), False
+        yield fresh._replace(holds=of_flow(fresh.holds, flow)), False
 
 
 def _in_parts(

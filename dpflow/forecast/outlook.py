@@ -21,6 +21,7 @@ from dpflow.forecast.deployment import deployed_schedule
 from dpflow.forecast.loads import Load, runs_left
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate, covers_flow
+from dpflow.ledger.decision.kept import of_flow
 from dpflow.ledger.views.runs import (
     DatasetRuns,
     FlowRun,
@@ -188,7 +189,7 @@ def _of_dataset(ledger: Ledger, runs: DatasetRuns, today: date) -> Iterator[Outl
     for flow in sorted(flows, key=lambda name: (name is None, name)):
         like = example_run(ledger, runs, flow)
         yield outlook_of(
-            loads_of_run(runs, run_charges(ledger, like)),
+            loads_of_run(runs, run_charges(ledger, like), flow),
             dataset=runs.dataset,
             flow=flow,
             steps=len(like.steps),
@@ -303,12 +304,18 @@ def flow_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
     return schedule_of(told)
 
 
-def loads_of_run(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> list[Load]:
-    """Return what another such run asks of each account, as its journal tells."""
+def loads_of_run(
+    runs: DatasetRuns, charges: Mapping[str, RunCharge], flow: str | None = None
+) -> list[Load]:
+    """Return what another such run of a flow asks of each account."""
     parts = runs.term.facts["pinned"].get("partition")
     renews = parts is not None and parts["by"] in TIMES
     return [
-        _load(account, charge, renewed=renews and bool(account.partition))
+        _load(
+            account._replace(holds=of_flow(account.holds, flow)),
+            charge,
+            renewed=renews and bool(account.partition),
+        )
         for name, charge in charges.items()
         if (account := runs.accounts.get(name)) is not None
     ]

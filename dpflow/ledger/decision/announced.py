@@ -10,6 +10,7 @@ from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, solved_thresholds
 from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.decision.kept import announced_holds
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import rule_of
 from dpflow.ledger.rows import OF_FLOW, Asked, asked_for
@@ -50,7 +51,8 @@ def announced_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | No
     rule = rule_of(canonical(asked[0]))
     dataset, text = str(pinned["dataset"]), asked[1]
     halt = None if text is None else number_from_text(text)
-    return Gate("", dataset, kind, name, "", rule, halt, rule.zero())
+    holds = announced_holds(pinned) if kind == "dataset" else ()
+    return Gate("", dataset, kind, name, "", rule, halt, rule.zero(), holds=holds)
 
 
 def announced_gates(pinned: Mapping[str, Any]) -> list[Gate]:
