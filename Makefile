@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick quick-rules quick-steps lint types tests types-and-tests tests-prefect tests-rules tests-ledger docs wheel sbom slow campaign data schema clean
+.PHONY: demo test quick quick-rules quick-steps lint types tests types-and-tests tests-ledger-and-rules types-ledger-and-rules tests-prefect tests-rules tests-ledger docs wheel sbom slow campaign data schema clean
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -15,7 +15,6 @@ export OMP_NUM_THREADS := 1
 # What waits for servers, disks and killed processes runs beside what computes.
 LEDGER := tests/ledger tests/crash tests/races tests/hunts
 SYSTEM := tests/prefect $(LEDGER)
-PARTS := tests-prefect tests-rules tests-ledger
 TOGETHER := $(MAKE) --no-print-directory -j4 --output-sync=target
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 
@@ -49,12 +48,20 @@ types:
 	$(BIN)/mypy
 
 tests:
-	@echo "== Tests, in three parts at once"
-	$(TOGETHER) $(PARTS)
+	@echo "== Tests: those with Prefect's servers beside all others"
+	$(TOGETHER) tests-prefect tests-ledger-and-rules
 
 types-and-tests:
-	@echo "== Types and tests in three parts, all at once; output comes at the end of each"
-	$(TOGETHER) types $(PARTS)
+	@echo "== Types and tests; output comes at the end of each part"
+	$(TOGETHER) tests-prefect types-ledger-and-rules
+
+# One after the other: beside more than one of them servers are late with everything.
+tests-ledger-and-rules:
+	$(MAKE) --no-print-directory tests-ledger
+	$(MAKE) --no-print-directory tests-rules
+
+types-ledger-and-rules: types
+	$(MAKE) --no-print-directory tests-ledger-and-rules
 
 tests-rules:
 	$(PYTEST) -n 2 --dist loadfile tests $(addprefix --ignore=,$(SYSTEM))

@@ -94,7 +94,7 @@ def prefect_server():
     """Run one ephemeral server."""
     with (
         mock.patch.object(utilities, "mkdtemp", _server_folder),
-        utilities.prefect_test_harness(server_startup_timeout=180),
+        utilities.prefect_test_harness(server_startup_timeout=600),
         # The heartbeat thread adds a second to every sync flow run
         # (PrefectHQ/prefect#19641, #21276).
         temporary_settings(

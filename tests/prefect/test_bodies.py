@@ -47,7 +47,7 @@ def told_by_a_child(act):
 
     process = FORK.Process(target=child)
     process.start()
-    found = told.get(timeout=60)
+    found = told.get(timeout=600)
     process.join()
     return found
 

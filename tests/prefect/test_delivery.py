@@ -277,7 +277,7 @@ def test_a_process_that_ends_sends_what_waits(make_project, how, expected):
     with start_python(
         script, how, PREFECT_API_URL.value(), home, folder=folder
     ) as process:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     if expected:
         wait_until(lambda: len(_events(name)) >= expected, "the events")

@@ -34,7 +34,7 @@ def demo(folder, *arguments):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
 

@@ -367,7 +367,7 @@ def test_a_program_that_loads_nothing_of_ours_for_prefect_is_charged(shared):
         env={**os.environ, **away, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1200,
         check=False,
     )
     assert found.returncode == 0, found.stderr

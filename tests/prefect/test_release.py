@@ -40,7 +40,7 @@ def test_the_first_tasks_of_a_process_can_draw(project, tmp_path):
     program = start_python(COLD, PREFECT_API_URL.value(), home, folder=tmp_path)
     with program as process:
         # A loaded machine takes its time to start Prefect.
-        output, errors = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=1200)
     assert process.returncode == 0, errors
     assert json.loads(output) == [], errors
     assert charges(project) == kinds(project).count("settle") == 24

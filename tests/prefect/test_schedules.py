@@ -53,7 +53,7 @@ def report():
 if __name__ == "__main__":
     report.serve(name="every-second", interval=timedelta(seconds=2), limit=1)
 """
-PATIENCE = 90.0
+PATIENCE = 900.0
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:
-        until(lambda: answers(url), patience=180)
+        until(lambda: answers(url), patience=600)
         with temporary_settings({PREFECT_API_URL: url}):
             yield url
     finally:

@@ -52,7 +52,7 @@ def ledger(dpflow_ledger):  # noqa: F811
 def test_tasks_in_threads_draw_test_noise(ledger):
     """The charges carry the flow; the harness may be around or inside."""
     published = []
-    with prefect_test_harness(server_startup_timeout=180):
+    with prefect_test_harness(server_startup_timeout=600):
         report(published)
     ledger.silence_noise()
     report(published)

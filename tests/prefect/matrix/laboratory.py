@@ -28,7 +28,7 @@ from tests.projects import ROOT, fill_project
 _PROGRAM = "from tests.prefect.matrix.programs import main; main()"
 _AT_ONCE = 3
 #: Seconds that an experiment may take where other tests keep the machine busy.
-_PATIENCE = 1800
+_PATIENCE = 3600
 
 Process = subprocess.Popen[bytes] | Forked
 
@@ -80,7 +80,7 @@ class Laboratory:
 
     def wait_for_server(self) -> None:
         """Wait until the server answers."""
-        wait_until(self._healthy, "Prefect's server", 180)
+        wait_until(self._healthy, "Prefect's server", 600)
 
     def begin(self, experiment: Callable[[Laboratory], Any]) -> None:
         """Have an experiment made when there is room for it."""
@@ -131,7 +131,7 @@ class Laboratory:
         before = log.stat().st_size if log.exists() else 0
         words = ["-m", *arguments]
         process = self._fork(words, folder, arguments[0], **variables)
-        code = process.wait(timeout=120)
+        code = process.wait(timeout=600)
         said = log.read_bytes()[before:].decode()
         assert code == 0, said[-4000:]
         return said
@@ -158,7 +158,7 @@ class Laboratory:
     def run(self, folder: Path, *program: object, **variables: str) -> Any:
         """Run a program to its end and return what it told."""
         process = self.start(folder, *program, **variables)
-        code = process.wait(timeout=300)
+        code = process.wait(timeout=1200)
         name = program[0]
         assert code == 0, (folder / f"{name}.log").read_text("utf-8")[-4000:]
         told = variables.get("TOLD", name)
@@ -239,7 +239,7 @@ class Laboratory:
         """Wait until a run is in a state."""
         return bool(
             wait_until(
-                lambda: self.state(kind, identity) == state, f"{kind} run {state}", 150
+                lambda: self.state(kind, identity) == state, f"{kind} run {state}", 900
             )
         )
 
@@ -250,7 +250,7 @@ class Laboratory:
             found = self.tasks(flow_run).get(name)
             return found if found in states else None
 
-        return str(wait_until(state, f"task {name} {states}", 60))
+        return str(wait_until(state, f"task {name} {states}", 900))
 
     def tasks(self, flow_run: object) -> dict[str, str]:
         """Return the state of each task run of a flow run by the task's name."""

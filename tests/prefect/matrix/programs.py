@@ -305,13 +305,13 @@ def worker() -> None:
 
 def delay() -> dict[str, Any]:
     """Have one background step run to its end, and start one to be killed."""
-    value = first.delay(1).result(timeout=60)
+    value = first.delay(1).result(timeout=900)
     return {"value": value, "task_run": str(endless.delay(1).task_run_id)}
 
 
 def delay_again() -> dict[str, Any]:
     """Have another one run by the next worker."""
-    return {"value": first.delay(2).result(timeout=60)}
+    return {"value": first.delay(2).result(timeout=900)}
 
 
 def deployments(name: str) -> None:

@@ -49,7 +49,7 @@ def marked(folder: Path | None = None) -> list[tuple[str, int]]:
     return [(text, int(process)) for text, process in lines]
 
 
-def wait_until(ready: Callable[[], Any], what: str, seconds: float = 240) -> Any:
+def wait_until(ready: Callable[[], Any], what: str, seconds: float = 900) -> Any:
     """Wait until a question is answered with something true, and return that."""
     end, pause = time.monotonic() + seconds, 0.02
     while time.monotonic() < end:

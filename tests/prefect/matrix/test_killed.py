@@ -73,7 +73,7 @@ def stopped(laboratory, name, number, flow, body):
         wait_until(lambda: marks(folder)[body], "the body")
         run = _run_of(folder)
         process.send_signal(number)
-        process.wait(timeout=60)
+        process.wait(timeout=600)
     return SimpleNamespace(
         books=books(folder),
         flow=laboratory.state("flow", run),
@@ -231,7 +231,7 @@ def executed_twice(laboratory):
     with laboratory.running(folder, "twice", run) as first:
         wait_until(lambda: marks(folder)["lasting"], "the body")
         second = laboratory.run(folder, "twice", run, TOLD="second")
-        first.wait(timeout=60)
+        first.wait(timeout=600)
     return SimpleNamespace(
         second=second,
         first=json.loads((folder / "twice.json").read_text("utf-8")),

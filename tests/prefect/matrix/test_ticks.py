@@ -18,7 +18,7 @@ def two_ticks(laboratory):
         wait_until(lambda: marks(folder)["weekly"], "the body")
         waiting = books(folder)
         (folder / "go").touch()
-        codes = [process.wait(timeout=120) for process in (one, two)]
+        codes = [process.wait(timeout=900) for process in (one, two)]
     return SimpleNamespace(
         waiting=waiting, codes=codes, books=books(folder), marks=marks(folder)
     )
@@ -35,7 +35,7 @@ def killed_tick(laboratory):
             one.wait()
             wait_until(lambda: marks(folder)["weekly"] == 2, "the second body")
             (folder / "go").touch()
-            code = two.wait(timeout=120)
+            code = two.wait(timeout=900)
     return SimpleNamespace(code=code, books=books(folder), marks=marks(folder))
 
 

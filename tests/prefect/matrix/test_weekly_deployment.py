@@ -21,7 +21,8 @@ MORE = """budget: {epsilon: 3, delta: 1e-6}
 lifetime: {epsilon: 4, delta: 1e-5}"""
 #: Seconds from tick to tick; a run takes about half as long.
 PACE = 12
-PATIENCE = 240
+#: For a machine on which each run takes minutes; an idle one needs seconds.
+PATIENCE = 1200
 RETRY = {"type": "SCHEDULED", "name": "AwaitingRetry"}
 
 
