@@ -247,8 +247,8 @@ ADMIT = [
     ),
     Mutant(
         "a flow that the policy closes is admitted",
-        "yield whole and whole._replace(closed=closed)",
-        "yield whole",
+        "yield whole and whole._replace(closed=closed, holds=holds)",
+        "yield whole and whole._replace(holds=holds)",
         ("decisions", "gates", "office"),
     ),
     Mutant(
