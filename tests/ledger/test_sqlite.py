@@ -260,6 +260,9 @@ def test_a_ledger_that_needs_a_newer_dpflow_is_refused(
     with pytest.raises(LedgerUnavailable, match="Upgrade dpflow"):
         open_ledger(url(path))
     assert kinds(path) == []
+    edit(path, "UPDATE ledger SET min_writer = 'x'")
+    with pytest.raises(LedgerCorrupt, match="damaged: it says that it needs"):
+        open_ledger(url(path))
 
 
 FIRST_EDITION = """

@@ -39,12 +39,16 @@ def first_edition(place: str, schema: int) -> LedgerUnavailable:
     return LedgerUnavailable(msg, ledger=place)
 
 
-def check_writer(place: str, needed: int) -> None:
+def check_writer(place: str, needed: object) -> None:
     """Refuse a ledger that only a newer dpflow may write to.
 
     Raises:
+        LedgerCorrupt: If what it says is no version.
         LedgerUnavailable: If it is one.
     """
+    if type(needed) is not int:
+        msg = f"{place} is damaged: it says that it needs schema {needed!r:.40}"
+        raise LedgerCorrupt(msg, ledger=place)
     if needed > SCHEMA_VERSION:
         msg = (
             f"the ledger {place} needs a dpflow that writes schema {needed}; this one "
