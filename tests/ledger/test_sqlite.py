@@ -31,6 +31,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.rows import Claim
+from dpflow.ledger.storage.base import check_writer
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.transaction import Transaction
 from tests.ledger.support import (
@@ -260,9 +261,9 @@ def test_a_ledger_that_needs_a_newer_dpflow_is_refused(
     with pytest.raises(LedgerUnavailable, match="Upgrade dpflow"):
         open_ledger(url(path))
     assert kinds(path) == []
-    edit(path, "UPDATE ledger SET min_writer = 'x'")
+    # Bytes that were damaged may read so; the table would not take it.
     with pytest.raises(LedgerCorrupt, match="damaged: it says that it needs"):
-        open_ledger(url(path))
+        check_writer(str(path), None)
 
 
 FIRST_EDITION = """
