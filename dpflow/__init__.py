@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dpflow.accounting.costs.refined import Refined, RefinedLaplace
     from dpflow.accounting.costs.sparse_vector import SparseVector
     from dpflow.accounting.costs.top_k import TopK
+    from dpflow.accounting.rules.individual import PersonBudgets
     from dpflow.accuracy.estimate import Estimate
     from dpflow.bounding.contributions import Clip, Contributions, bound_contributions
     from dpflow.exceptions import (

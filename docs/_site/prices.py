@@ -45,7 +45,7 @@ from dpflow.accounting.curves.prices import (
     gdp_mu_squared,
     renyi_divergence,
 )
-from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.accounting.rules.individual import IndividualBound, PersonBudgets
 from dpflow.accounting.rules.residue import residue_pair
 from dpflow.accounting.rules.rule import Rule
 from dpflow.exceptions import DpflowError, UnsupportedCost
@@ -78,6 +78,7 @@ EXAMPLES: tuple[Cost, ...] = (
     Composed(Gaussian(sensitivity=1, sigma=20), Laplace(sensitivity=1, epsilon="0.1")),
     Repeated(Laplace(sensitivity=1, epsilon="0.01"), 10),
     IndividualBound(measure="renyi", order=32, bound="0.01"),
+    PersonBudgets(),
 )
 
 _SPLIT = {"delta_loss": "9e-7"}
@@ -223,6 +224,8 @@ def source_of(kind: str, theorem: str, cost: Cost) -> str:
         UnsupportedCost: If it has none.
         KeyError: If the theorem's notions are not listed here.
     """
+    if cost.paid_by_people:
+        return "All that is left, once: docs/derivations/individual.md#from-run-to-run."
     if theorem == "plan":
         return _PLANNED
     if theorem in ("portfolio", "residue") and isinstance(cost, Composed):
