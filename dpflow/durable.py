@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from contextlib import suppress
 from pathlib import Path
+
+#: What a disk says that has no such command; any other error is a lost write.
+_UNSUPPORTED = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
 
 
 def write(descriptor: int, data: bytes | memoryview) -> None:
@@ -15,21 +18,42 @@ def write(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def sync(descriptor: int) -> None:
-    """Make what was written durable, past the disk's own cache where that can be."""
-    full = getattr(fcntl, "F_FULLFSYNC", None)
-    if full is not None:
-        with suppress(OSError):
-            fcntl.fcntl(descriptor, full)
-            return
-    getattr(os, "fdatasync", os.fsync)(descriptor)
+    """Make what was written durable, past the disk's own cache where that can be.
+
+    Raises:
+        OSError: If it may be lost.
+    """
+    if not _synced_past_cache(descriptor):
+        getattr(os, "fdatasync", os.fsync)(descriptor)
+
+
+def sync_whole(descriptor: int) -> None:
+    """Make a file durable with all that is known of it, or the names in a folder.
+
+    Raises:
+        OSError: If it may be lost.
+    """
+    _synced_past_cache(descriptor)
+    os.fsync(descriptor)
 
 
 def sync_path(path: Path) -> None:
-    """Make a file durable with all that is known of it, or the names in a folder."""
+    """Do so by name."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if hasattr(fcntl, "F_FULLFSYNC"):
-            sync(descriptor)
-        os.fsync(descriptor)
+        sync_whole(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _synced_past_cache(descriptor: int) -> bool:
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is None:
+        return False
+    try:
+        fcntl.fcntl(descriptor, full)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        return False
+    return True

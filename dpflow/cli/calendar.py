@@ -42,7 +42,8 @@ def calendar(
         say_json({"ledger": facts, "datasets": datasets})
         return
     for number, each in enumerate(known):
-        say(*[""] * bool(number))
+        if number:
+            say("")
         _print(each, runs)
     if not known:
         say("No policy and no charge yet: `dpflow init` makes a first one.")

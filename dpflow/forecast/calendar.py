@@ -182,6 +182,8 @@ def calendars(
             flows=tuple(_flows(found.root, ledger, standing, day)),
         )
         for standing in standings(ledger, policies, dataset)
+        # What ended has no runs to come.
+        if standing.pinned is not None
     ]
 
 

@@ -41,9 +41,10 @@ def person_store(execution: Execution) -> PersonStore:
     if not path.exists():
         msg = (
             f"there is no store of what people have left at {path}, and the budget of "
-            f"{account} was taken to make one. Restore the newest copy, or open it on "
-            "the machine that has it; if it is gone, nobody knows what people have "
-            "left, and a new term has to begin: dpflow policy apply --new-term."
+            f"{account} was taken to make one. If its first run is still going on, run "
+            "this one again afterwards. Else restore the newest copy, or run on the "
+            "machine that has it; if it is gone, nobody knows what people have left, "
+            "and a new term has to begin: dpflow policy apply --new-term."
         )
         raise LedgerMissing(msg, ledger=str(path))
 

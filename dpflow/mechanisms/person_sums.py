@@ -69,7 +69,9 @@ def _by_person(people: Sequence[Any], rows: Floats) -> tuple[list[Any], Floats]:
     places: dict[Any, int] = {}
     where = [places.setdefault(each, len(places)) for each in map(_plain, people)]
     sums = np.zeros((len(places) + 1, rows.shape[1]))
-    np.add.at(sums, where, rows)
+    # A warning about one person's overflow would be an output.
+    with np.errstate(all="ignore"):
+        np.add.at(sums, where, rows)
     return [*places, None], sums
 
 

@@ -127,7 +127,7 @@ def _take_frame(frame: Any) -> Parts:
             places.append(place)
         elif str(dtype.name) not in _LABELS and dtype.kind != "M":
             what = f"it has a column of dtype {dtype.name}"
-            raise refused(frame, what, _TODO_COLUMN)
+            raise refused(frame, what, _COLUMNS_TAKEN)
     parts = [_take_series(frame.iloc[:, place]) for place in places]
     numbers, rebuild = _take_together(parts)
 
@@ -142,7 +142,7 @@ def _take_frame(frame: Any) -> Parts:
 
 #: Columns of a pandas frame that are labels and no numbers.
 _LABELS = ("str", "string", "category")
-_TODO_COLUMN = (
+_COLUMNS_TAKEN = (
     "Numbers are int or float columns without missing ones, labels are text, "
     "categories or moments; convert it or leave it out"
 )
@@ -174,7 +174,7 @@ def _take_polars_frame(frame: Any) -> Parts:
     names = [n for n, dtype in frame.schema.items() if dtype.is_numeric()]
     for name, dtype in frame.schema.items():
         if name not in names and dtype.base_type().__name__ not in _POLARS_LABELS:
-            raise refused(frame, f"it has a column of dtype {dtype}", _TODO_COLUMN)
+            raise refused(frame, f"it has a column of dtype {dtype}", _COLUMNS_TAKEN)
     numbers, rebuild = _take_together([_take_polars(frame[name]) for name in names])
     return numbers, lambda noisy: frame.with_columns(rebuild(noisy))
 

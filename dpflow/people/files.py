@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from dpflow.durable import sync_path, write
+from dpflow.durable import sync_path, sync_whole, write
 
 _MODE: Final = 0o600
 Bytes = bytes | bytearray | memoryview
@@ -28,9 +28,10 @@ def replace_file(path: Path, chunks: Iterable[Bytes]) -> None:
     try:
         for chunk in chunks:
             write(descriptor, memoryview(chunk))
+        # By the descriptor that wrote: another may not hear of a write that failed.
+        sync_whole(descriptor)
     finally:
         os.close(descriptor)
-    sync_path(fresh)
     os.replace(fresh, path)  # noqa: PTH105
     sync_path(path.parent)
 

@@ -175,8 +175,8 @@ class PrivateTally(Withheld):
 
     def grow(self, people: int) -> None:
         """Let people join, each with a whole budget, until there are so many."""
-        joining = people - self._left.size
-        if joining > 0:
+        with self._lock:
+            joining = max(people - self._left.size, 0)
             fresh = np.full(joining, float(self._limit))
             self._left = np.concatenate([self._left, fresh])
 

@@ -22,6 +22,7 @@ unit: customer
 relation: add-or-remove
 version: "1"
 budget: {epsilon: 1, delta: 1e-6}
+lifetime: {epsilon: 9, delta: 1e-5}
 filter: gaussian
 other_flows: allow
 flows:
@@ -117,6 +118,24 @@ def test_a_kept_flow_counts_its_own_hold(folder: Path) -> None:
     charge("ad-hoc", TODAY)
     flows = {each.flow: each.outlook.runs_left for each in known().flows}
     assert flows == {"weekly-report": 20, "ad-hoc": 11}
+
+
+def test_an_ended_term_has_no_runs_to_come(folder: Path) -> None:
+    """The dataset is there once, with what the newest term keeps."""
+    charge("weekly-report", TODAY)
+    run_fine("policy", "apply", "shop", "--new-term", "--because", "a new year")
+    forget_projects()
+    assert known().flows[0].kept.runs_left == 10
+    assert run_fine("calendar").count("shop\n") == 1
+
+
+def test_status_tells_programs_what_is_kept(folder: Path) -> None:
+    """With the numbers that the calendar has."""
+    charge("weekly-report", TODAY)
+    [dataset] = run_json("status")["datasets"]
+    [account] = [each for each in dataset["accounts"] if each["kind"] == "dataset"]
+    [kept] = account["kept"]
+    assert (kept["flow"], kept["runs"], kept["runs_left"]) == ("weekly-report", 10, 9)
 
 
 def test_the_command_shows_it(folder: Path) -> None:

@@ -16,7 +16,7 @@ from dpflow.ledger import office
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import gates
-from dpflow.ledger.decision.kept import announced_holds, held_against, of_flow
+from dpflow.ledger.decision.kept import announced_holds, of_flow
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import Granted
@@ -170,17 +170,6 @@ def test_what_a_flow_overdraws_is_not_taken_from_another(data: st.DataObject) ->
         assert history.ask("monthly", run)
 
 
-def test_a_hold_only_ever_makes_a_gate_stricter() -> None:
-    """Whoever asks, what counts as used is at least what is used."""
-    policy, run, others = world("gaussian")
-    history = History(policy, run, others)
-    for flow in (REPORT, "monthly", "ad hoc", None):
-        for cost in (run, *others):
-            asked = history.rule.price(cost)
-            kept = held_against(history.gate(flow).holds, asked)
-            assert all(amount >= 0 for amount in kept.amounts)
-
-
 # On a ledger
 
 
@@ -219,11 +208,12 @@ def test_others_get_the_rest_and_are_told_what_is_kept_and_for_whom(ledger) -> N
     assert verify(ledger).bad == []
 
 
-def test_a_voided_run_returns_to_its_hold_and_a_forfeit_does_not(ledger) -> None:
-    """What nobody started is kept on; what nobody knows of is a run that was used."""
+def test_a_voided_run_returns_to_its_hold_and_a_failed_one_does_not(ledger) -> None:
+    """What nobody started is kept on; what may have drawn is a run that was used."""
     ask(ledger, "0.5", None)
     ledger.void(ask(ledger, "0.1", REPORT), reason="a test")
-    for _ in range(3):
+    ledger.settle(ask(ledger, "0.1", REPORT), outcome="failed")
+    for _ in range(2):
         ask(ledger, "0.1", REPORT)
     with pytest.raises(BudgetRefused):
         ask(ledger, "0.1", REPORT)

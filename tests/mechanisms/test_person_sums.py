@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import warnings
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -136,6 +137,14 @@ def test_rows_of_a_person_are_summed_clipped_and_paid_for(folder: Path) -> None:
         rows = np.array([[0.0, 4.0], [3.0, 0.0]])
         found = customers("rows", ["c", "c"], rows, norm=5, sigma=5 * SIGMA)
     assert found == pytest.approx([3, 4])
+
+
+def test_one_persons_overflow_is_no_warning(folder: Path) -> None:
+    """It would tell that such a row exists; the row counts for nothing."""
+    with no_noise(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        huge = np.array([1e308, 1e308, np.inf, -np.inf, 0.5])
+        assert customers(0, ["a", "a", "b", "b", "c"], huge) == pytest.approx(0.5)
 
 
 def test_a_table_without_people_is_released_like_any_other(folder: Path) -> None:

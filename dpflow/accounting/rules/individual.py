@@ -197,7 +197,9 @@ class IndividualFilter(ThresholdFilter):
     Assumes: neighbours add or remove one person's record (or null it), not replace it;
     a person's cost depends on their own record and on outputs released before, on
     nothing else; whoever is left out is left out before the step runs; who that is,
-    and how many, is never released.
+    and how many, is never released. `PersonBudgets` costs nothing once nothing is left,
+    which holds only for steps that draw from a store that an earlier charge of the
+    account has paid (`dpflow.mechanisms.person_stores`).
 
     Rounding: the threshold down to units of 1e-36, prices up.
 
