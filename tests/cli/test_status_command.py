@@ -177,7 +177,7 @@ def test_the_json_has_the_promised_shape(shop: Shop) -> None:
     assert kinds == ["dataset", "flow", "odometer"]
     expected = {"id", "kind", "name", "theorem", "state", "epsilon", "delta"}
     expected |= {"budget", "spent", "reserved", "forfeited", "left"}
-    expected |= {"used_fraction", "odometer"}
+    expected |= {"used_fraction", "odometer", "kept"}
     assert all(expected == found.keys() for found in dataset["accounts"])
 
 
