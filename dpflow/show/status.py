@@ -14,8 +14,10 @@ from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AccountView, TermView
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.ledger.views.words import percent_text
+from dpflow.notebook import marked_up_table
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
+from dpflow.policy.planned_noise import planned_noise
 from dpflow.rounding import finite, number_from_text
 from dpflow.show.guarantees import sum_of_shares, term_guarantee
 from dpflow.show.overview import Overview, overview, pauses
@@ -54,17 +56,11 @@ class Status:
         }
 
     def _repr_html_(self) -> str:
-        rows = "".join(map(_row, self.datasets))
-        return f"<table><tr>{_HEADS}</tr>{rows}</table>"
+        heads = ("dataset", "state", "used", "spent", "runs left")
+        return marked_up_table(heads, map(_cells, self.datasets))
 
 
-_HEADS = "".join(
-    f"<th scope='col' style='text-align:left'>{head}</th>"
-    for head in ("dataset", "state", "used", "spent", "runs left")
-)
-
-
-def _row(known: DatasetStatus) -> str:
+def _cells(known: DatasetStatus) -> tuple[str, ...]:
     used = percent_text(known.used)
     bar = (
         f"<progress max='1' value='{min(known.used, 1):.4f}' "
@@ -75,14 +71,13 @@ def _row(known: DatasetStatus) -> str:
         f"{'no end' if each.runs_left is None else each.runs_left}"
         for each in known.ahead
     )
-    cells = (
+    return (
         escape(known.standing.dataset),
         escape(known.overview.state.text),
         bar,
         escape("; ".join(each.text for each in known.overview.spent)),
         escape(runs),
     )
-    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
 def status(dataset: str | None = None, *, tell: Tell = as_warning) -> Status:
@@ -182,6 +177,7 @@ def _known_json(known: DatasetStatus) -> dict[str, Any]:
         "relation": pinned and pinned["relation"],
         "guarantee": pinned and term_guarantee(pinned, terms),
         "shares": pinned and sum_of_shares(pinned),
+        "planned_noise": pinned and planned_noise(pinned),
         "term": standing.term,
         "terms": [term_json(view) for view in terms],
         "frozen": _frozen_json(terms) if pinned else None,
