@@ -158,6 +158,7 @@ class DatasetStatus(TypedDict):
     spent: list[SpentEpsilon]
     by_flow: list[FlowStatus]
     unusual_steps: UnusualSteps
+    refused: Annotated[int, Field(description="Of the ledger's newest thousand.")]
     unit: str | None
     relation: str | None
     guarantee: Annotated[str | None, Field(description="In words.")]

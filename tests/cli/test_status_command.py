@@ -166,7 +166,7 @@ def test_the_json_has_the_promised_shape(shop: Shop) -> None:
     (dataset,) = data["datasets"]
     expected = {"dataset", "unit", "relation", "guarantee", "term", "accounts"}
     expected |= {"shares", "planned_noise", "terms", "frozen", "outlooks"}
-    expected |= {"state", "spent", "by_flow", "unusual_steps"}
+    expected |= {"state", "spent", "by_flow", "unusual_steps", "refused"}
     assert expected == dataset.keys()
     assert (
         dataset["unit"],
