@@ -147,7 +147,7 @@ def test_a_policy_that_requires_it_refuses_what_may_not_be_replayed(
             step()
     with (
         pytest.raises(ConfigurationError, match="'shop' has `replay: required`"),
-        spend(dataset="shop", cost=TENTH),
+        spend(dataset="shop", step="block", cost=TENTH),
     ):
         pytest.fail("the block ran")
     assert rows(required) == before
