@@ -115,7 +115,6 @@ _PLACES = {
     "ZCDP": f"{_COSTS}.notions",
     "dp_flow": "dpflow.prefect.flow",
     "dp_task": "dpflow.prefect.task",
-    "forecast": "dpflow.forecast.what_if",
     "gradient_descent": "dpflow.mechanisms.in_steps",
     "guarded": "dpflow.guard.plain",
     "history": "dpflow.show.history",
@@ -215,6 +214,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "forecast":
+        # The package of this name is called like its function.
+        return import_module("dpflow.forecast")
     place = _PLACES.get(name)
     if place is None:
         msg = f"module 'dpflow' has no attribute {name!r}"

@@ -11,7 +11,9 @@ The package is called like its function: `dpflow.forecast("orders", like="weekly
 from __future__ import annotations
 
 import sys
+from inspect import Signature, signature
 from types import ModuleType
+from typing import Any
 
 from dpflow.forecast.cadence import Every, Schedule
 from dpflow.forecast.check import Check, PolicyCheck, check_policies
@@ -46,9 +48,16 @@ __all__ = [
 
 
 class _Called(ModuleType):
-    """`dpflow.forecast` is this package once anything of it was imported."""
+    """What `dpflow.forecast` is: this package, and a call of its function."""
 
-    __call__ = staticmethod(forecast)
+    def __call__(self, *args: Any, **kwargs: Any) -> Forecast:
+        """Return a forecast; see `forecast`."""
+        return forecast(*args, **kwargs)
+
+    @property
+    def __signature__(self) -> Signature:
+        """The function's, for whoever asks what may be given."""
+        return signature(forecast)
 
 
 sys.modules[__name__].__class__ = _Called

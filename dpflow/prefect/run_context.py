@@ -17,7 +17,7 @@ from dpflow.prefect.artifacts import publish_progress
 from dpflow.prefect.assets import describe_assets
 from dpflow.prefect.delivery import send
 from dpflow.prefect.keyless_steps import warn_if_unnamed
-from dpflow.prefect.telemetry import record
+from dpflow.prefect.telemetry import describe_span, show_gauges
 
 logger = logging.getLogger("dpflow")
 
@@ -39,6 +39,7 @@ def _listen(notice: Notice) -> None:
     else:
         send(notice)
         warn_if_unnamed(notice)
+        show_gauges()
 
 
 def listen_for_task(notice: Notice) -> None:
@@ -46,7 +47,7 @@ def listen_for_task(notice: Notice) -> None:
     # Prefect reads the assets when the task ends.
     if notice.kind != "progress":
         describe_assets(notice)
-        record(notice)
+        describe_span(notice)
     _listen(notice)
 
 

@@ -24,15 +24,10 @@ logger = logging.getLogger("dpflow")
 _DECISIONS = ("reserved", "replayed", "refused", "exhausted")
 
 
-def record(notice: Notice) -> None:
-    """Tell Prefect's telemetry what became of a step."""
-    if notice.kind in _DECISIONS:
-        _describe_span(notice)
-    if PREFECT_CLIENT_METRICS_ENABLED.value():
-        _register()
-
-
-def _describe_span(notice: Notice) -> None:
+def describe_span(notice: Notice) -> None:
+    """Say on the span of the task run what was decided of its step."""
+    if notice.kind not in _DECISIONS:
+        return
     from opentelemetry import trace  # noqa: PLC0415 (half of all that is loaded here)
 
     request = notice.request
@@ -47,9 +42,14 @@ def _describe_span(notice: Notice) -> None:
     trace.get_current_span().set_attributes(facts)
 
 
+def show_gauges() -> None:
+    """Add the gauges of this process's project to Prefect's endpoint, if that is on."""
+    if PREFECT_CLIENT_METRICS_ENABLED.value():
+        _register()
+
+
 @cache
 def _register() -> None:
-    """Add the gauges of this process's project to Prefect's endpoint, once."""
     from prometheus_client import REGISTRY  # noqa: PLC0415
 
     REGISTRY.register(_Gauges())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +20,7 @@ from prefect.utilities import services
 from typer.testing import CliRunner
 
 import dpflow
-from dpflow import PureDP, dp_task
+from dpflow import PureDP, dp_task, guarded
 from dpflow.cli import app
 from tests.projects import TENTH
 
@@ -36,6 +37,14 @@ class Recorded(trace.NonRecordingSpan):
     def set_attributes(self, attributes: Any) -> None:
         """Keep them."""
         self.told.update(attributes)
+
+    def record_exception(self, exception: BaseException, *_: Any, **__: Any) -> None:
+        """Keep the text that a recorder writes of it."""
+        self.told["exception"] = "".join(traceback.format_exception(exception))
+
+    def set_status(self, *status: Any, **more: Any) -> None:
+        """Keep it."""
+        self.told["status"] = f"{status} {more}"
 
 
 @pytest.fixture
@@ -74,7 +83,7 @@ def spans_of(call: Any) -> dict[str, Any]:
 
     @flow
     def report() -> None:
-        with trace.use_span(span), contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), trace.use_span(span):
             call()
 
     report()
@@ -102,6 +111,21 @@ def test_spans_and_gauges_tell_names_and_numbers_and_no_data(
     (line,) = [each for each in page.splitlines() if each.startswith(left)]
     assert float(line.split()[-1]) == pytest.approx(0.8)
     assert 'dpflow_refusals{dataset="shop"} 1.0' in page
+    # The span that the body's error ended has what a recorder would write of it.
+    assert "DPStepFailed" in told[2]["exception"]
     shown = [str(told), page, str(dpflow.history().as_json())]
-    shown += [CliRunner().invoke(app, [name, "shop"]).stdout for name in ("why",)]
+    for name in ("why", "status"):
+        printed = CliRunner().invoke(app, [name, "shop"])
+        assert printed.exit_code == 0
+        shown.append(printed.stdout)
     assert all(SECRET not in text for text in shown)
+
+
+def test_a_step_that_is_no_task_has_gauges_too(
+    make_project: Any, endpoint: Any
+) -> None:
+    """They are of the project, and not of tasks."""
+    make_project()
+    step = guarded(dataset="shop", cost=TENTH)(lambda: 1.0)
+    flow(step, name="report")()
+    assert 'dpflow_stopped{dataset="shop"} 0.0' in endpoint()

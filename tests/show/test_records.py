@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import json
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -134,7 +137,10 @@ def test_a_name_that_nobody_knows_is_refused(shop) -> None:
 
 
 def test_the_package_of_forecasts_is_called_like_its_function(shop) -> None:
-    """`dpflow.forecast` is the one or the other, by what was imported first."""
+    """Whatever was imported first; who asks for its parameters gets the function's."""
     module: Any = importlib.import_module("dpflow.forecast")
-    found = module("shop", costs=["PureDP(epsilon=0.1)"])
-    assert found == dpflow.forecast("shop", costs=["PureDP(epsilon=0.1)"])
+    assert dpflow.forecast is module
+    assert inspect.signature(module) == inspect.signature(module.forecast)
+    assert module("shop", costs=["PureDP(epsilon=0.1)"]).theorem == "basic"
+    program = "import dpflow; dpflow.forecast; import dpflow.forecast as f; f.outlooks"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
