@@ -8,9 +8,10 @@ so that rows of one rank are the same row, wherever the engine keeps them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any, TypeVar
 
-from dpflow.exceptions import ContributionsError
+from dpflow.exceptions import ContributionsError, how_to_install
 from dpflow.libraries import comes_from
 
 Frame = TypeVar("Frame")
@@ -106,13 +107,10 @@ def _check_order(order_by: Sequence[str]) -> None:
 
 def _narwhals() -> Any:
     try:
-        import narwhals  # noqa: PLC0415
+        return import_module("narwhals")
     except ImportError:
-        narwhals = None  # type: ignore[assignment]
-    if narwhals is None:
-        msg = "lazy tables need narwhals: install the extra `lazy` of dpflow"
-        raise ContributionsError(msg)
-    return narwhals
+        msg = f"lazy tables need narwhals; {how_to_install('lazy')}"
+    raise ContributionsError(msg)
 
 
 def _table(nw: Any, frame: object) -> Any:
@@ -208,9 +206,9 @@ def _steps(  # noqa: PLR0917
         number.is_null() | number.is_nan() | number.is_between(-step / 4, step / 4)
     )
     number = nw.when(nothing).then(nw.lit(0.0)).otherwise(number)
-    near = number.clip((low - 1) * step, (high + 1) * step) / nw.lit(step)
-    whole = (near.clip(float(low), float(high)) + nw.lit(_ROUNDS)) - nw.lit(_ROUNDS)
-    return whole.cast(nw.Int64)
+    near = number.clip(low * step, high * step) / nw.lit(step)
+    whole = (near + nw.lit(_ROUNDS)) - nw.lit(_ROUNDS)
+    return whole.cast(nw.Int64).clip(low, high).cast(nw.Int64)
 
 
 def _first(

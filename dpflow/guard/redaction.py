@@ -30,7 +30,6 @@ _OUR_PLACES = (
     "dpflow.guard.functions",
     "dpflow.bounding.frames",
     "dpflow.bounding.contributions",
-    "dpflow.bounding.lazy",
     "dpflow.mechanisms.in_steps",
     "dpflow.guard.charge",
     "dpflow.mechanisms.gradient_descent",
