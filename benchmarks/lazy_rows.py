@@ -88,7 +88,8 @@ def report(path: str, rows: int, rounds: int) -> None:
             command = [sys.executable, __file__, "--measure", kind, path]
             done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
             runs.append(json.loads(done.stdout))
-    if any(run["sums"] != found["dpflow"][0]["sums"] for r in found.values() for run in r):
+    sums = [run["sums"] for runs in found.values() for run in runs]
+    if any(each != sums[0] for each in sums):
         sys.exit("the two ways keep other rows")
     medians = {}
     for kind, runs in found.items():

@@ -16,17 +16,16 @@ from dpflow.libraries import comes_from
 
 Frame = TypeVar("Frame")
 _LIBRARIES = ("duckdb", "_duckdb", "ibis", "pyspark")
-#: Types whose values are ordered, and the same wherever they are equal. A nested value
-#: has no order in some engines; intervals of a month and of 30 days are equal in some.
-_ORDERED = (
-    "Boolean Int8 Int16 Int32 Int64 Int128 UInt8 UInt16 UInt32 UInt64 UInt128 Float32 "
-    "Float64 Decimal String Binary Date Datetime Time Enum Categorical"
-).split()
 _UNORDERED_CHOICE = ("Enum", "Categorical")
-_NO_NUMBERS = ("String", "Binary", "Date", "Datetime", "Time", *_UNORDERED_CHOICE)
+_TIMES = ("Date", "Datetime", "Time")
+_NO_NUMBERS = ("String", "Binary", *_TIMES, *_UNORDERED_CHOICE)
 _FLOATS = ("Float32", "Float64")
 #: Types that an Int64 holds: a cast of them cannot fail by a value.
 _WHOLE = ("Boolean", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32")
+_WIDE = ("Int128", "UInt64", "UInt128", "Decimal")
+#: Types whose values are ordered, and the same wherever they are equal. A nested value
+#: has no order in some engines; intervals of a month and of 30 days are equal in some.
+_ORDERED = (*_WHOLE, *_WIDE, *_FLOATS, *_NO_NUMBERS)
 #: Added to a double of at most 2**31 and taken away, it rounds half to even. Engines
 #: disagree on what their own ROUND does.
 _ROUNDS = 1.5 * 2**52
@@ -81,14 +80,10 @@ def bounded(
         **{f"{_OURS}by_{n}": _group(nw, name, kinds) for n, name in enumerate(by)},
     )
     ties = [name for name in kinds if name not in {*unit, *order_by}]
-    order = [
-        key for n, name in enumerate(order_by) for key in (f"{_OURS}at_{n}", name)
-    ]
+    order = [key for n, name in enumerate(order_by) for key in (f"{_OURS}at_{n}", name)]
     if max_rows_per_group is not None:
         groups = [f"{_OURS}by_{n}" for n in range(len(by))]
-        table = _first(
-            nw, table, [*unit, *groups], [*order, *ties], max_rows_per_group
-        )
+        table = _first(nw, table, [*unit, *groups], [*order, *ties], max_rows_per_group)
     table = _first(nw, table, unit, [*order, *ties], max_rows)
     kept: Frame = table.select(*kinds).to_native()
     return kept
