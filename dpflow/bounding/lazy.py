@@ -8,7 +8,6 @@ so that rows of one rank are the same row, wherever the engine keeps them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any, TypeVar
 
 from dpflow.exceptions import ContributionsError, how_to_install
@@ -102,10 +101,11 @@ def _check_order(order_by: Sequence[str]) -> None:
 
 def _narwhals() -> Any:
     try:
-        return import_module("narwhals")
+        import narwhals  # noqa: PLC0415
     except ImportError:
         msg = f"lazy tables need narwhals; {how_to_install('lazy')}"
-    raise ContributionsError(msg)
+        raise ContributionsError(msg) from None
+    return narwhals
 
 
 def _table(nw: Any, frame: object) -> Any:
