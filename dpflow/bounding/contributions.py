@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
+from dpflow.bounding import lazy
 from dpflow.exceptions import ConfigurationError, ContributionsError, ReleaseError
 from dpflow.guard.charge import Execution, current_execution, inherited_execution
 from dpflow.rounding import Number, exact, number_text
@@ -200,11 +201,14 @@ class Contributions:
         agree, in order, on the rows of all other people.
 
         Args:
-            frame: A pandas or polars DataFrame; it is not changed.
+            frame: A pandas or polars DataFrame; it is not changed. Or a lazy table (a
+                polars LazyFrame, a DuckDB relation, a table of ibis or PySpark), whose
+                engine does it: it needs `order_by`, and breaks ties by all other
+                columns.
 
         Returns:
-            A frame of the same kind, its rows in the same order; clipped columns hold
-            integers.
+            A frame of the same kind, its rows in the same order, which lazy tables do
+            not have; clipped columns hold integers.
 
         Raises:
             ContributionsError: If it is no such frame, or lacks a column, or if the
@@ -225,22 +229,23 @@ class Contributions:
         raise ContributionsError(msg)
 
     def _bounded(self, frame: Frame) -> Frame:
-        # It imports numpy, which a declaration does not need.
-        from dpflow.bounding.frames import bounded  # noqa: PLC0415
-
-        return bounded(
-            frame,
-            unit=self.unit,
-            max_rows=self.max_rows,
-            clip={
+        given: dict[str, Any] = {
+            "unit": self.unit,
+            "max_rows": self.max_rows,
+            "clip": {
                 name: (float(clip.step), *clip.steps)
                 for name, clip in self.clip.items()
             },
-            by=self.by,
-            max_rows_per_group=self.max_rows_per_group,
-            order_by=self.order_by,
-            seed=self.seed,
-        )
+            "by": self.by,
+            "max_rows_per_group": self.max_rows_per_group,
+            "order_by": self.order_by,
+        }
+        if lazy.is_lazy(frame):
+            return lazy.bounded(frame, **given)
+        # It imports numpy, which a declaration does not need.
+        from dpflow.bounding.frames import bounded  # noqa: PLC0415
+
+        return bounded(frame, **given, seed=self.seed)
 
     def _is_spelled_out(self) -> bool:
         """Say whether all names are constants of the code that asks, and so public."""
@@ -306,7 +311,7 @@ def bound_contributions(
     """Bound what each person contributes to a frame, and say what that bounds.
 
     Args:
-        frame: A pandas or polars DataFrame.
+        frame: A pandas or polars DataFrame, or a lazy table.
         unit: Column that names the privacy unit, or several that do together.
         max_rows: Rows that are kept of each person.
         clip: How columns are clipped that are to be summed.

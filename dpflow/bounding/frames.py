@@ -294,8 +294,8 @@ def _table(frame: object) -> _Table:
         if isinstance(frame, pl.DataFrame):
             return _Polars(frame, pl)
     msg = (
-        f"a pandas or polars DataFrame can be bounded, not {type(frame).__name__}; "
-        "collect a lazy frame first"
+        f"a pandas or polars DataFrame can be bounded, not {type(frame).__name__}, or "
+        "a lazy table of polars, DuckDB, ibis or PySpark"
     )
     raise ContributionsError(msg)
 

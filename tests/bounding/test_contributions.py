@@ -545,7 +545,7 @@ def test_bounds_that_are_no_numbers_are_refused(bad):
     ("frame", "message"),
     [
         ({"person": [1]}, "DataFrame can be bounded, not dict"),
-        (pl.DataFrame({"person": [1]}).lazy(), "collect"),
+        (pl.DataFrame({"person": [1]}).lazy(), "needs order_by="),
         (pd.DataFrame({"person": [1]}), r"each of these columns once: \['amount'\]"),
         (pd.DataFrame([[1, 2, 3]], columns=["person", "amount", "amount"]), "once"),
         (pd.DataFrame({"person": [1], "amount": pd.Timestamp(0)}), "datetime64"),
