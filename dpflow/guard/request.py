@@ -21,6 +21,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReleaseError,
 )
+from dpflow.guard.keeping import check_keeping
 from dpflow.guard.person_budgets import check_person_budgets
 from dpflow.guard.project import Project, current_project
 from dpflow.guard.redaction import shown_to_body
@@ -203,8 +204,9 @@ def _asked(
     project = current_project(step.datasets)
     policies = tuple(_policy(project, step, name) for name in step.datasets)
     flow = charged_flow(policies, place)
+    priced = step.price(public)
     cost = concrete(
-        step.price(public),
+        priced,
         step=step.name,
         flow=None if flow is None else flow.name,
         policies=policies,
@@ -223,6 +225,7 @@ def _asked(
     elif run is not None and step.replays:
         what = [step.source, described(cost), _encoded(step, public)]
         parts = ["run", *common, run, *what]
+    check_keeping(step, policies, keyed=parts is not None)
     request = Request(
         reservation=os.urandom(16).hex(),
         owner=owner_of(project),
@@ -238,6 +241,7 @@ def _asked(
         release_key=None if parts is None else project.ledger.release_key(*parts),
         key_text="" if key is None else key.text,
         fresh=step.fresh,
+        noise_planned=isinstance(priced, PlannedNoise),
         body={**place.facts, "versions": versions},
     )
     return project, request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -51,6 +52,7 @@ class Step:
             one name.
         cell: Function of the output that names the cell of the cost it falls into.
         noise: Who draws the noise: "release", or the body's "own".
+        returns: What the body's annotation says it returns; `Any` if nothing known.
         source: Module and qualified name of the body, which tell two steps of one
             name apart within a flow run.
     """
@@ -66,6 +68,7 @@ class Step:
     version: str | None = None
     cell: CellLike | None = None
     noise: NoiseLike = "release"
+    returns: Any = Any
     source: str = ""
     replays: bool = True
     inner: bool = False
@@ -236,6 +239,7 @@ def define_step(
         version=_optional_text(version, "version"),
         cell=_checked_cell(title, cost, cell),
         noise=_checked_noise(title, noise),
+        returns=returned_type(function),
         source=_source(function),
         replays=_replays(function, signature),
     )
@@ -282,6 +286,14 @@ def _checked_name(function: Callable[..., Any], name: str | None) -> str:
         )
         raise ConfigurationError(msg)
     return title
+
+
+def returned_type(function: Callable[..., Any]) -> Any:
+    """Return what a function's annotation says it returns; `Any` if nothing known."""
+    try:
+        return typing.get_type_hints(function).get("return", Any)
+    except Exception:  # noqa: BLE001 (a name that is known to type checkers alone)
+        return Any
 
 
 def _replays(function: Callable[..., Any], signature: inspect.Signature) -> bool:

@@ -176,6 +176,13 @@ class Policy(Sourced):
         "or all of it. Its text may hold private data.",
         examples=["redact"],
     )
+    replay: Literal["possible", "required"] = Field(
+        default="possible",
+        title="Replay",
+        description="Whether a step may run whose output could not be replayed: one "
+        "without a release key, or of a type that cannot be stored.",
+        examples=["required"],
+    )
     on_exhausted: OnExhausted = Field(
         default=OnExhausted(),
         title="On exhausted",

@@ -116,4 +116,6 @@ def _unpack(node: Node, unpack: Unpack) -> Any:
     return cls(**{field: unpack(item) for field, item in fields.items()})
 
 
+#: The classes that were declared so far.
+KINDS = _names.keys()
 UNPACKERS = {"declared": _unpack}

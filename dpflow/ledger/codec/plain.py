@@ -160,6 +160,9 @@ _PACKERS: dict[type, Pack] = {
     Fraction: _pack_fraction,
 }
 
+#: The types that it writes.
+KINDS = _PACKERS.keys()
+
 
 # Trees to values
 
