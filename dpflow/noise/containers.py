@@ -205,7 +205,8 @@ def _is_masked(dtype: Any) -> bool:
     import pandas as pd  # noqa: PLC0415
 
     kinds = pd.arrays.IntegerArray, pd.arrays.FloatingArray
-    return dtype.kind in "iuf" and dtype.construct_array_type() in kinds
+    make = getattr(dtype, "construct_array_type", None)
+    return make is not None and make() in kinds
 
 
 def _take_masked(series: Any) -> Parts:
