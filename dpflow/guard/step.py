@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 from dpflow.accounting.costs.base import Cost
@@ -52,7 +52,6 @@ class Step:
             one name.
         cell: Function of the output that names the cell of the cost it falls into.
         noise: Who draws the noise: "release", or the body's "own".
-        returns: What the body's annotation says it returns; `Any` if nothing known.
         source: Module and qualified name of the body, which tell two steps of one
             name apart within a flow run.
     """
@@ -68,10 +67,10 @@ class Step:
     version: str | None = None
     cell: CellLike | None = None
     noise: NoiseLike = "release"
-    returns: Any = Any
     source: str = ""
     replays: bool = True
     inner: bool = False
+    body: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the public arguments by name, defaults included."""
@@ -239,13 +238,25 @@ def define_step(
         version=_optional_text(version, "version"),
         cell=_checked_cell(title, cost, cell),
         noise=_checked_noise(title, noise),
-        returns=returned_type(function),
         source=_source(function),
         replays=_replays(function, signature),
+        body=function,
     )
     for keyword, template in _templates(step):
         check_template(step, keyword, template)
     return step
+
+
+@lru_cache(maxsize=1024)
+def returned_type(body: Callable[..., Any]) -> object:
+    """Return what a body says that it returns; `object` if it says nothing."""
+    try:
+        signature = inspect.signature(body, eval_str=True)
+    # A name may be known to type checkers only.
+    except Exception:  # noqa: BLE001
+        return object
+    said = signature.return_annotation
+    return object if said is inspect.Signature.empty else said
 
 
 def checked_text(value: object, name: str) -> str:
@@ -286,14 +297,6 @@ def _checked_name(function: Callable[..., Any], name: str | None) -> str:
         )
         raise ConfigurationError(msg)
     return title
-
-
-def returned_type(function: Callable[..., Any]) -> Any:
-    """Return what a function's annotation says it returns; `Any` if nothing known."""
-    try:
-        return typing.get_type_hints(function).get("return", Any)
-    except Exception:  # noqa: BLE001 (a name that is known to type checkers alone)
-        return Any
 
 
 def _replays(function: Callable[..., Any], signature: inspect.Signature) -> bool:
@@ -399,11 +402,11 @@ def check_template(step: Step, keyword: str, template: str) -> None:
     except ValueError as error:
         msg = f"{keyword} {template!r} of step {step.name!r}: {error}"
         raise ConfigurationError(msg) from error
-    for field in fields:
-        root = field.split(".")[0].split("[")[0]
+    for name in fields:
+        root = name.split(".")[0].split("[")[0]
         if root not in public:
             msg = (
-                f"{keyword} {template!r} of step {step.name!r} speaks of {field!r}; it "
+                f"{keyword} {template!r} of step {step.name!r} speaks of {name!r}; it "
                 "may use only the public parameters: "
                 f"{', '.join(public) or 'there are none'}"
             )

@@ -176,11 +176,12 @@ class Policy(Sourced):
         "or all of it. Its text may hold private data.",
         examples=["redact"],
     )
-    replay: Literal["possible", "required"] = Field(
-        default="possible",
+    replay: Literal["optional", "required"] = Field(
+        default="optional",
         title="Replay",
-        description="Whether a step may run whose output could not be replayed: one "
-        "without a release key, or of a type that cannot be stored.",
+        description="required: a step whose release could not be served again, for it "
+        "has no release key or returns what cannot be stored, is refused before it is "
+        "charged.",
         examples=["required"],
     )
     on_exhausted: OnExhausted = Field(

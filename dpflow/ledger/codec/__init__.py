@@ -23,6 +23,6 @@ filled. So dicts come back with their keys sorted.
 """
 
 from dpflow.ledger.codec.form import MAX_DEPTH, MAX_TEXT, TYPE_KEY
-from dpflow.ledger.codec.text import decode, encode, why_not_kept
+from dpflow.ledger.codec.text import decode, encode
 
-__all__ = ["MAX_DEPTH", "MAX_TEXT", "TYPE_KEY", "decode", "encode", "why_not_kept"]
+__all__ = ["MAX_DEPTH", "MAX_TEXT", "TYPE_KEY", "decode", "encode"]

@@ -8,6 +8,7 @@ declared class is ever made from text.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from enum import Enum, Flag
 from typing import Any, TypeVar
 
@@ -82,6 +83,11 @@ def _problem(cls: object) -> str:
     return ""
 
 
+def declared_types() -> Collection[type]:
+    """Return the classes that were declared so far."""
+    return _names.keys()
+
+
 def packer_of(value: object) -> Pack | None:
     """Return what writes a value of a declared class; None for any other value."""
     return _pack if type(value) in _names else None
@@ -116,6 +122,4 @@ def _unpack(node: Node, unpack: Unpack) -> Any:
     return cls(**{field: unpack(item) for field, item in fields.items()})
 
 
-#: The classes that were declared so far.
-KINDS = _names.keys()
 UNPACKERS = {"declared": _unpack}

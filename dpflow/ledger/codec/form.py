@@ -97,11 +97,7 @@ def not_canonical(_: object = None) -> NoReturn:
 
 def unstorable(value: object, hint: str) -> ReleaseError:
     """Build the error for a value that cannot be stored; it names the type only."""
-    return unstorable_type(type(value), hint)
-
-
-def unstorable_type(kind: type, hint: str) -> ReleaseError:
-    """Build the error for values of a type that cannot be stored."""
+    kind = type(value)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     name = f"{module}{kind.__qualname__}"
     return ReleaseError(f"a value of type {name} cannot be stored; {hint}.", type=name)

@@ -159,9 +159,8 @@ _PACKERS: dict[type, Pack] = {
     Decimal: _pack_decimal,
     Fraction: _pack_fraction,
 }
-
-#: The types that it writes.
-KINDS = _PACKERS.keys()
+#: What this part writes.
+TYPES = frozenset(_PACKERS)
 
 
 # Trees to values

@@ -26,7 +26,6 @@ from dpflow.ledger.codec.form import (
     not_canonical,
     too_deep,
     unstorable,
-    unstorable_type,
 )
 from dpflow.ledger.entry import canonical
 from dpflow.libraries import comes_from
@@ -57,24 +56,6 @@ def encode(value: object) -> str:
     text = canonical(Packer(_packer_of).pack(value))
     check_length(text)
     return text
-
-
-def why_not_kept(kind: type) -> str | None:
-    """Say why no value of a type can be stored; None if some can, or nobody knows.
-
-    A type that a storable one inherits from may stand for it. Types of numpy, pandas
-    and polars are judged by their values.
-    """
-    if kind.__module__.partition(".")[0] in (*_LIBRARIES, "typing"):
-        return None
-    declared = _part("declared").KINDS
-    try:
-        if any(issubclass(each, kind) for each in (*plain.KINDS, *declared)):
-            return None
-    except TypeError:
-        # A protocol that looks at no class.
-        return None
-    return unstorable_type(kind, _hint(kind)).message
 
 
 def decode(text: str) -> Any:
@@ -113,7 +94,7 @@ def _packer_of(value: object) -> Pack:
         found = part.packer_of(value)
         if found is not None:
             return found
-    raise unstorable(value, _hint(type(value)))
+    raise unstorable(value, _hint(value))
 
 
 def _parts_for(value: object) -> Iterator[Part]:
@@ -138,15 +119,15 @@ def _part(name: str) -> Part:
     return part
 
 
-def _hint(found: type) -> str:
-    if issubclass(found, complex):
+def _hint(value: object) -> str:
+    if isinstance(value, complex):
         return "release its real and imaginary part as a pair of floats"
-    if issubclass(found, Enum):
+    if isinstance(value, Enum):
         return "put @releasable on its class, or convert it to its value"
     for kind in (int, float, str, bytes, list, tuple, dict, set, frozenset):
-        if issubclass(found, kind):
+        if isinstance(value, kind):
             return f"convert it to a plain {kind.__name__} first"
-    if issubclass(found, tzinfo):
+    if isinstance(value, tzinfo):
         return "use datetime.timezone or zoneinfo.ZoneInfo"
     return (
         "return numbers, text, dates, lists, dicts, numpy arrays, pandas or polars "
