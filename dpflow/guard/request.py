@@ -204,8 +204,9 @@ def _asked(
     project = current_project(step.datasets)
     policies = tuple(_policy(project, step, name) for name in step.datasets)
     flow = charged_flow(policies, place)
+    priced = step.price(public)
     cost = concrete(
-        step.price(public),
+        priced,
         step=step.name,
         flow=None if flow is None else flow.name,
         policies=policies,
@@ -240,6 +241,7 @@ def _asked(
         release_key=None if parts is None else project.ledger.release_key(*parts),
         key_text="" if key is None else key.text,
         fresh=step.fresh,
+        noise_planned=isinstance(priced, PlannedNoise),
         body={**place.facts, "versions": versions},
     )
     return project, request

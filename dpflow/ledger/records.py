@@ -45,6 +45,7 @@ class Request:
         release_key: Keyed digest under which the output is kept, if it is.
         key_text: The release key for people.
         fresh: Whether a new draw is wanted, at a new charge, where there is a release.
+        noise_planned: Whether a policy's plan says the noise of the cost.
         preflights: Runs whose preflight may hold the step's worst case, nearest first.
         covers: For a preflight, the run that it holds.
         planned: For a preflight, its steps; their reservations' ids are not used.
@@ -68,6 +69,7 @@ class Request:
     release_key: str | None = None
     key_text: str = ""
     fresh: bool = False
+    noise_planned: bool = False
     preflights: tuple[str, ...] = ()
     covers: str | None = None
     planned: tuple[Request, ...] = ()

@@ -7,7 +7,12 @@ from fractions import Fraction
 import pytest
 
 from dpflow import Gaussian, guarded, release
-from dpflow.exceptions import BudgetRefused, ConfigurationError, PolicyChanged
+from dpflow.exceptions import (
+    BudgetRefused,
+    ConfigurationError,
+    PolicyChanged,
+    ReservationConflict,
+)
 from dpflow.guard.project import current_project
 from dpflow.ledger.views.terms import newest_term
 from tests.projects import journal, kinds, make_project, rewrite_policy
@@ -29,14 +34,15 @@ def shop(tmp_path, monkeypatch):
     return make_project(tmp_path, monkeypatch, POLICY)
 
 
-def step(name="revenue", sensitivity=100, flow="weekly"):
+def step(name="revenue", sensitivity=100, flow="weekly", **said):
     """Return a step with planned noise."""
+    said = said or {"fresh": True}
 
     def body(week):
         return release(0.0)
 
     cost = Gaussian(sensitivity=sensitivity, noise="planned")
-    return guarded(dataset="shop", cost=cost, flow=flow, name=name, fresh=True)(body)
+    return guarded(dataset="shop", cost=cost, flow=flow, name=name, **said)(body)
 
 
 def test_three_planned_runs_fit_and_the_fourth_does_not(shop):
@@ -83,3 +89,24 @@ def test_another_plan_is_a_change_of_the_policy(shop):
     rewrite_policy(shop, "runs: 3", "runs: 4")
     with pytest.raises(PolicyChanged, match="runs: ledger 3, file 4"):
         step()(2)
+
+
+@pytest.mark.parametrize(
+    "edit", [("runs: 3", "runs: 2"), ("epsilon: 1,", "epsilon: 2,")]
+)
+def test_a_release_of_an_earlier_plan_is_replayed_at_its_own_cost(shop, edit):
+    """What is kept has the noise it was drawn with; asking again draws nothing."""
+    first = step(release_key="revenue-{week}")(1)
+    rewrite_policy(shop, *edit)
+    assert step(release_key="revenue-{week}")(1) == first
+    with pytest.raises(ReservationConflict, match="Use another release_key"):
+        step(sensitivity=50, release_key="revenue-{week}")(1)
+    assert kinds() == ["reserve", "settle"]
+
+
+def test_a_step_that_left_the_plan_is_told_so(shop):
+    """Its release is not looked up: no noise is known to ask for it with."""
+    step(release_key="revenue-{week}")(1)
+    rewrite_policy(shop, "revenue: 2, ", "")
+    with pytest.raises(ConfigurationError, match="planned steps: customers"):
+        step(release_key="revenue-{week}")(1)

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from dpflow.accounting.costs.base import Cost, relations_of
+from dpflow.accounting.costs.planned import SPREADS
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     BudgetExhausted,
@@ -131,7 +132,7 @@ def released(state: State, request: Request) -> Replayed | Busy | None:
     value = state.values.get(release.key)
     if release.state == "settled" and value is not None and not request.fresh:
         made = state.made(charge, release.book)
-        if made.body["cost"] != described(request.cost):
+        if not _made_alike(made.body["cost"], request):
             now = cost_text(request.cost)
             msg = (
                 f"release {request.key_text!r} of step {made.body['step']!r} was made "
@@ -143,6 +144,14 @@ def released(state: State, request: Request) -> Replayed | Busy | None:
     if release.state == "claimed" and charge.owner in state.alive:
         return Busy(reservation=charge.id, owner=charge.owner)
     return None
+
+
+def _made_alike(made: Mapping[str, Any], request: Request) -> bool:
+    """Say whether a release was made as is asked; a plan may say other noise since."""
+    asked = described(request.cost)
+    noise = set(SPREADS.values()) if request.noise_planned else set()
+    names = (made.keys() | asked.keys()) - noise
+    return all(made.get(name) == asked.get(name) for name in names)
 
 
 def kept_or_error(state: State, command: Command, why: LedgerUnavailable) -> Any:
