@@ -123,7 +123,8 @@ def _take_frame(frame: Any) -> Parts:
 
     places = []
     for place, dtype in enumerate(frame.dtypes):
-        if isinstance(dtype, np.dtype) and _fits_float(dtype):
+        plain = isinstance(dtype, np.dtype)
+        if _fits_float(dtype) if plain else _is_masked(dtype):
             places.append(place)
         elif str(dtype.name) not in _LABELS and dtype.kind != "M":
             what = f"it has a column of dtype {dtype.name}"
@@ -185,6 +186,8 @@ _POLARS_LABELS = ("String", "Categorical", "Enum", "Date", "Datetime", "Time")
 def _take_series(series: Any) -> Parts:
     import numpy as np  # noqa: PLC0415
 
+    if _is_masked(series.dtype):
+        return _take_masked(series)
     if not isinstance(series.dtype, np.dtype):
         todo = "Convert it with .astype('float64') or .astype('int64')"
         raise refused(series, f"its dtype is {type(series.dtype).__name__}", todo)
@@ -195,6 +198,26 @@ def _take_series(series: Any) -> Parts:
         return kind(rebuild(noisy), index=series.index, name=series.name)
 
     return numbers, rebuild_series
+
+
+def _is_masked(dtype: Any) -> bool:
+    """Tell a pandas dtype such as Int64: whole or real numbers, or missing ones."""
+    import pandas as pd  # noqa: PLC0415
+
+    kinds = pd.arrays.IntegerArray, pd.arrays.FloatingArray
+    make = getattr(dtype, "construct_array_type", None)
+    return make is not None and make() in kinds
+
+
+def _take_masked(series: Any) -> Parts:
+    """Take the numbers of a Series that could have missing ones, and has none."""
+    if series.isna().any():
+        # Which are missing may be private, and no noise hides it.
+        raise refused(series, "it holds missing numbers", "Fill them first")
+    dtype = series.dtype
+    numbers, rebuild = _take_series(series.astype(dtype.numpy_dtype))
+    kept = dtype if dtype.kind == "f" else "Int64"
+    return numbers, lambda noisy: rebuild(noisy).astype(kept)
 
 
 def _take_array(array: np.ndarray[Any, Any], whole: object) -> Parts:

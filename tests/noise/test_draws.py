@@ -271,7 +271,7 @@ SECRETS: list[Any] = [
     np.array([SECRET * 2**33], dtype="u8"),
     np.array([SECRET, np.nan]),
     np.ma.array([SECRET], mask=[True]),
-    pd.Series([SECRET], dtype="Int64"),
+    pd.Series([SECRET, None], dtype="Int64"),
     pd.Series([f"{SECRET}"]),
     pd.Series([SECRET, None]),
     pd.Series([True]),
@@ -494,3 +494,23 @@ class TestFloatingPoint:
             assert on_grid <= stats.binom.isf(wanted, total, share)
             # The same limit would catch the fault, which puts all of them there.
             assert total > 2 * stats.binom.isf(wanted, total, share)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kept"), [("Int64", "Int64"), ("UInt8", "Int64"), ("Float32", "Float32")]
+)
+def test_masked_numbers_of_pandas_come_back_masked(dtype, kept):
+    """A Series, or a frame's column, that could have missing numbers and has none."""
+    series = pd.Series([3, 4], index=["a", "b"], name="n", dtype=dtype)
+    noisy = draw(Gaussian(sensitivity=1, noise_multiplier=1), series)
+    assert (noisy.dtype.name, list(noisy.index), noisy.name) == (kept, ["a", "b"], "n")
+    frame = draw(Gaussian(sensitivity=1, noise_multiplier=1), pd.DataFrame(series))
+    assert frame["n"].dtype.name == kept
+
+
+def test_a_missing_number_is_told_without_the_others():
+    """What a missing number counts as is the author's to say."""
+    series = pd.Series([41, None], dtype="Int64")
+    with pytest.raises(ReleaseError, match=r"missing numbers\. Fill them") as refused:
+        draw(Gaussian(sensitivity=1, noise_multiplier=1), pd.DataFrame({"n": series}))
+    assert "41" not in str(refused.value)
