@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prefect.settings import PREFECT_API_URL
 
-from tests.pages import blocks, run_page
+from tests.pages import blocks, forked_programs, run_page
 from tests.projects import ROOT
 
 DOCS = ROOT / "docs"
@@ -44,13 +45,24 @@ def test_the_pages_are_found() -> None:
     assert consoles == []
 
 
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Let the pages' programs be forks of one that has loaded dpflow and Prefect."""
+    home = tmp_path_factory.mktemp("prefect")
+    with forked_programs(home, PREFECT_API_URL=PREFECT_API_URL.value() or "") as world:
+        yield world
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_is_true(
-    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+    page: Path,
+    tmp_path: Path,
+    forked: dict[str, str],
+    request: pytest.FixtureRequest,
 ) -> None:
     """Its files are written, its commands run, and they print what it shows."""
     text = page.read_text("utf-8")
-    world = {"PREFECT_API_URL": PREFECT_API_URL.value() or ""}
+    world = dict(forked)
     if "$OWNER_URL" in text:
         world["OWNER_URL"] = request.getfixturevalue("postgres_url")
     assert run_page(text, tmp_path, **world) > 0
