@@ -62,6 +62,7 @@ case "$PROGRAMS:$1" in
 esac
 exec "{python}" "$@"
 """
+_FORKS = str(ROOT / "tests" / "forks.py")
 _PROGRAMS = {"python": "", "dpflow": "-m dpflow", "prefect": "-m prefect"}
 
 
@@ -82,11 +83,30 @@ def forked_programs(folder: Path, **environment: str) -> Iterator[dict[str, str]
             [sys.executable, "-c", serving],
             env={**_kept(), **_READ_EARLY, **shared},
             pass_fds=(theirs.fileno(),),
+            # As those of its forks: no files.
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         ),
     ):
         theirs.close()
         yield {**shared, "PROGRAMS": str(ours.fileno())}
         ours.shutdown(socket.SHUT_RDWR)
+
+
+def run_forked(
+    world: dict[str, str], folder: Path, *words: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words, as a fork, to its end."""
+    return subprocess.run(
+        [sys.executable, "-IS", _FORKS, world["PROGRAMS"], *words],
+        cwd=folder,
+        env={**os.environ, **_READ_EARLY, **world, **environment},
+        pass_fds=(int(world["PROGRAMS"]),),
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
 
 
 def run_page(page: str, folder: Path, **environment: str) -> int:
@@ -195,8 +215,7 @@ def _environment(folder: Path, more: dict[str, str]) -> dict[str, str]:
     programs.mkdir()
     for name, words in _PROGRAMS.items():
         program = programs / name
-        forks = ROOT / "tests" / "forks.py"
-        text = _PYTHON.format(words=words, python=sys.executable, forks=forks)
+        text = _PYTHON.format(words=words, python=sys.executable, forks=_FORKS)
         program.write_text(text, "utf-8")
         program.chmod(0o755)
     return {

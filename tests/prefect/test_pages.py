@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL
 
-from tests.pages import blocks, forked_programs, run_page
+from tests.pages import blocks, run_page
 from tests.projects import ROOT
 
 DOCS = ROOT / "docs"
@@ -43,14 +41,6 @@ def test_the_pages_are_found() -> None:
         if block.language == "console" and not block.text.startswith("$ ")
     ]
     assert consoles == []
-
-
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Let the pages' programs be forks of one that has loaded dpflow and Prefect."""
-    home = tmp_path_factory.mktemp("prefect")
-    with forked_programs(home, PREFECT_API_URL=PREFECT_API_URL.value() or "") as world:
-        yield world
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
