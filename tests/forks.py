@@ -82,17 +82,15 @@ class Forked:
 def serve(descriptor: int) -> None:
     """Fork whenever a program is asked for; returns in the forks only."""
     with socket.socket(fileno=descriptor) as control:
-        # The kernel reaps those that wait for programs.
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while True:
             text, descriptors, _, _ = socket.recv_fds(control, _MESSAGE, 4)
+            _reap()
             if not text:
                 os._exit(0)
             if os.fork() == 0:
                 break
             for each in descriptors:
                 os.close(each)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with socket.socket(fileno=descriptors[0]) as answers:
         child = os.fork()
         if child:
@@ -101,6 +99,13 @@ def serve(descriptor: int) -> None:
                 os.close(each)
             _tell_of(child, answers)
     _become(descriptors[1:], **json.loads(text))
+
+
+def _reap() -> None:
+    """Take leave of those that waited for programs; the time they took is counted."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _tell_of(child: int, answers: socket.socket) -> None:

@@ -18,7 +18,6 @@ ROWS = {
     "a task's retries": (
         "test_each_retry_of_a_task_is_a_charge",
         "test_a_retry_condition_keeps_a_step_from_a_second_charge",
-        "test_every_attempt_of_a_retried_step_is_a_charge",
     ),
     "a flow's retries": (
         "test_a_flow_retry_replays_completed_steps",

@@ -245,12 +245,11 @@ def report(way: str, before: int) -> object:
     return globals()[way]()
 
 
-#: Each way with an exhausted budget, and with a step that never fits.
-KINDS = [("exhausted", way.__name__) for way in WAYS]
-KINDS += [("refused", way.__name__) for way in WAYS]
-
-
-@pytest.mark.parametrize(("how", "way"), spread(KINDS, 7))
+@pytest.mark.parametrize(
+    ("how", "way"),
+    # A step that never fits ends the flow as an exhausted budget does: each in turn.
+    [(("exhausted", "refused")[n % 2], way.__name__) for n, way in enumerate(WAYS)],
+)
 def test_a_refusal_ends_the_flow_whatever_the_way(make_project, how, way):
     """Cancelled, once, in spite of all retries; nothing behind it runs."""
     kind, asked, before = BudgetExhausted, "0.5", 2
