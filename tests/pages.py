@@ -54,12 +54,14 @@ def blocks(page: str) -> Iterator[Block]:
 
 #: What a page's programs have loaded before they begin, which takes seconds.
 _LOADED = "import dpflow.cli, dpflow.prefect, prefect"
-#: Python, or a fork of one that has loaded dpflow: for files and modules.
+#: Python; a fork of one that has loaded dpflow, for commands and programs of Prefect.
 _PYTHON = """#!/bin/sh
 set -- {words} "$@"
-case "$PROGRAMS:$1" in
-[0-9]*:*.py|[0-9]*:-m) exec "{python}" -IS "{forks}" "$PROGRAMS" "$@" ;;
+case "$PROGRAMS:$1:$2" in
+[0-9]*:*.py:*) grep -qE "dp_flow|dp_task|prefect" "$1" && forks=yes ;;
+[0-9]*:-m:dpflow) forks=yes ;;
 esac
+[ -z "$forks" ] || exec "{python}" -IS "{forks}" "$PROGRAMS" "$@"
 exec "{python}" "$@"
 """
 _FORKS = str(ROOT / "tests" / "forks.py")
