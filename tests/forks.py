@@ -146,10 +146,10 @@ def proceed() -> None:
     if how == "-c":
         exec(sys.argv.pop(1), vars(main))
         return
-    path = Path(how)
-    sys.path[0] = str(path.parent.absolute())
-    main.__file__ = how
-    exec(compile(path.read_bytes(), how, "exec"), vars(main))
+    path = Path(how).absolute()
+    sys.path[0] = str(path.parent)
+    main.__file__ = str(path)
+    exec(compile(path.read_bytes(), path, "exec"), vars(main))
 
 
 def _main() -> None:
