@@ -189,7 +189,7 @@ class Laboratory:
             "PREFECT_API_URL": self.url,
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "DO_NOT_TRACK": "1",
-            "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+            "PREFECT_RUNNER_POLL_FREQUENCY": "2",
             "PYTHONPATH": str(ROOT),
             **variables,
         }

@@ -57,7 +57,8 @@ def wait_until(ready: Callable[[], Any], what: str, seconds: float = 900) -> Any
         if found:
             return found
         time.sleep(pause)
-        pause = min(2 * pause, 0.32)
+        # Each question takes a server's time, and many wait at once.
+        pause = min(1.5 * pause, 2)
     msg = f"waited {seconds} s for {what}"
     raise TimeoutError(msg)
 
