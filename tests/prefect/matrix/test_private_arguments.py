@@ -89,7 +89,9 @@ def within(monkeypatch):
 
     def enter(data):
         context = SimpleNamespace(parameters={"data": data})
-        monkeypatch.setattr(privacy.FlowRunContext, "get", lambda: context)
+        monkeypatch.setattr(
+            privacy, "FlowRunContext", SimpleNamespace(get=lambda: context)
+        )
 
     return enter
 
