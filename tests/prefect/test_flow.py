@@ -217,7 +217,6 @@ def test_the_budget_artifact_says_asked_left_and_guarantee(project):
     assert "epsilon = 1" in artifact.data
     assert "| | dataset shop |" in artifact.data
     assert "| spent | epsilon 1 |" in artifact.data
-    assert "Alerts" not in artifact.data
     used = Artifact.get("dpflow-budget-shop-used")
     assert float(used.data) == 100
 
@@ -299,6 +298,18 @@ def test_the_budget_artifact_tells_the_alerts(make_project):
     told = Artifact.get("dpflow-budget-shop").data
     assert told.count("- 50% of the budget of shop#1 is used, since ") == 1
     assert told.count("- 95% of the budget of shop#1 is used, since ") == 1
+
+
+def test_without_an_alert_the_budget_artifact_tells_none(project):
+    """A third of the budget is no alert."""
+    third = dp_task(dataset="shop", cost=PureDP(epsilon="0.3"))(lambda: 1)
+
+    @dp_flow(name="report")
+    def report():
+        third()
+
+    report()
+    assert "Alerts" not in Artifact.get("dpflow-budget-shop").data
 
 
 def test_the_budget_artifact_tells_the_runs_left(project, monkeypatch, caplog):
