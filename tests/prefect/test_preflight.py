@@ -421,26 +421,16 @@ def test_a_subflow_draws_from_the_flow_around_it(project):
         count(1)
         return held(project)
 
+    @flow(name="plain")
+    def plain():
+        return count(3)
+
     @dp_flow(name="report", preflight={"shop": [TENTH] * 9})
     def report():
-        return [part(), count(2), held(project)]
+        return [part(), count(2), held(project), plain(), held(project)]
 
-    assert report() == ["0.8", 2, "0.6"]
-    assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
-
-
-def test_a_plain_subflow_draws_from_it_as_well(project):
-    """The nearest flow with a preflight holds the step."""
-
-    @flow(name="part")
-    def part():
-        return count(1)
-
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 2})
-    def report():
-        return part(), held(project)
-
-    assert report() == (1, "0.1")
+    assert report() == ["0.8", 2, "0.6", 3, "0.5"]
+    assert (held(project), spent(project)["epsilon"]) == ("0", "0.3")
 
 
 def test_a_function_of_the_parameters_declares_it(make_project):

@@ -8,7 +8,7 @@ from typing import get_type_hints
 
 import cloudpickle
 import pytest
-from prefect import Task, allow_failure, flow, task
+from prefect import Task, flow, task
 from prefect.cache_policies import INPUTS
 from prefect.client.schemas.objects import State
 
@@ -78,30 +78,6 @@ def test_submit_and_map_charge_each_execution(project):
 
     assert report() == [0, 1, 2, 3]
     assert charges(project) == 4
-
-
-COUNTED: list[int] = []
-
-
-@dp_task(dataset="shop", cost=TENTH)
-def count_calls(week: int) -> int:
-    """Stand for a step of a module; it closes over nothing."""
-    COUNTED.append(week)
-    return len(COUNTED)
-
-
-def test_the_same_call_in_one_flow_run_is_replayed(project):
-    """A second identical call is served from the release, and a new run is not."""
-    COUNTED.clear()
-
-    @flow(name="report")
-    def report():
-        return count_calls(1), count_calls(1)
-
-    assert report() == (1, 1)
-    assert charges(project) == 1
-    assert report() == (2, 2)
-    assert charges(project) == 2
 
 
 def test_two_lambdas_are_not_mixed_up(project):
@@ -352,35 +328,6 @@ def test_ten_tenths_fit_and_the_eleventh_is_refused(project):
     assert spent(project)["epsilon"] == "1"
     assert caught.value.asked == {"epsilon": "0.1", "delta": "0"}
     assert caught.value.left == {"epsilon": "0", "delta": "0"}
-
-
-def test_a_refused_step_is_cancelled_and_nothing_behind_it_runs(project):
-    """State Cancelled / BudgetRefused, one attempt, downstream NotReady."""
-    big, ran = exhausting(PureDP(epsilon=2), retries=2)
-    behind = []
-
-    @task
-    def after(value):
-        behind.append(value)
-
-    @flow(name="report")
-    def report():
-        refused = big.submit(1)
-        futures = [
-            after.submit(refused),
-            after.submit(allow_failure(refused)),
-            after.submit(0, wait_for=[refused]),
-        ]
-        for future in futures:
-            future.wait()
-        return [refused.state, *(future.state for future in futures)]
-
-    refused, *others = report(return_state=True).result(raise_on_failure=False)
-    assert (refused.type.value, refused.name) == ("CANCELLED", "BudgetRefused")
-    assert "Nothing was charged" in refused.message
-    assert [state.name for state in others] == ["NotReady"] * 3
-    assert (ran, behind) == ([], [])
-    assert kinds(project) == ["open", "refuse"]
 
 
 def test_calling_a_refused_step_raises_and_return_state_does_not(project):
