@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         DpflowError,
         DPStepFailed,
     )
+    from dpflow.forecast.what_if import forecast
     from dpflow.guard.iterations import iterations
     from dpflow.guard.plain import guarded, spend
     from dpflow.guard.release import release
@@ -67,7 +68,9 @@ if TYPE_CHECKING:
     from dpflow.prefect.flow import dp_flow
     from dpflow.prefect.loader import private_task
     from dpflow.prefect.task import dp_task
+    from dpflow.show.history import history
     from dpflow.show.status import status
+    from dpflow.show.why import why
 
 __version__ = "0.1.0"
 
@@ -112,8 +115,10 @@ _PLACES = {
     "ZCDP": f"{_COSTS}.notions",
     "dp_flow": "dpflow.prefect.flow",
     "dp_task": "dpflow.prefect.task",
+    "forecast": "dpflow.forecast.what_if",
     "gradient_descent": "dpflow.mechanisms.in_steps",
     "guarded": "dpflow.guard.plain",
+    "history": "dpflow.show.history",
     "interquartile_range": "dpflow.mechanisms.in_steps",
     "iterations": "dpflow.guard.iterations",
     "load_policies": "dpflow.policy",
@@ -136,6 +141,7 @@ _PLACES = {
     "spend": "dpflow.guard.plain",
     "status": "dpflow.show.status",
     "top_k": "dpflow.mechanisms.of_tables",
+    "why": "dpflow.show.why",
 }
 
 __all__ = [
@@ -177,10 +183,12 @@ __all__ = [
     "bound_contributions",
     "dp_flow",
     "dp_task",
+    "forecast",
     "from_dp_event",
     "from_opendp",
     "gradient_descent",
     "guarded",
+    "history",
     "interquartile_range",
     "iterations",
     "load_policies",
@@ -202,6 +210,7 @@ __all__ = [
     "status",
     "top_k",
     "trimmed_mean",
+    "why",
 ]
 
 

@@ -24,6 +24,7 @@ ROOMS = [
     "durable",
     "rounding",
     "libraries",
+    "notebook",
     "accuracy",
     "accounting.costs",
     "accounting.curves",

@@ -25,6 +25,7 @@ from typer.cli import get_docs_for_click
 import dpflow
 from dpflow.cli import app
 from dpflow.policy import policy_schema
+from dpflow.show import printed
 
 DOCS = Path(__file__).parents[1]
 TARGET = DOCS.parent / "build" / "docs"
@@ -74,6 +75,7 @@ def write(target: Path) -> None:
         "cli": _commands(),
         "policy": _policy(policy_schema()),
         "prices": prices_page(coverage()),
+        "json": _printed(),
     }
     for name, text in pages.items():
         (target / "reference" / f"{name}.md").write_text(text, "utf-8")
@@ -140,6 +142,41 @@ def _policy(schema: dict[str, Any]) -> str:
             lines.append(f"| `{name}` | {meaning} | {default} | {examples} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _printed() -> str:
+    """Return the page of what commands print for programs."""
+    said = (printed.__doc__ or "").partition("\n")
+    lines = ["# JSON of the commands", "", said[0], "", said[2].strip(), ""]
+    told: set[str] = set()
+    for command in printed.SHAPES:
+        for title, model in _models(printed.printed_schema(command)):
+            if title in told:
+                continue
+            told.add(title)
+            name = model["title"] if title == "The policy" else title
+            lines += [f"## {name}", "", model.get("description", ""), ""]
+            lines += ["| field | type | meaning |", "| --- | --- | --- |"]
+            for field, kind in model["properties"].items():
+                meaning = kind.get("description", "")
+                lines.append(f"| `{field}` | {_type(kind)} | {meaning} |")
+            lines.append("")
+        told.discard("The policy")
+    return "\n".join(lines)
+
+
+def _type(kind: dict[str, Any]) -> str:
+    """Write a type of a JSON schema as people do."""
+    if "anyOf" in kind:
+        return " or ".join(map(_type, kind["anyOf"]))
+    if "$ref" in kind:
+        name = kind["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if kind.get("type") == "array":
+        return f"list of {_type(kind['items'])}"
+    if isinstance(kind.get("additionalProperties"), dict):
+        return f"object of {_type(kind['additionalProperties'])}"
+    return str(kind.get("type", "any"))
 
 
 def _models(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

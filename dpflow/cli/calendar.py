@@ -13,7 +13,12 @@ from dpflow.cli.output import AsJson, plain, say, say_json
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dpflow.forecast.cadence import Schedule
     from dpflow.forecast.calendar import DatasetCalendar, FlowCalendar
+
+_STYLES = {"kept": "green", "from the rest": "", "refused": "bold red"}
 
 _Runs = Annotated[
     int,
@@ -21,8 +26,18 @@ _Runs = Annotated[
 ]
 
 
+_Served = Annotated[
+    bool,
+    typer.Option("--served", help="Ask Prefect's server for schedules, too."),
+]
+
+
 def calendar(
-    dataset: AnyDataset = None, *, runs: _Runs = 12, as_json: AsJson = False
+    dataset: AnyDataset = None,
+    *,
+    runs: _Runs = 12,
+    served: _Served = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the runs to come with their days, what is kept for them, and the rest's end.
 
@@ -35,7 +50,8 @@ def calendar(
 
     with project_ledger() as (found, ledger):
         policies = readable_policies(found, tell=True)
-        known = calendars(found, ledger, policies, dataset)
+        asked = _asked_of_prefect() if served else None
+        known = calendars(found, ledger, policies, dataset, served=asked)
         facts = ledger_facts(ledger)
     if as_json:
         datasets = [each.as_json(runs) for each in known]
@@ -47,6 +63,14 @@ def calendar(
         _print(each, runs)
     if not known:
         say("No policy and no charge yet: `dpflow init` makes a first one.")
+
+
+def _asked_of_prefect() -> Mapping[str, Schedule]:
+    from datetime import UTC, datetime
+
+    from dpflow.prefect.schedules import served_schedules
+
+    return served_schedules(datetime.now(UTC).date())
 
 
 def _print(known: DatasetCalendar, count: int) -> None:
@@ -65,16 +89,14 @@ def _print(known: DatasetCalendar, count: int) -> None:
     if not coming:
         say(
             "No day of a run is known: deploy the flow with a schedule of days in "
-            "prefect.yaml, or let its release keys tell the day (five runs do)."
+            "prefect.yaml, ask Prefect's server (--served), or let its release keys "
+            "tell the day (five runs do)."
         )
         return
     table = new_table("date", "flow", "run", "budget", numbers=("run",))
     for run in coming:
-        words = "kept" if run.kept else "from the rest" if run.fits else "refused"
-        style = "green" if run.kept else "" if run.fits else "bold red"
-        table.add_row(
-            cell(run.day), cell(run.flow), cell(run.number), cell(words, style)
-        )
+        paid = cell(run.paid, _STYLES[run.paid])
+        table.add_row(cell(run.day), cell(run.flow), cell(run.number), paid)
     say("", table)
 
 

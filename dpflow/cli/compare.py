@@ -139,14 +139,13 @@ def _say_shortest(*, as_json: bool) -> None:
 
 
 def _as_json(found: TheoremComparison) -> dict[str, Any]:
-    from dpflow.cli.theorem_tables import fit_json, workload_json
     from dpflow.rounding import finite
 
     return {
         "dataset": found.dataset,
         "budget": found.budget_json,
-        "workload": workload_json(found.workload),
-        "filters": [fit_json(fit) for fit in found.fits],
+        "workload": [step.as_json() for step in found.workload],
+        "filters": [fit.as_json() for fit in found.fits],
         "odometers": [
             {
                 "theorem": each.theorem,

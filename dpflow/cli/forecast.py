@@ -103,7 +103,7 @@ def forecast(
         tell=warn,
     )
     if as_json:
-        say_json(_as_json(found))
+        say_json(found.as_json())
     else:
         _print(found)
 
@@ -130,39 +130,6 @@ def _date(text: str | None) -> Any:
     except ValueError:
         msg = f"it takes a date such as 2026-01-05, got {text[:40]!r}"
         raise typer.BadParameter(msg, param_hint="--from") from None
-
-
-def _as_json(found: Forecast) -> dict[str, Any]:
-    from dpflow.cli.theorem_tables import fit_json, workload_json
-    from dpflow.rounding import float_up
-
-    return {
-        "dataset": found.dataset,
-        "starts_from": found.starts_from,
-        "workload": workload_json(found.workload),
-        "outlook": found.outlook.as_json(),
-        "points": [
-            {"date": day.isoformat(), "used_fraction": used}
-            for day, used in found.outlook.points
-        ],
-        "noise": [
-            {
-                "factor": float(row.factor),
-                "runs_left": row.runs_left,
-                "exhausted_on": row.ends and row.ends.isoformat(),
-                "half_widths": [None if w is None else float_up(w) for w in row.widths],
-                "problem": row.problem or None,
-            }
-            for row in found.rows
-        ],
-        "enough_noise": found.enough
-        and {
-            "runs": found.enough.runs,
-            "factor": float_up(found.enough.factor),
-            "workload": workload_json(found.enough.workload),
-        },
-        "theorems": [fit_json(fit) for fit in found.fits],
-    }
 
 
 def _print(found: Forecast) -> None:

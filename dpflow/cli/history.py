@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpflow.cli.options import AnyDataset
-from dpflow.cli.output import AsJson, is_terminal, plain, say, say_json
-from dpflow.cli.source import ledger_facts, project_ledger
+from dpflow.cli.output import AsJson, is_terminal, plain, say, say_json, warn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
     from dpflow.ledger.views.entries import JournalEntry
+    from dpflow.show.history import History
 
 _LIMIT = 30
 
@@ -51,37 +55,22 @@ def history(
 
     Example: `dpflow history sales --decisions`
     """
-    from dpflow.cli.journal import decision_json, journal_json
-    from dpflow.ledger.views.entries import decision_entries, journal_entries
-    from dpflow.ledger.views.standing import check_dataset
-    from dpflow.policy.files import policies_and_problem
+    from dpflow.show.history import history as read_history
 
     if decided and all_accounts:
         msg = "each decision is told once; leave out --all-accounts or --decisions"
         raise typer.BadParameter(msg)
-    with project_ledger() as (found, ledger):
-        # One more than asked for tells whether there are more.
-        if decided:
-            items = decision_entries(ledger, dataset, limit=limit + 1)
-        else:
-            items = journal_entries(
-                ledger, dataset, limit=limit + 1, all_accounts=all_accounts
-            )
-        facts = ledger_facts(ledger)
-        policies, _ = policies_and_problem(found.policies)
-        if not items and dataset is not None:
-            check_dataset(ledger, policies, dataset)
+    found = read_history(
+        dataset, limit=limit, all_accounts=all_accounts, decisions=decided, tell=warn
+    )
     if as_json:
-        told = decision_json if decided else journal_json
-        entries = [told(item) for item in items[:limit]]
-        more = len(items) > limit
-        say_json({"ledger": facts, "entries": entries, "more": more})
+        say_json(found.as_json())
     elif decided:
-        _print_decisions(items, limit)
-    elif not items:
-        say(_empty(dataset, any_policy=bool(policies)))
+        _print_decisions(found)
+    elif not found.entries:
+        say(_empty(dataset, any_policy=found.any_policy))
     else:
-        _print(items, limit, all_accounts=all_accounts)
+        _print(found, all_accounts=all_accounts)
 
 
 def _empty(dataset: str | None, *, any_policy: bool) -> str:
@@ -94,26 +83,41 @@ def _empty(dataset: str | None, *, any_policy: bool) -> str:
     return f"The journal{of} is empty. {then}"
 
 
-def _print_decisions(items: list[JournalEntry], limit: int) -> None:
-    from dpflow.cli.journal import decisions_table
-
-    if not items:
+def _print_decisions(found: History) -> None:
+    if not found.entries:
         say("No decision is journaled yet; the first charge opens a term.")
         return
-    say(decisions_table(items[:limit]))
-    _say_more(items, limit)
+    say(_decisions_table(found.entries))
+    _say_more(found)
 
 
-def _print(items: list[JournalEntry], limit: int, *, all_accounts: bool) -> None:
+def _decisions_table(items: Sequence[JournalEntry]) -> Table:
+    """Show decisions; the dataset's column is there where there are several."""
+    from dpflow.cli.tables import cell, new_table
+    from dpflow.show.history import because_of, decision_of, what_of, who_of
+
+    several = len({item.account.dataset for item in items}) > 1
+    place = ["dataset"] if several else []
+    table = new_table("when (UTC)", "decision", *place, "what", "who", "because")
+    table.columns[0].no_wrap = True
+    for item in items:
+        where = [item.account.dataset] if several else []
+        facts = (what_of(item), who_of(item), because_of(item))
+        table.add_row(*map(cell, (item.when, decision_of(item), *where, *facts)))
+    return table
+
+
+def _print(found: History, *, all_accounts: bool) -> None:
     from dpflow.cli.tables import history_table, messages
 
-    shown, apart = items[:limit], is_terminal()
+    shown, apart = list(found.entries), is_terminal()
     say(history_table(shown, all_accounts=all_accounts, dates_apart=apart))
     for number, text in enumerate(messages(shown), start=1):
         say("", f"({number}) {plain(text)}")
-    _say_more(items, limit)
+    _say_more(found)
 
 
-def _say_more(items: list[JournalEntry], limit: int) -> None:
-    if len(items) > limit:
-        say("", f"These are the newest {limit}; --limit {4 * limit} shows more.")
+def _say_more(found: History) -> None:
+    if found.more:
+        shown = len(found.entries)
+        say("", f"These are the newest {shown}; --limit {4 * shown} shows more.")

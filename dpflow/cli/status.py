@@ -49,7 +49,8 @@ def status(
 
     Example: `dpflow status sales`
     """
-    from dpflow.show.status import prometheus, status_of
+    from dpflow.show.gauges import prometheus
+    from dpflow.show.status import status_of
 
     if written not in (None, "prometheus"):
         msg = f"it takes prometheus, got {written!r}"

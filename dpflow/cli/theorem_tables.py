@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.table import Table
 from rich.text import Text
@@ -11,36 +11,15 @@ from rich.text import Text
 from dpflow.cli.output import plain, say
 from dpflow.cli.tables import cell, new_table
 from dpflow.forecast.comparison import Stopping
-from dpflow.forecast.counts import Workload
 from dpflow.forecast.stopping import Leftover
 from dpflow.forecast.what_if import Forecast
 from dpflow.forecast.workload import Fit, Reading
 from dpflow.ledger.views.words import percent_text
-from dpflow.rounding import float_up, reading_up, short_up
+from dpflow.rounding import reading_up, short_up
 
 R = TypeVar("R", Fit, Reading, Leftover)
 
 _NO_ADAPTING = "only if steps and their number are fixed in advance"
-
-
-def fit_json(fit: Fit) -> dict[str, Any]:
-    """Return what a theorem makes of a workload, for programs."""
-    return {
-        "theorem": fit.theorem,
-        "priced": not fit.problem,
-        "steps_admitted": None if fit.problem else fit.admitted,
-        "runs": fit.rounds,
-        "needs_epsilon": None if fit.needs is None else float_up(fit.needs),
-        "problem": fit.problem or None,
-    }
-
-
-def workload_json(workload: Workload) -> list[dict[str, Any]]:
-    """Return the steps of a workload, for programs."""
-    return [
-        {"cost": repr(step.cost), "times": step.times, "outcome": step.outcome}
-        for step in workload
-    ]
 
 
 def runs_table(fits: Sequence[Fit], *, current: str) -> Table:

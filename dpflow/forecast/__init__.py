@@ -4,9 +4,14 @@
 names show, one record each; they find dataset, policy and budget in one place
 (`source`). All else here is pure functions of gates, tallies and workloads; `outlooks`
 reads a ledger. Nothing writes one.
+
+The package is called like its function: `dpflow.forecast("orders", like="weekly")`.
 """
 
 from __future__ import annotations
+
+import sys
+from types import ModuleType
 
 from dpflow.forecast.cadence import Every, Schedule
 from dpflow.forecast.check import Check, PolicyCheck, check_policies
@@ -38,3 +43,12 @@ __all__ = [
     "outlooks",
     "runs_left",
 ]
+
+
+class _Called(ModuleType):
+    """`dpflow.forecast` is this package once anything of it was imported."""
+
+    __call__ = staticmethod(forecast)
+
+
+sys.modules[__name__].__class__ = _Called

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dpflow.config import Settings
 from dpflow.forecast.cadence import Schedule
@@ -18,6 +18,8 @@ from dpflow.ledger.records import KeptView
 from dpflow.ledger.views.runs import DatasetRuns, dataset_runs
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.policy import PolicySet
+
+Paid = Literal["kept", "from the rest", "refused"]
 
 #: Days of one flow that are looked at.
 _MOST_DAYS = 10_000
@@ -40,6 +42,11 @@ class ComingRun:
     number: int
     kept: bool
     fits: bool
+
+    @property
+    def paid(self) -> Paid:
+        """Out of what it is paid, in words."""
+        return "kept" if self.kept else "from the rest" if self.fits else "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +166,12 @@ def calendars(
     dataset: str | None = None,
     *,
     today: date | None = None,
+    served: Mapping[str, Schedule] | None = None,
 ) -> list[DatasetCalendar]:
     """Return the runs to come on each dataset, or on one of them.
 
-    A flow runs when its deployment in prefect.yaml says, or else as the dates in its
-    release keys have told so far.
+    A flow runs when Prefect serves it, or when its deployment in prefect.yaml says, or
+    else as the dates in its release keys have told so far.
 
     Args:
         found: Where the project is.
@@ -171,15 +179,20 @@ def calendars(
         policies: What the files say.
         dataset: Only this one.
         today: Default: the day of the clock, in UTC.
+        served: The schedules that Prefect's server knows, by flow.
 
     Raises:
         UnknownDataset: If neither the ledger nor a policy knows the dataset.
     """
     day = today or datetime.now(UTC).date()
     return [
-        DatasetCalendar(
-            dataset=standing.dataset,
-            flows=tuple(_flows(found.root, ledger, standing, day)),
+        dataset_calendar(
+            found.root,
+            ledger,
+            standing,
+            outlooks(ledger, standing.dataset, today=day),
+            today=day,
+            served=served,
         )
         for standing in standings(ledger, policies, dataset)
         # What ended has no runs to come.
@@ -187,27 +200,44 @@ def calendars(
     ]
 
 
-def _flows(
-    root: Path, ledger: Ledger, standing: Standing, today: date
-) -> Iterator[FlowCalendar]:
+def dataset_calendar(
+    root: Path,
+    ledger: Ledger,
+    standing: Standing,
+    ahead: Sequence[Outlook],
+    *,
+    today: date | None = None,
+    served: Mapping[str, Schedule] | None = None,
+) -> DatasetCalendar:
+    """Return the runs to come on one dataset.
+
+    Args:
+        root: The project's folder.
+        ledger: The ledger to read.
+        standing: The dataset, in its newest term.
+        ahead: The outlooks of its flows.
+        today: Default: the day of the clock, in UTC.
+        served: The schedules that Prefect's server knows, by flow.
+    """
+    day = today or datetime.now(UTC).date()
     runs = dataset_runs(ledger, standing.dataset)
-    ahead = {
-        each.flow: each
-        for each in (outlooks(ledger, standing.dataset, today=today) if runs else ())
-    }
+    told = {each.flow: each for each in ahead if each.flow is not None}
     kept = {
         each.flow: each
         for view in standing.accounts
         if view.kind == "dataset"
         for each in view.kept
     }
-    for flow in sorted({*kept, *(name for name in ahead if name is not None)}):
-        yield FlowCalendar(
+    flows = tuple(
+        FlowCalendar(
             flow=flow,
-            schedule=_schedule(root, runs, flow, today),
+            schedule=(served or {}).get(flow) or _schedule(root, runs, flow, day),
             kept=kept.get(flow),
-            outlook=ahead.get(flow),
+            outlook=told.get(flow),
         )
+        for flow in sorted({*kept, *told})
+    )
+    return DatasetCalendar(dataset=standing.dataset, flows=flows)
 
 
 def _schedule(

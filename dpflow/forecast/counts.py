@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from dpflow.accounting.costs.base import Cost, Outcome
 from dpflow.accounting.rules.tally import Tally
@@ -26,6 +27,10 @@ class Step:
     cost: Cost
     times: int = 1
     outcome: Outcome | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the step for programs."""
+        return {"cost": repr(self.cost), "times": self.times, "outcome": self.outcome}
 
 
 Workload = tuple[Step, ...]

@@ -42,7 +42,7 @@ def deployed_schedule(root: Path, flow: str, *, since: date) -> Schedule | None:
         if _flow_name(root, deployment.get("entrypoint")) == flow
         for schedule in _active(deployment)
     ]
-    return _read(found[0], since) if len(found) == 1 else None
+    return schedule_from(found[0], since) if len(found) == 1 else None
 
 
 def _deployments(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -88,7 +88,13 @@ def _active(deployment: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield each
 
 
-def _read(schedule: Mapping[str, Any], since: date) -> Schedule | None:
+def schedule_from(schedule: Mapping[str, Any], since: date) -> Schedule | None:
+    """Read one schedule; None if it is not understood.
+
+    Args:
+        schedule: An `interval` in seconds, or a `cron`.
+        since: The next run is on this day or later.
+    """
     interval, cron = schedule.get("interval"), schedule.get("cron")
     if isinstance(interval, int | float) and interval >= 1:
         return Schedule(Every(seconds=round(interval)), since, "schedule")

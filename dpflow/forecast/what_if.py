@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from fractions import Fraction
+from typing import Any
 
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.cadence import Every, Schedule
@@ -27,8 +28,11 @@ from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import covers_flow
 from dpflow.ledger.views.runs import FlowRun, dataset_runs
+from dpflow.notebook import table
 from dpflow.policy.kept_runs import run_lines
+from dpflow.policy.planned_noise import planned_noise
 from dpflow.policy.types import did_you_mean
+from dpflow.rounding import float_up, short_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,7 @@ class Forecast:
         fits: What each theorem makes of such runs, with the whole budget.
         enough: The noise with which the runs that were asked for fit, if any were.
         plans: What noise the policy plans, in words.
+        planned: The same for programs, by flow: runs, mechanism, noise by step.
     """
 
     dataset: str
@@ -72,6 +77,50 @@ class Forecast:
     fits: tuple[Fit, ...]
     enough: EnoughNoise | None = None
     plans: tuple[str, ...] = ()
+    planned: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same for programs: what `dpflow forecast --json` prints."""
+        return {
+            "dataset": self.dataset,
+            "starts_from": self.starts_from,
+            "workload": [step.as_json() for step in self.workload],
+            "outlook": self.outlook.as_json(),
+            "points": [
+                {"date": day.isoformat(), "used_fraction": used}
+                for day, used in self.outlook.points
+            ],
+            "noise": [
+                {
+                    "factor": float(row.factor),
+                    "runs_left": row.runs_left,
+                    "exhausted_on": row.ends and row.ends.isoformat(),
+                    "half_widths": [
+                        None if w is None else float_up(w) for w in row.widths
+                    ],
+                    "problem": row.problem or None,
+                }
+                for row in self.rows
+            ],
+            "enough_noise": self.enough
+            and {
+                "runs": self.enough.runs,
+                "factor": float_up(self.enough.factor),
+                "workload": [step.as_json() for step in self.enough.workload],
+            },
+            "theorems": [fit.as_json() for fit in self.fits],
+            "planned_noise": dict(self.planned),
+        }
+
+    def _repr_html_(self) -> str:
+        heads = ("times the noise", "runs that fit", "refused on")
+        return table(heads, map(_cells, self.rows))
+
+
+def _cells(row: NoiseRow) -> tuple[str, ...]:
+    runs = "no end" if row.runs_left is None else str(row.runs_left)
+    ends = "" if row.ends is None else row.ends.isoformat()
+    return (short_up(row.factor), row.problem or runs, ends)
 
 
 def forecast(
@@ -188,6 +237,7 @@ def _foreseen(
         rows=tuple(_rows(run, schedule)),
         fits=tuple(run.fits()),
         plans=tuple(run_lines(pinned)),
+        planned=planned_noise(pinned),
     )
 
 

@@ -25,7 +25,7 @@ from dpflow.forecast.counts import (
     round_of,
     times,
 )
-from dpflow.rounding import number_from_text, number_text, short_up
+from dpflow.rounding import float_up, number_from_text, number_text, short_up
 
 #: Budgets between which a theorem's need is searched, and how closely.
 _LEAST, _MOST, _CLOSE = Fraction(1, 10**6), Fraction(10**4), Fraction(1005, 1000)
@@ -53,6 +53,17 @@ class Fit:
     rounds: int | None = None
     needs: Fraction | None = None
     problem: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what it makes of the workload, for programs."""
+        return {
+            "theorem": self.theorem,
+            "priced": not self.problem,
+            "steps_admitted": None if self.problem else self.admitted,
+            "runs": self.rounds,
+            "needs_epsilon": None if self.needs is None else float_up(self.needs),
+            "problem": self.problem or None,
+        }
 
 
 def merged(steps: Iterable[Step]) -> Workload:

@@ -25,9 +25,10 @@ from dpflow.guard.person_budgets import check_person_budgets
 from dpflow.guard.project import Project, current_project
 from dpflow.guard.redaction import shown_to_body
 from dpflow.guard.reserving import step_around
-from dpflow.guard.step import Step, checked_text
+from dpflow.guard.step import Step, checked_text, returned_type
 from dpflow.ledger import Ledger
 from dpflow.ledger.codec import encode
+from dpflow.ledger.codec.types import is_storable, unstorable_type
 from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.records import Granted, Request, cost_text, described
 from dpflow.ledger.views.alerts import alert_text
@@ -223,6 +224,7 @@ def _asked(
     elif run is not None and step.replays:
         what = [step.source, described(cost), _encoded(step, public)]
         parts = ["run", *common, run, *what]
+    _check_replayed(step, policies, keyed=parts is not None)
     request = Request(
         reservation=os.urandom(16).hex(),
         owner=owner_of(project),
@@ -241,6 +243,36 @@ def _asked(
         body={**place.facts, "versions": versions},
     )
     return project, request
+
+
+def _check_replayed(step: Step, policies: Sequence[Policy], *, keyed: bool) -> None:
+    """Refuse a step whose release could not be served again, where that must be.
+
+    What a step with a release key returns is asked of its annotation before it is
+    charged; without the key it is kept if it can be, unless the policy requires it.
+
+    Raises:
+        ConfigurationError: If it has no key, or returns what cannot be stored.
+    """
+    by = [policy.dataset for policy in policies if policy.replay == "required"]
+    returned = object if step.body is None else returned_type(step.body)
+    bad = unstorable_type(returned)
+    if by and not keyed:
+        why = "has no release key here (name what is released once: release_key=)"
+    elif (by or step.release_key) and bad is not None:
+        why = f"returns {bad.__module__}.{bad.__qualname__}, which cannot be stored"
+    elif by and not is_storable(returned):
+        why = "does not say what it returns (annotate it, such as `-> float`)"
+    else:
+        return
+    rule = f", and {by[0]!r} has `replay: required`" if by else ""
+    msg = (
+        f"step {step.name!r} {why}{rule}: a later call would be charged again. The "
+        "step did not run, and nothing was charged. A release holds numbers, text, "
+        "dates, lists, dicts, numpy arrays, pandas or polars frames, and what is "
+        "under @releasable."
+    )
+    raise ConfigurationError(msg)
 
 
 def _policy(project: Project, step: Step, dataset: str) -> Policy:

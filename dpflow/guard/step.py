@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 from dpflow.accounting.costs.base import Cost
@@ -69,6 +70,7 @@ class Step:
     source: str = ""
     replays: bool = True
     inner: bool = False
+    body: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the public arguments by name, defaults included."""
@@ -238,10 +240,23 @@ def define_step(
         noise=_checked_noise(title, noise),
         source=_source(function),
         replays=_replays(function, signature),
+        body=function,
     )
     for keyword, template in _templates(step):
         check_template(step, keyword, template)
     return step
+
+
+@lru_cache(maxsize=1024)
+def returned_type(body: Callable[..., Any]) -> object:
+    """Return what a body says that it returns; `object` if it says nothing."""
+    try:
+        signature = inspect.signature(body, eval_str=True)
+    # A name may be known to type checkers only.
+    except Exception:  # noqa: BLE001
+        return object
+    said = signature.return_annotation
+    return object if said is inspect.Signature.empty else said
 
 
 def checked_text(value: object, name: str) -> str:
@@ -387,11 +402,11 @@ def check_template(step: Step, keyword: str, template: str) -> None:
     except ValueError as error:
         msg = f"{keyword} {template!r} of step {step.name!r}: {error}"
         raise ConfigurationError(msg) from error
-    for field in fields:
-        root = field.split(".")[0].split("[")[0]
+    for name in fields:
+        root = name.split(".")[0].split("[")[0]
         if root not in public:
             msg = (
-                f"{keyword} {template!r} of step {step.name!r} speaks of {field!r}; it "
+                f"{keyword} {template!r} of step {step.name!r} speaks of {name!r}; it "
                 "may use only the public parameters: "
                 f"{', '.join(public) or 'there are none'}"
             )

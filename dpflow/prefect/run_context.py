@@ -17,6 +17,7 @@ from dpflow.prefect.artifacts import publish_progress
 from dpflow.prefect.assets import describe_assets
 from dpflow.prefect.delivery import send
 from dpflow.prefect.keyless_steps import warn_if_unnamed
+from dpflow.prefect.telemetry import record
 
 logger = logging.getLogger("dpflow")
 
@@ -45,6 +46,7 @@ def listen_for_task(notice: Notice) -> None:
     # Prefect reads the assets when the task ends.
     if notice.kind != "progress":
         describe_assets(notice)
+        record(notice)
     _listen(notice)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
@@ -14,9 +15,11 @@ from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AccountView, TermView
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.ledger.views.words import percent_text
+from dpflow.notebook import marked_up_table
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
-from dpflow.rounding import finite, number_from_text
+from dpflow.policy.planned_noise import planned_noise
+from dpflow.rounding import finite
 from dpflow.show.guarantees import sum_of_shares, term_guarantee
 from dpflow.show.overview import Overview, overview, pauses
 
@@ -54,17 +57,11 @@ class Status:
         }
 
     def _repr_html_(self) -> str:
-        rows = "".join(map(_row, self.datasets))
-        return f"<table><tr>{_HEADS}</tr>{rows}</table>"
+        heads = ("dataset", "state", "used", "spent", "runs left")
+        return marked_up_table(heads, map(_cells, self.datasets))
 
 
-_HEADS = "".join(
-    f"<th scope='col' style='text-align:left'>{head}</th>"
-    for head in ("dataset", "state", "used", "spent", "runs left")
-)
-
-
-def _row(known: DatasetStatus) -> str:
+def _cells(known: DatasetStatus) -> tuple[str, ...]:
     used = percent_text(known.used)
     bar = (
         f"<progress max='1' value='{min(known.used, 1):.4f}' "
@@ -75,14 +72,13 @@ def _row(known: DatasetStatus) -> str:
         f"{'no end' if each.runs_left is None else each.runs_left}"
         for each in known.ahead
     )
-    cells = (
+    return (
         escape(known.standing.dataset),
         escape(known.overview.state.text),
         bar,
         escape("; ".join(each.text for each in known.overview.spent)),
         escape(runs),
     )
-    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
 def status(dataset: str | None = None, *, tell: Tell = as_warning) -> Status:
@@ -111,7 +107,19 @@ def status_of(found: Settings, ledger: Ledger, dataset: str | None = None) -> St
     policies, problem = policies_and_problem(found.policies)
     shown = standings(ledger, policies, dataset)
     ahead = outlooks(ledger, dataset)
-    known = (_status_of(ledger, policies, standing, ahead) for standing in shown)
+    refused: Counter[tuple[str, int | None]] = Counter(
+        (each.dataset, each.term) for each in views.refusals(ledger)
+    )
+    known = (
+        _status_of(
+            ledger,
+            policies,
+            standing,
+            ahead,
+            refused=refused[standing.dataset, standing.term],
+        )
+        for standing in shown
+    )
     warnings = ([problem] if problem else []) + _changes(policies, shown)
     return Status(
         ledger=ledger.id,
@@ -123,12 +131,17 @@ def status_of(found: Settings, ledger: Ledger, dataset: str | None = None) -> St
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetStatus:
-    """All that is shown of a dataset in one term."""
+    """All that is shown of a dataset in one term.
+
+    Attributes:
+        refused: Its refused steps, of the newest thousand of the ledger.
+    """
 
     standing: Standing
     overview: Overview
     terms: tuple[TermView, ...]
     ahead: tuple[Outlook, ...]
+    refused: int
 
     @property
     def used(self) -> float:
@@ -137,7 +150,12 @@ class DatasetStatus:
 
 
 def _status_of(
-    ledger: Ledger, policies: PolicySet, standing: Standing, ahead: Sequence[Outlook]
+    ledger: Ledger,
+    policies: PolicySet,
+    standing: Standing,
+    ahead: Sequence[Outlook],
+    *,
+    refused: int,
 ) -> DatasetStatus:
     own, name = _own(standing, ahead), standing.dataset
     found = overview(
@@ -149,7 +167,9 @@ def _status_of(
         paused=pauses(policies.get(name)),
     )
     terms = tuple(views.terms(ledger, name))
-    return DatasetStatus(standing=standing, overview=found, terms=terms, ahead=own)
+    return DatasetStatus(
+        standing=standing, overview=found, terms=terms, ahead=own, refused=refused
+    )
 
 
 def _changes(policies: Any, shown: Sequence[Standing]) -> list[str]:
@@ -178,10 +198,12 @@ def _known_json(known: DatasetStatus) -> dict[str, Any]:
         "spent": [each.as_json() for each in found.spent],
         "by_flow": [each.as_json() for each in found.flows],
         "unusual_steps": asdict(found.unusual),
+        "refused": known.refused,
         "unit": pinned and pinned["unit"],
         "relation": pinned and pinned["relation"],
         "guarantee": pinned and term_guarantee(pinned, terms),
         "shares": pinned and sum_of_shares(pinned),
+        "planned_noise": pinned and planned_noise(pinned),
         "term": standing.term,
         "terms": [term_json(view) for view in terms],
         "frozen": _frozen_json(terms) if pinned else None,
@@ -248,64 +270,3 @@ def account_json(view: AccountView) -> dict[str, Any]:
         "used_fraction": finite(view.used_fraction),
         "odometer": odometer,
     }
-
-
-# Gauges, for a system that watches
-
-_GAUGES = {
-    "dpflow_budget_left_fraction": "Share of an account's budget that is left.",
-    "dpflow_runs_left": "Further runs that all gates admit.",
-    "dpflow_budget_forfeited_fraction": "Share of a budget lost to unknown outcomes.",
-    "dpflow_stopped": "1 if no step of the dataset runs that somebody waits for.",
-}
-
-
-def prometheus(found: Status) -> str:
-    """Write the gauges of a status in Prometheus's text format; no data is in it."""
-    lines: list[str] = []
-    for name, text in _GAUGES.items():
-        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
-        lines += [f"{name}{labels} {value:g}" for labels, value in _values(name, found)]
-    return "\n".join(lines) + "\n"
-
-
-def _values(name: str, found: Status) -> Iterator[tuple[str, float]]:
-    for each in found.datasets:
-        dataset = each.standing.dataset
-        if name == "dpflow_stopped":
-            yield _labels(dataset=dataset), float(each.overview.state.stopped)
-        elif name == "dpflow_runs_left":
-            for outlook in each.ahead:
-                if outlook.runs_left is not None:
-                    labels = _labels(dataset=dataset, flow=outlook.flow or "")
-                    yield labels, outlook.runs_left
-        else:
-            yield from _account_values(name, each)
-
-
-def _account_values(name: str, known: DatasetStatus) -> Iterator[tuple[str, float]]:
-    for view in known.standing.accounts:
-        label = _labels(
-            dataset=view.dataset, account=view.kind, name=view.name, term=str(view.term)
-        )
-        if name == "dpflow_budget_left_fraction" and view.used_fraction is not None:
-            yield label, max(1 - view.used_fraction, 0.0)
-        elif name == "dpflow_budget_forfeited_fraction" and view.budget:
-            yield label, _share(view.forfeited, view.budget)
-
-
-def _share(part: Mapping[str, str], whole: Mapping[str, str]) -> float:
-    shares = [
-        number_from_text(part[key]) / number_from_text(text)
-        for key, text in whole.items()
-        if key in part and number_from_text(text)
-    ]
-    return float(max(shares, default=0))
-
-
-def _labels(**labels: str) -> str:
-    def quoted(text: str) -> str:
-        return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-    inside = ",".join(f'{name}="{quoted(text)}"' for name, text in labels.items())
-    return f"{{{inside}}}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from dpflow import Gaussian, guarded
 from dpflow.config import settings
 from dpflow.exceptions import BudgetRefused
+from dpflow.forecast.cadence import Every, Schedule
 from dpflow.forecast.calendar import calendars
 from dpflow.guard.project import current_project, forget_projects
-from tests.cli.support import run_fine, run_json
+from tests.cli.support import run, run_fine, run_json
 from tests.projects import make_project
 
 POLICY = """
@@ -152,3 +154,35 @@ def test_the_command_shows_it(folder: Path) -> None:
     assert [run["kept"] for run in data["runs"]] == [True] * 9 + [False] * 2
     assert data["flows"][0]["every"] == "7 days"
     assert data["flows"][0]["keep"] == 10
+
+
+def test_the_page_shows_the_days(folder: Path) -> None:
+    """With the day on which the rest ends."""
+    deploy(folder)
+    for day in range(5):
+        charge("ad-hoc", date.today() - timedelta(days=5 - day))  # noqa: DTZ011
+    run_fine("report", "--no-verify")
+    page = (folder / "report.html").read_text("utf-8")
+    assert "Runs to come on shop from " in page
+    assert re.search(r"weekly-report \d kept", page)
+    assert "when ad-hoc is refused." in page
+
+
+def test_what_prefect_serves_is_asked_for_by_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a server the command says what to do; its schedule goes before ours."""
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    assert "set PREFECT_API_URL" in run("calendar", "--served").stderr
+    charge("weekly-report", TODAY)
+    project = current_project()
+    daily = Schedule(Every(seconds=86_400), TODAY, "schedule")
+    [found] = calendars(
+        settings(),
+        project.ledger,
+        project.policies,
+        "shop",
+        today=TODAY,
+        served={"weekly-report": daily},
+    )
+    assert found.flows[0].kept_until == TODAY + timedelta(days=8)

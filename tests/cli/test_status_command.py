@@ -165,8 +165,8 @@ def test_the_json_has_the_promised_shape(shop: Shop) -> None:
     assert {"id", "place"} == data["ledger"].keys()
     (dataset,) = data["datasets"]
     expected = {"dataset", "unit", "relation", "guarantee", "term", "accounts"}
-    expected |= {"shares", "terms", "frozen", "outlooks"}
-    expected |= {"state", "spent", "by_flow", "unusual_steps"}
+    expected |= {"shares", "planned_noise", "terms", "frozen", "outlooks"}
+    expected |= {"state", "spent", "by_flow", "unusual_steps", "refused"}
     assert expected == dataset.keys()
     assert (
         dataset["unit"],

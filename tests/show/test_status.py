@@ -15,7 +15,8 @@ import dpflow
 from dpflow import guarded
 from dpflow.cli import app
 from dpflow.exceptions import UnknownDataset
-from dpflow.show.status import Status, prometheus
+from dpflow.show.gauges import prometheus
+from dpflow.show.status import Status
 from tests.projects import POLICY, TENTH, make_project, rows
 
 NAMED = POLICY.replace("dataset: shop", "dataset: a:b@c")

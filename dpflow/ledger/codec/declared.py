@@ -8,6 +8,7 @@ declared class is ever made from text.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from enum import Enum, Flag
 from typing import Any, TypeVar
 
@@ -80,6 +81,11 @@ def _problem(cls: object) -> str:
     if not all(field.init for field in dataclasses.fields(cls)):
         return "a field with init=False cannot be given back to its constructor"
     return ""
+
+
+def declared_types() -> Collection[type]:
+    """Return the classes that were declared so far."""
+    return _names.keys()
 
 
 def packer_of(value: object) -> Pack | None:

@@ -159,6 +159,8 @@ _PACKERS: dict[type, Pack] = {
     Decimal: _pack_decimal,
     Fraction: _pack_fraction,
 }
+#: What this part writes.
+TYPES = frozenset(_PACKERS)
 
 
 # Trees to values

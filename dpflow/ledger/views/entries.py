@@ -36,6 +36,11 @@ class JournalEntry:
     fate: str
 
     @property
+    def when(self) -> str:
+        """The minute in which it was written, in UTC; a label."""
+        return self.entry.at[:16].replace("T", " ")
+
+    @property
     def left_after(self) -> dict[str, str] | None:
         """What the budget had left after the entry, or None without a budget."""
         budget = self.account.budget

@@ -42,6 +42,7 @@ from dpflow.show.figures import (
     draw_burn_down,
     draw_composition,
 )
+from dpflow.show.figures.coming_runs import ComingRuns, draw_coming_runs
 from dpflow.show.guarantees import unusual_text
 from dpflow.show.page.facts import Report, Section
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 _FOLDER = "templates"
 _MOST_REFUSALS, _MOST_ACCOUNTS, _MOST_RELEASES = 20, 60, 10
+_Drawn = BurnDown | Composition | ComingRuns
 _drawing = threading.Lock()
 
 
@@ -188,12 +190,14 @@ def _promise(view: AccountView) -> str:
 
 def _pictures(section: Section) -> tuple[list[Picture], bool]:
     """Draw a dataset; say whether there was something to draw it with."""
-    shown: list[BurnDown | Composition] = []
+    shown: list[_Drawn] = []
     if section.burn_down is not None:
         shown.append(section.burn_down)
     # One bar of one colour says nothing.
     if section.composition is not None and section.composition.tells:
         shown.append(section.composition)
+    if section.coming is not None:
+        shown.append(section.coming)
     try:
         # Drawing is not made for several threads at once.
         with _drawing:
@@ -204,10 +208,12 @@ def _pictures(section: Section) -> tuple[list[Picture], bool]:
 
 
 @lru_cache(maxsize=64)
-def _picture(data: BurnDown | Composition) -> Picture:
+def _picture(data: _Drawn) -> Picture:
     """Draw what was read; the same again is not drawn again."""
     if isinstance(data, BurnDown):
         figure = draw_burn_down(data)
+    elif isinstance(data, ComingRuns):
+        figure = draw_coming_runs(data)
     else:
         figure = draw_composition(data)
     return Picture(address=data_uri(figure, "svg"), words=alt_text(figure))

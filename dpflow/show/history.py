@@ -1,0 +1,217 @@
+"""The journal for people and programs, and what people decided about the budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpflow.config import settings
+from dpflow.guard.inspection import Tell, as_warning, inspected
+from dpflow.ledger.views.entries import (
+    JournalEntry,
+    decision_entries,
+    journal_entries,
+)
+from dpflow.ledger.views.standing import check_dataset
+from dpflow.ledger.views.words import amounts_text
+from dpflow.notebook import table
+from dpflow.policy.files import policies_and_problem
+
+#: What is said of each kind of entry.
+_WORDS = {
+    "tighten": "tightened",
+    "freeze": "frozen",
+    "thaw": "thawed",
+    "forfeit": "charge closed in full",
+    "amend": "charge raised",
+    "prior": "prior charged",
+    "repair": "lost charges charged again",
+}
+
+_DECISION_HEADS = ("when (UTC)", "decision", "dataset", "what", "who", "because")
+_ENTRY_HEADS = (
+    *("when (UTC)", "entry", "dataset", "step", "flow"),
+    *("charged", "outcome"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The newest entries of the journal: what `dpflow history` shows.
+
+    In a notebook it is a table.
+
+    Attributes:
+        ledger: Id of the ledger.
+        place: Where it is.
+        entries: The newest first.
+        more: Whether there are older ones.
+        decisions: Whether they are what people decided, and no charges.
+        any_policy: Whether the project has a policy.
+    """
+
+    ledger: str
+    place: str
+    entries: tuple[JournalEntry, ...]
+    more: bool
+    decisions: bool
+    any_policy: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same for programs: what `dpflow history --json` prints."""
+        told = decision_json if self.decisions else journal_json
+        return {
+            "ledger": {"id": self.ledger, "place": self.place},
+            "entries": [told(item) for item in self.entries],
+            "more": self.more,
+        }
+
+    def _repr_html_(self) -> str:
+        if self.decisions:
+            return table(_DECISION_HEADS, map(_decision_cells, self.entries))
+        return table(_ENTRY_HEADS, map(_entry_cells, self.entries))
+
+
+def _decision_cells(item: JournalEntry) -> tuple[str, ...]:
+    words = (what_of(item), who_of(item), because_of(item))
+    return (item.when, decision_of(item), item.account.dataset, *words)
+
+
+def _entry_cells(item: JournalEntry) -> tuple[str, ...]:
+    entry, body = item.entry, item.entry.body
+    step, flow = str(body.get("step") or ""), str(body.get("flow") or "")
+    place = (item.when, entry.kind, item.account.dataset, step, flow)
+    return (*place, amounts_text(entry.amount), item.outcome[0])
+
+
+def history(
+    dataset: str | None = None,
+    *,
+    limit: int = 30,
+    all_accounts: bool = False,
+    decisions: bool = False,
+    tell: Tell = as_warning,
+) -> History:
+    """Return the newest entries of the journal.
+
+    Nothing is charged, and nothing is written.
+
+    Args:
+        dataset: Only this one. Default: all of the project.
+        limit: At most so many.
+        all_accounts: Also what each charge posted to shares and odometers.
+        decisions: Only what people decided: terms, tightenings, freezes, and what was
+            charged by hand.
+        tell: Hears what is wrong with numbers that are shown all the same.
+
+    Raises:
+        UnknownDataset: If neither the ledger nor a policy knows it.
+        LedgerError: If the ledger is missing or out of reach.
+
+    Examples:
+        >>> history("orders", limit=5).entries[0].entry.kind
+    """
+    found = settings()
+    with inspected(found, tell=tell) as ledger:
+        # One more than asked for tells whether there are more.
+        if decisions:
+            items = decision_entries(ledger, dataset, limit=limit + 1)
+        else:
+            items = journal_entries(
+                ledger, dataset, limit=limit + 1, all_accounts=all_accounts
+            )
+        policies, _ = policies_and_problem(found.policies)
+        if not items and dataset is not None:
+            check_dataset(ledger, policies, dataset)
+        return History(
+            ledger=ledger.id,
+            place=ledger.place,
+            entries=tuple(items[:limit]),
+            more=len(items) > limit,
+            decisions=decisions,
+            any_policy=bool(policies),
+        )
+
+
+def journal_json(item: JournalEntry) -> dict[str, Any]:
+    """Return an entry for programs; amounts are exact decimal text."""
+    entry, body = item.entry, item.entry.body
+    refusal = None
+    if entry.kind == "refuse":
+        names = ("refusal", "gate", "asked", "left", "fits", "message")
+        refusal = {name: body.get(name) for name in names}
+    return {
+        "at": entry.at,
+        "entry": entry.kind,
+        "account": entry.account,
+        "dataset": item.account.dataset,
+        "sequence": entry.seq,
+        "step": body.get("step"),
+        "flow": body.get("flow"),
+        "flow_run": entry.run,
+        "cost": body.get("cost"),
+        "amount": entry.amount,
+        "settled_after": entry.settled_after,
+        "held_after": entry.held_after,
+        "left_after": item.left_after,
+        "release_key": body.get("release_key"),
+        "noise": body.get("noise"),
+        "outcome": item.fate or body.get("outcome"),
+        "error_type": body.get("error_type"),
+        "refusal": refusal,
+        "reservation": entry.reservation,
+        "because": body.get("because"),
+        "who": body.get("who"),
+        "code": body.get("code"),
+        "writer": entry.writer,
+    }
+
+
+def decision_json(item: JournalEntry) -> dict[str, Any]:
+    """Return a decision for programs: a journal entry, with what it comes to."""
+    return {
+        **journal_json(item),
+        "decision": decision_of(item),
+        "what": what_of(item),
+        "who": who_of(item),
+        "because": because_of(item),
+    }
+
+
+def decision_of(item: JournalEntry) -> str:
+    """Name a decision."""
+    kind = item.entry.kind
+    if kind == "open":
+        return f"term {item.account.term} opened"
+    if kind == "prior" and "grant" in item.entry.body:
+        return "carved"
+    return _WORDS[kind]
+
+
+def what_of(item: JournalEntry) -> str:
+    """Say what was decided: a promise, its changes, or what was charged on whom."""
+    entry, body = item.entry, item.entry.body
+    if entry.kind == "open":
+        return item.opened_with
+    if entry.kind == "tighten":
+        return "; ".join(map(str, body.get("changes", ())))
+    if entry.kind in ("freeze", "thaw"):
+        return ""
+    grant = body.get("grant")
+    if isinstance(grant, Mapping):
+        given = {name: str(grant[name]) for name in ("epsilon", "delta")}
+        return f"{amounts_text(given)} for ledger {grant['taker']}"
+    step = f"step {body['step']}: " if entry.reservation and body.get("step") else ""
+    return f"{step}{amounts_text(entry.amount)}"
+
+
+def who_of(item: JournalEntry) -> str:
+    """Say who decided it."""
+    return str(item.entry.body.get("who") or item.entry.writer)
+
+
+def because_of(item: JournalEntry) -> str:
+    """Say why."""
+    body = item.entry.body
+    return str(body.get("because") or body.get("reason") or "")

@@ -1,0 +1,186 @@
+"""Who spent a dataset's budget, what went otherwise, and what was refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpflow.config import settings
+from dpflow.exceptions import ConfigurationError
+from dpflow.guard.inspection import Tell, as_warning, inspected
+from dpflow.ledger import Ledger, views
+from dpflow.ledger.records import RefusalView
+from dpflow.ledger.views.spending import GROUPS, Spending, spending
+from dpflow.ledger.views.standing import check_dataset
+from dpflow.ledger.views.unusual import Unusual, unusual
+from dpflow.ledger.views.words import amounts_text, percent_text
+from dpflow.notebook import table
+from dpflow.policy.files import policies_and_problem
+from dpflow.rounding import finite
+
+#: So many refusals of the ledger are read, the newest.
+_MOST_REFUSALS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """Why a budget is gone: what `dpflow why` shows.
+
+    In a notebook it is a table of who spent it.
+
+    Attributes:
+        ledger: Id of the ledger.
+        place: Where it is.
+        term: The term that it tells of; None if there is none yet.
+        by: What charges are grouped by.
+        spending: The groups, the largest first.
+        unusual: Steps that drew their own noise, failed or were forfeited.
+        refused: Refusals, those that say the same together, the newest first.
+    """
+
+    ledger: str
+    place: str
+    dataset: str
+    term: int | None
+    by: tuple[str, ...]
+    spending: tuple[Spending, ...]
+    unusual: tuple[Unusual, ...]
+    refused: tuple[Refused, ...]
+
+    def as_json(self, limit: int | None = None) -> dict[str, Any]:
+        """Return the same for programs: what `dpflow why --json` prints.
+
+        Args:
+            limit: At most so many refusals.
+        """
+        return {
+            "ledger": {"id": self.ledger, "place": self.place},
+            "dataset": self.dataset,
+            "term": self.term,
+            "by": list(self.by),
+            "spending": [_spending_json(each) for each in self.spending],
+            "unusual": [asdict(each) for each in self.unusual],
+            "refused": sum(each.times for each in self.refused),
+            "refused_by": _by_account(self.refused),
+            "refusals": [_refusal_json(each) for each in self.refused[:limit]],
+        }
+
+    def _repr_html_(self) -> str:
+        heads = ("account", *self.by, "charges", "used", "share of budget", "last")
+        return table(heads, map(_cells, self.spending))
+
+
+def _cells(each: Spending) -> tuple[str, ...]:
+    used, share = amounts_text(each.amount), percent_text(each.used_fraction)
+    return (each.account, *each.group, str(each.charges), used, share, each.last[:16])
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Refusals by one gate that say the same: the newest of them, and the number."""
+
+    newest: RefusalView
+    first: str
+    times: int
+
+
+def why(
+    dataset: str,
+    *,
+    by: Sequence[str] = ("flow", "step"),
+    term: int | None = None,
+    tell: Tell = as_warning,
+) -> Why:
+    """Say what spent a budget, which steps were unusual, and what was refused.
+
+    Nothing is charged, and nothing is written.
+
+    Args:
+        dataset: Its name.
+        by: What charges are grouped by: any of flow, step, week, release, who.
+        term: Of an earlier term. Default: the newest.
+        tell: Hears what is wrong with numbers that are shown all the same.
+
+    Raises:
+        UnknownDataset: If neither the ledger nor a policy knows it.
+        ConfigurationError: If there is no such group or term.
+        LedgerError: If the ledger is missing or out of reach.
+
+    Examples:
+        >>> why("orders", by=["week"]).spending[0].used_fraction
+    """
+    if not set(by) <= set(GROUPS):
+        msg = f"by takes any of {', '.join(GROUPS)}, got {', '.join(map(str, by))}"
+        raise ConfigurationError(msg)
+    found = settings()
+    with inspected(found, tell=tell) as ledger:
+        check_dataset(ledger, policies_and_problem(found.policies)[0], dataset)
+        number = _term_asked(ledger, dataset, term)
+        return Why(
+            ledger=ledger.id,
+            place=ledger.place,
+            dataset=dataset,
+            term=number or None,
+            by=tuple(by),
+            spending=tuple(spending(ledger, dataset, tuple(by), term=number)),
+            unusual=tuple(unusual(ledger, dataset, number)),
+            refused=tuple(_refused(ledger, dataset, number)),
+        )
+
+
+def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
+    """Return the number of the term to tell of; 0 if there is none yet."""
+    numbers = [view.number for view in views.terms(ledger, dataset)]
+    if term is None or term in numbers:
+        return max(numbers, default=0) if term is None else term
+    if not numbers:
+        msg = f"{dataset!r} has no term yet: nothing was ever charged to it"
+        raise ConfigurationError(msg)
+    those = ", ".join(map(str, numbers))
+    known = f"the term {those}" if len(numbers) == 1 else f"the terms {those}"
+    msg = f"{dataset!r} has no term {term}; it has {known}"
+    raise ConfigurationError(msg)
+
+
+def _refused(ledger: Ledger, dataset: str, term: int) -> list[Refused]:
+    """Return what the gates of a term refused, those alike together, newest first."""
+    own = views.accounts(ledger, dataset)
+    kinds = {view.id: view.kind for view in own if view.term == term}
+    found: dict[tuple[str, str], Refused] = {}
+    for each in views.refusals(ledger, dataset=dataset, limit=_MOST_REFUSALS):
+        kind = kinds.get(each.account)
+        # An odometer that halts the run journals another gate's refusal, too.
+        if kind is None or each.body.get("gate", kind) != kind:
+            continue
+        alike = (each.account, str(each.body.get("message")))
+        former = found.get(alike, Refused(each, each.at, 0))
+        found[alike] = Refused(former.newest, each.at, former.times + 1)
+    return list(found.values())
+
+
+def _by_account(refused: Sequence[Refused]) -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for each in refused:
+        counted[each.newest.account] += each.times
+    return dict(counted)
+
+
+def _spending_json(each: Spending) -> dict[str, Any]:
+    data = asdict(each)
+    return {**data, "used_fraction": finite(each.used_fraction)}
+
+
+def _refusal_json(refused: Refused) -> dict[str, Any]:
+    each = refused.newest
+    names = ("refusal", "step", "flow", "gate", "theorem", "asked", "left", "fits")
+    return {
+        "at": each.at,
+        "first": refused.first,
+        "times": refused.times,
+        "account": each.account,
+        "run": each.run,
+        **{name: each.body.get(name) for name in names},
+        "message": each.body.get("message"),
+    }

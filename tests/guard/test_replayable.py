@@ -1,0 +1,170 @@
+"""Steps whose release could not be served again are refused before they are charged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from dpflow import dp_task, guarded, releasable, spend
+from dpflow.exceptions import ConfigurationError
+from dpflow.ledger.codec import encode
+from dpflow.ledger.codec.types import is_storable, unstorable_type
+from tests.projects import POLICY, TENTH, make_project, rows
+
+REQUIRED = POLICY + "replay: required\n"
+
+
+class Plain:
+    """A class that nobody declared."""
+
+
+class Base:
+    """A class of which one that inherits is declared."""
+
+
+@releasable
+@dataclass(frozen=True)
+class Summary(Base):
+    """A declared class."""
+
+    customers: int
+
+
+class Colour(Enum):
+    """An enum that nobody declared."""
+
+    RED = 1
+
+
+@pytest.fixture
+def required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a project whose policy requires that releases can be replayed."""
+    return make_project(tmp_path, monkeypatch, REQUIRED)
+
+
+@pytest.fixture
+def optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a project whose policy says nothing of it."""
+    return make_project(tmp_path, monkeypatch, POLICY)
+
+
+KEPT = [
+    (float, 1.5), (int | None, None), (list[Decimal], [Decimal("0.1")]),
+    (dict[str, tuple[int, ...]], {"a": (1, 2)}), (np.ndarray, np.ones(2)),
+    (pd.DataFrame, pd.DataFrame({"a": [1]})), (pl.Series, pl.Series([1])),
+    (Summary, Summary(3)), (Annotated[UUID, "public"], UUID(int=7)),
+    (Literal["a", 1], "a"), (np.float64, np.float64(2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("annotation", "value"), KEPT)
+def test_what_is_said_to_be_stored_is(annotation: Any, value: Any) -> None:
+    """Each of these annotations, and a value of it."""
+    assert is_storable(annotation)
+    assert unstorable_type(annotation) is None
+    assert encode(value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "bad"),
+    [
+        (Plain, Plain), (list[Plain], Plain), (complex | None, complex),
+        (Colour, Colour), (dict[str, tuple[Plain, ...]], Plain),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_stored_is_named(annotation: Any, bad: type) -> None:
+    """Also within containers."""
+    assert unstorable_type(annotation) is bad
+    assert not is_storable(annotation)
+
+
+@pytest.mark.parametrize(
+    "annotation", [Any, object, list, dict[str, Any], Base, Iterator[int], pd.Index]
+)
+def test_what_only_the_value_tells_is_neither(annotation: Any) -> None:
+    """It is not refused where replay is optional."""
+    assert unstorable_type(annotation) is None
+    assert not is_storable(annotation)
+
+
+def test_a_keyed_step_that_returns_what_cannot_be_stored_is_not_charged(
+    optional: Path,
+) -> None:
+    """The error names the type and what can be stored; without a key it runs."""
+    ran = []
+
+    @guarded(dataset="shop", cost=TENTH, release_key="table")
+    def table() -> list[Plain]:
+        ran.append(1)
+        return [Plain()]
+
+    before = rows(optional)
+    with pytest.raises(ConfigurationError, match=r"Plain, which cannot be stored") as e:
+        table()
+    assert "nothing was charged" in e.value.message
+    assert rows(optional) == before
+    assert not ran
+
+    @guarded(dataset="shop", cost=TENTH)
+    def unkeyed() -> Plain:
+        return Plain()
+
+    assert isinstance(unkeyed(), Plain)
+
+
+def test_a_policy_that_requires_it_refuses_what_may_not_be_replayed(
+    required: Path,
+) -> None:
+    """Without a key, without an annotation, and in a block; by the words of each."""
+
+    @guarded(dataset="shop", cost=TENTH)
+    def no_key() -> float:
+        return 1.0
+
+    @guarded(dataset="shop", cost=TENTH, release_key="a")
+    def no_word():  # type: ignore[no-untyped-def]
+        return 1.0
+
+    @guarded(dataset="shop", cost=TENTH, release_key="b")
+    def unknown() -> Any:
+        return 1.0
+
+    before = rows(required)
+    with pytest.raises(ConfigurationError, match="has no release key here"):
+        no_key()
+    for step in (no_word, unknown):
+        with pytest.raises(ConfigurationError, match="does not say what it returns"):
+            step()
+    with (
+        pytest.raises(ConfigurationError, match="'shop' has `replay: required`"),
+        spend(dataset="shop", step="block", cost=TENTH),
+    ):
+        pytest.fail("the block ran")
+    assert rows(required) == before
+
+    @guarded(dataset="shop", cost=TENTH, release_key="c")
+    def fine() -> dict[str, float]:
+        return {"a": 1.0}
+
+    assert fine() == fine() == {"a": 1.0}
+
+
+def test_a_task_is_refused_alike(required: Path) -> None:
+    """Its function is asked, whatever stands around it."""
+
+    @dp_task(dataset="shop", cost=TENTH, release_key="d")
+    def task() -> Plain:
+        return Plain()
+
+    with pytest.raises(ConfigurationError, match="Plain, which cannot be stored"):
+        task.fn()

@@ -1,0 +1,140 @@
+"""`dpflow.history`, `dpflow.why` and `dpflow.forecast`: what the commands show."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+from typer.testing import CliRunner
+
+import dpflow
+from dpflow import guarded
+from dpflow.cli import app
+from dpflow.exceptions import BudgetRefused, ConfigurationError, UnknownDataset
+from dpflow.show.printed import SHAPES
+from tests.projects import TENTH, make_project, rows
+
+FLOW = "<b>weekly</b>"
+SECRET = "canary-314159"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a project with two charges, of which one failed, and one refusal."""
+    make_project(tmp_path, monkeypatch)
+
+    @guarded(dataset="shop", cost=TENTH, flow=FLOW)
+    def step(value: str) -> str:
+        if value == SECRET:
+            raise ValueError(value)
+        return SECRET
+
+    step("fine")
+    with contextlib.suppress(dpflow.DPStepFailed):
+        step(SECRET)
+
+    @guarded(dataset="shop", cost=dpflow.PureDP(epsilon=2), flow=FLOW)
+    def large() -> str:
+        return SECRET
+
+    with pytest.raises(BudgetRefused):
+        large()
+    return tmp_path
+
+
+def printed(*arguments: str) -> Any:
+    """Return what a command prints for programs."""
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+CALLS = [
+    (lambda: dpflow.history("shop"), ["history", "shop"]),
+    (lambda: dpflow.history(limit=2, all_accounts=True),
+     ["history", "--limit", "2", "--all-accounts"]),
+    (lambda: dpflow.history(decisions=True), ["history", "--decisions"]),
+    (lambda: dpflow.why("shop"), ["why", "shop"]),
+    (lambda: dpflow.why("shop", by=["week"], term=1),
+     ["why", "shop", "--by", "week", "--term", "1"]),
+    (lambda: dpflow.forecast("shop", costs=["PureDP(epsilon=0.1)"]),
+     ["forecast", "shop", "--cost", "PureDP(epsilon=0.1)"]),
+    (lambda: dpflow.forecast("shop", like=FLOW), ["forecast", "shop", "--like", FLOW]),
+    (lambda: dpflow.forecast("shop", like=FLOW, runs=40),
+     ["forecast", "shop", "--like", FLOW, "--runs", "40"]),
+    (dpflow.status, ["status"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "command"), CALLS)
+def test_each_is_the_record_behind_its_command(shop, call, command) -> None:
+    """`--json` prints it; to look writes nothing; no datum and no text of an error."""
+    before = rows(shop)
+    record = call()
+    assert json.loads(json.dumps(record.as_json())) == printed(*command)
+    assert rows(shop) == before
+    assert SECRET not in json.dumps(record.as_json())
+
+
+@pytest.mark.parametrize(("call", "command"), CALLS)
+def test_what_is_printed_has_the_shape_that_is_documented(shop, call, command) -> None:
+    """No field is missing, of another type, or not told of."""
+    found = printed(*command)
+    shape = TypeAdapter(SHAPES[command[0]])
+    assert shape.validate_python(found, strict=True) == found
+    changed = {name: value for name, value in found.items() if name != "ledger"}
+    changed["dataset"] = 7
+    with pytest.raises(ValidationError):
+        shape.validate_python(changed, strict=True)
+
+
+@pytest.mark.parametrize(("call", "command"), CALLS)
+def test_a_notebook_shows_a_table(shop, call, command) -> None:
+    """It is well-formed; what stands in the journal is text and nothing else."""
+    html = call()._repr_html_()
+    table = ET.fromstring(html)
+    assert len(list(table.iter("tr"))) > 1
+    assert "<b>" not in html
+    assert SECRET not in html
+
+
+def test_a_long_table_is_cut_and_says_so(shop) -> None:
+    """The record has all of it."""
+    found = dpflow.history("shop")
+    many = type(found)(
+        ledger=found.ledger,
+        place=found.place,
+        entries=found.entries * 60,
+        more=False,
+        decisions=False,
+        any_policy=True,
+    )
+    more = len(many.entries) - 100
+    assert many._repr_html_().endswith(f"<p>{more} more</p>")
+
+
+def test_what_is_asked_wrongly_is_said() -> None:
+    """By the name of what it takes."""
+    with pytest.raises(ConfigurationError, match="by takes any of flow, step"):
+        dpflow.why("shop", by=["colour"])
+
+
+def test_a_name_that_nobody_knows_is_refused(shop) -> None:
+    """As on the command line."""
+    with pytest.raises(UnknownDataset):
+        dpflow.why("shoop")
+    with pytest.raises(UnknownDataset):
+        dpflow.history("shoop")
+
+
+def test_the_package_of_forecasts_is_called_like_its_function(shop) -> None:
+    """`dpflow.forecast` is the one or the other, by what was imported first."""
+    module: Any = importlib.import_module("dpflow.forecast")
+    found = module("shop", costs=["PureDP(epsilon=0.1)"])
+    assert found == dpflow.forecast("shop", costs=["PureDP(epsilon=0.1)"])
