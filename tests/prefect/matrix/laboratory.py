@@ -189,7 +189,7 @@ class Laboratory:
             "PREFECT_API_URL": self.url,
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "DO_NOT_TRACK": "1",
-            "PREFECT_RUNNER_POLL_FREQUENCY": "2",
+            "PREFECT_RUNNER_POLL_FREQUENCY": "1",
             "PYTHONPATH": str(ROOT),
             **variables,
         }
@@ -241,7 +241,10 @@ class Laboratory:
         """Wait until a run is in a state."""
         return bool(
             wait_until(
-                lambda: self.state(kind, identity) == state, f"{kind} run {state}", 900
+                lambda: self.state(kind, identity) == state,
+                f"{kind} run {state}",
+                # Each question takes the server's time, and many wait at once.
+                pause_at_most=1,
             )
         )
 

@@ -34,7 +34,7 @@ def scheduled(laboratory):
     runs = _Runs(laboratory)
     query = {"PREFECT_WORKER_QUERY_SECONDS": "2"}
     with laboratory.serving(elsewhere, *WORKER, **query):
-        wait_until(runs.paused, "the pause", PATIENCE)
+        wait_until(runs.paused, "the pause", PATIENCE, pause_at_most=2)
         runs.wait_for_all()
         seen.first = runs.ended()
         seen.after_exhaustion = _entries(folder)
@@ -42,7 +42,7 @@ def scheduled(laboratory):
         # A redeploy forgets the pause (PrefectHQ/prefect#19302).
         laboratory.command(folder, *DEPLOY)
         seen.unpaused = not runs.paused()
-        wait_until(runs.paused, "the second pause", PATIENCE)
+        wait_until(runs.paused, "the second pause", PATIENCE, pause_at_most=2)
         runs.wait_for_all()
         seen.second = runs.ended()
         seen.after_redeploy = _entries(folder)
@@ -160,6 +160,7 @@ class _Runs:
                 lambda before=going: self._going() != before,
                 "the next of the runs that go on",
                 PATIENCE,
+                pause_at_most=2,
             )
             going = self._going()
 
