@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.forks import SERVING
 from tests.projects import ROOT
 
 _BLOCK = re.compile(
@@ -47,6 +50,65 @@ def blocks(page: str) -> Iterator[Block]:
     for found in _BLOCK.finditer("\n" + page):
         name = _NAME.search(found["before"].rstrip())
         yield Block(found["language"], found["text"], name and name["name"])
+
+
+#: What a page's programs have loaded before they begin, which takes seconds.
+_LOADED = "import dpflow.cli, dpflow.prefect, prefect"
+#: Python; a fork of one that has loaded dpflow, for commands and programs of Prefect.
+_PYTHON = """#!/bin/sh
+set -- {words} "$@"
+case "$PROGRAMS:$1:$2" in
+[0-9]*:*.py:*) grep -qE "dp_flow|dp_task|prefect" "$1" && forks=yes ;;
+[0-9]*:-m:dpflow) forks=yes ;;
+esac
+[ -z "$forks" ] || exec "{python}" -IS "{forks}" "$PROGRAMS" "$@"
+exec "{python}" "$@"
+"""
+_FORKS = str(ROOT / "tests" / "forks.py")
+_PROGRAMS = {"python": "", "dpflow": "-m dpflow", "prefect": "-m prefect"}
+
+
+@contextmanager
+def forked_programs(folder: Path, **environment: str) -> Iterator[dict[str, str]]:
+    """Let pages run forks in place of new processes; yield what tells them so.
+
+    Args:
+        folder: An empty folder, Prefect's home for all pages.
+        **environment: Variables of Prefect for all pages.
+    """
+    shared = {"PREFECT_HOME": str(folder), **environment}
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    serving = SERVING.format(descriptor=theirs.fileno(), loaded=_LOADED)
+    with (
+        ours,
+        subprocess.Popen(
+            [sys.executable, "-c", serving],
+            env={**_kept(), **_READ_EARLY, **shared},
+            pass_fds=(theirs.fileno(),),
+            # As those of its forks: no files.
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ),
+    ):
+        theirs.close()
+        yield {**shared, "PROGRAMS": str(ours.fileno())}
+        ours.shutdown(socket.SHUT_RDWR)
+
+
+def run_forked(
+    world: dict[str, str], folder: Path, *words: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words, as a fork, to its end."""
+    return subprocess.run(
+        [sys.executable, "-IS", _FORKS, world["PROGRAMS"], *words],
+        cwd=folder,
+        env={**os.environ, **_READ_EARLY, **world, **environment},
+        pass_fds=(int(world["PROGRAMS"]),),
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
 
 
 def run_page(page: str, folder: Path, **environment: str) -> int:
@@ -104,6 +166,7 @@ def _run(
         ["bash", "-c", command],
         cwd=folder,
         env=world,
+        pass_fds=[int(world["PROGRAMS"])] if "PROGRAMS" in world else (),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT if output else subprocess.PIPE,
         text=True,
@@ -129,37 +192,41 @@ def _tidy(text: str) -> str:
     return "\n".join(line.rstrip() for line in plain.splitlines()).strip()
 
 
+#: Variables that Python and Prefect read when they are loaded.
+_READ_EARLY = {
+    "PYTHONPATH": str(ROOT),
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+    "DO_NOT_TRACK": "1",
+    "PYTHONWARNINGS": "ignore",
+}
+
+
+def _kept() -> dict[str, str]:
+    """Return what a reader has of this process's environment."""
+    own = ("DPFLOW_", "PREFECT_", "XDG_", "GIT_")
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(own)
+    }
+
+
 def _environment(folder: Path, more: dict[str, str]) -> dict[str, str]:
     """Return a reader's environment: a home of its own, python and dpflow found."""
     programs = folder / "bin"
     programs.mkdir()
-    for name, start in {
-        "python": "",
-        "dpflow": "-m dpflow",
-        "prefect": "-m prefect",
-    }.items():
+    for name, words in _PROGRAMS.items():
         program = programs / name
-        program.write_text(
-            f'#!/bin/sh\nexec "{sys.executable}" {start} "$@"\n', "utf-8"
-        )
+        text = _PYTHON.format(words=words, python=sys.executable, forks=_FORKS)
+        program.write_text(text, "utf-8")
         program.chmod(0o755)
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("DPFLOW_", "PREFECT_", "XDG_", "GIT_"))
-    }
     return {
-        **kept,
+        **_kept(),
+        **_READ_EARLY,
         "PATH": f"{programs}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
         "HOME": str(folder),
         "PREFECT_HOME": str(folder / ".prefect"),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_LOGGING_LEVEL": "CRITICAL",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
-        "DO_NOT_TRACK": "1",
         "COLUMNS": "100",
         "TERM": "dumb",
-        "PYTHONWARNINGS": "ignore",
         **more,
     }

@@ -25,6 +25,7 @@ os.environ["PREFECT_API_REQUEST_TIMEOUT"] = "240"
 os.environ["PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED"] = "false"
 
 from prefect.settings import (
+    PREFECT_API_URL,
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
     PREFECT_LOGGING_TO_API_ENABLED,
     temporary_settings,
@@ -35,6 +36,7 @@ from dpflow.config import settings
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
 from dpflow.prefect import time_limit
+from tests.pages import forked_programs
 from tests.prefect.database import copy_database
 
 # As the timeout above.
@@ -103,6 +105,14 @@ def prefect_server():
         ),
     ):
         yield
+
+
+@pytest.fixture(scope="session")
+def forked(prefect_server, tmp_path_factory):
+    """Let programs be forks of one that has loaded dpflow and Prefect."""
+    home = tmp_path_factory.mktemp("prefect")
+    with forked_programs(home, PREFECT_API_URL=PREFECT_API_URL.value()) as world:
+        yield world
 
 
 @pytest.fixture

@@ -13,15 +13,15 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.events.worker import EventsWorker, ProcessPoolForwardingEventsClient
-from prefect.settings import PREFECT_API_URL
 
 import dpflow.prefect.events
 from dpflow import dp_flow, dp_task
 from dpflow.prefect import delivery
 from dpflow.prefect.delivery import Delivery
+from tests.pages import run_forked
 from tests.prefect.matrix.support import wait_until
 from tests.prefect.support import charges
-from tests.projects import POLICY, TENTH, run_python, start_python
+from tests.projects import POLICY, TENTH, run_python
 
 #: Longer than any test: nothing is delivered unless it is flushed.
 NEVER = 3600.0
@@ -230,8 +230,7 @@ def test_a_forked_child_has_a_delivery_of_its_own():
 
 
 ENDING = """
-import os, sys
-os.environ["PREFECT_API_URL"], os.environ["PREFECT_HOME"] = sys.argv[2:]
+import sys
 from prefect import flow
 from dpflow import PureDP, dp_task
 from dpflow.prefect import delivery
@@ -268,17 +267,13 @@ def _events(folder):
 
 
 @pytest.mark.parametrize(("how", "expected"), [("flushes", 7), ("forgets", 0)])
-def test_a_process_that_ends_sends_what_waits(make_project, how, expected):
+def test_a_process_that_ends_sends_what_waits(make_project, forked, how, expected):
     """Before Prefect's own thread ends; without the flush at exit nothing would be."""
     name = f"shop-{how}-{os.getpid()}"
     folder = make_project(POLICY.replace("dataset: shop", f"dataset: {name}"))
     script = ENDING.replace('"shop"', repr(name))
-    home = os.environ["PREFECT_HOME"]
-    with start_python(
-        script, how, PREFECT_API_URL.value(), home, folder=folder
-    ) as process:
-        _, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors
+    done = run_forked(forked, folder, "-c", script, how)
+    assert done.returncode == 0, done.stderr
     if expected:
         wait_until(lambda: len(_events(name)) >= expected, "the events")
     else:

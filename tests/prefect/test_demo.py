@@ -6,37 +6,28 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL
 
 from dpflow.config import settings
 from dpflow.ledger import open_ledger
 from dpflow.ledger.views import accounts
+from tests.pages import run_forked
+from tests.projects import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 
+@pytest.fixture(scope="module")
+def demo(forked):
+    """Return a function that runs the demo as a user would."""
 
-def demo(folder, *arguments):
-    """Run the demo as a user would, against the tests' server."""
-    environment = os.environ | {
-        "PREFECT_API_URL": PREFECT_API_URL.value(),
-        "PYTHONPATH": str(ROOT),
-        "NO_COLOR": "1",
-        "COLUMNS": "100",
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "dpflow", "demo", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
+    def run(folder, *words):
+        return run_forked(
+            forked, folder, "-m", "dpflow", "demo", *words, NO_COLOR="1", COLUMNS="100"
+        )
+
+    return run
 
 
 def used(folder):
@@ -64,7 +55,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_the_demo_shows_everything_and_again_spends_nothing(folder):
+def test_the_demo_shows_everything_and_again_spends_nothing(folder, demo):
     """Guarantee, typo, forfeit, values, halt; the second run charges nothing."""
     first = demo(folder)
     assert first.returncode == 0, first.stderr
@@ -98,7 +89,7 @@ def test_the_demo_shows_everything_and_again_spends_nothing(folder):
     assert used(folder) == before
 
 
-def test_an_empty_folder_gets_an_example_project(tmp_path):
+def test_an_empty_folder_gets_an_example_project(tmp_path, demo):
     """Outside a checkout the demo makes its own folder, and says where."""
     wrong = demo(tmp_path, "--nonsense")
     assert wrong.returncode == 2

@@ -120,11 +120,11 @@ def charges():
     return [e.body for e in sorted(entries, key=lambda e: e.seq) if e.kind == "reserve"]
 
 
-HOW = [count, block, plain, plain_block, submitted, mapped, in_subflow]
+WAYS = [(dp_flow, way) for way in (count, block, plain, mapped, in_subflow)]
+WAYS += [(flow, count), (flow, submitted)]
 
 
-@pytest.mark.parametrize("how", HOW, ids=lambda how: getattr(how, "name", how.__name__))
-@pytest.mark.parametrize("decorator", [dp_flow, flow])
+@pytest.mark.parametrize(("decorator", "how"), WAYS)
 def test_the_share_of_the_flow_around_a_step_is_charged_and_kept(
     shared, decorator, how
 ):
@@ -145,8 +145,7 @@ def test_the_share_of_the_flow_around_a_step_is_charged_and_kept(
         state.result()
 
 
-@pytest.mark.parametrize("decorator", [dp_flow, flow])
-@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize(("decorator", "blocks"), [(dp_flow, False), (flow, True)])
 async def test_an_async_flow_around_a_step_is_seen(shared, decorator, blocks):
     """Behind an await as well."""
 

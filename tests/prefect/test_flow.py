@@ -83,33 +83,6 @@ def test_a_called_refusal_ends_the_flow_as_budget_exhausted(project):
     assert charges(project) == 2
 
 
-def test_a_submitted_refusal_ends_the_flow_though_it_returns_nothing(project):
-    """The flow waits for its submitted steps and asks the ledger."""
-
-    @dp_flow(name="report")
-    def report():
-        for week in range(3):
-            publish.submit(customers.submit(week))
-
-    state = report(return_state=True)
-    assert state.name == "BudgetExhausted"
-    assert len(PUBLISHED) == 2
-    with pytest.raises(BudgetExhausted):
-        state.result()
-
-
-async def test_an_async_flow_ends_the_same_way(project):
-    """Async flows are halted by the same code."""
-
-    @dp_flow(name="report")
-    async def report():
-        return publish([customers(week) for week in range(3)])
-
-    state = await report(return_state=True)
-    assert state.name == "BudgetExhausted"
-    assert PUBLISHED == []
-
-
 def test_a_step_that_was_never_granted_ends_the_flow_as_refused(project):
     """A mistyped cost is no exhausted budget, and the next correct run completes."""
 
@@ -127,18 +100,6 @@ def test_a_step_that_was_never_granted_ends_the_flow_as_refused(project):
 
     assert wrong(return_state=True).name == "BudgetRefused"
     assert right() == 1
-
-
-def test_calling_an_exhausted_flow_raises_the_refusal(project):
-    """Plain callers get the error with its numbers, not a state object."""
-
-    @dp_flow(name="report")
-    def report():
-        return [customers(week) for week in range(3)]
-
-    with pytest.raises(BudgetExhausted) as caught:
-        report()
-    assert caught.value.left == {"epsilon": "0", "delta": "0"}
 
 
 def test_a_subflow_is_charged_to_the_flow_the_policy_names(make_project):
@@ -167,41 +128,6 @@ flows: {parent: {epsilon: 0.5}}
     assert {v.name: v.spent["epsilon"] for v in views if v.kind == "flow"} == {
         "parent": "0.5"
     }
-
-
-def test_a_refusal_in_a_subflow_ends_parent_and_child(project):
-    """Both runs end as BudgetExhausted; the parent goes no further."""
-    names = []
-
-    @dp_flow(name="report")
-    def child():
-        for week in range(3):
-            customers.submit(week)
-
-    @dp_flow(name="parent")
-    def parent():
-        state = child(return_state=True)
-        names.append(state.name)
-        state.result()
-        publish(1)
-
-    state = parent(return_state=True)
-    assert (names, state.name) == (["BudgetExhausted"], "BudgetExhausted")
-    assert PUBLISHED == []
-
-
-def test_a_plain_flow_still_stops_everything_downstream(project):
-    """Without `dp_flow` the body and all behind it stay unrun."""
-
-    @flow(name="report")
-    def report():
-        futures = [publish.submit(customers.submit(week)) for week in range(3)]
-        for future in futures:
-            future.wait()
-        return sorted(future.state.name for future in futures)
-
-    assert report() == ["Completed", "Completed", "NotReady"]
-    assert len(PUBLISHED) == 2
 
 
 def test_a_flow_that_the_policy_does_not_name_is_refused(project):
@@ -569,8 +495,14 @@ def test_what_cannot_be_halted_is_refused_when_defined(function, reason):
         dp_flow(name="report")(function)
 
 
-@pytest.mark.parametrize("preflight", [None, {"shop": [HALF] * 2}])
-@pytest.mark.parametrize("kind", ["generator", "coroutine", "async generator"])
+@pytest.mark.parametrize(
+    ("kind", "preflight"),
+    [
+        ("generator", None),
+        ("coroutine", {"shop": [HALF] * 2}),
+        ("async generator", None),
+    ],
+)
 def test_a_flow_that_returns_what_is_yet_to_run_fails(project, kind, preflight):
     """Its steps would run behind the question whether one was refused."""
 

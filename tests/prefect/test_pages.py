@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL
 
 from tests.pages import blocks, run_page
 from tests.projects import ROOT
@@ -46,11 +45,14 @@ def test_the_pages_are_found() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_is_true(
-    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+    page: Path,
+    tmp_path: Path,
+    forked: dict[str, str],
+    request: pytest.FixtureRequest,
 ) -> None:
     """Its files are written, its commands run, and they print what it shows."""
     text = page.read_text("utf-8")
-    world = {"PREFECT_API_URL": PREFECT_API_URL.value() or ""}
+    world = dict(forked)
     if "$OWNER_URL" in text:
         world["OWNER_URL"] = request.getfixturevalue("postgres_url")
     assert run_page(text, tmp_path, **world) > 0

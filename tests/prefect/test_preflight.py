@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import re
-import runpy
 
 import pytest
 from prefect import flow, task
@@ -36,10 +34,8 @@ from dpflow.prefect import run_context
 from tests.prefect.conftest import POLICY
 from tests.prefect.matrix.support import execute, run_again
 from tests.prefect.support import draws, kinds, spent
-from tests.projects import ROOT
 
 TENTH = PureDP(epsilon="0.1")
-GAUSSIAN = "{epsilon: 1, delta: 1e-6}"
 RAN: list[object] = []
 
 
@@ -168,34 +164,32 @@ def events(monkeypatch):
     return found
 
 
-def reports():
-    """Return the same report as a sync flow, an async one and one like its last run."""
-
-    def weekly(week: int) -> list[int]:
-        return publish([kept(4 * week + part) for part in range(4)])
-
-    async def weekly_async(week: int) -> list[int]:
-        return publish([kept(4 * week + part) for part in range(4)])
-
-    four = {"shop": [TENTH] * 4}
-    sync = dp_flow(name="report", preflight=four)(weekly)
-    later = dp_flow(name="report", preflight=four)(weekly_async)
-    last = dp_flow(name="report", preflight="last")(weekly)
-    return {
-        "sync": sync,
-        "async": lambda *args, **kw: asyncio.run(later(*args, **kw)),
-        "last": last,
-    }
+def weekly(week: int) -> list[int]:
+    """Publish four steps of a week."""
+    return publish([kept(4 * week + part) for part in range(4)])
 
 
-@pytest.mark.parametrize("how", ["sync", "async", "last"])
+async def weekly_async(week: int) -> list[int]:
+    """Publish the same."""
+    return weekly(week)
+
+
+def report_of(how):
+    """Return the report as an async flow, or as a flow like its last run."""
+    if how == "last":
+        return dp_flow(name="report", preflight="last")(weekly)
+    later = dp_flow(name="report", preflight={"shop": [TENTH] * 4})(weekly_async)
+    return lambda *args, **kwargs: asyncio.run(later(*args, **kwargs))
+
+
+@pytest.mark.parametrize("how", ["async", "last"])
 def test_what_was_published_is_replayed_when_the_budget_is_gone(
     make_project, pauses, events, how
 ):
     """A late duplicate costs nothing and pauses nothing; a new week ends refused."""
     make_project(POLICY + "on_exhausted: {schedule: pause}\n")
     project = current_project()
-    report = reports()[how]
+    report = report_of(how)
     assert report(0) == [0, 1, 2, 3]
     assert report(1) == [4, 5, 6, 7]
     for _ in range(2):
@@ -427,26 +421,16 @@ def test_a_subflow_draws_from_the_flow_around_it(project):
         count(1)
         return held(project)
 
+    @flow(name="plain")
+    def plain():
+        return count(3)
+
     @dp_flow(name="report", preflight={"shop": [TENTH] * 9})
     def report():
-        return [part(), count(2), held(project)]
+        return [part(), count(2), held(project), plain(), held(project)]
 
-    assert report() == ["0.8", 2, "0.6"]
-    assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
-
-
-def test_a_plain_subflow_draws_from_it_as_well(project):
-    """The nearest flow with a preflight holds the step."""
-
-    @flow(name="part")
-    def part():
-        return count(1)
-
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 2})
-    def report():
-        return part(), held(project)
-
-    assert report() == (1, "0.1")
+    assert report() == ["0.8", 2, "0.6", 3, "0.5"]
+    assert (held(project), spent(project)["epsilon"]) == ("0", "0.3")
 
 
 def test_a_function_of_the_parameters_declares_it(make_project):
@@ -510,24 +494,3 @@ def test_what_cannot_be_held_is_refused_when_the_flow_is_defined(wrong):
     """A preflight is costs by dataset."""
     with pytest.raises(ConfigurationError, match="preflight"):
         dp_flow(preflight=wrong)(lambda: None)
-
-
-def test_the_document_runs(make_project, capsys):
-    """The two examples of docs/preflight.md hold, draw and seal."""
-    text = (ROOT / "docs" / "preflight.md").read_text("utf-8")
-    block = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-    with_prefect, plain = block.findall(text)
-    policy = POLICY.partition("flows:")[0]
-    folder = make_project(policy.replace("shop", "orders"))
-    visits = policy.replace("shop", "visits").replace("{epsilon: 1}", GAUSSIAN)
-    visits = visits.replace("filter: basic", "filter: gaussian")
-    (folder / "policies" / "visits.yaml").write_text(visits, "utf-8")
-    for code in (with_prefect, plain):
-        (folder / "example.py").write_text(code, "utf-8")
-        runpy.run_path("example.py", run_name="__main__")
-    assert int(capsys.readouterr().out.splitlines()[-1])
-    project = current_project()
-    assert draws(project, "visits") == 3
-    assert kinds(project, "visits")[-1] == "seal"
-    assert draws(project, "orders") == 1
-    assert kinds(project, "orders")[-3:] == ["reserve", "settle", "seal"]

@@ -6,19 +6,17 @@ import json
 
 import pytest
 from prefect import flow, task
-from prefect.settings import PREFECT_API_URL
 
 from dpflow import Laplace, dp_flow, dp_task, release
 from dpflow.exceptions import ConfigurationError, ReleaseError
+from tests.pages import run_forked
 from tests.prefect.support import charges, kinds, spent
-from tests.projects import caught, start_python
+from tests.projects import caught
 
 TENTH = Laplace(sensitivity=1, epsilon="0.1")
 
 COLD = """
-import json, os, sys
-os.environ["PREFECT_API_URL"], os.environ["PREFECT_HOME"] = sys.argv[1:]
-os.environ["PREFECT_LOGGING_LEVEL"] = "CRITICAL"
+import json, sys
 from dpflow import Laplace, dp_flow, dp_task, release
 COST = Laplace(sensitivity=1, epsilon="0.01")
 @dp_task(dataset="shop", cost=COST, release_key="{name}")
@@ -34,15 +32,11 @@ print(json.dumps([str(each) for each in report() if not isinstance(each, int)]))
 """
 
 
-def test_the_first_tasks_of_a_process_can_draw(project, tmp_path):
+def test_the_first_tasks_of_a_process_can_draw(project, tmp_path, forked):
     """Mapped and submitted ones, in a program that has loaded no library of numbers."""
-    home = tmp_path / "prefect"
-    program = start_python(COLD, PREFECT_API_URL.value(), home, folder=tmp_path)
-    with program as process:
-        # A loaded machine takes its time to start Prefect.
-        output, errors = process.communicate(timeout=1200)
-    assert process.returncode == 0, errors
-    assert json.loads(output) == [], errors
+    done = run_forked(forked, tmp_path, "-c", COLD)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [], done.stderr
     assert charges(project) == kinds(project).count("settle") == 24
 
 

@@ -178,6 +178,7 @@ def ended_runs(name: str) -> list[Any]:
     return [run for run in runs if run.state and run.state.is_final()]
 
 
+@pytest.mark.slow
 def test_a_served_report_halts_pauses_and_pauses_again(served) -> None:
     """Two ticks fit; the third is an explained skip, and pauses the schedule.
 

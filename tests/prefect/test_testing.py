@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from prefect import flow, task
+from prefect.server.api.server import SubprocessASGIServer
+from prefect.settings import PREFECT_API_URL
 from prefect.testing.utilities import prefect_test_harness
 
 from dpflow import BudgetExhausted, Gaussian, dp_flow, dp_task, release
@@ -49,10 +51,14 @@ def ledger(dpflow_ledger):  # noqa: F811
     return dpflow_ledger
 
 
-def test_tasks_in_threads_draw_test_noise(ledger):
+def test_tasks_in_threads_draw_test_noise(ledger, monkeypatch):
     """The charges carry the flow; the harness may be around or inside."""
     published = []
-    with prefect_test_harness(server_startup_timeout=600):
+    # Another server would take many seconds to start: the harness finds this one.
+    address = PREFECT_API_URL.value()
+    monkeypatch.setattr(SubprocessASGIServer, "start", lambda *_, **__: None)
+    monkeypatch.setattr(SubprocessASGIServer, "api_url", address)
+    with prefect_test_harness():
         report(published)
     ledger.silence_noise()
     report(published)

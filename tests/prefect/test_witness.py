@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from dpflow.contrib import prefect_witness
 from dpflow.exceptions import LedgerRolledBack, LedgerUnavailable, LedgerUnwitnessed
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.records import Granted
@@ -23,6 +23,7 @@ from tests.ledger.test_rollback import (
     next_step,
 )
 from tests.ledger.witness_contract import CONTRACT, made_at
+from tests.sizes import spread
 
 PLACE = "prefect:"
 
@@ -35,7 +36,8 @@ def test_prefect_keeps_a_witness(
     promise(PLACE, tmp_path)
 
 
-@pytest.mark.parametrize("accident", ACCIDENTS)
+# Which accidents there are is the business of `tests/ledger/test_rollback.py`.
+@pytest.mark.parametrize("accident", spread(ACCIDENTS, 3))
 def test_no_accident_is_silent(
     tmp_path: Path, accident: Callable[[Host], None]
 ) -> None:
@@ -47,7 +49,7 @@ def test_no_accident_is_silent(
 
 
 @pytest.mark.parametrize(
-    "event", [event for event in HARMLESS if event not in OF_FILES]
+    "event", spread([event for event in HARMLESS if event not in OF_FILES], 2)
 )
 def test_nothing_else_is_taken_for_one(
     tmp_path: Path, event: Callable[[Host], None]
@@ -100,17 +102,20 @@ def test_old_artifacts_that_are_gone_hide_no_new_one(tmp_path: Path) -> None:
     assert len(reader.watch.witness.unseen().lines) == 1
 
 
-def test_more_lines_than_a_page_are_all_read(tmp_path: Path) -> None:
+def test_more_lines_than_a_page_are_all_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Page by page."""
     policy = make_policy(budget="{epsilon: 100}")
     ledger = made_at(PLACE, tmp_path)
-    for _ in range(random.Random(1).randint(55, 60)):
+    monkeypatch.setattr(prefect_witness, "_PAGE", 5)
+    for _ in range(12):
         granted(ledger, policies=[policy])
     opened = open_ledger(url(tmp_path / "ledger.db"), witness=PLACE)
     assert opened.watch.witness is not None
     found = [line.number for line in opened.watch.witness.all_lines()]
     assert found == list(range(2, 2 + len(found)))
-    assert len(found) >= 55
+    assert len(found) >= 12
 
 
 def test_no_answer_means_no_step_and_shows_no_password(tmp_path: Path) -> None:

@@ -19,8 +19,11 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def _laboratory(request, tmp_path_factory):
     with Laboratory(tmp_path_factory.mktemp("laboratory")) as made:
-        for item in request.session.items:
-            for experiment in getattr(item.module, "EXPERIMENTS", ()):
+        modules = dict.fromkeys(item.module for item in request.session.items)
+        for module in sorted(
+            modules, key=lambda each: not hasattr(each, "BEGIN_FIRST")
+        ):
+            for experiment in getattr(module, "EXPERIMENTS", ()):
                 made.begin(experiment)
         yield made
 

@@ -20,8 +20,8 @@ from typing import Any, Self
 
 import httpx
 
+from tests.forks import SERVING, Forked
 from tests.prefect.database import copy_database
-from tests.prefect.matrix.forks import SERVING, Forked
 from tests.prefect.matrix.support import wait_until
 from tests.projects import ROOT, fill_project
 
@@ -65,7 +65,8 @@ class Laboratory:
         self._launch(command, self._folder, "server", **wait)
         self._forks, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
-            serving = SERVING.format(descriptor=theirs.fileno())
+            loaded = "import tests.prefect.matrix.programs"
+            serving = SERVING.format(descriptor=theirs.fileno(), loaded=loaded)
             kept = (theirs.fileno(),)
             self._launch(["-c", serving], self._folder, "forks", kept=kept)
         return self
@@ -149,11 +150,11 @@ class Laboratory:
 
     def start(self, folder: Path, *program: object, **variables: str) -> Process:
         """Start a program of `programs.py` in a project."""
-        words = [str(word) for word in program]
-        if any(name.startswith("PREFECT_") for name in variables):
-            # Prefect reads these when it is loaded, which forks have behind them.
-            return self._launch(["-c", _PROGRAM, *words], folder, words[0], **variables)
-        return self._fork(words, folder, words[0], **variables)
+        words = ["-c", _PROGRAM, *map(str, program)]
+        # Prefect reads its own when it is loaded, which forks have behind them.
+        late = any(name.startswith("PREFECT_") for name in variables)
+        run = self._launch if late else self._fork
+        return run(words, folder, str(program[0]), **variables)
 
     def run(self, folder: Path, *program: object, **variables: str) -> Any:
         """Run a program to its end and return what it told."""
@@ -171,13 +172,14 @@ class Laboratory:
         assert self._forks is not None
         program = {
             "folder": str(folder),
-            "log": f"{folder / log}.log",
             "words": words,
             "environment": self._environment(variables),
         }
-        with self._lock:
-            process = Forked(self._forks, program)
-            self._processes.append(process)
+        with Path(os.devnull).open() as none, (folder / f"{log}.log").open("ab") as out:
+            streams = (none.fileno(), out.fileno(), out.fileno())
+            with self._lock:
+                process = Forked(self._forks, program, streams)
+                self._processes.append(process)
         return process
 
     def _environment(self, variables: dict[str, str]) -> dict[str, str]:
@@ -239,7 +241,10 @@ class Laboratory:
         """Wait until a run is in a state."""
         return bool(
             wait_until(
-                lambda: self.state(kind, identity) == state, f"{kind} run {state}", 900
+                lambda: self.state(kind, identity) == state,
+                f"{kind} run {state}",
+                # Each question takes the server's time, and many wait at once.
+                pause_at_most=1,
             )
         )
 

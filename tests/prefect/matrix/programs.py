@@ -52,7 +52,7 @@ def endless(week: int) -> str:
 def lasting(week: int) -> str:
     """Take long enough to be told to stop meanwhile."""
     turn = mark("lasting")
-    time.sleep(1.5)
+    time.sleep(3)
     mark("lasting ended")
     return f"lasting {turn}"
 

@@ -49,7 +49,12 @@ def marked(folder: Path | None = None) -> list[tuple[str, int]]:
     return [(text, int(process)) for text, process in lines]
 
 
-def wait_until(ready: Callable[[], Any], what: str, seconds: float = 900) -> Any:
+def wait_until(
+    ready: Callable[[], Any],
+    what: str,
+    seconds: float = 900,
+    pause_at_most: float = 0.3,
+) -> Any:
     """Wait until a question is answered with something true, and return that."""
     end, pause = time.monotonic() + seconds, 0.02
     while time.monotonic() < end:
@@ -57,7 +62,7 @@ def wait_until(ready: Callable[[], Any], what: str, seconds: float = 900) -> Any
         if found:
             return found
         time.sleep(pause)
-        pause = min(2 * pause, 0.32)
+        pause = min(2 * pause, pause_at_most)
     msg = f"waited {seconds} s for {what}"
     raise TimeoutError(msg)
 

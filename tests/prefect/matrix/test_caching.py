@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from datetime import timedelta
 
 import pytest
 from prefect import flow
-from prefect.cache_policies import DEFAULT, INPUTS
+from prefect.cache_policies import INPUTS
 from prefect.locking.memory import MemoryLockManager
 from prefect.transactions import IsolationLevel
 
@@ -59,28 +58,9 @@ def report(options: dict, week: str, times: int = 1) -> list:
             ("Completed", 2),
             2,
         ),
-        (
-            {
-                "cache_policy": INPUTS,
-                "persist_result": True,
-                "cache_expiration": timedelta(0),
-            },
-            ("Completed", 2),
-            2,
-        ),
-        ({"persist_result": True}, ("Completed", 2), 2),
-        ({"cache_policy": DEFAULT, "persist_result": True}, ("Completed", 2), 2),
         ({}, ("Completed", 2), 2),
     ],
-    ids=[
-        "inputs",
-        "not stored",
-        "refreshed",
-        "expired",
-        "no cache",
-        "default",
-        "plain",
-    ],
+    ids=["inputs", "not stored", "refreshed", "plain"],
 )
 def test_another_run_is_charged_unless_prefect_has_the_value(
     project, week, options, second, bodies
@@ -97,14 +77,13 @@ def test_another_run_is_charged_unless_prefect_has_the_value(
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({}, "Replayed"),
         ({"cache_policy": INPUTS, "persist_result": True}, "Cached"),
         (
             {"cache_policy": INPUTS, "persist_result": True, "refresh_cache": True},
             "Replayed",
         ),
     ],
-    ids=["plain", "inputs", "refreshed"],
+    ids=["inputs", "refreshed"],
 )
 def test_the_same_call_in_one_run_is_one_charge(project, week, options, name):
     """Where Prefect runs the body again, the ledger replays; refreshing is no draw."""
@@ -125,10 +104,9 @@ def test_a_fresh_step_is_a_new_draw_at_a_new_charge(project, week):
     "options",
     [
         {},
-        {"cache_policy": INPUTS, "persist_result": True},
         {"cache_policy": SERIAL, "persist_result": True},
     ],
-    ids=["plain", "read committed", "serializable"],
+    ids=["plain", "serializable"],
 )
 def test_three_identical_submits_are_one_charge(project, week, options):
     """The first claims the release, the others wait for it and replay."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ from pydantic import BaseModel, SecretStr
 
 from dpflow import DPStepFailed, PureDP, dp_flow, dp_task, private_task
 from dpflow.exceptions import ConfigurationError
+from dpflow.prefect import privacy
 from tests.prefect.matrix.support import mark, marks
 from tests.prefect.support import charges
-from tests.sizes import spread
 
 PRIVATE: Any = {
     "dataset": "shop",
@@ -80,32 +81,31 @@ GIVEN: list[tuple[object, object]] = [
     (123456789, 123456789),
     (Path("/ann"), Path("/ann")),
 ]
-#: Each is looked for alike however the step is called.
-CALLED = [("call", *each) for each in GIVEN]
-CALLED += [(how, *each) for how in ("submit", "map", "fn") for each in spread(GIVEN, 3)]
 
 
-@pytest.mark.parametrize(("how", "given", "argument"), CALLED)
-def test_a_private_argument_from_the_flows_parameters_is_refused(
-    project, given, argument, how
-):
+@pytest.fixture
+def within(monkeypatch):
+    """Return a function that lets steps be looked at as in a flow of a parameter."""
+
+    def enter(data):
+        context = SimpleNamespace(parameters={"data": data})
+        monkeypatch.setattr(
+            privacy, "FlowRunContext", SimpleNamespace(get=lambda: context)
+        )
+
+    return enter
+
+
+@pytest.mark.parametrize(("given", "argument"), GIVEN)
+def test_a_private_argument_is_found_in_the_flows_parameters(within, given, argument):
     """By identity, and if it is plain data by its value, wherever it is inside."""
-
-    @flow(name="report", validate_parameters=False)
-    def report(data):
-        value = data if argument is None else argument
-        if how == "map":
-            count.map([value], unmapped(2)).result()
-        elif how == "submit":
-            count.submit(allow_failure(value)).result()
-        else:
-            {"call": count, "fn": count.fn}[how](value)
-
-    with pytest.raises(ConfigurationError, match=KEPT) as caught:
-        report(given)
-    assert "Ann" not in str(caught.value)
-    assert "'frame' is in the parameter 'data'" in str(caught.value)
-    assert marks() == {}
+    within(given)
+    value = given if argument is None else argument
+    for frame in (value, allow_failure(value)):
+        with pytest.raises(ConfigurationError, match=KEPT) as caught:
+            privacy.check_flow_parameters(count.step, {"frame": frame})
+        assert "Ann" not in str(caught.value)
+        assert "'frame' is in the parameter 'data'" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -122,32 +122,38 @@ def test_a_private_argument_from_the_flows_parameters_is_refused(
         ({"week": 1}, "week 1"),
     ],
 )
-def test_what_only_happens_to_be_equal_is_not_refused(project, given, argument):
+def test_what_only_happens_to_be_equal_is_not_refused(within, given, argument):
     """Numbers that are everywhere, and data that is loaded, are no parameters."""
+    within(given)
+    privacy.check_flow_parameters(count.step, {"frame": argument})
+
+
+@pytest.mark.parametrize("how", ["call", "submit", "map", "fn"])
+def test_a_private_argument_from_the_flows_parameters_is_refused(project, how):
+    """However the step is called; what is only equal runs."""
+
+    def ask(value):
+        if how == "map":
+            return count.map([value], unmapped(2)).result()[0]
+        if how == "submit":
+            return count.submit(allow_failure(value)).result()
+        return {"call": count, "fn": count.fn}[how](value)
 
     @flow(name="report", validate_parameters=False)
     def report(data):
-        return count(argument)
+        with pytest.raises(ConfigurationError, match=KEPT):
+            ask(data[0])
+        with pytest.raises(ConfigurationError, match=KEPT):
+            ask(copied("rows of Ann"))
+        assert marks() == {}
+        return ask(pd.DataFrame({"name": ["x"]}))
 
-    assert report(given) == 1
+    assert report([FRAME, "rows of Ann", True]) == 1
     assert charges(project) == 1
 
 
-@pytest.mark.parametrize(
-    ("how", "named", "given"),
-    [
-        ("call", False, FRAME),
-        ("call", True, "rows of Ann"),
-        ("submit", True, FRAME),
-        ("submit", False, "rows of Ann"),
-        ("fn", False, FRAME),
-        ("fn", True, "rows of Ann"),
-    ],
-    ids=[f"{how}-{n}" for how in ("call", "submit", "fn") for n in (1, 2)],
-)
-def test_private_arguments_of_any_number_are_looked_at_one_by_one(
-    project, given, named, how
-):
+@pytest.mark.parametrize("how", ["call", "submit", "fn"])
+def test_private_arguments_of_any_number_are_looked_at_one_by_one(project, how):
     """Python packs them into a tuple or a dict that is no parameter of the flow."""
     declared = {**PRIVATE, "private": ("frames", "others")}
 
@@ -155,15 +161,24 @@ def test_private_arguments_of_any_number_are_looked_at_one_by_one(
     def many(week: int, *frames: Any, **others: Any) -> int:
         return week + len(frames) + len(others)
 
-    @flow(name="report", validate_parameters=False)
-    def report(data):
-        call = many.fn if how == "fn" else many.submit if how == "submit" else many
-        found = call(1, other=data) if named else call(1, "x", data)
-        return found.result() if how == "submit" else found
+    def ask(*args, **kwargs):
+        if how == "submit":
+            return many.submit(*args, **kwargs).result()
+        return {"call": many, "fn": many.fn}[how](*args, **kwargs)
 
-    with pytest.raises(ConfigurationError, match=KEPT) as caught:
-        report(given)
-    assert "is in the parameter 'data'" in str(caught.value)
+    @flow(name="report", validate_parameters=False)
+    def report(data, text):
+        for given, name in ((data, "data"), (text, "text")):
+            for refused in (
+                lambda g=given: ask(1, "x", g),
+                lambda g=given: ask(1, o=g),
+            ):
+                with pytest.raises(ConfigurationError, match=KEPT) as caught:
+                    refused()
+                assert f"is in the parameter '{name}'" in str(caught.value)
+        return ask(1, "x", o="y")
+
+    assert report(FRAME, "rows of Ann") == 3
 
 
 def test_the_same_name_tells_small_values_apart(project):
@@ -242,50 +257,39 @@ def test_steps_without_private_arguments_keep_all_options():
     assert plain.with_options(cache_policy=INPUTS).cache_policy == INPUTS
 
 
-@pytest.mark.parametrize("how", ["delay", "apply_async", "runner"])
-def test_a_background_step_with_private_arguments_is_refused(project, how):
-    """Prefect would write a pickle of them to its result storage."""
+class Shop:
+    """Holds private data, as the instance of a method may."""
+
+    frame = FRAME
+
+    @dp_task(dataset="shop", cost=PRIVATE["cost"])
+    def count(self, week: int) -> int:
+        """Count what the instance holds."""
+        return len(self.frame) + week
+
+
+@pytest.mark.parametrize(
+    ("step", "given", "named"),
+    [(count, FRAME, "frame"), (Shop().count, 1, "self")],
+    ids=["argument", "method"],
+)
+def test_a_background_step_over_private_data_is_refused(project, step, given, named):
+    """Prefect would pickle it, or the instance with all it holds, to its storage."""
+    ways = (step.delay, lambda given: step.apply_async((given,)), step.submit)
+    refused = []
 
     @flow(name="report", task_runner=PrefectTaskRunner())
     def report():
-        if how == "apply_async":
-            count.apply_async((FRAME,))
-        elif how == "delay":
-            count.delay(FRAME)
-        else:
-            count.submit(FRAME)
+        for ask in ways:
+            with pytest.raises(ConfigurationError, match="as a pickle that stays") as e:
+                ask(given)
+            refused.append(e.value.message)
 
-    with pytest.raises(ConfigurationError, match="as a pickle that stays there"):
-        report()
+    report()
+    assert ["(" + named + ")" in told for told in refused] == [True] * 3
 
 
-@pytest.mark.parametrize("how", ["delay", "apply_async", "runner"])
-def test_a_background_method_is_refused(project, how):
-    """Its instance would be in that pickle, and whatever it holds."""
-
-    class Shop:
-        frame = FRAME
-
-        @dp_task(dataset="shop", cost=PRIVATE["cost"])
-        def count(self, week: int) -> int:
-            return len(self.frame) + week
-
-    @flow(name="report", task_runner=PrefectTaskRunner())
-    def report():
-        shop = Shop()
-        if how == "apply_async":
-            shop.count.apply_async((1,))
-        elif how == "delay":
-            shop.count.delay(1)
-        else:
-            shop.count.submit(1)
-
-    with pytest.raises(ConfigurationError, match=r"\(self\).* as a pickle that stays"):
-        report()
-
-
-@pytest.mark.parametrize("setting", [True, None])
-def test_what_a_body_computes_by_tasks_is_not_stored(project, tmp_path, setting):
+def test_what_a_body_computes_by_tasks_is_not_stored(project, tmp_path):
     """They would inherit the persistence of the step, of the flow or of a setting."""
     storage = tmp_path / "storage"
     block = LocalFileSystem(basepath=str(storage))
@@ -320,7 +324,7 @@ def test_what_a_body_computes_by_tasks_is_not_stored(project, tmp_path, setting)
     async def report():
         return outside(step() + await step_async() + step.fn())
 
-    with temporary_settings({PREFECT_TASKS_DEFAULT_PERSIST_RESULT: setting}):
+    with temporary_settings({PREFECT_TASKS_DEFAULT_PERSIST_RESULT: True}):
         expected = "stored-released-24released-12released-24"
         assert asyncio.run(report()) == expected
     stored = "".join(path.read_text("utf-8") for path in storage.iterdir())
@@ -406,25 +410,31 @@ def test_methods_of_each_kind_can_be_steps(project):
             dp_task(dataset="shop", cost=PRIVATE["cost"])(kind(lambda week: week))
 
 
-@pytest.mark.parametrize("how", ["__call__", "submit", "map", "delay"])
 @pytest.mark.parametrize("load", [True, False], ids=["loader", "step"])
-def test_a_call_that_does_not_fit_does_not_tell_its_arguments(project, how, load):
+def test_a_call_that_does_not_fit_does_not_tell_its_arguments(project, load):
     """Prefect's own error quotes all of them, and ends up in the flow's state."""
     step = private_task()(count.fn.__wrapped__) if load else _plain
-    if load and how == "delay":
-        with pytest.raises(ConfigurationError, match="in the background"):
-            step.delay(FRAME)
-        return
+    told = []
 
     @flow(name="report")
     def report():
-        getattr(step, how)("canary-31415", 1, "canary-31415")
+        for ask in (step.submit, step.map, *([] if load else [step.delay]), step):
+            try:
+                ask("canary-31415", 1, "canary-31415")
+            except TypeError as error:
+                told.append((str(error), error.__context__))
+                if ask is step:
+                    raise
 
     state = report(return_state=True)
-    with pytest.raises(TypeError, match="too many positional arguments") as caught:
-        state.result()
-    assert "canary" not in str(caught.value) + state.message
-    assert caught.value.__context__ is None
+    assert state.is_failed()
+    assert len(told) == (3 if load else 4)
+    assert all("too many positional arguments" in text for text, _ in told)
+    assert "canary" not in f"{told}{state.message}"
+    assert {context for _, context in told} == {None}
+    if load:
+        with pytest.raises(ConfigurationError, match="in the background"):
+            step.delay(FRAME)
 
 
 @pytest.mark.parametrize("load", [True, False], ids=["loader", "step"])
@@ -447,15 +457,17 @@ def _plain(frame: Any, week: int = 1) -> int:
     return week
 
 
-@pytest.mark.parametrize("given", [(314159, 1), ([314159], [1, 2])])
 @pytest.mark.parametrize("load", [True, False], ids=["loader", "step"])
-def test_a_map_that_cannot_be_does_not_tell_its_arguments(project, given, load):
+def test_a_map_that_cannot_be_does_not_tell_its_arguments(project, load):
     """Prefect's own error quotes them, or tells how many rows there are."""
     step = private_task()(count.fn.__wrapped__) if load else count
 
     @flow(name="report")
     def report():
-        step.map(*given)
+        with pytest.raises(PrefectException, match="at least one iterable") as caught:
+            step.map([314159], [1, 2])
+        assert "314159" not in str(caught.value)
+        step.map(314159, 1)
 
     state = report(return_state=True)
     with pytest.raises(PrefectException, match="at least one iterable") as caught:

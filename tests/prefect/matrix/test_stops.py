@@ -88,8 +88,10 @@ def test_a_retried_timeout_is_two_charges(project):
     assert books() == settled(2, "0.2", outcomes=("failed", "failed"))
 
 
-@pytest.mark.parametrize("make_flow", [flow, dp_flow])
-@pytest.mark.parametrize("how", ["called", "submitted"])
+@pytest.mark.parametrize(
+    ("make_flow", "how"),
+    [(dp_flow, "called"), (dp_flow, "submitted"), (flow, "called")],
+)
 def test_a_flow_timeout_leaves_no_step_uncharged(project, make_flow, how):
     """A submitted step runs to its end behind the flow's, and is settled."""
 

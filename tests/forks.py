@@ -1,4 +1,8 @@
-"""Programs as forks of one process that has loaded Prefect, which takes seconds."""
+"""Programs as forks of one process that has loaded Prefect, which takes seconds.
+
+Run by itself with the number of a socket, this file is such a program: it is what its
+words say, by a fork, in this process's folder and with its input and outputs.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,18 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 #: What the process runs that is forked; each of its forks goes on behind `serve`.
 SERVING = """
-from tests.prefect.matrix import forks, programs
+from tests import forks
+{loaded}
 forks.serve({descriptor})
-forks.proceed(programs.main)
+forks.proceed()
 """
 _MESSAGE = 65536
 
@@ -28,14 +35,17 @@ class Forked:
 
     Args:
         control: Where the process hears what to run.
-        program: The folder, the log, the words and the environment of the program.
+        program: The folder, the words and the environment of the program.
+        streams: The descriptors of its input, its output and its errors.
     """
 
-    def __init__(self, control: socket.socket, program: dict[str, Any]) -> None:
+    def __init__(
+        self, control: socket.socket, program: dict[str, Any], streams: Sequence[int]
+    ) -> None:
         self._answers, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
             text = json.dumps(program).encode()
-            socket.send_fds(control, [text], [theirs.fileno()])
+            socket.send_fds(control, [text], [theirs.fileno(), *streams])
         self.pid = int(self._answers.recv(_MESSAGE))
         self.returncode: int | None = None
 
@@ -72,21 +82,30 @@ class Forked:
 def serve(descriptor: int) -> None:
     """Fork whenever a program is asked for; returns in the forks only."""
     with socket.socket(fileno=descriptor) as control:
-        # The kernel reaps those that wait for programs.
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while True:
-            text, descriptors, _, _ = socket.recv_fds(control, _MESSAGE, 1)
+            text, descriptors, _, _ = socket.recv_fds(control, _MESSAGE, 4)
+            _reap()
             if not text:
                 os._exit(0)
             if os.fork() == 0:
                 break
-            os.close(descriptors[0])
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for each in descriptors:
+                os.close(each)
     with socket.socket(fileno=descriptors[0]) as answers:
         child = os.fork()
         if child:
+            # Whoever reads what the program says waits for the program only.
+            for each in descriptors[1:]:
+                os.close(each)
             _tell_of(child, answers)
-    _become(**json.loads(text))
+    _become(descriptors[1:], **json.loads(text))
+
+
+def _reap() -> None:
+    """Take leave of those that waited for programs; the time they took is counted."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _tell_of(child: int, answers: socket.socket) -> None:
@@ -99,26 +118,53 @@ def _tell_of(child: int, answers: socket.socket) -> None:
     os._exit(0)
 
 
-def _become(folder: str, log: str, words: list[str], environment: Any) -> None:
+def _become(
+    streams: Sequence[int], folder: str, words: list[str], environment: dict[str, str]
+) -> None:
     """Make this process what a new one in a session of its own would be."""
     os.setsid()
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = words
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    for name, target, how in ((os.devnull, 0, os.O_RDONLY), (log, 1, flags)):
-        descriptor = os.open(name, how, 0o644)
-        os.dup2(descriptor, target)
-        os.close(descriptor)
-    os.dup2(1, 2)
+    for target, stream in enumerate(streams):
+        os.dup2(stream, target)
+        os.close(stream)
 
 
-def proceed(main: Any) -> None:
-    """Run a module if the words say so, as `python -m` does, else the programs."""
-    if sys.argv[1:2] != ["-m"]:
-        main()
-        return
-    del sys.argv[:2]
+def proceed() -> None:
+    """Be what the words say, as Python does: `-m` a module, `-c` a text, or a file."""
+    del sys.argv[0]
+    how = sys.argv[0]
     sys.path.insert(0, str(Path.cwd()))
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    if how == "-m":
+        del sys.argv[0]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        return
+    # Not by `runpy`: other processes look for the file of the main module.
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    if how == "-c":
+        exec(sys.argv.pop(1), vars(main))
+        return
+    path = Path(how).absolute()
+    sys.path[0] = str(path.parent)
+    main.__file__ = str(path)
+    exec(compile(path.read_bytes(), path, "exec"), vars(main))
+
+
+def _main() -> None:
+    """Be a program that is run by a fork."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    program = {
+        "folder": str(Path.cwd()),
+        "words": sys.argv[2:],
+        "environment": {**os.environ},
+    }
+    code = Forked(control, program, (0, 1, 2)).wait()
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _main()
