@@ -125,7 +125,7 @@ class TestPrice:
     """OpenDP's own privacy map never exceeds what dpflow charges."""
 
     @given(sensitivity=numbers, ratio=ratios)
-    @settings(max_examples=scaled(16), deadline=None)
+    @settings(max_examples=scaled(8), deadline=None)
     def test_map(self, sensitivity: Fraction, ratio: Fraction) -> None:
         """Its rho is at most (sensitivity / sigma)^2 / 2, its epsilon 1 / ratio."""
         scale, slack = float_up(sensitivity * ratio), 1 + 1e-9
