@@ -81,7 +81,7 @@ docs: $(VENV)/dev.installed
 # How much larger than at each push the hunts are, and all other searches;
 # docs/campaign.md has the figures.
 SCALE ?= 20
-SEARCH_SCALE ?= 5
+SEARCH_SCALE ?= 10
 SEARCHES := tests $(addprefix --ignore=,tests/crash tests/races tests/hunts)
 
 wheel: | $(BIN)/python

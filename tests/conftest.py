@@ -18,7 +18,7 @@ settings.register_profile(
     print_blob=True,
     # Luck decides about no push; the campaign looks elsewhere each time.
     derandomize=SCALE <= 1,
-    max_examples=scaled(40),
+    max_examples=scaled(20),
 )
 settings.load_profile("dpflow")
 

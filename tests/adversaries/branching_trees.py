@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 
 import mpmath
 
@@ -123,6 +124,7 @@ def true_delta(tree: Tree, admits: Admits, epsilon) -> object:
     return max(one, other)
 
 
+@cache
 def price(rule: Filter, mechanism: Mechanism) -> tuple[int, ...] | None:
     """Return a mechanism's exact price under a rule, rounded up; None: refused."""
     if isinstance(rule, PortfolioFilter):
@@ -176,7 +178,7 @@ def largest(fits: Callable[[Fraction], bool], high: Fraction) -> Fraction | None
 def widest_pair(fits: Callable[[Mechanism], bool], loss) -> Mechanism:
     """Return the pair of a given loss with the largest p that fits."""
     low, high = MP.mpf("-80"), -loss / 2 if loss < 1 else MP.mpf(-1)
-    for _ in range(60):
+    for _ in range(40):
         middle = (low + high) / 2
         p = MP.exp(middle)
         if fits(pair(p, p * MP.exp(-loss))):

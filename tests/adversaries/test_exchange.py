@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -62,6 +62,7 @@ CASES: dict[str, tuple[tuple[tuple[ApproxDP, int], ...], tuple[ApproxDP, ...]]] 
 CHEAPER = {"pure": 2, "small": 2, "with delta": 1}
 
 
+@cache
 def ruled(name: str) -> tuple[PlanFilter, list[ApproxDP], Counts]:
     """Return the plan of a case, its whole menu and its limits."""
     lines, others = CASES[name]
@@ -72,16 +73,19 @@ def ruled(name: str) -> tuple[PlanFilter, list[ApproxDP], Counts]:
     return rule, [*(cost for cost, _ in lines), *others], rule.thresholds
 
 
+@cache
+def taken(name: str, cost: ApproxDP, counts: Counts) -> Counts:
+    """Return what a step takes in the plan of a case."""
+    return ruled(name)[0].price(cost, Tally(counts)).amounts
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("epsilon", ["0", "0.2", "0.5", "0.9", "1.5"])
 def test_swapping_by_outputs_gains_nothing(name: str, epsilon: str) -> None:
     """The plan's own delta is reached, by what is planned, and not passed."""
-    rule, menu, limits = ruled(name)
+    _, menu, limits = ruled(name)
     claimed = float(fixed_delta(CASES[name][0], Fraction(epsilon)))
-
-    def price(cost: ApproxDP, counts: Counts) -> Counts:
-        return rule.price(cost, Tally(counts)).amounts
-
+    price = partial(taken, name)
     found = game(menu, limits, price, float(epsilon))
     assert found == pytest.approx(claimed, rel=1e-12)
     unplanned = game(menu[len(limits) :], limits, price, float(epsilon))
@@ -91,12 +95,12 @@ def test_swapping_by_outputs_gains_nothing(name: str, epsilon: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_rate_that_is_too_cheap_is_caught(name: str) -> None:
     """The same game, with fewer executions taken for each exchange."""
-    rule, menu, limits = ruled(name)
+    _, menu, limits = ruled(name)
 
     def price(cost: ApproxDP, counts: Counts) -> Counts:
-        taken = rule.price(cost, Tally(counts)).amounts
-        cheaper = max(sum(taken) - CHEAPER[name], 1)
-        return tuple(min(n, cheaper) for n in taken)
+        right = taken(name, cost, counts)
+        cheaper = max(sum(right) - CHEAPER[name], 1)
+        return tuple(min(n, cheaper) for n in right)
 
     caught = []
     for epsilon in ("0", "0.2", "0.5", "0.9"):

@@ -62,7 +62,7 @@ def by_enumeration(
 STEP_SIZES = st.sampled_from([Fraction(x) for x in ("0.1", "0.5", "0.9", "2")])
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(
     st.lists(STEP_SIZES, min_size=1, max_size=4),
     st.data(),
@@ -81,7 +81,7 @@ def test_theorem_15_against_all_families(
     assert found == pytest.approx(by_enumeration(steps, stops, epsilons), abs=1e-13)
 
 
-@settings(max_examples=scaled(12), deadline=None)
+@settings(max_examples=scaled(6), deadline=None)
 @given(
     st.lists(STEP_SIZES, min_size=1, max_size=2),
     st.lists(st.sampled_from(["0", "0.01", "0.3"]), min_size=2, max_size=2),

@@ -161,7 +161,7 @@ def mechanisms(draw: st.DrawFn) -> Finite:
     return odp(outputs, epsilons)
 
 
-@settings(max_examples=scaled(48), deadline=None)
+@settings(max_examples=scaled(24), deadline=None)
 @given(st.lists(mechanisms(), min_size=1, max_size=2), st.data())
 def test_composition_of_random_mechanisms(
     library: list[Finite], data: st.DataObject

@@ -144,7 +144,7 @@ def neighbours(rest, own, replaced, places):
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("relation", RELATIONS)
 @given(data=st.data())
-@hypothesis_settings(max_examples=scaled(24))
+@hypothesis_settings(max_examples=scaled(12))
 def test_no_neighbour_differs_by_more_than_is_claimed(library, relation, data):
     """Counts and sums, scalar and by group, in both norms, however rows are chosen."""
     rest, own = data.draw(others), data.draw(rows_of)

@@ -388,7 +388,7 @@ def by_name(value):
     return fill("{v}", {"v": value})
 
 
-@settings(max_examples=scaled(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(30), suppress_health_check=[HealthCheck.too_slow])
 @given(VALUES, VALUES, st.integers(0, 1499))
 def test_two_arguments_never_share_a_key(one, other, place):
     """Nor does one with another that differs in a single number."""

@@ -171,7 +171,7 @@ weeks = st.lists(
 )
 
 
-@settings(max_examples=scaled(25), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(weeks)
 def test_nobody_pays_more_than_the_bound(tmp_path_factory, runs) -> None:
     """Whatever comes when, on a store that is opened anew for each run."""

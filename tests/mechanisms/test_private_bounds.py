@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
+from functools import cache
 
 import mpmath
 import numpy as np
@@ -26,6 +27,7 @@ POINTS = (0.0, 1.5, 2.5, 9.0)
 EPSILON = Fraction(1)
 
 
+@cache
 def law(numbers, share, relation, *, max_rows=1, epsilon=EPSILON):
     """Return the exact probability of each cut, to 50 digits."""
     price = {"epsilon": epsilon, "max_rows": max_rows, "relation": relation}
@@ -34,7 +36,8 @@ def law(numbers, share, relation, *, max_rows=1, epsilon=EPSILON):
         weights = [
             mpmath.exp(-mpmath.mpf(r.numerator) / r.denominator) for r in shunned
         ]
-        return [weight / mpmath.fsum(weights) for weight in weights]
+        whole = mpmath.fsum(weights)
+        return [weight / whole for weight in weights]
 
 
 def neighbours(relation, max_rows):

@@ -47,7 +47,7 @@ def brute_force(values: tuple, bins: Bins) -> int:
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])
 @given(st.lists(st.integers(0, 40), min_size=4, max_size=6))
-@settings(max_examples=scaled(24))
+@settings(max_examples=scaled(12))
 def test_the_distance_is_exact(shift: float, values: list[int]) -> None:
     """Against all replacements of up to all people."""
     bins = Bins.of(2, shift)
@@ -61,7 +61,7 @@ def test_the_distance_is_exact(shift: float, values: list[int]) -> None:
     st.integers(0, 7),
     st.floats(-1e6, 1e6),
 )
-@settings(max_examples=scaled(80))
+@settings(max_examples=scaled(40))
 def test_one_person_moves_the_distance_by_at_most_one(
     values: list[float], place: int, new: float
 ) -> None:

@@ -39,7 +39,7 @@ def exact_rows(products: module._Products) -> list[list[Fraction]]:
     arrays(np.float64, (4, 2), elements=wild),
     st.sampled_from(NORMS),
 )
-@settings(max_examples=scaled(60), deadline=None)
+@settings(max_examples=scaled(30), deadline=None)
 def test_no_product_is_longer_than_the_clip(left, right, norm) -> None:
     """In exact arithmetic; what a person pays for covers it, and sums are exact."""
     products = Clip.to(norm).apply(Factors(left).outer(right))
@@ -59,7 +59,7 @@ def test_no_product_is_longer_than_the_clip(left, right, norm) -> None:
     arrays(np.float64, (4, 2), elements=wild),
     st.sampled_from(NORMS),
 )
-@settings(max_examples=scaled(60), deadline=None)
+@settings(max_examples=scaled(30), deadline=None)
 def test_no_row_of_layers_is_longer_than_the_clip(inner, errors, last, norm) -> None:
     """All layers of a person together, in exact arithmetic; and sums are exact."""
     layers = LayerRows((Factors(inner).outer(errors), Factors(errors).outer(last)))

@@ -55,7 +55,7 @@ def brute_force(values: People, window: Window, width: int) -> int:
 
 @pytest.mark.parametrize("window", WINDOWS)
 @given(st.lists(st.integers(0, 9), min_size=5, max_size=5), st.integers(0, 12))
-@settings(max_examples=scaled(16), deadline=None)
+@settings(max_examples=scaled(8), deadline=None)
 def test_the_distance_is_exact(window: Window, values: list[int], width: int) -> None:
     """Against all replacements of up to all people."""
     found = distance(ordered(tuple(values)), window, width)
@@ -68,7 +68,7 @@ def test_the_distance_is_exact(window: Window, values: list[int], width: int) ->
     st.integers(-(10**6), 10**6),
     st.integers(0, 60),
 )
-@settings(max_examples=scaled(120))
+@settings(max_examples=scaled(60))
 def test_one_person_moves_the_distance_by_at_most_one(
     values: list[int], place: int, new: int, width: int
 ) -> None:

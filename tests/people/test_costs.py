@@ -150,7 +150,7 @@ def test_sampled_vectors(rate, sigma, order, truth):
     assert got >= float(truth)
 
 
-@settings(max_examples=scaled(32), deadline=None)
+@settings(max_examples=scaled(16), deadline=None)
 @given(rates, sigmas, st.floats(-8, 3), st.integers(2, 512))
 def test_sampled_costs_are_above_the_truth(rate, sigma, scale, order):
     """Never below the divergence, and within 1e-11 while nothing overflows."""
@@ -167,7 +167,7 @@ def test_sampled_costs_are_above_the_truth(rate, sigma, scale, order):
         assert MP.mpf(float(got)) <= truth * (1 + MP.mpf("1e-11")) + MP.mpf("1e-15")
 
 
-@settings(max_examples=scaled(16), deadline=None)
+@settings(max_examples=scaled(8), deadline=None)
 @given(rates, st.floats(-4, 1), st.floats(1.0001, 12))
 def test_sampled_costs_between_whole_orders(rate, scale, order):
     """A fractional order is charged no less than its divergence by quadrature."""

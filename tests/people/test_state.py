@@ -45,7 +45,7 @@ shares = st.one_of(
 )
 
 
-@settings(max_examples=scaled(60), deadline=None)
+@settings(max_examples=scaled(30), deadline=None)
 @given(bounds, st.lists(st.tuples(shares, shares, shares), max_size=25))
 def test_nobody_exceeds_the_bound_and_nobody_is_left_out_early(bound, steps):
     """Against exact sums: who was admitted fits, who was not would not have."""

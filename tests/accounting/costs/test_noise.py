@@ -114,7 +114,7 @@ def sampled_sum(rate: Fraction, noise: Fraction, order: int):
     return MP.log(MP.fsum(terms)) / (order - 1)
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(rate=powers(-6, 0), noise=powers(-3, 6), order=st.integers(2, 90))
 def test_sampled_gaussian_is_exact_at_whole_orders(rate, noise, order):
     """Within 1e-30 of the binomial sum, and never below it."""
@@ -183,7 +183,7 @@ def test_sampling_everybody_or_nearly_is_the_gaussian():
         assert renyi(nearly, order) <= renyi(plain, order)
 
 
-@settings(max_examples=scaled(16), deadline=None)
+@settings(max_examples=scaled(8), deadline=None)
 @given(shift=st.integers(1, 30), rate=powers(-6, 2), order=ORDERS)
 def test_discrete_laplace_is_the_sum_over_the_whole_numbers(shift, rate, order):
     """Tails in closed form, the middle term by term."""
@@ -222,7 +222,7 @@ def test_discrete_laplace_lies_between_its_relatives():
     assert continuous < many < one
 
 
-@settings(max_examples=scaled(16), deadline=None)
+@settings(max_examples=scaled(8), deadline=None)
 @given(epsilon=EPSILONS, categories=st.integers(2, 10**6), order=ORDERS)
 def test_randomized_response_of_many_categories(epsilon, categories, order):
     """The exact sum over the categories."""
@@ -279,7 +279,7 @@ def two_point(eta: Fraction, t):
     return p, p * MP.exp(-t)
 
 
-@settings(max_examples=scaled(16), deadline=None)
+@settings(max_examples=scaled(8), deadline=None)
 @given(epsilon=EPSILONS, order=ORDERS, part=st.integers(1, 99))
 def test_exponential_mechanism_bounds_every_loss_of_its_range(epsilon, order, part):
     """No two-point distribution with that range diverges more."""
@@ -293,7 +293,7 @@ def test_exponential_mechanism_bounds_every_loss_of_its_range(epsilon, order, pa
     assert price <= real(epsilon)
 
 
-@settings(max_examples=scaled(10), deadline=None)
+@settings(max_examples=scaled(6), deadline=None)
 @given(epsilon=EPSILONS, order=ORDERS)
 def test_exponential_mechanism_is_attained(epsilon, order):
     """The worst two-point distribution, found by golden section, costs the price."""

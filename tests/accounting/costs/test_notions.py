@@ -91,7 +91,7 @@ def test_concentrated_prices():
         approx_zcdp(RDP)
 
 
-@settings(max_examples=scaled(40), deadline=None)
+@settings(max_examples=scaled(20), deadline=None)
 @given(epsilon=EPSILONS, delta=powers(-30, -1))
 def test_probabilistic_steps_have_the_tight_concentrated_rate(epsilon, delta):
     """Rho is epsilon tanh(epsilon/2), from above and within 1e-9; delta is kept."""
@@ -103,7 +103,7 @@ def test_probabilistic_steps_have_the_tight_concentrated_rate(epsilon, delta):
     assert own == delta
 
 
-@settings(max_examples=scaled(40), deadline=None)
+@settings(max_examples=scaled(20), deadline=None)
 @given(order=ORDERS, asked=ORDERS, bound=powers(-9, 3))
 def test_a_bound_at_one_order_holds_for_lower_orders_only(order, asked, bound):
     """The divergence grows with the order, so nothing is known above."""
@@ -152,7 +152,7 @@ def test_only_a_declared_bound_on_the_loss_counts_as_one(cost, expected):
         assert expected == probabilistic_dp(cost)
 
 
-@settings(max_examples=scaled(40), deadline=None)
+@settings(max_examples=scaled(20), deadline=None)
 @given(epsilon=powers(-3, 1), delta=powers(-9, -1), gap=powers(-3, 1))
 def test_how_far_approximate_privacy_bounds_the_loss(epsilon, delta, gap):
     """P(loss > epsilon + g) reaches delta / (1 - exp(-g)), above the printed lemma.
@@ -204,7 +204,7 @@ def test_declared_costs_work_in_the_theorems_of_their_notion():
     assert odometer.price(RDP).amounts == (10**35, 0)
 
 
-@settings(max_examples=scaled(40), deadline=None)
+@settings(max_examples=scaled(20), deadline=None)
 @given(
     epsilon=EPSILONS,
     delta=st.one_of(st.just(Fraction(0)), powers(-30, -1)),

@@ -270,7 +270,7 @@ def test_relations_are_those_of_the_substep() -> None:
     assert relations_of(cost) == ("add-or-remove",)
 
 
-@settings(max_examples=scaled(20), deadline=None)
+@settings(max_examples=scaled(10), deadline=None)
 @given(
     st.dictionaries(
         st.text(min_size=1, max_size=5),

@@ -65,7 +65,7 @@ def test_vectors(order: int, small: str, large: str, expected: str) -> None:
     assert float(found) == pytest.approx(float(expected), rel=1e-8)
 
 
-@settings(max_examples=scaled(25), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(EPSILONS, EPSILONS, ORDERS, st.fractions(-1, 1, max_denominator=50))
 def test_one_line_is_above_all_cells(
     first: Fraction, second: Fraction, order: Fraction, at: Fraction
@@ -93,7 +93,7 @@ def test_one_line_is_above_all_cells(
         assert slopes[0] <= slopes[1] * (1 + mp.mpf(10) ** -25)
 
 
-@settings(max_examples=scaled(15), deadline=None)
+@settings(max_examples=scaled(7), deadline=None)
 @given(EPSILONS, EPSILONS, ORDERS)
 def test_cells_are_ordered_and_the_worst_is_reserved(
     first: Fraction, second: Fraction, order: Fraction
@@ -119,7 +119,7 @@ def test_the_toy_of_hartmann_et_al_runs_twice_as_often() -> None:
     answer = rule.price_realised(toy, "answer")
     assert (none, answer) == (rule.zero(), worst)
     coin, runs = random.Random(1), []
-    for _ in range(4):
+    for _ in range(2):
         used, count = rule.zero(), 0
         while rule.admits(used + worst):
             used += answer if coin.random() < 0.5 else none

@@ -122,7 +122,7 @@ def test_the_gaussian_budget_at_the_ends_of_what_may_be_asked(epsilon, delta):
     check_gaussian_budget(Fraction(epsilon), Fraction(delta))
 
 
-@settings(max_examples=scaled(16))
+@settings(max_examples=scaled(8))
 @given(epsilons, deltas)
 def test_the_gaussian_budget_anywhere(epsilon, delta):
     """The largest mu**2 is found from below between the corners as well."""
@@ -224,14 +224,14 @@ def test_the_concentrated_budget_at_the_ends_of_what_may_be_asked(epsilon, delta
     check_concentrated_budget(Fraction(epsilon), Fraction(delta))
 
 
-@settings(max_examples=scaled(10))
+@settings(max_examples=scaled(6))
 @given(epsilons, deltas)
 def test_the_concentrated_budget_anywhere(epsilon, delta):
     """The best order's rho is found from below between the corners as well."""
     check_concentrated_budget(epsilon, delta)
 
 
-@settings(max_examples=scaled(24))
+@settings(max_examples=scaled(12))
 @given(epsilons, deltas)
 def test_the_classic_budget_solves_its_equation_from_below(epsilon, delta):
     """Rho + 2 sqrt(rho log(1/delta)) reaches epsilon at the budget, not before."""
@@ -245,7 +245,7 @@ def test_the_classic_budget_solves_its_equation_from_below(epsilon, delta):
         assert reached(budget * (1 + CLOSE)) > to_arb(epsilon)
 
 
-@settings(max_examples=scaled(16))
+@settings(max_examples=scaled(8))
 @given(epsilons, deltas)
 def test_gaussians_within_a_rho_budget_keep_its_delta(epsilon, delta):
     """A Gaussian of that rho is (epsilon, delta)-DP: the exact curve confirms it."""

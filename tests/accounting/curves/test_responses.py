@@ -210,7 +210,7 @@ def test_cheaper_prices_are_noticed() -> None:
         assert needed_mu(law_of(cost)) > less
 
 
-@settings(max_examples=scaled(30), deadline=None)
+@settings(max_examples=scaled(15), deadline=None)
 @given(
     epsilon=st.fractions("1/1000", 20, max_denominator=1000),
     categories=st.integers(2, 10**9),
@@ -231,7 +231,7 @@ def test_more_categories_never_cost_more(epsilon: Fraction, categories: int) -> 
         assert renyi(cost, order) <= order * rho_of(cost) * slack
 
 
-@settings(max_examples=scaled(30), deadline=None)
+@settings(max_examples=scaled(15), deadline=None)
 @given(
     shift=st.integers(1, 10**6), epsilon=st.fractions("1/90", 200, max_denominator=99)
 )

@@ -159,9 +159,9 @@ def test_the_rule_is_tight(rate, noise, order):
 
 @pytest.mark.parametrize(("rate", "noise", "order"), spread(NORMAL[:10], 2))
 def test_the_truth_is_the_truth(rate, noise, order):
-    """A third method, mpmath's tanh-sinh rule in 50 digits, finds the same numbers."""
+    """A third method, mpmath's tanh-sinh rule in 30 digits, finds the same numbers."""
     mp = mpmath.mp.clone()
-    mp.dps = 60
+    mp.dps = 30
     q, s, a = (mp.mpf(x.numerator) / x.denominator for x in (rate, noise, order))
 
     def moment(x):
@@ -178,7 +178,7 @@ rates = st.one_of(powers(-9, 0), powers(-9, -1).map(lambda x: 1 - x))
 orders = st.one_of(powers(-4, 6).map(lambda x: 1 + x), st.just(Fraction("1.0001")))
 
 
-@settings(max_examples=scaled(60), deadline=None)
+@settings(max_examples=scaled(30), deadline=None)
 @given(rate=rates, noise=powers(-1, 6), order=orders)
 @example(rate=Fraction(1, 10**9), noise=Fraction(10**6), order=Fraction("1.0001"))
 @example(rate=Fraction("0.999999999"), noise=Fraction(1), order=Fraction("2.5"))
@@ -217,7 +217,7 @@ def log_below(rate: Fraction) -> Fraction:
         return Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
 
 
-@settings(max_examples=scaled(10), deadline=None)
+@settings(max_examples=scaled(6), deadline=None)
 @given(rate=rates, noise=powers(-3, 6), order=orders)
 @example(rate=Fraction(1, 100), noise=Fraction(1, 1000), order=Fraction("1.5"))
 @example(rate=Fraction(1, 10**9), noise=Fraction(1, 1000), order=Fraction("999999.5"))
@@ -232,7 +232,7 @@ def test_no_price_is_below_the_truth(rate, noise, order):
     assert corner_truth(rate, noise, order) <= found <= renyi(plain, order)
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(rate=rates, noise=powers(-1, 5), order=st.integers(2, 120))
 @example(rate=Fraction(1, 100), noise=Fraction(1), order=2)
 @example(rate=Fraction(1, 100), noise=Fraction(1), order=200)
@@ -245,7 +245,7 @@ def test_whole_orders_agree_with_the_exact_sum(rate, noise, order):
     assert found <= exact * (1 + GAP)
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(rate=powers(-6, 0), noise=powers(-2, 3), order=powers(-3, 2), more=powers(-6, 1))
 def test_prices_grow_with_the_order_and_the_rate(rate, noise, order, more):
     """So does the truth, and the rule follows it."""

@@ -156,7 +156,7 @@ EPSILONS = st.integers(1, 120).map(lambda n: Fraction(n, 100))
 DELTAS = st.sampled_from(["0", "0.001", "0.02"]).map(Fraction)
 
 
-@settings(max_examples=scaled(16), deadline=None)
+@settings(max_examples=scaled(8), deadline=None)
 @given(EPSILONS, DELTAS, EPSILONS, DELTAS)
 def test_no_fewer_responses_dominate(
     epsilon: Fraction, delta: Fraction, own: Fraction, own_delta: Fraction

@@ -67,7 +67,7 @@ def test_kov_vectors(epsilon: str, count: int, i: int, delta: str) -> None:
     close_above(found, mp.mpf(delta), "1e-27")
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(
     decimals(1e-9, 20),
     st.integers(1, 60),
@@ -94,7 +94,7 @@ def test_kov_theorem(
         close_above(found, true)
 
 
-@settings(max_examples=scaled(16), deadline=None)
+@settings(max_examples=scaled(8), deadline=None)
 @given(
     st.lists(
         st.tuples(decimals(0.001, 5), st.sampled_from(["0", "1e-9", "0.01", "0.2"])),
@@ -137,7 +137,7 @@ def gaussian_delta(epsilon: mpmath.mpf, mu: mpmath.mpf) -> mpmath.mpf:
         return upper - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(decimals(1e-3, 1e6), st.integers(1, 1000), decimals(1e-30, 0.5))
 def test_gaussians_are_inverted_exactly(
     sigma: Fraction, count: int, delta: Fraction
@@ -181,7 +181,7 @@ def test_gaussian_and_responses_by_quadrature() -> None:
     assert abs(real(found) - true) < mp.mpf("1e-15")
 
 
-@settings(max_examples=scaled(16), deadline=None)
+@settings(max_examples=scaled(8), deadline=None)
 @given(
     decimals(1e-6, 2),
     st.integers(1, 30),

@@ -90,7 +90,7 @@ def test_a_step_that_is_not_in_the_plan_is_refused() -> None:
         rule.price(PureDP(epsilon="0.05"))
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(st.permutations([0, 0, 0, 1, 1, 2]), st.data())
 def test_charges_are_additive(order: list[int], data: st.DataObject) -> None:
     """Reserved, settled and voided in any order, the counts are what happened."""
@@ -148,7 +148,7 @@ def test_spares_fit_into_the_planned_order() -> None:
     assert admitted == {(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (2, 2)}
 
 
-@settings(max_examples=scaled(16), deadline=None)
+@settings(max_examples=scaled(8), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.integers(1, 3), st.integers(0, 1)),

@@ -159,7 +159,7 @@ def sized(low: int, high: int) -> st.SearchStrategy[Fraction]:
     return st.floats(low, high).map(lambda x: Fraction(f"{10**x:.5g}"))
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(st.data())
 def test_theorem_15_in_60_digits(data: st.DataObject) -> None:
     """The float recursion is never below the exact one, and within 1e-9 of it."""

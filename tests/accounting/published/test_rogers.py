@@ -109,7 +109,7 @@ def test_the_constant_of_the_filter_is_eight_times_a_root():
     assert abs(8 * y - real("28.0419319663430669359889954571")) < real("1e-25")
 
 
-@settings(max_examples=scaled(120), deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(
     epsilon=EPSILONS,
     delta=DELTAS,
@@ -130,7 +130,7 @@ def test_no_decision_is_on_the_unsafe_side(epsilon, delta, share, drift):
         assert truth > real(epsilon) * (1 - real("1e-9"))
 
 
-@settings(max_examples=scaled(40), deadline=None)
+@settings(max_examples=scaled(20), deadline=None)
 @given(epsilon=EPSILONS, delta=DELTAS)
 def test_the_last_admitted_variance_is_within_a_billionth(epsilon, delta):
     """At the decision's own edge, K is at most epsilon and within 1e-9 of it."""
@@ -148,7 +148,7 @@ def test_the_last_admitted_variance_is_within_a_billionth(epsilon, delta):
     )
 
 
-@settings(max_examples=scaled(60), deadline=None)
+@settings(max_examples=scaled(30), deadline=None)
 @given(epsilon=powers(-9, 4))
 def test_prices_lie_just_above_the_truth(epsilon):
     """Squares are exact up to a unit, drifts within 1e-9 until they are capped."""
@@ -274,7 +274,7 @@ def test_a_granularity_is_a_number_of_people():
     assert finer.read(tally) > coarser.read(tally)
 
 
-@settings(max_examples=scaled(80), deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(
     delta=DELTAS,
     variance=st.one_of(powers(-18, 6), st.just(Fraction(1)), st.just(Fraction(0))),
@@ -303,7 +303,7 @@ def test_the_range_of_theorem_6_5_is_decided_exactly():
     assert odometer.read(outside) > 17
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(epsilon=powers(-3, 2), delta=DELTAS)
 def test_the_tuned_beta_is_close_to_the_best(epsilon, delta):
     """At the V where the tuned odometer reads epsilon, no other beta reads less."""
@@ -358,7 +358,7 @@ def test_steps_without_a_price_are_refused():
     assert odometer.read(odometer.charge(gaussian)) == math.inf
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(epsilon=EPSILONS, delta=DELTAS, beta=powers(-9, 3), people=st.integers(2, 10**9))
 def test_parameters_rebuild_the_rule(epsilon, delta, beta, people):
     """What is pinned makes an equal rule that reads the same."""
@@ -377,7 +377,7 @@ def test_parameters_rebuild_the_rule(epsilon, delta, beta, people):
         assert again.read(tally) == odometer.read(tally)
 
 
-@settings(max_examples=scaled(32), deadline=None)
+@settings(max_examples=scaled(16), deadline=None)
 @given(steps=st.lists(powers(-9, 1), min_size=2, max_size=6), data=st.data())
 def test_order_is_irrelevant_and_charges_only_add(steps, data):
     """The tally is a sum; neither readings nor shares fall when a step is added."""

@@ -111,7 +111,7 @@ def test_the_number_of_admitted_steps_is_the_stated_one(drift, epsilon, cost, co
     assert admitted(rule, cost) == count
 
 
-@settings(max_examples=scaled(60), deadline=None)
+@settings(max_examples=scaled(30), deadline=None)
 @given(epsilon=EPSILONS, delta=DELTAS, drift=st.sampled_from(["classic", "tanh"]))
 def test_thresholds_lie_just_below_the_truth(epsilon, delta, drift):
     """Never above the interval that holds the root, within 1e-9 or one unit of it."""
@@ -122,7 +122,7 @@ def test_thresholds_lie_just_below_the_truth(epsilon, delta, drift):
     assert limit + ball(Fraction(1, UNITS)) >= truth * (1 - ball(Fraction(1, 10**9)))
 
 
-@settings(max_examples=scaled(60), deadline=None)
+@settings(max_examples=scaled(30), deadline=None)
 @given(epsilon=EPSILONS)
 def test_prices_lie_just_above_the_truth(epsilon):
     """The square is exact up to a unit; epsilon tanh(epsilon/2) is rounded up."""
@@ -136,7 +136,7 @@ def test_prices_lie_just_above_the_truth(epsilon):
     assert rate <= truth * (1 + ball(Fraction(1, 10**9))) + ball(Fraction(1, UNITS))
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(epsilon=EPSILONS, delta=DELTAS, step=powers(-9, 3))
 def test_the_tighter_drift_never_admits_less(epsilon, delta, step):
     """A pure step uses no larger share under `tanh` than under `classic`."""
@@ -205,7 +205,7 @@ def test_wrong_options_are_refused(options, words):
         make_filter("whitehouse", **{"epsilon": 1, "delta": "1e-6", **options})
 
 
-@settings(max_examples=scaled(20), deadline=None)
+@settings(max_examples=scaled(10), deadline=None)
 @given(
     epsilon=EPSILONS,
     delta=DELTAS,
@@ -227,7 +227,7 @@ def test_parameters_rebuild_the_filter(epsilon, delta, share, drift):
     assert again.components == rule.components
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(steps=st.lists(powers(-9, 1), min_size=2, max_size=6), data=st.data())
 def test_order_is_irrelevant_and_charges_only_add(steps, data):
     """The tally is a sum, and no charge makes an admitted tally smaller."""

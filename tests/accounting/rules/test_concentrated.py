@@ -168,7 +168,7 @@ budgets = st.tuples(
 )
 
 
-@settings(max_examples=scaled(10))
+@settings(max_examples=scaled(6))
 @given(budgets, st.fractions(Fraction(1, 2), 1, max_denominator=20))
 def test_a_tighter_budget_never_admits_more(budget, share):
     """Less epsilon, less delta or less of either part never raises a limit."""

@@ -138,7 +138,7 @@ def test_reserve_then_settle_equals_charge(costs, worst, realised):
     assert settled == before + RULE.price(realised)
 
 
-@settings(max_examples=scaled(10))
+@settings(max_examples=scaled(6))
 @given(
     st.integers(1, 50).map(lambda n: Fraction(n, 10)),
     st.integers(1, 1000).map(lambda n: Fraction(n, 10**8)),

@@ -50,7 +50,7 @@ def gaussian_delta(epsilon: Fraction, mu_squared) -> mpmath.mpf:
     return first - MP.exp(eps) * MP.ncdf(-mu / 2 - eps / mu)
 
 
-@settings(max_examples=scaled(60), deadline=None)
+@settings(max_examples=scaled(30), deadline=None)
 @given(decades, deltas, orders)
 def test_bound_is_below_the_divergence_allowed(epsilon, delta, order):
     """The public bound is what the order allows, rounded down, or is refused."""
@@ -65,7 +65,7 @@ def test_bound_is_below_the_divergence_allowed(epsilon, delta, order):
     assert truth - bound <= max(truth * MP.mpf("1e-9"), MP.mpf("1.1e-36"))
 
 
-@settings(max_examples=scaled(16), deadline=None)
+@settings(max_examples=scaled(8), deadline=None)
 @given(decades, deltas)
 def test_gaussian_bound_spends_delta_and_no_more(epsilon, delta):
     """The squared mu that is allowed reaches delta from below."""
@@ -211,7 +211,7 @@ def test_unusable_filters_are_refused(options):
         make_filter("individual", **{"epsilon": 1, "delta": "1e-6"} | options)
 
 
-@settings(max_examples=scaled(12), deadline=None)
+@settings(max_examples=scaled(6), deadline=None)
 @given(decades.filter(lambda e: e >= Fraction(1, 100)), deltas)
 def test_filter_round_trips_and_its_order_is_near_the_best(epsilon, delta):
     """The pinned numbers rebuild the rule; no neighbouring order allows more steps."""
@@ -224,7 +224,7 @@ def test_filter_round_trips_and_its_order_is_near_the_best(epsilon, delta):
         assert theirs <= mine * (1 + MP.mpf("5e-2"))
 
 
-@settings(max_examples=scaled(60), deadline=None)
+@settings(max_examples=scaled(30), deadline=None)
 @given(
     deltas,
     orders,

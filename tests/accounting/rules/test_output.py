@@ -138,7 +138,7 @@ def test_theorem_15_beats_lemma_11() -> None:
         assert saved[0] < rule.price_realised(lemma, ran).amounts[0]
 
 
-@settings(max_examples=scaled(32), deadline=None)
+@settings(max_examples=scaled(16), deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -56,7 +56,7 @@ DELTAS = st.one_of(powers(-30, -1), st.just(Fraction("0.5")))
 ORDERS = st.one_of(powers(0, 6).filter(lambda a: a > 1), st.just(Fraction("1.0001")))
 
 
-@settings(max_examples=scaled(80), deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(epsilon=powers(-9, 3), delta=DELTAS, order=ORDERS, tight=st.booleans())
 def test_thresholds_are_just_below_the_truth(epsilon, delta, order, tight):
     """Within one unit or 1e-9, never above; an order that allows nothing is refused."""
@@ -160,7 +160,7 @@ def test_parameters_make_an_equal_rule():
     assert rule == make_filter(**rule.parameters())
 
 
-@settings(max_examples=scaled(20), deadline=None)
+@settings(max_examples=scaled(10), deadline=None)
 @given(
     amounts=st.lists(st.integers(0, 10**36), min_size=1, max_size=6),
     extra=st.integers(0, 10**34),

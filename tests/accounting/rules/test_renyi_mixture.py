@@ -173,7 +173,7 @@ def boundary(rule, direction: list[int]) -> Tally | None:
     return at(low)
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(
     epsilon=powers(-9, 3), delta=DELTAS, orders=ORDERS, parts=PARTS, directions=PARTS
 )
@@ -201,7 +201,7 @@ def test_the_decision_is_sound_and_tight_at_its_boundary(
     assert certified_delta(orders, weights, more, epsilon) >= real(delta) * (1 - TIGHT)
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(
     epsilon=powers(-9, 3), delta=DELTAS, orders=ORDERS, parts=PARTS, directions=PARTS
 )
@@ -226,7 +226,7 @@ def test_the_classic_decision_is_the_mean_at_epsilon(
     assert mixture(orders, weights, more, real(epsilon)) * real(delta) <= 1 + TIGHT
 
 
-@settings(max_examples=scaled(40), deadline=None)
+@settings(max_examples=scaled(20), deadline=None)
 @given(delta=DELTAS, orders=ORDERS, parts=PARTS, spent=st.lists(powers(-12, 6)))
 def test_odometer_readings_are_just_above_the_root(delta, orders, parts, spent):
     """The mixture's reading solves the equation, the grid's is the closed form."""
@@ -272,7 +272,7 @@ def test_the_readings_of_the_sheet(count):
     assert readings[:2] == pytest.approx(READINGS[count][:2], rel=1e-14)
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(delta=DELTAS, orders=ORDERS, spent=st.lists(powers(-12, 6)))
 def test_the_doubling_odometer_is_its_formula(delta, orders, spent):
     """Found here by trying filters one by one."""
@@ -291,7 +291,7 @@ def test_the_doubling_odometer_is_its_formula(delta, orders, spent):
     assert min(each) <= reading <= min(each) * (1 + TIGHT)
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(
     amounts=st.lists(st.integers(0, 10**36), min_size=3, max_size=3),
     extra=st.lists(st.integers(0, 10**35), min_size=3, max_size=3),
@@ -395,7 +395,7 @@ def test_options_that_make_no_filter(options):
         make_filter("renyi", epsilon=1, delta="1e-6", **options)
 
 
-@settings(max_examples=scaled(60), deadline=None)
+@settings(max_examples=scaled(30), deadline=None)
 @given(
     orders=ORDERS,
     parts=PARTS,

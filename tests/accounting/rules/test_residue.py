@@ -254,7 +254,7 @@ def test_a_laplace_step_far_above_its_rest_is_no_laplace_pair():
     assert residue_charge(LAPLACE, size, rest) == as_pure
 
 
-@settings(max_examples=scaled(25), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(
     st.sampled_from([RESPONSE, LAPLACE, RANGE]),
     st.integers(1, 3000),

@@ -117,7 +117,7 @@ def test_readings_are_the_stated_ones(name, options, variance, stated):
         assert Fraction(stated) <= reading <= Fraction(stated) * (1 + slack)
 
 
-@settings(max_examples=scaled(100), deadline=None)
+@settings(max_examples=scaled(50), deadline=None)
 @given(delta=DELTAS, variance=VARIANCES, constant=powers(-12, 6), form=FORMS)
 def test_readings_lie_just_above_the_truth(delta, variance, constant, form):
     """Never below the interval of the formula, within 1e-9 of it, at every corner."""
@@ -145,7 +145,7 @@ def test_readings_lie_just_above_the_truth(delta, variance, constant, form):
         assert reading <= truth * (1 + ball("1e-9")) + unit
 
 
-@settings(max_examples=scaled(40), deadline=None)
+@settings(max_examples=scaled(20), deadline=None)
 @given(epsilon=powers(-9, 3))
 def test_prices_lie_just_above_the_truth(epsilon):
     """Squares are exact up to a unit; concentrated rates are rounded up."""
@@ -181,7 +181,7 @@ def test_linear_and_renyi_are_the_same_bound():
         assert abs(readings[0] / readings[1] - 1) < 1e-12
 
 
-@settings(max_examples=scaled(16), deadline=None)
+@settings(max_examples=scaled(8), deadline=None)
 @given(epsilon=powers(-3, 2), delta=DELTAS, form=FORMS)
 def test_tuned_constants_are_close_to_the_best(epsilon, delta, form):
     """Where the tuned odometer reads epsilon, other constants hardly read less."""
@@ -279,7 +279,7 @@ def test_two_sides_leave_no_room_for_deltas():
             odometer.price(ProbabilisticDP(epsilon="0.1", delta="1e-3"))
 
 
-@settings(max_examples=scaled(80), deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(epsilon=powers(-6, 2), delta=powers(-12, 0), t=powers(-6, 6))
 def test_the_moment_bound_behind_the_delta_term(epsilon, delta, t):
     """Randomized response moved by delta / (2 sinh(epsilon)) obeys the stated bound.
@@ -333,7 +333,7 @@ def test_wrong_options_are_refused(name, options, words):
         make_odometer(name, **{"delta": "1e-6", **options})
 
 
-@settings(max_examples=scaled(16), deadline=None)
+@settings(max_examples=scaled(8), deadline=None)
 @given(delta=DELTAS, constant=powers(-9, 3), form=FORMS, epsilon=powers(-3, 2))
 def test_parameters_rebuild_the_odometer(delta, constant, form, epsilon):
     """What is pinned, tuned constants included, makes an equal odometer."""
@@ -351,7 +351,7 @@ def test_parameters_rebuild_the_odometer(delta, constant, form, epsilon):
         assert again.components == odometer.components
 
 
-@settings(max_examples=scaled(24), deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(
     steps=st.lists(powers(-9, 1), min_size=2, max_size=6), form=FORMS, data=st.data()
 )
