@@ -129,7 +129,7 @@ def has_sampler(cost: Cost) -> bool:
 
 def is_imported() -> bool:
     """Say whether this process has begun to load what draws the noise."""
-    return sys.modules.get("opendp.prelude") is not None
+    return sys.modules.get("opendp.measurements") is not None
 
 
 def load() -> None:
@@ -249,30 +249,32 @@ def _make_measurement(mechanism: str, scale: float) -> Any:
     Of floats, or of integers for noise in whole steps. A single number is a vector of
     length one, where the norms agree. The grid is left at OpenDP's default, its finest.
     """
-    dp = _opendp()
-    dp.enable_features("contrib")
-    whole = dp.vector_domain(dp.atom_domain(T="i64"))
+    mod, domains, metrics, made = _opendp()
+    mod.enable_features("contrib")
+    whole = domains.vector_domain(domains.atom_domain(T="i64"))
     if mechanism == "steps":
-        return dp.m.make_laplace(whole, dp.l1_distance(T="i64"), scale=scale)
+        return made.make_laplace(whole, metrics.l1_distance(T="i64"), scale=scale)
     if mechanism == "gaussian steps":
-        return dp.m.make_gaussian(whole, dp.l2_distance(T="i64"), scale=scale)
-    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
+        return made.make_gaussian(whole, metrics.l2_distance(T="i64"), scale=scale)
+    domain = domains.vector_domain(domains.atom_domain(T=float, nan=False))
     if mechanism == "laplace":
-        return dp.m.make_laplace(domain, dp.l1_distance(T=float), scale=scale)
-    return dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=scale)
+        return made.make_laplace(domain, metrics.l1_distance(T=float), scale=scale)
+    return made.make_gaussian(domain, metrics.l2_distance(T=float), scale=scale)
 
 
 _measurements = _Measurements()
 
 
-def _opendp() -> Any:
-    # Not with this module: it loads a library of 275 MB.
+def _opendp() -> tuple[Any, Any, Any, Any]:
+    # Not with this module: it loads a library of 275 MB. Nor by its prelude, which
+    # loads scikit-learn and polars where they are, in ten times the time.
     try:
-        import opendp.prelude as dp  # noqa: PLC0415
+        import opendp.measurements as made  # noqa: PLC0415
+        from opendp import domains, metrics, mod  # noqa: PLC0415
     except ImportError:
         msg = (
             "release() draws noise through OpenDP, which is not installed; "
             f"{how_to_install('opendp')}"
         )
         raise ReleaseError(msg) from None
-    return dp
+    return mod, domains, metrics, made
