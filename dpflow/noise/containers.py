@@ -7,6 +7,7 @@ labels come back as they are, and must not depend on private data.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +28,15 @@ LARGEST_INT = 2**53
 _LARGEST_INT64 = math.nextafter(2.0**63, 0)
 
 _ACCEPTED = (
-    "an int, a float, a list or dict of numbers, a numpy array, or a Series or frame "
-    "of pandas or polars"
+    "an int, a float, a list or dict of numbers, a numpy array, a Series or frame of "
+    "pandas or polars, or an Arrow array or table"
 )
 
 
 def take_apart(value: Any) -> Parts:
     """Return the numbers in a value, and how to put noisy ones in their place."""
-    take = _TAKERS.get(_type_name(value))
+    name = _type_name(value)
+    take = _TAKERS.get("Arrow" if _ARROW_ARRAY.fullmatch(name) else name)
     if take is not None:
         return take(value)
     if isinstance(value, list):
@@ -124,7 +126,7 @@ def _take_frame(frame: Any) -> Parts:
     places = []
     for place, dtype in enumerate(frame.dtypes):
         plain = isinstance(dtype, np.dtype)
-        if _fits_float(dtype) if plain else _is_masked(dtype):
+        if _fits_float(dtype) if plain else _may_be_missing(dtype):
             places.append(place)
         elif str(dtype.name) not in _LABELS and dtype.kind != "M":
             what = f"it has a column of dtype {dtype.name}"
@@ -186,8 +188,8 @@ _POLARS_LABELS = ("String", "Categorical", "Enum", "Date", "Datetime", "Time")
 def _take_series(series: Any) -> Parts:
     import numpy as np  # noqa: PLC0415
 
-    if _is_masked(series.dtype):
-        return _take_masked(series)
+    if _may_be_missing(series.dtype):
+        return _take_filled(series)
     if not isinstance(series.dtype, np.dtype):
         todo = "Convert it with .astype('float64') or .astype('int64')"
         raise refused(series, f"its dtype is {type(series.dtype).__name__}", todo)
@@ -200,24 +202,70 @@ def _take_series(series: Any) -> Parts:
     return numbers, rebuild_series
 
 
-def _is_masked(dtype: Any) -> bool:
-    """Tell a pandas dtype such as Int64: whole or real numbers, or missing ones."""
+def _may_be_missing(dtype: Any) -> bool:
+    """Tell a pandas dtype such as Int64 or double[pyarrow]: numbers or missing."""
     import pandas as pd  # noqa: PLC0415
 
     kinds = pd.arrays.IntegerArray, pd.arrays.FloatingArray
     make = getattr(dtype, "construct_array_type", None)
-    return make is not None and make() in kinds
+    if make is None or make() not in (*kinds, pd.arrays.ArrowExtensionArray):
+        return False
+    return _fits_float(dtype.numpy_dtype)
 
 
-def _take_masked(series: Any) -> Parts:
+def _take_filled(series: Any) -> Parts:
     """Take the numbers of a Series that could have missing ones, and has none."""
     if series.isna().any():
         # Which are missing may be private, and no noise hides it.
         raise refused(series, "it holds missing numbers", "Fill them first")
     dtype = series.dtype
     numbers, rebuild = _take_series(series.astype(dtype.numpy_dtype))
-    kept = dtype if dtype.kind == "f" else "Int64"
+    whole = "int64[pyarrow]" if dtype.name.endswith("[pyarrow]") else "Int64"
+    kept = dtype if dtype.kind == "f" else whole
     return numbers, lambda noisy: rebuild(noisy).astype(kept)
+
+
+def _take_arrow(array: Any) -> Parts:
+    """Take the numbers of an Arrow array, chunked or not."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    kind, whole = array.type, pa.types.is_integer(array.type)
+    if not whole and kind not in (pa.float32(), pa.float64()):
+        raise refused(array, f"its type is {kind}", "Cast it to int64 or float64")
+    if array.null_count:
+        raise refused(array, "it holds missing numbers", "Fill them first")
+    numbers, rebuild = _take_array(array.to_numpy(), array)
+
+    def rebuild_arrow(noisy: list[float]) -> Any:
+        found = pa.array(rebuild(noisy), type=pa.int64() if whole else kind)
+        return pa.chunked_array([found]) if hasattr(array, "chunks") else found
+
+    return numbers, rebuild_arrow
+
+
+def _take_table(table: Any) -> Parts:
+    """Take the numbers of an Arrow table; its other columns are labels."""
+    import pyarrow.types as kinds  # noqa: PLC0415
+
+    labels = (
+        *(kinds.is_string, kinds.is_large_string, kinds.is_dictionary),
+        *(kinds.is_date, kinds.is_timestamp),
+    )
+    places = []
+    for place, kind in enumerate(table.schema.types):
+        if kinds.is_integer(kind) or kinds.is_floating(kind):
+            places.append(place)
+        elif not any(is_label(kind) for is_label in labels):
+            raise refused(table, f"it has a column of type {kind}", _COLUMNS_TAKEN)
+    numbers, rebuild = _take_together([_take_arrow(table.column(p)) for p in places])
+
+    def rebuild_table(noisy: list[float]) -> Any:
+        found = table
+        for place, column in zip(places, rebuild(noisy), strict=True):
+            found = found.set_column(place, table.column_names[place], column)
+        return found
+
+    return numbers, rebuild_table
 
 
 def _take_array(array: np.ndarray[Any, Any], whole: object) -> Parts:
@@ -285,4 +333,7 @@ _TAKERS: dict[str, Callable[[Any], Parts]] = {
     "pandas DataFrame": _take_frame,
     "polars Series": _take_polars,
     "polars DataFrame": _take_polars_frame,
+    "Arrow": _take_arrow,
+    "pyarrow Table": _take_table,
 }
+_ARROW_ARRAY = re.compile(r"pyarrow \w*Array")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -410,7 +411,8 @@ class TestRefusals:
         code = (
             "import sys; from dpflow.noise import draws; from dpflow import Laplace; "
             "print([n for n in ('opendp', 'numpy') if n in sys.modules]); "
-            "draws.draw(Laplace(sensitivity=1, scale=1), 1.0); slow = 'sklearn polars'; "
+            "draws.draw(Laplace(sensitivity=1, scale=1), 1.0); "
+            "slow = 'sklearn polars'; "
             "print([n for n in (*slow.split(), 'pandas') if n in sys.modules])"
         )
         answer = subprocess.run(
@@ -506,7 +508,11 @@ class TestFloatingPoint:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kept"), [("Int64", "Int64"), ("UInt8", "Int64"), ("Float32", "Float32")]
+    ("dtype", "kept"),
+    [
+        *(("Int64", "Int64"), ("UInt8", "Int64"), ("Float32", "Float32")),
+        *(("int8[pyarrow]", "int64[pyarrow]"), ("double[pyarrow]",) * 2),
+    ],
 )
 def test_masked_numbers_of_pandas_come_back_masked(dtype, kept):
     """A Series, or a frame's column, that could have missing numbers and has none."""
@@ -515,6 +521,37 @@ def test_masked_numbers_of_pandas_come_back_masked(dtype, kept):
     assert (noisy.dtype.name, list(noisy.index), noisy.name) == (kept, ["a", "b"], "n")
     frame = draw(Gaussian(sensitivity=1, noise_multiplier=1), pd.DataFrame(series))
     assert frame["n"].dtype.name == kept
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"), [(pa.int8(), pa.int64()), (pa.float32(), pa.float32())]
+)
+def test_arrow_numbers_come_back_as_arrow(kind, kept):
+    """An array, chunks, and the numbers of a table with one vector of noise."""
+    cost = Gaussian(sensitivity=1, noise_multiplier=1)
+    array = pa.array([3, 4], kind)
+    assert draw(cost, array).type == kept
+    chunks = draw(cost, pa.chunked_array([array, array]))
+    assert (chunks.type, len(chunks)) == (kept, 4)
+    table = pa.table({"n": array, "week": ["a", "b"], "m": array})
+    noisy = draw(cost, table)
+    assert noisy.column_names == ["n", "week", "m"]
+    assert noisy["week"].equals(table["week"])
+    assert [noisy[name].type for name in ("n", "m")] == [kept, kept]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.array([SECRET, None]), pa.array([str(SECRET)]), pa.array([True]),
+        pa.table({"a": [SECRET], "b": [[SECRET]]}), pa.array([1.0], pa.float16()),
+    ],
+)  # fmt: skip
+def test_arrow_values_that_noise_does_not_hide_are_refused(value):
+    """Missing numbers, text alone, and columns of other types; by their types only."""
+    with pytest.raises(ReleaseError) as caught:
+        draw(Gaussian(sensitivity=1, noise_multiplier=1), value)
+    assert str(SECRET) not in caught.value.message
 
 
 def test_a_missing_number_is_told_without_the_others():

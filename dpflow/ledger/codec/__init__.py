@@ -16,6 +16,7 @@ in `plain`, and what is in a part that loads when a value needs it:
     numpy.*                  in `arrays`
     pandas.*                 in `frames`
     polars.*                 in `polars`
+    pyarrow.*                in `arrow`
     declared                 dataclasses, enums and pydantic models, in `declared`
 
 Canonical means: one value, one text, whatever the order in which a set or a dict was

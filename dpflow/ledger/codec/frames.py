@@ -85,10 +85,20 @@ def _pack_periods(packer: Packer, array: Any) -> Node:
     return {"kind": "period", "values": values, "freq": freq}
 
 
+def _pack_arrow(packer: Packer, array: Any) -> Node:
+    from dpflow.ledger.codec import arrow  # noqa: PLC0415
+
+    return {
+        "kind": "arrow",
+        "values": arrow.pack_column(packer, array.__arrow_array__()),
+    }
+
+
 _COLUMNS: dict[type, Callable[[Packer, Any], Node]] = {
     pd.CategoricalDtype: _pack_categories,
     pd.IntervalDtype: _pack_intervals,
     pd.PeriodDtype: _pack_periods,
+    pd.ArrowDtype: _pack_arrow,
 }
 
 
@@ -102,21 +112,44 @@ def _masked_kinds() -> tuple[type, ...]:
     return arrays.BooleanArray, arrays.IntegerArray, arrays.FloatingArray
 
 
+def _unpack_objects(node: Node, unpack: Unpack) -> Any:
+    packed = node["values"]
+    values = np.empty(len(packed), dtype=object)
+    for position, item in enumerate(packed):
+        values[position] = unpack(item)
+    return values
+
+
+def _unpack_texts(node: Node, unpack: Unpack) -> Any:
+    missing: Any = pd.NA if node["missing"] == "NA" else np.nan
+    dtype = pd.StringDtype(node["storage"], na_value=missing)
+    return pd.array([unpack(item) for item in node["values"]], dtype=dtype)
+
+
+def _unpack_intervals(node: Node, unpack: Unpack) -> Any:
+    left, right = (_unpack_column(node[side], unpack) for side in ("values", "right"))
+    return arrays.IntervalArray.from_arrays(left, right, closed=node["closed"])
+
+
+def _unpack_arrow(node: Node, unpack: Unpack) -> Any:
+    from dpflow.ledger.codec import arrow  # noqa: PLC0415
+
+    return arrays.ArrowExtensionArray(arrow.unpack_column(node["values"], unpack))
+
+
+_BY_THEMSELVES: dict[str, Callable[[Node, Unpack], Any]] = {
+    "object": _unpack_objects,
+    "string": _unpack_texts,
+    "interval": _unpack_intervals,
+    "arrow": _unpack_arrow,
+}
+
+
 def _unpack_column(node: Node, unpack: Unpack) -> Any:
     """Return the values that `_pack_column` was given, as an array."""
     kind, packed = member(node, "kind", str), node["values"]
-    if kind == "object":
-        values = np.empty(len(packed), dtype=object)
-        for position, item in enumerate(packed):
-            values[position] = unpack(item)
-        return values
-    if kind == "string":
-        missing: Any = pd.NA if node["missing"] == "NA" else np.nan
-        dtype = pd.StringDtype(node["storage"], na_value=missing)
-        return pd.array([unpack(item) for item in packed], dtype=dtype)
-    if kind == "interval":
-        ends = _unpack_column(packed, unpack), _unpack_column(node["right"], unpack)
-        return arrays.IntervalArray.from_arrays(*ends, closed=node["closed"])
+    if kind in _BY_THEMSELVES:
+        return _BY_THEMSELVES[kind](node, unpack)
     array = _checked_array(unpack(packed))
     if kind == "category":
         names, ordered = _unpack_index(node["categories"], unpack), node["ordered"]

@@ -30,7 +30,7 @@ from dpflow.ledger.codec.form import (
 from dpflow.ledger.entry import canonical
 from dpflow.libraries import comes_from
 
-_LIBRARIES = ("numpy", "pandas", "polars")
+_LIBRARIES = ("numpy", "pandas", "polars", "pyarrow")
 
 
 def encode(value: object) -> str:
@@ -39,8 +39,8 @@ def encode(value: object) -> str:
     Args:
         value: None, a bool, int, float, str, bytes, date, datetime, time, timedelta,
             Decimal, Fraction, UUID, numpy scalar or array, pandas Series, DataFrame,
-            Timestamp, Interval or Period, polars Series or DataFrame; or a list,
-            tuple, dict, set or frozenset of such values.
+            Timestamp, Interval or Period, polars Series or DataFrame, Arrow array or
+            Table; or a list, tuple, dict, set or frozenset of such values.
 
     Returns:
         ASCII text of at most `MAX_TEXT` characters.
@@ -116,6 +116,8 @@ def _part(name: str) -> Part:
         from dpflow.ledger.codec import frames as part
     elif name == "polars":
         from dpflow.ledger.codec import polars as part
+    elif name == "pyarrow":
+        from dpflow.ledger.codec import arrow as part
     return part
 
 
@@ -130,8 +132,8 @@ def _hint(value: object) -> str:
     if isinstance(value, tzinfo):
         return "use datetime.timezone or zoneinfo.ZoneInfo"
     return (
-        "return numbers, text, dates, lists, dicts, numpy arrays, pandas or polars "
-        "frames, or put @releasable on its dataclass, enum or pydantic model"
+        "return numbers, text, dates, lists, dicts, numpy arrays, pandas, polars or "
+        "Arrow tables, or put @releasable on its dataclass, enum or pydantic model"
     )
 
 

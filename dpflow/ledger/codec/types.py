@@ -17,6 +17,7 @@ _KEPT = {
     *("numpy.ndarray", "numpy.float64", "numpy.float32", "numpy.int64", "numpy.int32"),
     *("pandas.Series", "pandas.DataFrame", "pandas.Timestamp", "pandas.Interval"),
     *("polars.Series", "polars.DataFrame"),
+    *("pyarrow.Array", "pyarrow.ChunkedArray", "pyarrow.Table"),
 }
 _LIBRARIES = {name.partition(".")[0] for name in _KEPT}
 
