@@ -48,8 +48,10 @@ OTHER_PROCESSES = {
     "test_whoever_runs_a_killed_run_again_takes_it_over",
     "test_a_living_run_is_sealed_by_its_own_process_only",
 }
-#: Tests that count or break a driver's statements, of which memory has no driver.
+#: Tests that count or break a driver's statements, of which memory has no driver, and
+#: one of a bundle of either database.
 DRIVERS = {
+    "test_both_databases_give_evidence",
     "test_what_no_entry_says_is_refused_when_it_is_read",
     "test_a_batch_is_one_commit",
     "test_a_batch_journals_every_charge_and_writes_the_row_once",

@@ -102,7 +102,7 @@ class TestPython:
     """Values of the standard library."""
 
     @given(values)
-    @settings(relaxed, max_examples=scaled(100))
+    @settings(relaxed, max_examples=scaled(100, push=40))
     def test_round_trip(self, value: Any) -> None:
         """Whatever encode accepts comes back equal and of the same type."""
         assert same(value, again(value))
