@@ -31,7 +31,6 @@ from tests.ledger.support import (
     sums,
     url,
 )
-from tests.sizes import SCALE
 
 POLICY = make_policy(budget="{epsilon: 100}")
 TENTH = Fraction(1, 10)
@@ -41,8 +40,6 @@ KNOWN, RAN = 3, 8
 PLACES = ("/ledger/audit/backup.py", "/ledger/audit/reconcile.py")
 #: More than there are; the tests check that it is.
 MOST = 1500
-#: At each of so many lines one dies.
-EVERY = 29 if SCALE > 1 else 61
 
 
 def charge(path: Path, number: int, witness: str) -> None:
@@ -148,7 +145,7 @@ def next_step(folder: Path, witness: str) -> Fraction | None:
     return sum(sums(path), Fraction(0))
 
 
-@pytest.mark.parametrize("step", [EVERY, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_restore_that_dies_never_forgets(before: Path, step: int) -> None:
     """Without a witness: what stands there knows every charge, or no step runs.
 
@@ -182,6 +179,6 @@ def test_with_a_witness_it_fails_closed(before: Path, act: str) -> None:
         ledger = open_ledger(url(path), witness=witness)
         reconcile(ledger, {"a": POLICY}, because="the disk died")
 
-    for folder in deaths(before, acting, EVERY):
+    for folder in deaths(before, acting, 31):
         used = next_step(folder, str(folder / "witness"))
         assert used is None or used == (RAN + 1) * TENTH, folder
