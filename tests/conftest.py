@@ -5,7 +5,8 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from zlib import crc32
+from types import CodeType
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -47,8 +48,10 @@ OTHER_PROCESSES = {
     "test_whoever_runs_a_killed_run_again_takes_it_over",
     "test_a_living_run_is_sealed_by_its_own_process_only",
 }
-#: Tests that count or break a driver's statements, of which memory has no driver.
+#: Tests that count or break a driver's statements, of which memory has no driver, and
+#: one of a bundle of either database.
 DRIVERS = {
+    "test_both_databases_give_evidence",
     "test_what_no_entry_says_is_refused_when_it_is_read",
     "test_a_batch_is_one_commit",
     "test_a_batch_journals_every_charge_and_writes_the_row_once",
@@ -105,22 +108,46 @@ def postgres_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test of a ledger wherever a ledger can be.
+    """Run each test of a ledger where a ledger can be: at each push, where it differs.
 
-    What is decided is decided by the same code everywhere: of the tests that run in
-    memory, half run on PostgreSQL at each push, and all that are about databases. All
-    run on SQLite, for nobody can edit a ledger in memory.
+    What is decided is decided by the same code everywhere, and `test_law.py` shows that
+    all storages answer alike: at each push it is tried in memory alone. Files have the
+    edits by hand, and both databases what is about them; a campaign has everything.
     """
     found = metafunc.definition._fixtureinfo.name2fixturedefs.get("path", ())
     if found and found[-1].func.__module__ == __name__:
-        places = ["sqlite", "postgres"]
-        room, name = metafunc.module.__name__, metafunc.function.__name__
-        in_room = room.startswith("tests.ledger") and room not in OF_A_WITNESS
-        if in_room and name not in NOT_IN_MEMORY:
-            if SCALE <= 1 and room not in OF_DATABASES and crc32(name.encode()) % 2:
-                places.remove("postgres")
-            places.append("memory")
-        metafunc.parametrize("path", places, indirect=True)
+        metafunc.parametrize("path", _places(metafunc), indirect=True)
+
+
+def _places(metafunc: pytest.Metafunc) -> list[str]:
+    """Return the storages that a test of a ledger runs on."""
+    both = ["sqlite", "postgres"]
+    room, name = metafunc.module.__name__, metafunc.function.__name__
+    if not room.startswith("tests.ledger") or room in OF_A_WITNESS:
+        return both
+    if SCALE > 1:
+        return both if name in NOT_IN_MEMORY else [*both, "memory"]
+    if name in NOT_IN_MEMORY or room in OF_DATABASES:
+        return both
+    return ["sqlite" if _calls(metafunc.function, "edit", set()) else "memory"]
+
+
+def _calls(function: Any, name: str, seen: set[Any]) -> bool:
+    """Say whether a function uses a name, itself or by what it calls."""
+    code = getattr(function, "__code__", None)
+    if code is None or code in seen:
+        return False
+    seen.add(code)
+    used = _names(code)
+    return name in used or any(
+        _calls(function.__globals__.get(each), name, seen) for each in used
+    )
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names that a function's code uses, and that of those within it."""
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return {*code.co_names}.union(*map(_names, inner))
 
 
 def pytest_collection_modifyitems(

@@ -12,8 +12,15 @@ Case = TypeVar("Case")
 SCALE = float(os.environ.get("DPFLOW_CAMPAIGN", "1"))
 
 
-def scaled(count: int) -> int:
-    """Return how often to do what each push does so often."""
+def scaled(count: int, push: int | None = None) -> int:
+    """Return how often to do what a campaign of size one does so often.
+
+    Args:
+        count: How often in a campaign of size one.
+        push: How often at each push, where less than that finds the controls too.
+    """
+    if push is not None and SCALE <= 1:
+        count = push
     return max(1, round(count * SCALE))
 
 

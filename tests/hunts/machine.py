@@ -231,8 +231,13 @@ class LedgerMachine(RuleBasedStateMachine):
         """Use an id for another request."""
         made = self.make(worker, cost, None)
         self.asked.pop()
-        name = self.any_name(pick)
-        if name in self.model.charges:
+        name, charges = self.any_name(pick), self.model.charges
+        mine = [
+            n for n, c in charges.items() if (c.owner, c.state) == (made.owner, "open")
+        ]
+        if pick % 3 and mine:
+            name = mine[pick % len(mine)]
+        if name in charges:
             values = {field: getattr(made, field) for field in self.fields}
             self.check_reserve(worker, Request(**{**values, "reservation": name}))
 

@@ -22,17 +22,10 @@ import pytest
 from tests.hunts.auditor import Ask, Facts, audit
 from tests.ledger.columns import show_columns, show_columns_of_postgres
 from tests.ledger.support import Child
-
-#: How much larger than at each push the hunts are; `make campaign` sets it.
-SCALE = float(os.environ.get("DPFLOW_CAMPAIGN", "1"))
+from tests.sizes import SCALE
 
 #: What each hunt counted, printed at the end of the run.
 FIGURES: list[str] = []
-
-
-def times(count: int) -> int:
-    """Return how often to do what each push does so often."""
-    return max(1, round(count * SCALE))
 
 
 def all_happened(wanted: set[str], counts: dict[str, int]) -> bool:

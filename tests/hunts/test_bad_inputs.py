@@ -23,9 +23,9 @@ from tests.hunts.support import (
     first_seed,
     replace_everywhere,
     shared_out,
-    times,
 )
 from tests.ledger.support import granted
+from tests.sizes import scaled
 
 BATCH = 1000
 #: What a refusal may be: dpflow's own words, or Python's for a tally's text.
@@ -72,7 +72,7 @@ def fuzz_all(start: int, inputs: int) -> Counter[str]:
 
 def test_no_bad_input_is_accepted() -> None:
     """Types, NaN, 2^62, NUL, surrogates and ids of a megabyte."""
-    start, inputs = first_seed(), times(20_000)
+    start, inputs = first_seed(), scaled(20_000)
     counts = fuzz_all(start, inputs)
     figure("bad inputs", first_seed=start, accepted=0, **counts)
     assert counts == {"sent": inputs // BATCH * BATCH}

@@ -18,9 +18,10 @@ from tests.hunts.auditor import audit
 from tests.hunts.crash_vfs import ApswStorage, NotingVFS, plain_connection
 from tests.hunts.hooks import Hook, nth
 from tests.hunts.memory import empty_ledger
-from tests.hunts.support import SCALE, asked, figure, memory_folder
+from tests.hunts.support import asked, figure, memory_folder
 from tests.hunts.trials import CAP, Trial, attempt, check, reserve, reserve_many
 from tests.ledger.columns import show_columns
+from tests.sizes import SCALE
 
 KINDS = (apsw.IOError, apsw.FullError)
 DISK = [

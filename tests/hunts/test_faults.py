@@ -24,8 +24,9 @@ from dpflow.ledger.ledger import Ledger
 from tests.hunts.driver import FailingStorage, Failures, UsedAfterError
 from tests.hunts.hooks import nth
 from tests.hunts.memory import IDENTITY, SECRET
-from tests.hunts.support import SCALE, audited, figure, memory_folder
+from tests.hunts.support import audited, figure, memory_folder
 from tests.hunts.trials import ACTIONS, CAP, Action, Trial, attempt, check
+from tests.sizes import SCALE
 
 #: More calls than any operation makes.
 MOST = 80

@@ -28,8 +28,9 @@ from tests.hunts.interrupts import (
     lines_of,
     patient,
 )
-from tests.hunts.support import SCALE, figure, first_seed, memory_folder, times
+from tests.hunts.support import figure, first_seed, memory_folder
 from tests.projects import ledger_file, make_project
+from tests.sizes import SCALE, scaled
 
 #: More than all steps of a campaign cost.
 POLICY = """\
@@ -39,8 +40,8 @@ relation: add-or-remove
 budget: {epsilon: 10000}
 filter: basic
 """
-#: At each push, every so many-th line is tried.
-EVERY = 170
+#: Every so many-th line is tried.
+EVERY = 170 if SCALE > 1 else 290
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +107,7 @@ def test_an_interrupt_at_any_moment_leaves_no_lock_behind(shop: Path):
     steps.run("first")
     seed = first_seed()
     chance, wrong, tried = random.Random(seed), dict[str, list[str]](), 0
-    for number in range(times(20)):
+    for number in range(scaled(20)):
         how = by_signal(chance.uniform(0.0001, 0.04))
         where, found = interrupted(steps, f"moment-{number}", how)
         tried += bool(where)

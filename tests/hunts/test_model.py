@@ -24,17 +24,11 @@ from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.hunts.hooks import HookedStorage
 from tests.hunts.machine import QUANTUM, LedgerMachine
 from tests.hunts.memory import IDENTITY, SECRET, MemoryStorage
-from tests.hunts.support import (
-    SCALE,
-    all_happened,
-    figure,
-    first_seed,
-    memory_folder,
-    times,
-)
+from tests.hunts.support import all_happened, figure, first_seed, memory_folder
 from tests.hunts.tampers import TAMPERS
 from tests.ledger.columns import show_columns
 from tests.ledger.support import UNIT
+from tests.sizes import SCALE, scaled
 
 STEPS = 40
 
@@ -103,7 +97,11 @@ def test_the_ledger_does_what_the_model_says() -> None:
     """Crashes, repeats, exact boundaries, bad inputs and edits by hand included."""
     counts = LedgerMachine.counts
     counts.clear()
-    sizes = {LedgerMachine: times(60), FileMachine: times(12), RowsMachine: times(20)}
+    sizes = {
+        LedgerMachine: scaled(60, 30),
+        FileMachine: scaled(12, 6),
+        RowsMachine: scaled(20, 10),
+    }
     for machine, examples in sizes.items():
         play(machine, examples)
     wanted = {"Granted", "refused", "Replayed", "Crash", "tampers", "wondered"}

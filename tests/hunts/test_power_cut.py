@@ -30,10 +30,10 @@ from tests.hunts.support import (
     first_seed,
     memory_folder,
     shared_out,
-    times,
 )
 from tests.ledger.columns import show_columns
 from tests.ledger.support import make_policy, request
+from tests.sizes import scaled
 
 CAP = Fraction(1)
 POLICY = make_policy()
@@ -140,19 +140,19 @@ def hunt(count: int, start: int, **settings: Any) -> Counter[str]:
 @pytest.mark.parametrize(
     ("settings", "count"),
     [
-        ({}, 400),
-        ({"journal": "TRUNCATE"}, 100),
+        ({}, scaled(400, 200)),
+        ({"journal": "TRUNCATE"}, scaled(100)),
     ],
     ids=["WAL FULL", "TRUNCATE FULL"],
 )
 def test_what_was_acknowledged_survives(settings: dict[str, Any], count: int) -> None:
     """With dpflow's settings no image lacks a charge that was acknowledged."""
     start = first_seed()
-    counts = hunt(times(count), start, **settings)
+    counts = hunt(count, start, **settings)
     name = settings.get("journal", "WAL")
     figure(f"power cut, {name} FULL", first_seed=start, **counts)
     assert counts["violations"] == 0
-    assert counts["images"] >= times(count)
+    assert counts["images"] >= count
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_what_was_acknowledged_survives(settings: dict[str, Any], count: int) ->
 def test_weaker_settings_lose_charges(settings: dict[str, Any]) -> None:
     """The images know a bad setting from a good one."""
     start = first_seed()
-    counts = hunt(150, start, **settings)
+    counts = hunt(100, start, **settings)
     name = " ".join({"journal": "WAL", "synchronous": "FULL", **settings}.values())
     figure(f"power cut, control {name}", first_seed=start, **counts)
     assert counts["violations"] > 0

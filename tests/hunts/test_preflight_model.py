@@ -28,9 +28,10 @@ from dpflow.ledger.records import Granted
 from tests.hunts.auditor import audit, first
 from tests.hunts.hooks import Crash, nth
 from tests.hunts.memory import MemoryStorage, tables_in_memory
-from tests.hunts.support import SCALE, SimulatedOwners, all_happened, asked, times
+from tests.hunts.support import SimulatedOwners, all_happened, asked
 from tests.ledger.preflights import whole
 from tests.ledger.support import UNIT, make_policy, request
+from tests.sizes import SCALE, scaled
 
 QUANTUM = Fraction(1, 10**12)
 POLICY = make_policy(budget="{epsilon: 1e-9}")
@@ -324,7 +325,7 @@ def play(examples: int, *phases: Phase) -> None:
 def test_random_runs_are_held_drawn_and_sealed_as_the_model_says() -> None:
     """Whoever dies, asks twice or comes late; every kind of answer was seen."""
     PreflightMachine.counts.clear()
-    play(times(60))
+    play(scaled(60))
     seen = PreflightMachine.counts
     wanted = {"hold: refused", "draw: refused", "seal: True", "close: None"}
     wanted |= {"hold: ReservationConflict", "hold: Granted", "draw: Granted"}

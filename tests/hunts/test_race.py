@@ -15,12 +15,13 @@ from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.policy import Policy
-from tests.hunts.support import audited, figure, times
+from tests.hunts.support import audited, figure
 from tests.ledger.support import Child, granted, make_policy
 from tests.ledger.support import Gate as Door
+from tests.sizes import SCALE, scaled
 
 PROCESSES = 8
-UNITS = 1000
+UNITS = 1000 if SCALE > 1 else 250
 
 
 def race(url: str, dataset: str, units: int, ask: Callable[..., str]) -> list[str]:
@@ -56,9 +57,9 @@ def race(url: str, dataset: str, units: int, ask: Callable[..., str]) -> list[st
 
 
 def test_exactly_the_budget_is_granted(ledger_url: str) -> None:
-    """A thousand steps fit, whoever asks for them; the ledger knows each of them."""
+    """Whoever asks for them; the ledger knows each of them."""
     create_ledger(ledger_url).close()
-    races = times(1)
+    races = scaled(1)
     for number in range(races):
         names = race(ledger_url, f"race-{number}", UNITS, granted)
         assert len(names) == len(set(names)) == UNITS

@@ -16,13 +16,8 @@ from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.ledger import Ledger
 from tests.hunts.memory import MemoryStorage
 from tests.hunts.simulation import SimulatedStorage, Simulation
-from tests.hunts.support import (
-    all_happened,
-    figure,
-    first_seed,
-    shared_out,
-    times,
-)
+from tests.hunts.support import all_happened, figure, first_seed, shared_out
+from tests.sizes import scaled
 
 
 @pytest.fixture
@@ -50,7 +45,7 @@ def play(clock: dict[str, Simulation], seed: int, **options: Any) -> Simulation:
 
 def test_every_history_keeps_the_promises(clock: dict[str, Simulation]) -> None:
     """Nothing acknowledged is lost, nothing runs uncharged, nothing is overspent."""
-    start, seeds = first_seed(), times(100)
+    start, seeds = first_seed(), scaled(100, 60)
     print(f"seeds from {start}")
 
     def work(part: range) -> Counter[str]:

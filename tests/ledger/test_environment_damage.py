@@ -39,7 +39,7 @@ from tests.ledger.support import (
 )
 from tests.sizes import scaled
 
-ROUNDS = scaled(12)
+ROUNDS = scaled(12, push=4)
 PAGE, SECTOR = 4096, 512
 SMALL, CHARGE = Fraction(1, 1000), Fraction(1, 20)
 POLICIES = make_policy("a"), make_policy("b")

@@ -36,6 +36,12 @@ def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder on a disk: what is in memory is told of."""
+    return tmp_path_factory.mktemp("disk")
+
+
+@pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Give the place of a new, empty ledger that nobody has open."""
     new_ledger(tmp_path).close()

@@ -259,7 +259,11 @@ def open_a_term(world: World, policy: Policy) -> None:
 
 
 def test_all_that_reads_a_ledger_agrees(world: World) -> None:
-    """Verified, audited, bundled, exported, and printed by every command."""
+    """Verified, edited, audited, bundled, exported, and printed by every command.
+
+    A backup of a file is put back at the end; a ledger elsewhere has none.
+    """
+    check_every_changed_byte(world)
     report = verify(world.ledger, key=KEY.encode())
     assert report.bad == []
     audit(world.path)
@@ -291,14 +295,15 @@ def test_all_that_reads_a_ledger_agrees(world: World) -> None:
     page = Path("page.html").read_text("utf-8")
     assert "run r4: mu_squared 0.0025 undrawn" in page
     assert "Traceback" not in page
-
-
-def test_a_backup_of_it_is_put_back(world: World) -> None:
-    """Also one that lacks the newest charges: they are charged again."""
-    if not isinstance(world.path, Path):
-        with pytest.raises(ConfigurationError):
-            backup(world.ledger, world.folder / "kept.db")
+    if isinstance(world.path, Path):
+        check_backup(world, world.path)
         return
+    with pytest.raises(ConfigurationError):
+        backup(world.ledger, world.folder / "kept.db")
+
+
+def check_backup(world: World, path: Path) -> None:
+    """Put back a backup that lacks the newest charges: they are charged again."""
     assert backup(world.ledger, world.folder / "kept.db").bad == []
     shop = world.policies["shop"]
     drawn_later = granted(world.ledger, STEP, policies=[shop])
@@ -307,14 +312,14 @@ def test_a_backup_of_it_is_put_back(world: World) -> None:
     world.ledger.close()
     done = restore(
         world.folder / "kept.db",
-        world.path,
+        path,
         ledger_id=world.ledger.id,
-        witness=witness_at(world.witness, url(world.path)),
+        witness=witness_at(world.witness, url(path)),
         policies=world.policies,
         because="the disk died",
     )
     assert done
-    world.ledger = open_ledger(url(world.path), witness=world.witness)
+    world.ledger = open_ledger(url(path), witness=world.witness)
     after = {row["id"]: row for row in used(world.ledger)}
     assert before.keys() == after.keys()
     for name, row in before.items():
@@ -340,8 +345,8 @@ def total(row: Any) -> list[int]:
     return [settled + held for settled, held in pairs]
 
 
-def test_one_changed_byte_of_any_kind_of_entry_is_found(world: World) -> None:
-    """By `verify`, and by the verifier of a bundle, which name the entry."""
+def check_every_changed_byte(world: World) -> None:
+    """Change one of each kind of entry: `verify` and the verifier name the entry."""
     rows = [dict(zip(ENTRY, row, strict=True)) for row in entry_columns(world.ledger)]
     first = {row["kind"]: row for row in reversed(rows)}
     assert first.keys() == KINDS

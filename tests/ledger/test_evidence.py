@@ -10,8 +10,11 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -19,7 +22,7 @@ from dpflow import PureDP
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.audit.bundle import verifier_files, write_evidence
-from dpflow.ledger.audit.verifier import read_bundle
+from dpflow.ledger.audit.verifier import main, read_bundle
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import Columns, canonical, entry_hash
 from dpflow.ledger.office import freeze, import_prior
@@ -65,6 +68,14 @@ def check(place: Path, folder: Path, *options: str, key: str = "") -> tuple[int,
     )
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout + done.stderr
+
+
+def check_here(place: Path, *options: str, key: str = "") -> tuple[int, str]:
+    """Do the same in this process, which is a tenth of the time."""
+    out = StringIO()
+    environment = {"DPFLOW_LEDGER_KEY": key} if key else {}
+    with redirect_stdout(out), mock.patch.dict(os.environ, environment):
+        return main([str(place), *options]), out.getvalue()
 
 
 def test_a_good_bundle_is_verified(bundle, tmp_path):
@@ -374,7 +385,7 @@ def test_every_edit_is_found_without_the_key(bundle, tmp_path, name):
     files = read_bundle(bundle)
     changed = tamper(files)
     assert changed != files
-    code, text = check(packed(changed, tmp_path / "b.zip"), tmp_path / "empty")
+    code, text = check_here(packed(changed, tmp_path / "b.zip"))
     assert code == 1, text
     assert message in text
     assert "OK" not in text
@@ -386,7 +397,7 @@ def test_a_bundle_that_was_only_packed_again_is_good(bundle, tmp_path):
         (dict, resealed, lambda f: lines(f, lambda _: None))
     ):
         place = packed(change(read_bundle(bundle)), tmp_path / f"{number}.zip")
-        code, text = check(place, tmp_path / "empty")
+        code, text = check_here(place)
         assert code == 0, text
 
 
@@ -427,7 +438,7 @@ def resigned(files: Files, key: str) -> Files:
 def test_a_whole_rewrite_is_found_with_the_key(bundle, tmp_path, tamper, message):
     """Whoever chains, sums and seals everything again lacks the key."""
     place = packed(tamper(read_bundle(bundle)), tmp_path / "b.zip")
-    code, text = check(place, tmp_path / "empty", key=KEY)
+    code, text = check_here(place, key=KEY)
     assert code == 1, text
     assert message in text
 
@@ -435,7 +446,7 @@ def test_a_whole_rewrite_is_found_with_the_key(bundle, tmp_path, tamper, message
 def test_what_only_the_key_finds_is_said_to_be_unchecked(bundle, tmp_path):
     """Without it, a whole rewrite passes: the verifier does not claim otherwise."""
     forged = resealed(without_checkpoints(lines(read_bundle(bundle), cheaper)))
-    code, text = check(packed(forged, tmp_path / "b.zip"), tmp_path / "empty")
+    code, text = check_here(packed(forged, tmp_path / "b.zip"))
     assert code == 0
     assert "signature of the manifest: there, not checked: no key" in text
 
@@ -443,15 +454,15 @@ def test_what_only_the_key_finds_is_said_to_be_unchecked(bundle, tmp_path):
 def test_an_earlier_bundle_tells_of_a_rewrite(bundle, tmp_path):
     """What was in it has to be in every later one."""
     files = read_bundle(bundle)
-    good = check(bundle, tmp_path / "empty", "--earlier", str(bundle))
+    good = check_here(bundle, "--earlier", str(bundle))
     assert good[0] == 0, good[1]
     forged = resealed(without_checkpoints(lines(files, cheaper)))
     place = packed(forged, tmp_path / "b.zip")
-    code, text = check(place, tmp_path / "empty", "--earlier", str(bundle))
+    code, text = check_here(place, "--earlier", str(bundle))
     assert (code, "of the earlier bundle is not in this one" in text) == (1, True)
     other = rewritten(files, "manifest.json", lambda d: set_in(d, ledger="other"))
     place = packed(other, tmp_path / "o.zip")
-    code, text = check(bundle, tmp_path / "empty", "--earlier", str(place))
+    code, text = check_here(bundle, "--earlier", str(place))
     assert (code, "of another ledger" in text) == (1, True)
 
 
@@ -460,14 +471,14 @@ def test_an_overdraft_that_was_hidden_is_found(tmp_path):
     ledger = make_ledger(tmp_path / "over.db")
     import_prior(ledger, BASIC, PureDP(epsilon=3), because="x", evidence="e" * 64)
     files = read_bundle(write_evidence(ledger, tmp_path / "o.zip"))
-    assert check(packed(files, tmp_path / "a.zip"), tmp_path / "empty")[0] == 0
+    assert check_here(packed(files, tmp_path / "a.zip"))[0] == 0
 
     def hide(rows: list[dict[str, Any]]) -> None:
         assert [row["overdrawn"] for row in rows] == [1]
         rows[0]["overdrawn"] = 0
 
     hidden = resealed(rewritten(files, "accounts.json", hide))
-    code, text = check(packed(hidden, tmp_path / "b.zip"), tmp_path / "empty")
+    code, text = check_here(packed(hidden, tmp_path / "b.zip"))
     assert (code, "its state is not its journal's" in text) == (1, True)
     ledger.close()
 
@@ -480,7 +491,7 @@ def test_no_name_in_a_bundle_writes_to_the_terminal(bundle, tmp_path):
     told = rewritten(
         told, "manifest.json", lambda d: d["heads"].update({name: [1, "x"]})
     )
-    code, text = check(packed(told, tmp_path / "b.zip"), tmp_path / "empty")
+    code, text = check_here(packed(told, tmp_path / "b.zip"))
     assert (code, name in text) == (1, False)
     assert not any(line.startswith("OK") for line in text.splitlines())
     assert all(sign.isprintable() or sign == "\n" for sign in text)
@@ -489,9 +500,9 @@ def test_no_name_in_a_bundle_writes_to_the_terminal(bundle, tmp_path):
 def test_a_key_file_is_read(bundle, tmp_path):
     """So that the key is in no environment; another key is told."""
     (tmp_path / "key").write_text(f"{KEY}\n", "utf-8")
-    assert check(bundle, tmp_path, "--key-file", str(tmp_path / "key"))[0] == 0
+    assert check_here(bundle, "--key-file", str(tmp_path / "key"))[0] == 0
     (tmp_path / "key").write_text("x" * 40, "utf-8")
-    code, text = check(bundle, tmp_path, "--key-file", str(tmp_path / "key"))
+    code, text = check_here(bundle, "--key-file", str(tmp_path / "key"))
     assert (code, "was not signed with this key" in text) == (1, True)
 
 
@@ -499,12 +510,12 @@ def test_what_is_no_bundle_is_told(tmp_path):
     """No traceback; a missing file is a wrong use, a broken one is bad."""
     assert check(tmp_path / "none.zip", tmp_path / "empty")[0] == 2
     (tmp_path / "b.zip").write_bytes(b"no archive")
-    assert check(tmp_path / "b.zip", tmp_path / "empty")[0] == 1
+    assert check_here(tmp_path / "b.zip")[0] == 1
     with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
         archive.writestr("a", "1")
         with pytest.warns(UserWarning, match="Duplicate"):
             archive.writestr("a", "2")
-    code, text = check(tmp_path / "c.zip", tmp_path / "empty")
+    code, text = check_here(tmp_path / "c.zip")
     assert (code, "a name twice" in text) == (1, True)
 
 
@@ -551,7 +562,7 @@ def test_half_a_bundle_is_not_left_behind(tmp_path, monkeypatch):
 def test_an_empty_ledger_is_evidence_too(tmp_path):
     """Nothing was spent, and nothing is wrong."""
     place = write_evidence(new_ledger(tmp_path), tmp_path / "b.zip")
-    code, text = check(place, tmp_path / "empty")
+    code, text = check_here(place)
     assert code == 0, text
     assert "0 entries of 0 accounts" in text
 
@@ -562,7 +573,7 @@ def test_both_databases_give_evidence(path, tmp_path):
     fill(ledger)
     ledger.settle(granted(ledger, STEP, policies=[SHOP]))
     place = write_evidence(ledger, tmp_path / "b.zip")
-    code, text = check(place, tmp_path / "empty")
+    code, text = check_here(place)
     assert code == 0, text
     ledger.close()
 
@@ -576,6 +587,6 @@ def test_a_signed_ledger_is_reopened_and_signed(tmp_path):
     again: Ledger = open_ledger(f"sqlite:///{place}")
     assert verify(again, key=KEY.encode(), sign_new=True).fine
     bundle = write_evidence(again, tmp_path / "b.zip", key=KEY.encode())
-    code, text = check(bundle, tmp_path / "empty", key=KEY)
+    code, text = check_here(bundle, key=KEY)
     assert code == 0, text
     assert os.environ.get("DPFLOW_LEDGER_KEY") is None

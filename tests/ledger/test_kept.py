@@ -149,7 +149,7 @@ def test_no_history_of_others_refuses_a_kept_run(name: str) -> None:
     """Random histories; without the hold the same histories refuse one."""
     policy, run, others = world(name)
     broken = 0
-    for seed in range(scaled(100)):
+    for seed in range(scaled(100, push=25)):
         held = History(policy, run, others)
         assert held.play(random.Random(seed), 40) is None, seed
         bare = History(policy, run, others, holds=False)
@@ -157,7 +157,7 @@ def test_no_history_of_others_refuses_a_kept_run(name: str) -> None:
     assert broken > 0
 
 
-@settings(max_examples=scaled(40))
+@settings(max_examples=scaled(40, push=15))
 @given(st.data())
 def test_what_a_flow_overdraws_is_not_taken_from_another(data: st.DataObject) -> None:
     """A dear step of a kept flow goes beyond its hold, and leaves others theirs."""

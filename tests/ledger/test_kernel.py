@@ -55,6 +55,7 @@ from tests.ledger.support import (
     sums,
     url,
 )
+from tests.sizes import scaled
 
 TENTH = Fraction(1, 10)
 DATASET, ODOMETER = "a#1", "a#1/odometer/weekly"
@@ -652,7 +653,7 @@ def test_a_decision_costs_the_same_after_many_charges(
     # The first of two may find nothing remembered.
     charge(10)
     _, early = cost_of_one_charge(), cost_of_one_charge()
-    charge(1990)
+    charge(scaled(1990, 390))
     _, late = cost_of_one_charge(), cost_of_one_charge()
     assert early == late
     assert max(early) < 40

@@ -211,7 +211,7 @@ def fields_of(made: Request) -> dict[str, object]:
 
 
 PostgresMachine.TestCase.settings = settings(
-    max_examples=scaled(8),
+    max_examples=scaled(8, push=3),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

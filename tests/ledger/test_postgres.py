@@ -297,45 +297,45 @@ WORKER_MAY_NOT = [
 ]
 
 
-@pytest.mark.parametrize("statement", WORKER_MAY_NOT)
-def test_a_worker_may_not(roles: dict[str, str], statement: str) -> None:
+def test_a_worker_may_not(roles: dict[str, str]) -> None:
     """Whatever lets it run more than the policy says, or hides that it did."""
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        edit(roles["worker"], statement)
+    for statement in WORKER_MAY_NOT:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            edit(roles["worker"], statement)
 
 
-@pytest.mark.parametrize("kind", ["open", "tighten", "thaw", "repair", "checkpoint"])
-def test_a_worker_writes_no_entry_of_an_officer(
-    roles: dict[str, str], kind: str
-) -> None:
+def test_a_worker_writes_no_entry_of_an_officer(roles: dict[str, str]) -> None:
     """Who opens a term or thaws needs more than the right to append."""
-    forged = (
-        "INSERT INTO entry (book, number, kind, postings, body, at, writer, hash) "
-        f"SELECT book, number + 100, '{kind}', '{{}}', '{{}}', at, writer, hash "
-        "FROM entry WHERE number = 1"
-    )
-    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="only an officer"):
-        edit(roles["worker"], forged)
+    for kind in ("open", "tighten", "thaw", "repair", "checkpoint"):
+        forged = (
+            "INSERT INTO entry (book, number, kind, postings, body, at, writer, hash) "
+            f"SELECT book, number + 100, '{kind}', '{{}}', '{{}}', at, writer, hash "
+            "FROM entry WHERE number = 1"
+        )
+        with pytest.raises(
+            psycopg.errors.InsufficientPrivilege, match="only an officer"
+        ):
+            edit(roles["worker"], forged)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "DELETE FROM release WHERE state = 'settled'",
-        "UPDATE release SET value = 'null' WHERE state = 'settled'",
-        "UPDATE release SET digest = '' WHERE state = 'settled'",
-        "UPDATE release SET state = 'claimed' WHERE state = 'settled'",
-        "UPDATE release SET state = 'claimed', charge = 'mine' WHERE state = 'settled'",
-        "UPDATE charge SET state = 'open' WHERE state = 'settled'",
-        "UPDATE charge SET places = '{}' WHERE state = 'settled'",
-        "UPDATE book SET number = number - 1",
-        "UPDATE account SET entry = entry - 1",
-    ],
-)
-def test_a_worker_may_not_undo(roles: dict[str, str], statement: str) -> None:
+WORKER_MAY_NOT_UNDO = [
+    "DELETE FROM release WHERE state = 'settled'",
+    "UPDATE release SET value = 'null' WHERE state = 'settled'",
+    "UPDATE release SET digest = '' WHERE state = 'settled'",
+    "UPDATE release SET state = 'claimed' WHERE state = 'settled'",
+    "UPDATE release SET state = 'claimed', charge = 'mine' WHERE state = 'settled'",
+    "UPDATE charge SET state = 'open' WHERE state = 'settled'",
+    "UPDATE charge SET places = '{}' WHERE state = 'settled'",
+    "UPDATE book SET number = number - 1",
+    "UPDATE account SET entry = entry - 1",
+]
+
+
+def test_a_worker_may_not_undo(roles: dict[str, str]) -> None:
     """A settled release stays, an ended charge stays ended: triggers see to it."""
-    with pytest.raises(psycopg.IntegrityError):
-        edit(roles["worker"], statement)
+    for statement in WORKER_MAY_NOT_UNDO:
+        with pytest.raises(psycopg.IntegrityError):
+            edit(roles["worker"], statement)
 
 
 def test_a_worker_makes_no_settled_release_a_claim_to_delete(

@@ -72,7 +72,7 @@ class Meter(Host):
 @pytest.mark.parametrize("accident", ACCIDENTS)
 def test_every_accident_is_made_good(tmp_path, accident):
     """Afterwards no account says less than was ever used, and steps run."""
-    for seed in range(scaled(2)):
+    for seed in range(scaled(2, push=1)):
         folder = tmp_path / str(seed)
         folder.mkdir()
         host = Meter(folder, str(folder / "state"), random.Random(seed))

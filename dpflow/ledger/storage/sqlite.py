@@ -46,6 +46,8 @@ from dpflow.locks import FileLock, Turn, TurnQueue
 
 _LOCK_SECONDS = 30.0
 _FORK_SECONDS = 5.0
+#: So long SQLite itself waits for whoever is not dpflow.
+BUSY_SECONDS = 5.0
 
 
 class SqliteStorage:
@@ -299,7 +301,7 @@ class SqliteStorage:
             uri=True,
             isolation_level=None,
             check_same_thread=False,
-            timeout=5,
+            timeout=BUSY_SECONDS,
         )
         set_durable(connection, self.path)
         if self._read_only:
