@@ -63,7 +63,7 @@ def carved(first: Ledger, second: Ledger, epsilon: str = "1", **facts: str) -> G
 
 def apply(ledger: Ledger, policy: Policy, grant: Grant | None = None) -> None:
     """Apply a policy under a grant, as it is read from its file."""
-    read = None if grant is None else grant_from_text(grant.to_text())
+    read = None if grant is None else grant_from_text(grant.to_text(None))
     wish = Wish(because="test", new_term=True, grant=read)
     apply_policy(ledger, policy, wish, APPROVAL)
 
