@@ -7,7 +7,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpflow.ledger.checkpoint import Sign
+from dpflow.ledger.ed25519 import Sign
 from dpflow.ledger.keys import LedgerKey
 
 

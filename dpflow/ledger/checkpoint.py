@@ -12,11 +12,11 @@ It needs the standard library only, so that an auditor can run it alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
-from dpflow.ledger.ed25519 import from_hex
+from dpflow.ledger.ed25519 import Sign, Verifies, from_hex
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.rows import (
     Account,
@@ -28,11 +28,6 @@ from dpflow.ledger.rows import (
     Term,
     key_of,
 )
-
-#: Signs bytes.
-Sign = Callable[[bytes], bytes]
-#: Says whether bytes were signed so.
-Verifies = Callable[[bytes, bytes], bool]
 
 
 def told(

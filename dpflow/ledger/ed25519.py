@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Callable
 from hashlib import sha512
 
 _P = 2**255 - 19
@@ -25,6 +26,9 @@ _PEM = re.compile(
     rb"\s*-----BEGIN PUBLIC KEY-----\s+([A-Za-z0-9+/=\s]+)-----END PUBLIC KEY-----\s*"
 )
 
+#: Signs a message; says whether a message, then a signature of it, belong together.
+Sign = Callable[[bytes], bytes]
+Verifies = Callable[[bytes, bytes], bool]
 #: X, Y, Z and T of a point: x = X/Z, y = Y/Z, x*y = T/Z.
 Point = tuple[int, int, int, int]
 _ZERO: Point = (0, 1, 1, 0)

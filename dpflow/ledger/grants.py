@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.checkpoint import Sign
-from dpflow.ledger.ed25519 import from_hex
+from dpflow.ledger.ed25519 import Sign, from_hex
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.keys import ledger_key
 from dpflow.ledger.records import digest

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from dpflow.config import KEY_VARIABLE, settings
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.checkpoint import Sign
-from dpflow.ledger.ed25519 import is_private, public_key
+from dpflow.ledger.ed25519 import Sign, is_private, public_key
 
 # ruff: noqa: PLC0415 (most processes have no key, and need not load what signs)
 

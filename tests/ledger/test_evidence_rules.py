@@ -19,8 +19,8 @@ from dpflow.ledger.audit.bundle import README, verifier_files, write_evidence
 from dpflow.ledger.audit.pinned import is_pinned
 from dpflow.ledger.audit.verifier import Verifier, read_bundle
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.checkpoint import Sign
 from dpflow.ledger.decision.announced import gates_text
+from dpflow.ledger.ed25519 import Sign
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.grants import grant_from_facts
 from dpflow.ledger.keys import LedgerKey

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable
 from dpflow.ledger.audit import verifier as format_of
 from dpflow.ledger.audit.export import entry_columns
-from dpflow.ledger.checkpoint import Sign
+from dpflow.ledger.ed25519 import Sign
 from dpflow.ledger.entry import canonical, parsed
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.storage.base import SCHEMA_VERSION

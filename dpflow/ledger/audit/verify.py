@@ -24,7 +24,6 @@ from dpflow.ledger.audit.stored_rows import (
     open_charges,
 )
 from dpflow.ledger.checkpoint import (
-    Sign,
     forged,
     miscounted,
     points_of,
@@ -32,6 +31,7 @@ from dpflow.ledger.checkpoint import (
     sums_of,
 )
 from dpflow.ledger.checkpoint import signed as signed_now
+from dpflow.ledger.ed25519 import Sign
 from dpflow.ledger.entry import Entry, parsed
 from dpflow.ledger.keys import LedgerKey, signer
 from dpflow.ledger.ledger import Ledger
