@@ -7,7 +7,6 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpflow.ledger.ed25519 import Sign
 from dpflow.ledger.keys import LedgerKey
 
 
@@ -15,11 +14,6 @@ def key_of(letter: str) -> LedgerKey:
     """Return a private key that is always the same."""
     private = _private(letter)
     return LedgerKey(private.public_key().public_bytes_raw(), private.sign)
-
-
-def sign_with(letter: str) -> Sign:
-    """Return what signs with that key."""
-    return _private(letter).sign
 
 
 def key_file(folder: Path, letter: str, *, public: bool = False) -> str:

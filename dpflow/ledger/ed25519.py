@@ -56,8 +56,8 @@ def public_key(text: bytes) -> bytes:
         )
         raise ValueError(msg)
     data = _decoded(text)
-    public = data.removeprefix(_HEADER)
-    if data != _HEADER + public or _key(public) is None:
+    public = data[len(_HEADER) :]
+    if not data.startswith(_HEADER) or _key(public) is None:
         msg = (
             "it is no public key of Ed25519 in PEM. A secret text, with which both "
             "signed and verified, is none: `dpflow ledger keygen KEY` makes a private "

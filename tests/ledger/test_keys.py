@@ -24,7 +24,7 @@ from dpflow.ledger.entry import canonical
 from dpflow.ledger.keys import LedgerKey, key_from_text, ledger_key
 from tests.ledger.support import granted, new_ledger, read, url
 from tests.ledger.test_verify import points, rewrite
-from tests.signing import key_file, key_of, sign_with
+from tests.signing import key_file, key_of
 
 KEY, PUBLIC = key_of("k"), LedgerKey(key_of("k").public)
 ORDER = 2**252 + 27742317777372353535851937790883648493
@@ -44,7 +44,7 @@ def by_hash(secret: bytes) -> Any:
 
 def second_form(text: bytes) -> bytes:
     """Return a signature of the key's owner, in another form."""
-    made = sign_with("k")(text)
+    made = key_of("k").sign(text)
     again = int.from_bytes(made[32:], "little") + ORDER
     return made[:32] + again.to_bytes(32, "little")
 
@@ -58,9 +58,9 @@ def by_the_public_bytes(text: bytes) -> bytes:
 FORGED = {
     "a secret that is the public key": by_hash(PUBLIC.public),
     "a private key that is the public key": by_the_public_bytes,
-    "another private key": sign_with("x"),
+    "another private key": key_of("x").sign,
     "nothing at all": lambda _: bytes(64),
-    "a signature of something else": lambda _: sign_with("k")(b"grant x"),
+    "a signature of something else": lambda _: key_of("k").sign(b"grant x"),
     "the same signature in another form": second_form,
 }
 
@@ -114,7 +114,7 @@ def test_with_the_public_key_nobody_makes_a_checkpoint(charged, tmp_path, how):
 
 def test_with_the_private_key_the_same_passes(charged, tmp_path):
     """The control: nothing but the signature tells the history that was made up."""
-    forge(charged, Path(charged.place), sign_with("k"))
+    forge(charged, Path(charged.place), key_of("k").sign)
     assert verify(charged, key=PUBLIC, sign=False).bad == []
     files = read_bundle(write_evidence(charged, tmp_path / "b.zip", sign=KEY.sign))
     auditor = Verifier(files, PUBLIC.public)
