@@ -44,7 +44,6 @@ _TICK_NS = 100_000_000
 Stamp = tuple[Any, ...]
 #: The place of the time of its last change in it.
 _CHANGED = 2
-_KEY_LEAST = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,24 +127,6 @@ def _root(directory: str) -> tuple[str, Stamp]:
             return folder, _stamp(status)
         inner, folder = folder, os.path.dirname(folder)  # noqa: PTH120
     return directory, file_stamp(os.path.join(directory, "pyproject.toml"))  # noqa: PTH118
-
-
-def ledger_key() -> bytes | None:
-    """Return the key that signs checkpoints, or None if there is none.
-
-    Raises:
-        ConfigurationError: If it is too short to keep anyone from guessing it.
-    """
-    key = os.environ.get(KEY_VARIABLE)
-    if not key:
-        return None
-    if len(key) < _KEY_LEAST:
-        msg = (
-            f"{KEY_VARIABLE} has {len(key)} characters, at least {_KEY_LEAST} are "
-            "needed. Make one with `openssl rand -hex 32`."
-        )
-        raise ConfigurationError(msg)
-    return key.encode()
 
 
 def _witness(place: str, root: Path) -> str:

@@ -36,6 +36,8 @@ ROOMS = [
     "config",
     "noise",
     "people",
+    "ledger.ed25519",
+    "ledger.keys",
     "ledger.rows",
     "ledger.entry",
     "ledger.journal",
@@ -383,6 +385,7 @@ HEAVY = {
     "jinja2",
     "starlette",
     "uvicorn",
+    "cryptography",
 }
 LOADED = """
 import json, sys

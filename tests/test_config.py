@@ -9,13 +9,11 @@ import pytest
 from dpflow import config
 from dpflow.config import (
     ENVIRONMENT_VARIABLE,
-    KEY_VARIABLE,
     LEDGER_VARIABLE,
     POLICIES_VARIABLE,
     PRINCIPAL_VARIABLE,
     WITNESS_VARIABLE,
     Settings,
-    ledger_key,
     settings,
 )
 from dpflow.exceptions import ConfigurationError
@@ -219,14 +217,3 @@ def test_the_witness_can_be_a_folder_or_waived(folder, monkeypatch):
     assert settings(folder).witness == "/mnt/other"
     monkeypatch.setenv(WITNESS_VARIABLE, "none")
     assert settings(folder).witness == "none"
-
-
-def test_the_key_is_long_or_absent(monkeypatch):
-    """A short one could be guessed."""
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
-    assert ledger_key() is None
-    monkeypatch.setenv(KEY_VARIABLE, "k" * 32)
-    assert ledger_key() == b"k" * 32
-    monkeypatch.setenv(KEY_VARIABLE, "k" * 31)
-    with pytest.raises(ConfigurationError, match="31 characters"):
-        ledger_key()

@@ -25,22 +25,25 @@ def evidence(*, out: _Out = Path("evidence.zip"), as_json: AsJson = False) -> No
 
     It holds the journal with its hash chains, the policies as they were applied, the
     signed checkpoints, a manifest, and a verifier that needs Python alone; no value of
-    a release. With DPFLOW_LEDGER_KEY the manifest is signed. The bundle is verified
-    once it is written; the exit code is 1 if the ledger is bad, and the bundle stays.
+    a release. With the private key in DPFLOW_LEDGER_KEY the manifest is signed. The
+    bundle is verified once it is written; the exit code is 1 if the ledger is bad, and
+    the bundle stays.
 
     Example: `dpflow evidence --out evidence.zip`
     """
-    from dpflow.config import ledger_key
     from dpflow.ledger.audit.bundle import write_evidence
     from dpflow.ledger.audit.verifier import Verifier, read_bundle
+    from dpflow.ledger.keys import ledger_key, signer
 
     key = ledger_key()
+    sign = signer(key)
     with project_ledger() as (_, ledger):
-        write_evidence(ledger, out, key=key)
-    verifier = Verifier(read_bundle(out), key)
+        write_evidence(ledger, out, sign=sign)
+    # Given a key, a verifier wants a signature, and the public one makes none.
+    verifier = Verifier(read_bundle(out), key.public if key and sign else None)
     verifier.run()
     data: dict[str, Any] = {"ledger": ledger_facts(ledger), "path": str(out.absolute())}
-    data |= _found(verifier, signed=key is not None)
+    data |= _found(verifier, signed=sign is not None)
     answer(data, *_lines(data, out), as_json=as_json)
     for problem in [] if as_json else verifier.bad:
         fail(plain(problem))
@@ -61,7 +64,11 @@ def _found(verifier: Verifier, *, signed: bool) -> dict[str, Any]:
 def _lines(data: dict[str, Any], out: Path) -> list[str]:
     from dpflow.ledger.audit.bundle import VERIFIER
 
-    signed = "signed" if data["signed"] else "not signed: no DPFLOW_LEDGER_KEY"
+    signed = (
+        "signed"
+        if data["signed"]
+        else "not signed: DPFLOW_LEDGER_KEY names no private key"
+    )
     wrote = f"Wrote {data['entries']:,} entries of {data['accounts']} accounts to "
     wrote += f"{plain(str(out))}; its manifest is {signed}."
     return [wrote, f"An auditor unpacks it and runs `python -I {VERIFIER}`."]

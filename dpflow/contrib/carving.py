@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,10 +13,6 @@ from dpflow.cli.options import Because
 from dpflow.cli.output import AsJson, plain, say, say_json
 from dpflow.cli.source import project_ledger
 from dpflow.exceptions import ConfigurationError
-
-if TYPE_CHECKING:
-    from dpflow.ledger.grants import Grant
-
 
 _Dataset = Annotated[
     str,
@@ -53,12 +49,15 @@ def carve(
     --for staging --because TEXT`
     """
     from dpflow.accounting.costs.notions import ApproxDP
+    from dpflow.ledger.keys import ledger_key, signer
     from dpflow.ledger.office import carve as charge
     from dpflow.policy import load_policies
 
     if out.exists():
         msg = f"there is a file at {out} already, and none is overwritten"
         raise ConfigurationError(msg)
+    # Before anything is charged: it may name no key.
+    sign = signer(ledger_key())
     cost = ApproxDP(epsilon=epsilon, delta=delta)
     with project_ledger(quiet=True, writes=True) as (found, ledger):
         policies = load_policies(found.policies)
@@ -72,7 +71,7 @@ def carve(
             environment=serves,
             populations=policies.populations_of([policy]),
         )
-    _write(out, grant)
+    _write(out, grant.to_text(sign))
     if as_json:
         posted = [
             {"account": each.account, "entry": each.entry, "amount": each.amount}
@@ -90,12 +89,12 @@ def carve(
     )
 
 
-def _write(out: Path, grant: Grant) -> None:
+def _write(out: Path, text: str) -> None:
     try:
         with out.open("x", encoding="utf-8") as file:
-            file.write(grant.to_text())
+            file.write(text)
     except OSError as error:
         # It was charged; what is needed to use it must not be lost.
-        say(grant.to_text())
+        say(text)
         msg = f"the grant was charged, and {out} cannot be written: {error.strerror}. "
         raise ConfigurationError(msg + "Keep the text above.") from error

@@ -1,6 +1,7 @@
-"""Signed checkpoints: ends of journals that someone with the ledger's key has seen.
+"""Signed checkpoints: ends of journals that someone with the private key has seen.
 
-Whoever can write the database can recompute the whole chain, but not these signatures.
+Whoever can write the database can recompute the whole chain, but not these signatures;
+nor can whoever checks them, who needs the public key only.
 A checkpoint is an entry of the book that it signs, so it cannot be taken out without
 writing what follows anew; each counts those before it and names the last signature. It
 tells what the accounts came to, so that a later run can go on from there. The newest
@@ -11,11 +12,11 @@ It needs the standard library only, so that an auditor can run it alone.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
+from dpflow.ledger.ed25519 import Sign, Verifies, from_hex
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.rows import (
     Account,
@@ -29,8 +30,7 @@ from dpflow.ledger.rows import (
 )
 
 
-def signature(
-    key: bytes,
+def told(
     ledger: str,
     book: str,
     number: int,
@@ -39,11 +39,12 @@ def signature(
     count: int,
     previous: str,
     sums: str,
-) -> str:
-    """Return the HMAC-SHA256 over what a checkpoint says.
+) -> bytes:
+    """Return what a checkpoint's signature is over.
+
+    A list, which no manifest and no grant begins like: one key signs all three.
 
     Args:
-        key: The ledger's key.
         ledger: Id of the ledger.
         book: Whose journal was signed.
         number: Of the newest entry that was signed.
@@ -53,11 +54,11 @@ def signature(
         sums: The sha256 of what everything came to.
     """
     text = canonical([ledger, book, number, digest, count, previous, sums])
-    return hmac.new(key, text.encode(), "sha256").hexdigest()
+    return text.encode()
 
 
 def signed(
-    key: bytes,
+    sign: Sign,
     ledger: str,
     book: str,
     place: tuple[int, str],
@@ -68,7 +69,7 @@ def signed(
     """Return what a checkpoint's entry says.
 
     Args:
-        key: The ledger's key.
+        sign: Signs with the ledger's private key.
         ledger: Id of the ledger.
         book: Whose journal is signed.
         place: Number and hash of the newest entry that was verified.
@@ -78,8 +79,7 @@ def signed(
     number, digest = place
     count = 1 if last is None else last["count"] + 1
     previous = "" if last is None else last["signature"]
-    made = signature(
-        key,
+    text = told(
         ledger,
         book,
         number,
@@ -94,11 +94,11 @@ def signed(
         "count": count,
         "previous": previous,
         "sums": dict(sums),
-        "signature": made,
+        "signature": sign(text).hex(),
     }
 
 
-def opening(key: bytes, ledger: str, entry: Entry) -> dict[str, Any]:
+def opening(sign: Sign, ledger: str, entry: Entry) -> dict[str, Any]:
     """Return what the checkpoint of a book's first entry says.
 
     Signed when it is written, so that a book without a checkpoint is one whose
@@ -111,24 +111,23 @@ def opening(key: bytes, ledger: str, entry: Entry) -> dict[str, Any]:
         "terms": {"1": (place, place)},
         "book": Book(entry.book, *place, None, {}, 1)[1:],
     }
-    return signed(key, ledger, entry.book, place, last=None, sums=sums)
+    return signed(sign, ledger, entry.book, place, last=None, sums=sums)
 
 
 def forged(
-    key: bytes, ledger: str, book: str, points: Iterable[Mapping[str, Any]]
+    verifies: Verifies, ledger: str, book: str, points: Iterable[Mapping[str, Any]]
 ) -> int | None:
     """Return the number of the first entry whose checkpoint the key did not sign so.
 
     Args:
-        key: The ledger's key.
+        verifies: Checks a signature with the ledger's public key.
         ledger: Id of the ledger.
         book: Whose checkpoints these are.
         points: What their entries say, oldest first.
     """
     previous = ""
     for count, point in enumerate(points, 1):
-        made = signature(
-            key,
+        text = told(
             ledger,
             book,
             point["number"],
@@ -137,9 +136,9 @@ def forged(
             previous=previous,
             sums=_digest(point["sums"]),
         )
-        if not hmac.compare_digest(made.encode(), str(point["signature"]).encode()):
+        if not verifies(text, from_hex(point["signature"])):
             return int(point["number"])
-        previous = made
+        previous = point["signature"]
     return None
 
 

@@ -11,15 +11,15 @@ CCS 2023).
 
 from __future__ import annotations
 
-import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dpflow.config import ledger_key
 from dpflow.exceptions import ConfigurationError
+from dpflow.ledger.ed25519 import Sign, from_hex
 from dpflow.ledger.entry import canonical
+from dpflow.ledger.keys import ledger_key
 from dpflow.ledger.records import digest
 from dpflow.policy import Policy
 from dpflow.rounding import number_from_text
@@ -60,10 +60,10 @@ class Grant:
         """The sha256 over all that it says."""
         return digest(canonical([_KIND, asdict(self)]))
 
-    def to_text(self) -> str:
-        """Write it, signed if this process has the ledgers' key."""
-        key, told = ledger_key(), self.digest
-        signature = None if key is None else _signature(key, told)
+    def to_text(self, sign: Sign | None) -> str:
+        """Write it, signed if there is something to sign it with."""
+        told = self.digest
+        signature = None if sign is None else sign(_signed(told)).hex()
         facts = {"kind": _KIND, **asdict(self), "digest": told, "signature": signature}
         return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
 
@@ -80,8 +80,8 @@ def grant_from_text(text: str) -> Grant:
     """Read a grant.
 
     Raises:
-        ConfigurationError: If it is none, was changed, or is not signed with this
-            process's key.
+        ConfigurationError: If it is none, was changed, or is not signed with the key
+            that this process has, or has the public half of.
     """
     try:
         facts = json.loads(text)
@@ -99,13 +99,10 @@ def grant_from_text(text: str) -> Grant:
         )
         raise ConfigurationError(msg)
     key = ledger_key()
-    if key is not None and not (
-        isinstance(signature, str)
-        and hmac.compare_digest(signature.encode(), _signature(key, told).encode())
-    ):
+    if key is not None and not key.verifies(_signed(told), from_hex(signature)):
         msg = (
-            "the grant is not signed with the key in DPFLOW_LEDGER_KEY: carve it where "
-            "that key is set"
+            "the grant is not signed with the key that DPFLOW_LEDGER_KEY names: carve "
+            "it where that names the private key"
         )
         raise ConfigurationError(msg)
     return grant
@@ -167,5 +164,6 @@ def check_covers(
     raise ConfigurationError(msg)
 
 
-def _signature(key: bytes, told: str) -> str:
-    return hmac.new(key, f"grant {told}".encode(), "sha256").hexdigest()
+def _signed(told: str) -> bytes:
+    """Return what a grant's signature is over."""
+    return f"grant {told}".encode()

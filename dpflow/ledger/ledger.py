@@ -16,7 +16,6 @@ from traceback import clear_frames
 from typing import Any
 
 from dpflow.accounting.costs.base import Outcome
-from dpflow.config import ledger_key
 from dpflow.exceptions import (
     ConfigurationError,
     DpflowError,
@@ -30,6 +29,7 @@ from dpflow.ledger.damage import Readable
 from dpflow.ledger.decision.admit import kept_or_error
 from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.entry import Entry, canonical
+from dpflow.ledger.keys import ledger_key, signer
 from dpflow.ledger.model import (
     Command,
     Decision,
@@ -198,18 +198,18 @@ class Ledger:
         return found
 
     def _signed(self, state: State, found: Iterable[Decision]) -> Iterator[Decision]:
-        """Sign the books that were just opened, if this process has the key."""
+        """Sign the books that were just opened, if this process has the private key."""
         made = [entry for decision in found for entry in decision.entries]
         opened = [entry for entry in made if (entry.number, entry.kind) == _FIRST]
-        key = ledger_key() if opened else None
-        if key is None:
+        sign = signer(ledger_key()) if opened else None
+        if sign is None:
             return
         for entry in opened:
             command = Checkpoint(
                 book=entry.book,
                 number=entry.number,
                 hash=entry.hash,
-                signed=opening(key, self.id, entry),
+                signed=opening(sign, self.id, entry),
                 **self.label(),
             )
             decision = self._one(state, command, {})

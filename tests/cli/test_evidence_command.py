@@ -11,8 +11,7 @@ from contextlib import closing
 import pytest
 
 from tests.cli.support import run, run_fine, run_json
-
-KEY = "k" * 40
+from tests.signing import key_file
 
 
 @pytest.fixture(autouse=True)
@@ -41,21 +40,28 @@ def test_a_bundle_is_written_and_verified(shop):
     assert f"{found['entries']} entries of 3 accounts" in done.stdout
 
 
-def test_with_the_key_the_manifest_is_signed(shop, monkeypatch):
+def test_with_the_private_key_the_manifest_is_signed(shop, monkeypatch):
     """And says so to people."""
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", KEY)
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k"))
     shop.charge()
     assert run("ledger", "checkpoint").exit_code == 0
     text = run_fine("evidence")
     assert "its manifest is signed" in text
     assert "python -I verify.py" in text
-    assert "manifest.hmac" in zipfile.ZipFile("evidence.zip").namelist()
+    assert "manifest.sig" in zipfile.ZipFile("evidence.zip").namelist()
+
+
+def test_with_the_public_key_it_is_not(shop, monkeypatch):
+    """The bundle is as good as one that was written without a key."""
+    shop.charge()
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k", public=True))
+    assert "not signed: DPFLOW_LEDGER_KEY names no private key" in run_fine("evidence")
 
 
 def test_without_a_checkpoint_the_key_finds_it_bad(shop, monkeypatch):
     """Accounts that were opened without the key may have been written anew."""
     shop.charge()
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", KEY)
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k"))
     result = run("evidence")
     assert result.exit_code == 1
     assert "has no signed checkpoint" in result.stderr

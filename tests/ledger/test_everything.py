@@ -38,8 +38,9 @@ from dpflow.policy import Policy, load_policies
 from tests.cli.support import run, run_fine, run_json
 from tests.ledger.preflights import drawn, held_run, whole
 from tests.ledger.support import Place, audit, edit, granted, in_memory, url
+from tests.signing import key_file, key_of
 
-KEY = "k" * 40
+KEY = key_of("k")
 ANN = Approval(principal="ann")
 SOURCE = "warehouse.customers"
 SHOP = f"""\
@@ -94,7 +95,7 @@ class World:
 
     def checked(self, name: str) -> Policy:
         """Return a policy, with all that the ledger holds so far verified."""
-        report = verify(self.ledger, key=KEY.encode())
+        report = verify(self.ledger, key=KEY)
         assert report.bad == []
         memory = in_memory(self.path)
         assert report.witness == ("waived" if memory else "agrees")
@@ -102,15 +103,16 @@ class World:
 
     def prove(self, name: str) -> Path:
         """Write a bundle; an auditor's Python, without dpflow, must agree with it."""
-        place = write_evidence(self.ledger, self.folder / name, key=KEY.encode())
+        place = write_evidence(self.ledger, self.folder / name, sign=KEY.sign)
         folder = self.folder / f"{name}.unpacked"
         for file, data in read_bundle(place).items():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_bytes(data)
+        key = key_file(self.folder, "k", public=True)
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "verify.py", "--json"],
+            [sys.executable, "-I", "-S", "verify.py", "--json", "--key-file", key],
             cwd=folder,
-            env={"DPFLOW_LEDGER_KEY": KEY},
+            env={},
             capture_output=True,
             text=True,
             check=False,
@@ -127,7 +129,7 @@ def world(
     """Make the project and let everything happen, verified after each kind of thing."""
     witness = str(tmp_path / "witness")
     for name, value in (
-        ("DPFLOW_LEDGER_KEY", KEY),
+        ("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k")),
         ("DPFLOW_WITNESS", witness),
         (LEDGER_VARIABLE, url(path)),
     ):
@@ -230,7 +232,7 @@ def take_a_grant(world: World, policy: Policy) -> None:
     granted(giver, "0.1", policies=[given])
     part = ApproxDP(epsilon=1, delta=0)
     grant, _ = carve(giver, given, part, taker=world.ledger.id, because="a part")
-    assert verify(giver, key=KEY.encode()).bad == []
+    assert verify(giver, key=KEY).bad == []
     giver.close()
     wish = Wish(because="a part was given", new_term=True, grant=grant)
     apply_policy(world.ledger, policy, wish, ANN)
@@ -259,12 +261,17 @@ def open_a_term(world: World, policy: Policy) -> None:
 
 
 def test_all_that_reads_a_ledger_agrees(world: World) -> None:
+<<<<<<< HEAD
     """Verified, edited, audited, bundled, exported, and printed by every command.
 
     A backup of a file is put back at the end; a ledger elsewhere has none.
     """
     check_every_changed_byte(world)
     report = verify(world.ledger, key=KEY.encode())
+=======
+    """Verified, audited, bundled, exported, and printed by every command."""
+    report = verify(world.ledger, key=KEY)
+>>>>>>> signing
     assert report.bad == []
     audit(world.path)
     rows = list(journal_rows(world.ledger))

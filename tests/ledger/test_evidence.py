@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import os
 import subprocess
@@ -14,7 +13,6 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -28,8 +26,9 @@ from dpflow.ledger.entry import Columns, canonical, entry_hash
 from dpflow.ledger.office import freeze, import_prior
 from tests.ledger.support import BASIC, granted, make_ledger, new_ledger, read
 from tests.ledger.test_verify import SHOP, STEP, fill
+from tests.signing import key_file, key_of
 
-KEY = "k" * 40
+KEY = key_of("k")
 CANARY = "canary-" + "2718281828"
 Files = dict[str, bytes]
 
@@ -39,29 +38,33 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a signed bundle of a ledger to which everything has happened."""
     folder = tmp_path_factory.mktemp("evidence")
     patch = pytest.MonkeyPatch()
-    patch.setenv("DPFLOW_LEDGER_KEY", KEY)
+    patch.setenv("DPFLOW_LEDGER_KEY", key_file(folder, "k"))
     ledger = new_ledger(folder)
     fill(ledger)
     ledger.settle(granted(ledger, "0.01", key="canary"), value=json.dumps(CANARY))
     freeze(ledger, "shop", who="ann", because="looked odd")
-    assert verify(ledger, key=KEY.encode()).bad == []
-    place = write_evidence(ledger, folder / "bundle.zip", key=KEY.encode())
+    assert verify(ledger, key=KEY).bad == []
+    place = write_evidence(ledger, folder / "bundle.zip", sign=KEY.sign)
     ledger.close()
     patch.undo()
     return place
 
 
-def check(place: Path, folder: Path, *options: str, key: str = "") -> tuple[int, str]:
+def check(
+    place: Path, folder: Path, *options: str, signed: bool = False
+) -> tuple[int, str]:
     """Run the bundle's verifier in an empty folder, without anything installed."""
     folder.mkdir(exist_ok=True)
     for name, text in verifier_files().items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
     verifier = folder / "verify.py"
+    if signed:
+        options = (*options, "--key-file", key_file(folder, "k", public=True))
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(verifier), str(place), *options],
         cwd=folder,
-        env={"DPFLOW_LEDGER_KEY": key} if key else {},
+        env={},
         capture_output=True,
         text=True,
         check=False,
@@ -70,11 +73,10 @@ def check(place: Path, folder: Path, *options: str, key: str = "") -> tuple[int,
     return done.returncode, done.stdout + done.stderr
 
 
-def check_here(place: Path, *options: str, key: str = "") -> tuple[int, str]:
+def check_here(place: Path, *options: str) -> tuple[int, str]:
     """Do the same in this process, which is a tenth of the time."""
     out = StringIO()
-    environment = {"DPFLOW_LEDGER_KEY": key} if key else {}
-    with redirect_stdout(out), mock.patch.dict(os.environ, environment):
+    with redirect_stdout(out):
         return main([str(place), *options]), out.getvalue()
 
 
@@ -84,7 +86,7 @@ def test_a_good_bundle_is_verified(bundle, tmp_path):
     assert code == 0, text
     assert "OK: all of this agrees" in text
     assert "signatures not checked: no key" in text
-    code, text = check(bundle, tmp_path, key=KEY)
+    code, text = check(bundle, tmp_path, signed=True)
     assert code == 0, text
     assert "signature of the manifest: agrees" in text
     assert "signatures checked" in text
@@ -406,10 +408,10 @@ def without_checkpoints(files: Files) -> Files:
     return lines(files, unsigned)
 
 
-def resigned(files: Files, key: str) -> Files:
+def resigned(files: Files, letter: str) -> Files:
     """Sign the manifest with some key."""
-    text = hmac.new(key.encode(), files["manifest.json"], "sha256").hexdigest()
-    return {**files, "manifest.hmac": text.encode()}
+    signature = key_of(letter).sign(files["manifest.json"])
+    return {**files, "manifest.sig": signature}
 
 
 @pytest.mark.parametrize(
@@ -417,19 +419,19 @@ def resigned(files: Files, key: str) -> Files:
     [
         (lambda f: resealed(without_checkpoints(lines(f, cheaper))), "not signed with"),
         (lambda f: resealed(without_checkpoints(lines(f, cut))), "not signed with"),
-        (lambda f: resigned(resealed(lines(f, cut)), "other" * 9), "not signed with"),
+        (lambda f: resigned(resealed(lines(f, cut)), "x"), "not signed with"),
         (
-            lambda f: {k: v for k, v in f.items() if k != "manifest.hmac"},
+            lambda f: {k: v for k, v in f.items() if k != "manifest.sig"},
             "the manifest is not signed",
         ),
         (
-            lambda f: resigned(resealed(without_checkpoints(f)), KEY),
+            lambda f: resigned(resealed(without_checkpoints(f)), "k"),
             "has no signed checkpoint",
         ),
         (
             lambda f: resigned(
-                resealed(lines(f, lambda r: in_point(r, signature="0" * 64))),
-                KEY,
+                resealed(lines(f, lambda r: in_point(r, signature="0" * 128))),
+                "k",
             ),
             "forged, or signed with another key",
         ),
@@ -438,7 +440,7 @@ def resigned(files: Files, key: str) -> Files:
 def test_a_whole_rewrite_is_found_with_the_key(bundle, tmp_path, tamper, message):
     """Whoever chains, sums and seals everything again lacks the key."""
     place = packed(tamper(read_bundle(bundle)), tmp_path / "b.zip")
-    code, text = check_here(place, key=KEY)
+    code, text = check(place, tmp_path / "empty", signed=True)
     assert code == 1, text
     assert message in text
 
@@ -497,13 +499,21 @@ def test_no_name_in_a_bundle_writes_to_the_terminal(bundle, tmp_path):
     assert all(sign.isprintable() or sign == "\n" for sign in text)
 
 
-def test_a_key_file_is_read(bundle, tmp_path):
-    """So that the key is in no environment; another key is told."""
-    (tmp_path / "key").write_text(f"{KEY}\n", "utf-8")
-    assert check_here(bundle, "--key-file", str(tmp_path / "key"))[0] == 0
-    (tmp_path / "key").write_text("x" * 40, "utf-8")
-    code, text = check_here(bundle, "--key-file", str(tmp_path / "key"))
+def test_another_public_key_is_told(bundle, tmp_path):
+    """It is a good key, and not the one that signed."""
+    other = key_file(tmp_path, "x", public=True)
+    code, text = check(bundle, tmp_path, "--key-file", other)
     assert (code, "was not signed with this key" in text) == (1, True)
+
+
+def test_what_could_sign_is_no_key_to_verify_with(bundle, tmp_path):
+    """Neither a private key nor a secret text; each is told what to take, unshown."""
+    code, text = check(bundle, tmp_path, "--key-file", key_file(tmp_path, "k"))
+    assert (code, "openssl pkey -in KEY -pubout" in text) == (2, True)
+    (tmp_path / "key").write_text("x" * 40, "utf-8")
+    code, text = check(bundle, tmp_path, "--key-file", str(tmp_path / "key"))
+    assert (code, "dpflow ledger keygen KEY" in text) == (2, True)
+    assert "xxx" not in text
 
 
 def test_what_is_no_bundle_is_told(tmp_path):
@@ -585,8 +595,8 @@ def test_a_signed_ledger_is_reopened_and_signed(tmp_path):
     place = Path(ledger.place)
     ledger.close()
     again: Ledger = open_ledger(f"sqlite:///{place}")
-    assert verify(again, key=KEY.encode(), sign_new=True).fine
-    bundle = write_evidence(again, tmp_path / "b.zip", key=KEY.encode())
-    code, text = check_here(bundle, key=KEY)
+    assert verify(again, key=KEY, sign_new=True).fine
+    bundle = write_evidence(again, tmp_path / "b.zip", sign=KEY.sign)
+    code, text = check(bundle, tmp_path / "empty", signed=True)
     assert code == 0, text
     assert os.environ.get("DPFLOW_LEDGER_KEY") is None

@@ -20,8 +20,10 @@ from dpflow.ledger.audit.pinned import is_pinned
 from dpflow.ledger.audit.verifier import Verifier, read_bundle
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.announced import gates_text
+from dpflow.ledger.ed25519 import Sign
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.grants import grant_from_facts
+from dpflow.ledger.keys import LedgerKey
 from dpflow.ledger.office import apply_policy, carve
 from dpflow.ledger.office_records import Wish
 from tests.ledger.preflights import RUN, drawn, held_run
@@ -34,10 +36,8 @@ from tests.ledger.test_evidence import (
     resealed,
     resigned,
 )
-from tests.ledger.test_verify import KEY as BYTES
-from tests.ledger.test_verify import signed_thrice
+from tests.ledger.test_verify import KEY, signed_thrice
 
-KEY = BYTES.decode()
 Rows = list[dict[str, Any]]
 POLICY = make_policy(flows="{weekly: {epsilon: 1}}", other_flows="allow")
 SOURCE = make_policy("s", source="warehouse", budget="{epsilon: 3}")
@@ -49,15 +49,15 @@ TAKER = make_policy(
 )
 
 
-def bundle_of(ledger: Any, folder: Path, key: str = "") -> Files:
+def bundle_of(ledger: Any, folder: Path, sign: Sign | None = None) -> Files:
     """Write a bundle of a ledger and return its files."""
-    place = write_evidence(ledger, folder / "b.zip", key=key.encode() or None)
+    place = write_evidence(ledger, folder / "b.zip", sign=sign)
     return read_bundle(place)
 
 
-def bad(files: Files, key: str = "") -> list[str]:
+def bad(files: Files, key: LedgerKey | None = None) -> list[str]:
     """Return what a verifier finds bad in a bundle."""
-    verifier = Verifier(files, key.encode() or None)
+    verifier = Verifier(files, key and key.public)
     verifier.run()
     return verifier.bad
 
@@ -396,7 +396,7 @@ def signed(tmp_path: Path) -> Files:
     ledger = new_ledger(tmp_path)
     granted(ledger)
     signed_thrice(ledger, Path(ledger.place))
-    found = bundle_of(ledger, tmp_path, KEY)
+    found = bundle_of(ledger, tmp_path, KEY.sign)
     ledger.close()
     assert bad(found, KEY) == []
     return found
@@ -409,7 +409,7 @@ def test_a_checkpoint_that_was_taken_out_is_found(signed):
         nth(rows, "checkpoint", 1)["kind"] = "thaw"
         chained(rows)
 
-    files = resigned(resealed(lines(signed, change)), KEY)
+    files = resigned(resealed(lines(signed, change)), "k")
     found = bad(files, KEY)
     assert any("forged, or signed with another key" in each for each in found)
     found = bad(files)
@@ -429,16 +429,16 @@ def test_checkpoints_that_were_counted_anew_are_found(signed):
             row["body"] = canonical(body)
         chained(rows)
 
-    files = resigned(resealed(lines(signed, change)), KEY)
+    files = resigned(resealed(lines(signed, change)), "k")
     assert any("forged" in each for each in bad(files, KEY))
 
 
 @pytest.mark.parametrize("fact", ["sums", "hash", "number", "signature"])
 def test_what_a_checkpoint_says_is_signed(signed, fact):
     """Each part of it; the control is the bundle as it was."""
-    told = {"sums": {}, "hash": "0" * 64, "number": 1, "signature": "0" * 64}
+    told = {"sums": {}, "hash": "0" * 64, "number": 1, "signature": "0" * 128}
     change = lines(signed, lambda rows: in_point_of("a", rows, **{fact: told[fact]}))
-    found = bad(resigned(resealed(change), KEY), KEY)
+    found = bad(resigned(resealed(change), "k"), KEY)
     assert any("forged, or signed with another key" in each for each in found)
 
 
@@ -469,7 +469,7 @@ def test_the_verifier_is_the_files_that_the_ledger_runs(signed):
     assert "dpflow/ledger/journal.py" in shipped
     readme = signed[README].decode()
     assert "[ledger, dataset, number, hash, count, previous, sums]" in readme
-    assert "HMAC-SHA256" in readme
+    assert "openssl pkeyutl -verify" in readme
 
 
 def test_verify_and_the_verifier_know_the_same_kinds(tmp_path):

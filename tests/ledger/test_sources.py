@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 from dataclasses import replace
 from fractions import Fraction
@@ -24,6 +25,7 @@ from dpflow.ledger.office import apply_policy, carve
 from dpflow.ledger.office_records import Wish
 from dpflow.policy import Policy
 from tests.ledger.support import granted, kinds, make_policy, sums, url
+from tests.signing import key_file, key_of
 
 SOURCE = "warehouse.sales.customers"
 POLICY = make_policy(source=SOURCE, budget="{epsilon: 3}")
@@ -63,7 +65,7 @@ def carved(first: Ledger, second: Ledger, epsilon: str = "1", **facts: str) -> G
 
 def apply(ledger: Ledger, policy: Policy, grant: Grant | None = None) -> None:
     """Apply a policy under a grant, as it is read from its file."""
-    read = None if grant is None else grant_from_text(grant.to_text())
+    read = None if grant is None else grant_from_text(grant.to_text(None))
     wish = Wish(because="test", new_term=True, grant=read)
     apply_policy(ledger, policy, wish, APPROVAL)
 
@@ -260,22 +262,26 @@ def test_datasets_of_one_population_may_share_a_source(path, tmp_path):
     ledger.close()
 
 
-def test_a_grant_that_was_changed_is_refused(first, second, monkeypatch):
+def test_a_grant_that_was_changed_is_refused(first, second, tmp_path, monkeypatch):
     """By its digest; by its giver's registration; by the key, where there is one."""
     grant = carved(first, second)
-    facts = json.loads(grant.to_text())
+    facts = json.loads(grant.to_text(None))
     with pytest.raises(ConfigurationError, match="digest does not fit"):
         grant_from_text(json.dumps({**facts, "epsilon": "2"}))
     # Whoever recomputes the digest lacks the registration.
     forged = replace(grant, epsilon="2")
     with pytest.raises(ConfigurationError, match="gave no such grant"):
         apply(second, other("2"), forged)
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "k" * 32)
-    with pytest.raises(ConfigurationError, match="not signed"):
-        grant_from_text(json.dumps(facts))
-    assert grant_from_text(grant.to_text()) == grant
-    signed = grant.to_text()
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "l" * 32)
+    signed = grant.to_text(key_of("k").sign)
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k", public=True))
+    assert grant_from_text(signed) == grant
+    # The public key is no secret, so that nobody may sign with it.
+    public, text = key_of("k").public, f"grant {grant.digest}".encode()
+    by_hash = hmac.new(public, text, "sha256").hexdigest()
+    for made in (None, "", 7, by_hash, by_hash * 2, key_of("l").sign(text).hex()):
+        with pytest.raises(ConfigurationError, match="not signed"):
+            grant_from_text(json.dumps({**facts, "signature": made}))
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "l"))
     with pytest.raises(ConfigurationError, match="not signed"):
         grant_from_text(signed)
 

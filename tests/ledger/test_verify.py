@@ -30,8 +30,9 @@ from tests.ledger.support import (
     url,
 )
 from tests.ledger.test_rollback import copy_database
+from tests.signing import key_file, key_of
 
-KEY = b"k" * 32
+KEY = key_of("k")
 SHOP = make_policy(
     "shop",
     budget="{epsilon: 3, delta: 1e-6}",
@@ -378,7 +379,7 @@ def test_another_key_is_not_taken_for_the_right_one(path):
     ledger = create_ledger(url(path), witness="none")
     granted(ledger, "0.1")
     assert verify(ledger, key=KEY, sign_new=True).fine
-    assert "another key" in verify(ledger, key=b"x" * 32).bad[0].problem
+    assert "another key" in verify(ledger, key=key_of("x")).bad[0].problem
 
 
 def test_removed_checkpoints_are_noticed(ledger, path):
@@ -398,9 +399,11 @@ def test_removed_checkpoints_are_noticed(ledger, path):
     assert read(path, kinds) == []
 
 
-def test_a_dataset_that_opens_under_the_key_is_signed_at_once(path, monkeypatch):
+def test_a_dataset_that_opens_under_the_key_is_signed_at_once(
+    path, tmp_path, monkeypatch
+):
     """So that nothing has to be signed unseen later."""
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", KEY.decode())
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k"))
     ledger = make_ledger(path)
     granted(ledger, "0.1")
     report = verify(ledger, key=KEY)
@@ -483,7 +486,7 @@ def test_a_check_signs_nothing(ledger, path):
     before = read(path, signed)
     assert verify(ledger, key=KEY, sign=False).fine
     assert read(path, signed) == before
-    assert not verify(ledger, key=bytes(32), sign=False).fine
+    assert not verify(ledger, key=key_of("x"), sign=False).fine
     # The same without that wish does sign.
     assert verify(ledger, key=KEY).fine
     assert read(path, signed) != before

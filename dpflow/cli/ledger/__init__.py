@@ -232,6 +232,7 @@ def roles(
 
 for _command in (
     audit.verify,
+    audit.keygen,
     audit.checkpoint,
     audit.trust,
     audit.reconcile,

@@ -1,4 +1,4 @@
-"""`dpflow ledger verify`, `checkpoint`, `trust`, `reconcile`: is the ledger whole?"""
+"""`dpflow ledger verify`, `keygen`, `checkpoint`, `trust`, `reconcile`: is it whole?"""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from dpflow.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
     from dpflow.ledger.audit.stored_rows import Verification
+    from dpflow.ledger.keys import LedgerKey
     from dpflow.ledger.witness.lines import Line
 
 _SHOWN = 10
@@ -39,16 +41,17 @@ _Sign = Annotated[
 def verify(*, full: _Full = False, sign: _Sign = True, as_json: AsJson = False) -> None:
     """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
 
-    Every hash, tally, reservation, gate and release is computed again. With
-    DPFLOW_LEDGER_KEY the signed checkpoints are checked, the heads are signed, and
-    later runs read only what came after. Steps may run meanwhile.
+    Every hash, tally, reservation, gate and release is computed again. With a key in
+    DPFLOW_LEDGER_KEY, public or private, the signed checkpoints are checked, and only
+    what came after them is read; with the private one the heads are signed. Steps may
+    run meanwhile.
 
     Example: `dpflow ledger verify --full`
     """
-    from dpflow.config import ledger_key
+    from dpflow.ledger.keys import ledger_key, signer
 
     key = ledger_key()
-    signs = sign and key is not None
+    signs = sign and signer(key) is not None
     with project_ledger(quiet=True, writes=signs) as (_, ledger):
         if signs and (why := ledger.storage.unwritable):
             warn(f"the heads are not signed: {why.message}")
@@ -60,8 +63,8 @@ def verify(*, full: _Full = False, sign: _Sign = True, as_json: AsJson = False) 
 def checkpoint(*, as_json: AsJson = False) -> None:
     """Verify the whole ledger and sign the newest entry of each dataset.
 
-    Needs DPFLOW_LEDGER_KEY. Also signs datasets that have no checkpoint yet, which
-    `verify` refuses to: be sure that nobody has rewritten them.
+    Needs the private key in DPFLOW_LEDGER_KEY. Also signs datasets that have no
+    checkpoint yet, which `verify` refuses to: be sure that nobody has rewritten them.
 
     Example: `dpflow ledger checkpoint`
     """
@@ -78,17 +81,43 @@ def checkpoint(*, as_json: AsJson = False) -> None:
         _tell(ledger, report, as_json=as_json)
 
 
-def _signing_key() -> bytes:
-    from dpflow.config import KEY_VARIABLE, ledger_key
+def _signing_key() -> LedgerKey:
+    from dpflow.config import KEY_VARIABLE
+    from dpflow.ledger.keys import ledger_key
 
     key = ledger_key()
-    if key is None:
-        msg = (
-            f"{KEY_VARIABLE} is not set, and signing needs it. Keep it where whoever "
-            "can write the ledger cannot read it."
-        )
-        raise ConfigurationError(msg)
-    return key
+    if key is not None and key.sign is not None:
+        return key
+    what = "is not set" if key is None else "names a public key"
+    msg = (
+        f"{KEY_VARIABLE} {what}, and signing needs the private one, which `dpflow "
+        "ledger keygen KEY` makes. Keep it where whoever can write the ledger cannot "
+        "read it."
+    )
+    raise ConfigurationError(msg)
+
+
+_NewKey = Annotated[
+    Path, typer.Argument(metavar="KEY", help="A new file, outside the project.")
+]
+
+
+def keygen(key: _NewKey, *, as_json: AsJson = False) -> None:
+    """Write a new private key to KEY, and the public key beside it to KEY.pub.
+
+    DPFLOW_LEDGER_KEY names one of them: the private key signs checkpoints, evidence
+    and grants, and the public key checks who signed them. Give the public key to
+    whoever verifies, and the private key to nobody who writes the ledger.
+
+    Example: `dpflow ledger keygen ~/ledger-key`
+    """
+    from dpflow.ledger.keys import write_keys
+
+    public = write_keys(key)
+    private, shown = plain(str(key)), plain(str(public))
+    wrote = f"Wrote the private key, which signs, to {private}, and the public key to"
+    data = {"private": str(key.absolute()), "public": str(public.absolute())}
+    answer(data, f"{wrote} {shown}.", as_json=as_json)
 
 
 _Yes = Annotated[
@@ -199,7 +228,7 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
 
 def _verified(
-    ledger: Ledger, *, key: bytes | None, full: bool, sign: bool = True
+    ledger: Ledger, *, key: LedgerKey | None, full: bool, sign: bool = True
 ) -> Verification:
     from dpflow.ledger.audit.verify import verify as recompute
 

@@ -8,7 +8,6 @@ journal has their digests.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import os
 import platform
@@ -23,6 +22,7 @@ from typing import Any, BinaryIO
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable
 from dpflow.ledger.audit import verifier as format_of
 from dpflow.ledger.audit.export import entry_columns
+from dpflow.ledger.ed25519 import Sign
 from dpflow.ledger.entry import canonical, parsed
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.storage.base import SCHEMA_VERSION
@@ -35,6 +35,7 @@ SHIPPED = (
     "entry.py",
     "journal.py",
     "checkpoint.py",
+    "ed25519.py",
     "audit/fold.py",
     "audit/pinned.py",
 )
@@ -42,10 +43,12 @@ _TEXT = """\
 Evidence of a dpflow ledger: its journal, with the policies that were applied and the
 checkpoints that were signed. Verify it with Python 3.11 or later, and nothing else:
 
-    python -I verify.py
+    python -I verify.py --key-file KEY.pub
+
+KEY.pub is the ledger's public key in PEM; get it from elsewhere than this bundle.
 
 manifest.json     what is here, with the sha256 of each file and each journal's head
-manifest.hmac     HMAC-SHA256 of manifest.json with the ledger's key, if it was there
+manifest.sig      the signature of manifest.json, if it was signed
 journal.jsonl     every entry, dataset by dataset; `hash` chains each to the one before
 accounts.json     the sums of each account, as the ledger kept them
 verify.py         follows all of it again; take it from elsewhere if you trust nobody
@@ -55,8 +58,12 @@ An entry's `hash` is the sha256 of the hash before it and of its other columns, 
 `entry_hash` in dpflow/ledger/entry.py writes them. What each kind of entry does is said
 in dpflow/ledger/journal.py, and nowhere else.
 
-A checkpoint is an entry; its `signature` is the HMAC-SHA256, with the ledger's key, of
-the JSON list
+Signatures are Ed25519 (RFC 8032). OpenSSL 3 checks the manifest's, too:
+
+    openssl pkeyutl -verify -rawin -pubin -inkey KEY.pub -in manifest.json \
+        -sigfile manifest.sig
+
+A checkpoint is an entry; its `signature`, in hex digits, is over the JSON list
 
     [ledger, dataset, number, hash, count, previous, sums]
 
@@ -69,13 +76,13 @@ body of a step did what it declared, is not in here.
 """
 
 
-def write_evidence(ledger: Ledger, place: Path, *, key: bytes | None = None) -> Path:
+def write_evidence(ledger: Ledger, place: Path, *, sign: Sign | None = None) -> Path:
     """Write a bundle as a new zip file.
 
     Args:
         ledger: The ledger, which is only read; others may go on using it.
         place: The new file, for its owner's eyes only.
-        key: Signs the manifest.
+        sign: Signs the manifest with the ledger's private key.
 
     Raises:
         ConfigurationError: If there is such a file already.
@@ -84,7 +91,7 @@ def write_evidence(ledger: Ledger, place: Path, *, key: bytes | None = None) -> 
     try:
         descriptor = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor is no path)
-            _write_whole(file, place, ledger, key)
+            _write_whole(file, place, ledger, sign)
     except FileExistsError:
         msg = f"there is a file {place} already; name a new one"
         raise ConfigurationError(msg) from None
@@ -95,12 +102,12 @@ def write_evidence(ledger: Ledger, place: Path, *, key: bytes | None = None) -> 
 
 
 def _write_whole(
-    file: BinaryIO, place: Path, ledger: Ledger, key: bytes | None
+    file: BinaryIO, place: Path, ledger: Ledger, sign: Sign | None
 ) -> None:
     """Write the bundle, or leave no part of it."""
     try:
         with zipfile.ZipFile(file, "w") as archive:
-            _fill(archive, ledger, key)
+            _fill(archive, ledger, sign)
     except BaseException:
         place.unlink(missing_ok=True)
         raise
@@ -113,17 +120,17 @@ def _account(fields: list[Any]) -> dict[str, Any]:
     return dict(zip(format_of.ACCOUNT, values, strict=True))
 
 
-def _fill(archive: zipfile.ZipFile, ledger: Ledger, key: bytes | None) -> None:
+def _fill(archive: zipfile.ZipFile, ledger: Ledger, sign: Sign | None) -> None:
     with ledger.storage.read() as reading:
         books = [parsed(row[1]) for row in reading.kept("book", limit=2**31)]
         accounts = [
             _account(parsed(row[1])) for row in reading.kept("account", limit=2**31)
         ]
-    contents: dict[str, Iterable[str]] = {
+    contents: dict[str, Iterable[bytes]] = {
         format_of.JOURNAL: _journal(ledger, {row[0]: row[1] for row in books}),
-        format_of.ACCOUNTS: [json.dumps(accounts, indent=1, sort_keys=True) + "\n"],
-        README: [_TEXT],
-        **{name: [text] for name, text in verifier_files().items()},
+        format_of.ACCOUNTS: [_json(accounts, indent=1)],
+        README: [_TEXT.encode()],
+        **{name: [text.encode()] for name, text in verifier_files().items()},
     }
     sums = {
         name: _write(archive, name, lines) for name, lines in sorted(contents.items())
@@ -142,11 +149,14 @@ def _fill(archive: zipfile.ZipFile, ledger: Ledger, key: bytes | None) -> None:
         "files": sums,
         "heads": {row[0]: [row[1], row[2]] for row in books},
     }
-    text = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
+    text = _json(manifest, indent=2)
     _write(archive, format_of.MANIFEST, [text])
-    if key is not None:
-        signature = hmac.new(key, text.encode(), "sha256").hexdigest()
-        _write(archive, format_of.SIGNATURE, [f"{signature}\n"])
+    if sign is not None:
+        _write(archive, format_of.SIGNATURE, [sign(text)])
+
+
+def _json(value: Any, *, indent: int) -> bytes:
+    return (json.dumps(value, indent=indent, sort_keys=True) + "\n").encode()
 
 
 def verifier_files() -> dict[str, str]:
@@ -160,17 +170,19 @@ def verifier_files() -> dict[str, str]:
 _FOLDERS = ("dpflow", "dpflow/ledger", "dpflow/ledger/audit")
 
 
-def _journal(ledger: Ledger, newest: dict[str, int]) -> Iterator[str]:
+def _journal(ledger: Ledger, newest: dict[str, int]) -> Iterator[bytes]:
     for columns in entry_columns(ledger, newest):
         row = dict(zip(format_of.ENTRY, columns, strict=True))
-        yield f"{canonical(row)}\n"
+        yield f"{canonical(row)}\n".encode()
 
 
 def _source(name: str) -> str:
     return files("dpflow.ledger").joinpath(name).read_text("utf-8")
 
 
-def _write(archive: zipfile.ZipFile, name: str, lines: Iterable[str]) -> dict[str, Any]:
+def _write(
+    archive: zipfile.ZipFile, name: str, lines: Iterable[bytes]
+) -> dict[str, Any]:
     """Write a file as its lines come, and return its digest and length."""
     found, length = hashlib.sha256(), 0
     info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
@@ -178,8 +190,7 @@ def _write(archive: zipfile.ZipFile, name: str, lines: Iterable[str]) -> dict[st
     info.external_attr = 0o644 << 16
     with archive.open(info, "w", force_zip64=True) as file:
         for line in lines:
-            data = line.encode()
-            found.update(data)
-            length += len(data)
-            file.write(data)
+            found.update(line)
+            length += len(line)
+            file.write(line)
     return {"sha256": found.hexdigest(), "bytes": length}

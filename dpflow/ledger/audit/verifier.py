@@ -8,9 +8,9 @@ ledger itself runs; an auditor who trusts nobody takes them from elsewhere, with
 one. It recomputes the hash of each file and of each entry, follows every journal,
 compares every reservation with the threshold that was pinned then, each policy with its
 hash, the sums with those that the ledger kept, and checkpoints with the journal and,
-given the key, with who signed them. It does not price costs again, which needs dpflow,
-and it cannot tell that the newest entries were cut off, unless a signature or an
-earlier bundle tells of them.
+given the ledger's public key, with who signed them. It does not price costs again,
+which needs dpflow, and it cannot tell that the newest entries were cut off, unless a
+signature or an earlier bundle tells of them.
 
 Exit code: 0 all agrees, 1 something does not, 2 wrong usage.
 """
@@ -18,13 +18,12 @@ Exit code: 0 all agrees, 1 something does not, 2 wrong usage.
 from __future__ import annotations
 
 import argparse
-import hmac
 import json
-import os
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,7 @@ from dpflow.ledger.audit.pinned import (
     thresholds,
 )
 from dpflow.ledger.checkpoint import forged, miscounted
+from dpflow.ledger.ed25519 import public_key, verifies
 from dpflow.ledger.entry import Columns, Entry, canonical
 from dpflow.ledger.rows import (
     Account,
@@ -57,9 +57,8 @@ from dpflow.ledger.rows import (
 )
 
 FORMAT = "dpflow evidence 2"
-MANIFEST, SIGNATURE = "manifest.json", "manifest.hmac"
+MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 JOURNAL, ACCOUNTS = "journal.jsonl", "accounts.json"
-KEY_VARIABLE = "DPFLOW_LEDGER_KEY"
 #: The columns of an entry, and of an account.
 ENTRY = (*Columns._fields, "hash")
 ACCOUNT = ("id", "dataset", "entry", "settled", "held", "overdrawn")
@@ -163,8 +162,7 @@ class Verifier:
             msg = "a key was given, and the manifest is not signed"
             raise BadError(msg)
         else:
-            found = hmac.new(self.key, self.files[MANIFEST], "sha256").hexdigest()
-            if not hmac.compare_digest(found.encode(), signed.strip()):
+            if not verifies(self.key, self.files[MANIFEST], signed):
                 msg = "the manifest was not signed with this key, or changed since"
                 raise BadError(msg)
             what = "agrees"
@@ -346,7 +344,9 @@ class Verifier:
             return
         if not points:
             self.bad.append(f"dataset {book!r} has no signed checkpoint")
-        wrong = forged(self.key, self.manifest["ledger"], book, points)
+        wrong = forged(
+            partial(verifies, self.key), self.manifest["ledger"], book, points
+        )
         if wrong is not None:
             self.bad.append(f"{where} {wrong}: forged, or signed with another key")
 
@@ -390,14 +390,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Verify a bundle and say what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("bundle", nargs="?", type=Path, metavar="BUNDLE")
-    parser.add_argument("--key-file", type=Path, help=f"default: {KEY_VARIABLE}")
+    parser.add_argument("--key-file", type=_key, metavar="FILE", help=_KEY_HELP)
     parser.add_argument("--earlier", type=Path, metavar="BUNDLE")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     try:
-        key = os.environ.get(KEY_VARIABLE, "").encode() or None
-        if given.key_file is not None:
-            key = given.key_file.read_bytes().strip()
         earlier = None if given.earlier is None else read_bundle(given.earlier)
         files = read_bundle(given.bundle or Path(__file__).resolve().parent)
     except OSError as error:
@@ -405,10 +402,20 @@ def main(arguments: list[str] | None = None) -> int:
     except (BadError, zipfile.BadZipFile) as error:
         sys.stdout.write(f"BAD: {error}\n")
         return 1
-    verifier = Verifier(files, key)
+    verifier = Verifier(files, given.key_file)
     verifier.run(earlier)
     report(verifier, as_json=given.json)
     return 1 if verifier.bad else 0
+
+
+_KEY_HELP = "the ledger's public key in PEM; checks who signed"
+
+
+def _key(place: str) -> bytes:
+    try:
+        return public_key(Path(place).read_bytes())
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def report(verifier: Verifier, *, as_json: bool) -> None:

@@ -23,9 +23,17 @@ from dpflow.ledger.audit.stored_rows import (
     bad_releases,
     open_charges,
 )
-from dpflow.ledger.checkpoint import forged, miscounted, points_of, rows_from, sums_of
+from dpflow.ledger.checkpoint import (
+    forged,
+    miscounted,
+    points_of,
+    rows_from,
+    sums_of,
+)
 from dpflow.ledger.checkpoint import signed as signed_now
+from dpflow.ledger.ed25519 import Sign
 from dpflow.ledger.entry import Entry, parsed
+from dpflow.ledger.keys import LedgerKey, signer
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.office_records import Checkpoint
@@ -63,7 +71,7 @@ def first_problem(ledger: Ledger) -> str | None:
 def verify(
     ledger: Ledger,
     *,
-    key: bytes | None = None,
+    key: LedgerKey | None = None,
     full: bool = True,
     sign: bool = True,
     sign_new: bool = False,
@@ -73,7 +81,8 @@ def verify(
 
     Args:
         ledger: The ledger; other processes may go on using it.
-        key: Checks the signed checkpoints, and signs the journals if all is fine.
+        key: Checks the signed checkpoints. A private one signs the journals, too, if
+            all is fine.
         full: Read every entry; else, with a key, those after the newest checkpoints.
         sign: Sign the journals; else nothing is written, whatever is found.
         sign_new: Sign journals that have no checkpoint, instead of finding that bad.
@@ -93,6 +102,7 @@ def _checked(
     checked: _Verification, *, full: bool, sign: bool, sign_new: bool
 ) -> Verification:
     report, key = checked.report, checked.key
+    signs = signer(key) if sign else None
     checked.checkpoints(sign_new=sign_new)
     if key is not None and not full and report.fine:
         checked.skip()
@@ -100,8 +110,8 @@ def _checked(
     if not report.bad:
         checked.rows()
     checked.witness()
-    if sign and key is not None and report.fine:
-        checked.sign(key)
+    if signs is not None and report.fine:
+        checked.sign(signs)
     return report
 
 
@@ -111,7 +121,7 @@ class _Verification:
     def __init__(
         self,
         ledger: Ledger,
-        key: bytes | None,
+        key: LedgerKey | None,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.ledger, self.key = ledger, key
@@ -153,7 +163,7 @@ class _Verification:
         self,
         book: str,
         points: list[Mapping[str, Any]],
-        key: bytes,
+        key: LedgerKey,
         *,
         sign_new: bool,
     ) -> None:
@@ -165,7 +175,7 @@ class _Verification:
             )
             self._add(what, book)
         try:
-            wrong = forged(key, self.ledger.id, book, points)
+            wrong = forged(key.verifies, self.ledger.id, book, points)
             wrong = miscounted(points) if wrong is None else wrong
         except UNREADABLE:
             wrong = 0
@@ -411,7 +421,7 @@ class _Verification:
             )
             self._add(what, gone[0].book, gone[0].number)
 
-    def sign(self, key: bytes) -> None:
+    def sign(self, sign: Sign) -> None:
         """Sign each journal up to where it was verified, all in one transaction."""
         sums = sums_of(self._fold.rows, self._terms)
         heads = self._fold.heads
@@ -423,7 +433,7 @@ class _Verification:
             points = self._points.get(book)
             last = points[-1] if points else None
             told = signed_now(
-                key, self.ledger.id, book, place, last=last, sums=sums[book]
+                sign, self.ledger.id, book, place, last=last, sums=sums[book]
             )
             number, head = place
             commands.append(

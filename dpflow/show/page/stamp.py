@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from dpflow.config import ledger_key
 from dpflow.exceptions import LedgerError
 from dpflow.ledger import Ledger
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.keys import ledger_key
 
 _MOST_PROBLEMS = 20
 #: What a stamp says as the verification does.
@@ -63,7 +63,7 @@ def verified(ledger: Ledger) -> Stamp:
     Signatures of checkpoints are checked if `DPFLOW_LEDGER_KEY` is set.
 
     Raises:
-        ConfigurationError: If that key is too short.
+        ConfigurationError: If that names no key.
     """
     key = ledger_key()
     at = datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -9,7 +9,9 @@ import pytest
 from dpflow import PureDP
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import forget_projects
+from dpflow.ledger.grants import grant_from_text
 from tests.cli.support import Shop, run, run_fine, run_json
+from tests.signing import key_file
 
 SALES = """\
 dataset: sales
@@ -97,6 +99,24 @@ def test_a_changed_grant_and_a_missing_file_are_refused(
         assert result.exit_code == 1
         assert told in result.stderr
     assert run("policy", "apply", "--grant", str(grant)).exit_code == 2
+
+
+def test_a_key_that_cannot_be_read_carves_nothing(
+    projects: tuple[Shop, Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part is charged for ever, so that its grant must not fail behind the charge."""
+    production, _ = projects
+    go(monkeypatch, production)
+    before = run_json("status")["datasets"][0]["accounts"][0]["spent"]
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "none")
+    words = ("ledger", "carve", "sales", "a.grant", "--epsilon", "1", "--to", "x")
+    result = run(*words, "--because", "trial runs")
+    assert (result.exit_code, "names no file" in result.stderr) == (1, True)
+    assert run_json("status")["datasets"][0]["accounts"][0]["spent"] == before
+    key_file(production.root, "k")
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "key-k")
+    run_fine(*words, "--because", "trial runs")
+    assert grant_from_text(Path("a.grant").read_text()).epsilon == "1"
 
 
 def test_too_much_is_not_carved(

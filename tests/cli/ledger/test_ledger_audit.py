@@ -1,4 +1,4 @@
-"""`dpflow ledger verify`, `checkpoint`, `trust` and `reconcile`."""
+"""`dpflow ledger verify`, `checkpoint`, `keygen`, `trust` and `reconcile`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from dpflow.exceptions import BudgetRefused, LedgerRolledBack, LedgerUnwitnessed
+from dpflow.ledger.ed25519 import public_key
+from dpflow.ledger.keys import key_from_text
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
 from tests.ledger.columns import show_columns
+from tests.signing import key_file
 
-KEY = "k" * 40
 BECAUSE = ("--because", "the disk died")
 
 
@@ -75,13 +77,15 @@ def test_checkpoints_are_signed_checked_and_shorten_later_runs(
 ) -> None:
     """Without the key it is said that they were not checked."""
     shop.charge()
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", KEY)
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k"))
     assert run("ledger", "verify").exit_code == 1
     assert "signed 1 journals" in run_fine("ledger", "checkpoint")
     shop.charge()
-    data = run_json("ledger", "verify")
-    assert data["checkpoints"] == {"count": 1, "checked": True}
-    assert (data["trusted_entries"], data["entries"]) == (3, 3)
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k", public=True))
+    for _ in range(2):  # The first has signed nothing that the second would trust.
+        data = run_json("ledger", "verify")
+        assert data["checkpoints"] == {"count": 1, "checked": True}
+        assert (data["trusted_entries"], data["entries"]) == (3, 3)
     assert run_json("ledger", "verify", "--full")["trusted_entries"] == 0
     monkeypatch.delenv("DPFLOW_LEDGER_KEY")
     assert "were not checked" in run_fine("ledger", "verify")
@@ -93,22 +97,65 @@ def test_a_checkpoint_of_a_bad_ledger_is_not_signed(
     """What is signed was verified."""
     shop.charge()
     edit(shop, "UPDATE entry SET at = '' WHERE book = 'cdnow' AND number = 2")
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", KEY)
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k"))
     assert run("ledger", "checkpoint").exit_code == 1
     monkeypatch.delenv("DPFLOW_LEDGER_KEY")
     data = run_json("ledger", "verify", exit_code=1)
     assert data["checkpoints"]["count"] == 0
 
 
-def test_a_checkpoint_needs_a_long_key(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("", "DPFLOW_LEDGER_KEY is not set"),
+        ("k" * 40, "names no file that can be read (No such file or directory)"),
+        ("key-k.pub", "names a public key, and signing needs the private one"),
+        ("secret", "it is no public key of Ed25519"),
+    ],
+)
+def test_a_checkpoint_needs_the_private_key(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, key: str, told: str
 ) -> None:
-    """None, and one that can be guessed, are refused with what to do."""
+    """What else is named is refused with what to do, and nothing is written."""
+    shop.charge()
+    key_file(shop.root, "k", public=True)
+    (shop.root / "secret").write_text("k" * 40, "utf-8")
+    before = run_fine("ledger", "export")
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key)
     result = run("ledger", "checkpoint")
-    assert (result.exit_code, "DPFLOW_LEDGER_KEY is not set" in result.stderr) == (1, 1)
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "short")
-    result = run("ledger", "checkpoint")
-    assert (result.exit_code, "openssl rand -hex 32" in result.stderr) == (1, True)
+    said = " ".join(result.stderr.split())
+    assert (result.exit_code, told in said) == (1, True), said
+    assert "dpflow ledger keygen KEY" in said
+    assert "kkk" not in said
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "")
+    assert run_fine("ledger", "export") == before
+
+
+def test_keygen_writes_a_pair_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The private key for its owner's eyes only; neither file is ever replaced."""
+    before = os.umask(0)
+    try:
+        data = run_json("ledger", "keygen", "mine")
+    finally:
+        os.umask(before)
+    private, public = (Path(data[name]) for name in ("private", "public"))
+    assert (private, public) == (shop.root / "mine", shop.root / "mine.pub")
+    modes = [each.stat().st_mode & 0o777 for each in (private, public)]
+    assert modes == [0o600, 0o644]
+    texts = [private.read_bytes(), public.read_bytes()]
+    assert key_from_text(texts[0]).public == public_key(texts[1])
+    shop.charge()
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "mine")
+    assert "signed 1 journals" in run_fine("ledger", "checkpoint")
+    for there, gone in (("mine", "mine.pub"), ("mine.pub", "mine")):
+        kept = (shop.root / there).read_bytes()
+        (shop.root / gone).unlink()
+        result = run("ledger", "keygen", "mine")
+        assert (result.exit_code, "no key is replaced" in result.stderr) == (1, True)
+        assert [each.name for each in shop.root.glob("mine*")] == [there]
+        assert (shop.root / there).read_bytes() == kept
+        (shop.root / gone).write_bytes(kept)
+    assert run("ledger", "keygen", "none/mine").exit_code == 1
 
 
 def test_a_terminal_sees_the_same_result(shop: Shop) -> None:

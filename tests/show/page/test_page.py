@@ -26,6 +26,7 @@ from dpflow.show.page.facts import headline, read_report
 from dpflow.show.page.render import Live, render, render_problem, security_policy
 from dpflow.show.page.stamp import verified
 from tests.projects import POLICY, TENTH, make_project, start_python
+from tests.signing import key_file, key_of
 
 EVIL = "<script>alert('1')</script>\"&\x00\u202e"
 CANARIES = ("canary-271828", "canary-161803", "canary-141421")
@@ -127,11 +128,11 @@ def test_the_stamp_has_the_heads_that_were_verified(shop):
         assert head.digest in text
 
 
-def test_the_stamp_says_whether_signatures_were_checked(shop, monkeypatch):
-    """Only the key can tell; a page never signs anything."""
+def test_the_stamp_says_whether_signatures_were_checked(shop, tmp_path, monkeypatch):
+    """The public key is enough to tell; a page never signs anything."""
     text = render(report())
     assert "signatures checked" not in text
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "k" * 32)
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k", public=True))
     unsigned = report()
     assert not unsigned.stamp.fine
     assert "no signed checkpoint" in unsigned.stamp.problems[0]
@@ -139,13 +140,13 @@ def test_the_stamp_says_whether_signatures_were_checked(shop, monkeypatch):
     with sqlite3.connect(shop / ".dpflow/ledger.db") as database:
         asked = "SELECT count(*) FROM entry WHERE kind = 'checkpoint'"
         assert database.execute(asked).fetchone() == (0,)
-    verify(current_project().ledger, key=b"k" * 32, sign_new=True)
+    verify(current_project().ledger, key=key_of("k"), sign_new=True)
     made = report()
     assert made.stamp.fine
     assert "Signed checkpoints: 1; signatures checked." in " ".join(
         each for _, each in Tree(render(made)).text
     )
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "another key of 32 characters ...")
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "x", public=True))
     forged = report()
     assert not forged.stamp.fine
     assert "forged" in forged.stamp.problems[0]

@@ -1,0 +1,227 @@
+"""Who verifies cannot forge; and how keys are named, read and refused."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import subprocess
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization as form
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpflow.exceptions import ConfigurationError
+from dpflow.ledger import Ledger, create_ledger, ed25519
+from dpflow.ledger.audit.bundle import write_evidence
+from dpflow.ledger.audit.verifier import Verifier, read_bundle
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.checkpoint import told
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.keys import LedgerKey, key_from_text, ledger_key
+from tests.ledger.support import granted, new_ledger, read, url
+from tests.ledger.test_verify import points, rewrite
+from tests.signing import key_file, key_of
+
+KEY, PUBLIC = key_of("k"), LedgerKey(key_of("k").public)
+ORDER = 2**252 + 27742317777372353535851937790883648493
+
+
+# Forging
+
+
+def by_hash(secret: bytes) -> Any:
+    """Sign as it was done when one secret signed and verified."""
+
+    def sign(text: bytes) -> bytes:
+        return hmac.digest(secret, text, "sha256") + hmac.digest(secret, text, "sha256")
+
+    return sign
+
+
+def second_form(text: bytes) -> bytes:
+    """Return a signature of the key's owner, in another form."""
+    made = key_of("k").sign(text)
+    again = int.from_bytes(made[32:], "little") + ORDER
+    return made[:32] + again.to_bytes(32, "little")
+
+
+def by_the_public_bytes(text: bytes) -> bytes:
+    """Sign as the owner would whose private key is the public key's bytes."""
+    return Ed25519PrivateKey.from_private_bytes(PUBLIC.public).sign(text)
+
+
+#: What somebody signs with who has the public key, and all that was ever signed.
+FORGED = {
+    "a secret that is the public key": by_hash(PUBLIC.public),
+    "a private key that is the public key": by_the_public_bytes,
+    "another private key": key_of("x").sign,
+    "nothing at all": lambda _: bytes(64),
+    "a signature of something else": lambda _: key_of("k").sign(b"grant x"),
+    "the same signature in another form": second_form,
+}
+
+
+def forge(ledger: Ledger, path: Path, sign: Any) -> None:
+    """Say that another did it all, fit the chain, and sign its checkpoint anew."""
+    rewrite(path, lambda row: row.update(writer="eve@x"), "a")
+    hashes = dict(read(path, "SELECT number, hash FROM entry WHERE book = 'a'"))
+
+    def change(row: dict[str, Any]) -> None:
+        if row["kind"] == "checkpoint":
+            body = json.loads(row["body"])
+            point = body["signed"]
+            point["hash"] = hashes[point["number"]]
+            point["signature"] = sign(signed_text(ledger, point)).hex()
+            row["body"] = canonical(body)
+
+    rewrite(path, change, "a")
+
+
+def signed_text(ledger: Ledger, point: dict[str, Any]) -> bytes:
+    """Return what a first checkpoint's signature is over."""
+    sums = sha256(canonical(point["sums"]).encode()).hexdigest()
+    place = (ledger.id, "a", point["number"], point["hash"])
+    return told(*place, count=1, previous="", sums=sums)
+
+
+@pytest.fixture
+def charged(tmp_path: Path) -> Ledger:
+    """Return a ledger without a witness, charged and signed once."""
+    ledger = create_ledger(url(tmp_path / "ledger.db"), witness="none")
+    for _ in range(3):
+        ledger.settle(granted(ledger, "0.1"))
+    assert verify(ledger, key=KEY, sign_new=True).bad == []
+    assert verify(ledger, key=PUBLIC).bad == []
+    return ledger
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_with_the_public_key_nobody_makes_a_checkpoint(charged, tmp_path, how):
+    """Not even who may write the whole ledger; the auditor sees it, too."""
+    forge(charged, Path(charged.place), FORGED[how])
+    for full in (True, False):
+        found = verify(charged, key=PUBLIC, full=full, sign=False).bad
+        assert "its checkpoint was forged" in str(found[0])
+    files = read_bundle(write_evidence(charged, tmp_path / "b.zip", sign=KEY.sign))
+    auditor = Verifier(files, PUBLIC.public)
+    auditor.run()
+    assert ["forged, or signed with another key" in each for each in auditor.bad] == [1]
+
+
+def test_with_the_private_key_the_same_passes(charged, tmp_path):
+    """The control: nothing but the signature tells the history that was made up."""
+    forge(charged, Path(charged.place), key_of("k").sign)
+    assert verify(charged, key=PUBLIC, sign=False).bad == []
+    files = read_bundle(write_evidence(charged, tmp_path / "b.zip", sign=KEY.sign))
+    auditor = Verifier(files, PUBLIC.public)
+    auditor.run()
+    assert auditor.bad == []
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_with_the_public_key_nobody_signs_a_bundle(charged, tmp_path, how):
+    """The manifest's signature is judged by the same rule."""
+    place = write_evidence(charged, tmp_path / "b.zip", sign=FORGED[how])
+    auditor = Verifier(read_bundle(place), PUBLIC.public)
+    auditor.run()
+    assert auditor.bad == [
+        "the manifest was not signed with this key, or changed since"
+    ]
+
+
+def test_who_has_the_public_key_signs_nothing(charged):
+    """Verifying leaves the ledger as it was; the private key signs what is new."""
+    path = Path(charged.place)
+    charged.settle(granted(charged, "0.1"))
+    assert verify(charged, key=PUBLIC).fine
+    assert len(points(path)) == 1
+    assert verify(charged, key=KEY).fine
+    assert len(points(path)) == 2
+
+
+# Naming a key
+
+
+def test_a_key_is_named_or_there_is_none(tmp_path, monkeypatch):
+    """Relative to the project's root, as all that is configured; either key will do."""
+    monkeypatch.delenv("DPFLOW_LEDGER_KEY", raising=False)
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    assert ledger_key() is None
+    key_file(tmp_path, "k")
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "key-k")
+    found = ledger_key()
+    assert found is not None
+    assert found.sign is not None
+    assert PUBLIC.verifies(b"x", found.sign(b"x"))
+    assert "sign" not in repr(found)
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k", public=True))
+    assert ledger_key() == PUBLIC
+
+
+def test_a_secret_in_place_of_a_path_is_not_shown(tmp_path, monkeypatch):
+    """Nor by the error's causes; it says what to set instead."""
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "k" * 40)
+    with pytest.raises(ConfigurationError, match="dpflow ledger keygen KEY") as caught:
+        ledger_key()
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
+    assert "kk" not in str(caught.value)
+    (tmp_path / "key").write_text("k" * 40, "utf-8")
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", str(tmp_path / "key"))
+    with pytest.raises(ConfigurationError, match="no public key of Ed25519") as caught:
+        ledger_key()
+    assert "kk" not in str(caught.value)
+
+
+def _with_passphrase() -> bytes:
+    how = form.BestAvailableEncryption(b"secret")
+    return Ed25519PrivateKey.generate().private_bytes(
+        form.Encoding.PEM, form.PrivateFormat.PKCS8, how
+    )
+
+
+def _of_another_kind() -> bytes:
+    return generate_private_key(SECP256R1()).private_bytes(
+        form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [_with_passphrase(), _of_another_kind(), b"-----BEGIN PRIVATE KEY-----\nAAAA\n"],
+    ids=["passphrase", "curve", "garbage"],
+)
+def test_another_private_key_is_refused(text):
+    """With what makes one that fits."""
+    with pytest.raises(ValueError, match="dpflow ledger keygen KEY"):
+        key_from_text(text)
+
+
+def test_a_key_of_openssl_will_do(tmp_path):
+    """What `openssl genpkey` writes signs, and what `openssl pkey` prints verifies."""
+    place = tmp_path / "key"
+    made = ["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(place)]
+    subprocess.run(made, check=True, capture_output=True)
+    shown = ["openssl", "pkey", "-in", str(place), "-pubout"]
+    public = subprocess.run(shown, check=True, capture_output=True).stdout
+    private = key_from_text(place.read_bytes())
+    assert private.sign is not None
+    assert key_from_text(public) == LedgerKey(private.public)
+    assert ed25519.verifies(private.public, b"x", private.sign(b"x"))
+
+
+def test_a_key_that_cannot_be_read_charges_nothing(tmp_path, monkeypatch):
+    """The first step of a dataset would be signed; it is refused, and nothing stays."""
+    ledger = new_ledger(tmp_path)
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", str(tmp_path / "none"))
+    with pytest.raises(ConfigurationError, match="No such file"):
+        granted(ledger, "0.1")
+    assert read(Path(ledger.place), "SELECT count(*) FROM entry") == [(0,)]
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k", public=True))
+    granted(ledger, "0.1")
+    assert points(Path(ledger.place)) == []
