@@ -261,17 +261,12 @@ def open_a_term(world: World, policy: Policy) -> None:
 
 
 def test_all_that_reads_a_ledger_agrees(world: World) -> None:
-<<<<<<< HEAD
     """Verified, edited, audited, bundled, exported, and printed by every command.
 
     A backup of a file is put back at the end; a ledger elsewhere has none.
     """
     check_every_changed_byte(world)
-    report = verify(world.ledger, key=KEY.encode())
-=======
-    """Verified, audited, bundled, exported, and printed by every command."""
     report = verify(world.ledger, key=KEY)
->>>>>>> signing
     assert report.bad == []
     audit(world.path)
     rows = list(journal_rows(world.ledger))
