@@ -1,0 +1,66 @@
+"""The files for containers: they parse, and what they name is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import Any
+
+import yaml
+
+from tests.projects import ROOT
+
+CLUSTER = ROOT / "docs" / "cluster"
+
+
+def compose() -> dict[str, Any]:
+    """Return the compose file."""
+    found: dict[str, Any] = yaml.safe_load(
+        (CLUSTER / "compose.yaml").read_text("utf-8")
+    )
+    return found
+
+
+def test_the_compose_file_names_what_is_there() -> None:
+    """Services that wait for others, volumes, the image's file, the deployment."""
+    found = compose()
+    services = found["services"]
+    for service in services.values():
+        assert set(service.get("depends_on", {})) <= set(services)
+        for volume in service.get("volumes", []):
+            assert volume.partition(":")[0] in found["volumes"]
+    build = services["worker"]["build"]
+    folder = (CLUSTER / build["context"]).resolve()
+    assert folder == ROOT
+    assert (folder / build["dockerfile"]).is_file()
+    named = re.search(r"deployment run (\S+)/(\S+)", services["report"]["command"])
+    assert named is not None
+    deployed = yaml.safe_load((ROOT / "prefect.yaml").read_text("utf-8"))["deployments"]
+    assert named[2] in [each["name"] for each in deployed]
+    published = [port for each in services.values() for port in each.get("ports", [])]
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_the_image_installs_extras_that_exist() -> None:
+    """From the checkout; the name on the package index is not ours."""
+    (extras,) = re.findall(
+        r"pip install .*'\.\[(.*)\]'", (CLUSTER / "Dockerfile").read_text()
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+
+
+def test_the_job_has_the_ledgers_url_from_a_secret() -> None:
+    """And runs once."""
+    template = json.loads((CLUSTER / "job-template.json").read_text("utf-8"))
+    job = template["job_configuration"]["job_manifest"]["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    told = {each["name"]: each for each in container["env"]}
+    for name in ("DPFLOW_LEDGER_URL", "DPFLOW_WITNESS"):
+        assert set(told[name]) == {"name", "valueFrom"}
+        assert told[name]["valueFrom"]["secretKeyRef"]["name"] == "dpflow-ledger"
+    assert (job["backoffLimit"], job["template"]["spec"]["restartPolicy"]) == (
+        0,
+        "Never",
+    )
