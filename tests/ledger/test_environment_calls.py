@@ -27,6 +27,7 @@ from dpflow.ledger.records import Replayed
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.views.releases import releases
 from tests.ledger.support import (
+from tests.signing import key_of
     BASIC,
     Child,
     FaultySqlite,
@@ -291,7 +292,7 @@ def test_a_newer_schema_is_refused_inside_each_write(
         lambda: apply_policy(ledger, BASIC, Wish(), Approval(principal="me")),
         lambda: freeze(ledger, "a", who="me", because="test"),
         lambda: forget_release(ledger, made),
-        lambda: verify(ledger, key=b"k" * 32, sign_new=True),
+        lambda: verify(ledger, key=key_of("k"), sign_new=True),
         lambda: reconcile(ledger, {}, because="test"),
     )
     before = kinds(path), sums(path)
