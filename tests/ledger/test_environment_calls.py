@@ -27,7 +27,6 @@ from dpflow.ledger.records import Replayed
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.views.releases import releases
 from tests.ledger.support import (
-from tests.signing import key_of
     BASIC,
     Child,
     FaultySqlite,
@@ -44,6 +43,7 @@ from tests.signing import key_of
     sums,
     url,
 )
+from tests.signing import key_of
 
 SHORT = 0.4
 TENTH = Fraction(1, 10)
