@@ -89,10 +89,15 @@ wheel: | $(BIN)/python
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
 		--wheel-dir dist .
 
+# In an environment of its own: it brings all formats of jsonschema, and every process
+# that imports Prefect would take three seconds more to load their grammars.
 sbom: $(VENV)/dev.installed
+	$(PYTHON) -m venv $(VENV)/sbom
+	$(VENV)/sbom/bin/python -m pip install --quiet --disable-pip-version-check \
+		'cyclonedx-bom>=7'
 	@echo "== What this installation consists of, in dist/sbom.json (CycloneDX)"
 	@mkdir -p dist
-	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library \
+	$(VENV)/sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library \
 		--output-reproducible --output-file dist/sbom.json $(BIN)/python
 
 slow: $(VENV)/dev.installed
