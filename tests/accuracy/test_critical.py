@@ -1,7 +1,7 @@
 """The interval of a refined number holds the true one as often as it says.
 
 The rule that decides is the one that `release` runs, on noise of Python itself:
-10,000 runs for each true number. The same test catches the interval that would do for
+10,000 runs for each true number in a campaign. The same test catches the interval that would do for
 one draw, and one whose draws may not depend on each other.
 """
 
@@ -22,8 +22,9 @@ from dpflow.accuracy.critical import factor, missed
 from dpflow.accuracy.estimate import Estimate
 from dpflow.accuracy.target import StoppingRule, Target
 from dpflow.noise.refining import gaussian_numbers, laplace_numbers, rule_for
+from tests.sizes import scaled
 
-RUNS = 10_000
+RUNS = scaled(10_000, push=2_000)
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=5), coarsest=80)
 PURE = RefinedLaplace(Laplace(sensitivity=1, scale=5), coarsest=80)
 #: True numbers, from none to one that an early draw is good enough for.

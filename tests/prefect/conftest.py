@@ -23,6 +23,8 @@ os.environ["PREFECT_API_REQUEST_TIMEOUT"] = "240"
 # On a loaded machine runs begin late, and marking them so locks the database of the
 # server against everybody for a minute (PrefectHQ/prefect#10188, #18934).
 os.environ["PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED"] = "false"
+# A quarter of what a server computes; the laboratory's server alone has automations.
+os.environ["PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED"] = "false"
 
 from prefect.settings import (
     PREFECT_API_URL,

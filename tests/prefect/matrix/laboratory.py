@@ -60,9 +60,12 @@ class Laboratory:
         copy_database(self.home / "prefect.db")
         arguments = ["server", "start", "--host", "127.0.0.1", "--port", self._port]
         # For how long a run waits that its deployment's `concurrency_limit` holds up.
-        wait = {"PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS": "5"}
+        own = {
+            "PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS": "5",
+            "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "true",
+        }
         command = ["-m", "prefect", *map(str, arguments)]
-        self._launch(command, self._folder, "server", **wait)
+        self._launch(command, self._folder, "server", **own)
         self._forks, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
             loaded = "import tests.prefect.matrix.programs"
@@ -255,7 +258,8 @@ class Laboratory:
             found = self.tasks(flow_run).get(name)
             return found if found in states else None
 
-        return str(wait_until(state, f"task {name} {states}", 900))
+        what = f"task {name} {states}"
+        return str(wait_until(state, what, pause_at_most=1))
 
     def tasks(self, flow_run: object) -> dict[str, str]:
         """Return the state of each task run of a flow run by the task's name."""
