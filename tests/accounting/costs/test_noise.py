@@ -416,11 +416,3 @@ def test_discrete_laplace_has_a_price_where_laplace_has(scale: str) -> None:
         for one, other in zip(smooth.amounts, whole.amounts, strict=True):
             assert one <= other * (1 + Fraction(1, 10**3))
             assert other <= one * (1 + Fraction(1, 10**3))
-
-
-@pytest.mark.parametrize("name", ["sigma", "noise_multiplier", "noise"])
-def test_noise_is_planned_in_one_place(name):
-    with pytest.raises(InvalidCost, match='noise="planned" stands beside'):
-        Gaussian(sensitivity=1, scale=2, **{name: "planned"})
-    with pytest.raises(InvalidCost, match='noise="planned" stands beside'):
-        Laplace(sensitivity=1, scale="planned")
