@@ -1,9 +1,9 @@
 """A connection to PostgreSQL that keeps what it acknowledges, and its errors.
 
 A server that may lose an acknowledged commit is refused: `fsync`, `full_page_writes`
-and `synchronous_commit` are read back, and so is whether it is a standby. A ledger whose
-durability is `PLATFORM` does without the first two; with each charge it has a witness on
-another server.
+and `synchronous_commit` are read back, and so is whether it is a standby. A ledger
+whose durability is `PLATFORM` does without the first two; with each charge it has a
+witness on another server.
 """
 
 from __future__ import annotations

@@ -103,8 +103,9 @@ class Snapshot(Reading):
         self._check_identity((rows[0][1], int(rows[0][2])) if len(rows) == 1 else None)
         found, opened = rows[0][10], self.identity.durability
         if found != opened:
-            what = f"its durability was {opened} when it was opened and is {found} now"
-            raise damaged(f"{self.place}: {what}", self.place)
+            what = f"the durability of {self.place} was {opened} when it was opened"
+            what += f" and is {found} now"
+            raise damaged(what, self.place)
 
     def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
         wanted = [*shown, *proofs]
