@@ -71,8 +71,11 @@ def status(
 def _print(found: Settings, record: Status, *, details: bool) -> None:
     from rich.text import Text
 
+    from dpflow.ledger.storage.base import FSYNC
+
     place = plain(short_path(record.place))
-    say(Text.assemble(("Ledger ", "bold"), place, f"  id {record.ledger}"))
+    kept = "" if record.durability == FSYNC else f"  durability {record.durability}"
+    say(Text.assemble(("Ledger ", "bold"), place, f"  id {record.ledger}{kept}"))
     known = record.datasets
     for each in known:
         say("")
