@@ -307,10 +307,10 @@ def gradient_descent(
         UnsupportedCost: If people are sampled under a bound in the gaussian measure.
     """
     from dpflow.mechanisms import gradient_descent as mechanism
-    from dpflow.mechanisms.rows import Clip
+    from dpflow.mechanisms.rows import NormClip
 
     who = "gradient_descent()"
-    clip = Clip.to(norm)
+    clip = NormClip.to(norm)
     execution = current_execution(who)
     individual = isinstance(execution.cost, IndividualBound)
     if individual != (sigma is not None) or individual != (steps is not None):
@@ -382,10 +382,10 @@ def person_sum(
     """
     from dpflow.mechanisms.person_stores import person_store
     from dpflow.mechanisms.person_sums import noisy_person_sum
-    from dpflow.mechanisms.rows import Clip
+    from dpflow.mechanisms.rows import NormClip
 
     who = "person_sum()"
-    clip = Clip.to(norm)
+    clip = NormClip.to(norm)
     _check_relation(who, "add-or-remove")
     execution, _ = _claimed(who, PersonBudgets)
     with execution.drawing(), person_store(execution) as store:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.exceptions import ReleaseError
-from dpflow.mechanisms.rows import Clip, Floats
+from dpflow.mechanisms.rows import Floats, NormClip
 from dpflow.noise.draws import draw
 from dpflow.people import PersonStore, gaussian_costs
 from dpflow.rounding import Number
@@ -21,7 +21,7 @@ def noisy_person_sum(
     people: Sequence[Any],
     values: NDArray[Any] | None,
     *,
-    clip: Clip,
+    clip: NormClip,
     sigma: Number,
 ) -> Floats:
     """Return the noisy sum of what people have, over those who can still pay.

@@ -54,7 +54,7 @@ class ClippedRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class NormClip:
     """How rows are clipped and cut to the grid; public.
 
     Attributes:
@@ -66,7 +66,7 @@ class Clip:
     step: float
 
     @classmethod
-    def to(cls, norm: Number) -> Clip:
+    def to(cls, norm: Number) -> NormClip:
         """Check the norm and choose the grid.
 
         Raises:
@@ -109,7 +109,7 @@ class Clip:
 class _Plain:
     """Rows in steps of the grid."""
 
-    clip: Clip
+    clip: NormClip
     steps: Rows
 
     @property
@@ -139,9 +139,9 @@ class Factors:
 
     Example:
         >>> import numpy as np
-        >>> from dpflow.mechanisms.rows import Clip, Factors
+        >>> from dpflow.mechanisms.rows import NormClip, Factors
         >>> rows = Factors(np.array([[3.0, 4.0]])).outer(np.array([[0.5, -0.5]]))
-        >>> Clip.to(10).apply(rows).total().round(2).tolist()
+        >>> NormClip.to(10).apply(rows).total().round(2).tolist()
         [[1.5, -1.5], [2.0, -2.0]]
     """
 
@@ -216,7 +216,7 @@ class LayerRows:
             raise ReleaseError(msg)
 
 
-#: What `Clip.apply` takes.
+#: What `NormClip.apply` takes.
 Gradient = NDArray[Any] | OuterRows | LayerRows
 
 
