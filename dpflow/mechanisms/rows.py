@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dpflow.exceptions import ReleaseError
 from dpflow.people.costs import clip_rows, squared_norms
 from dpflow.people.state import PrivateMask
-from dpflow.rounding import SCALE_HIGH, SCALE_LOW, Number, exact
+from dpflow.rounding import Number, exact_scale
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -72,7 +72,7 @@ class NormClip:
         Raises:
             InvalidCost: If the norm is no positive number of sane size.
         """
-        longest = exact(norm, name="norm", low=SCALE_LOW, high=SCALE_HIGH)
+        longest = exact_scale(norm, name="norm")
         return cls(longest, _step(longest, _BITS))
 
     def rows(self, rows: NDArray[Any]) -> Rows:

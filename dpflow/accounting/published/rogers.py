@@ -20,14 +20,13 @@ from dpflow.accounting.rules.time_uniform import (
 )
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
-    RHO_HIGH,
-    RHO_LOW,
     UNITS,
     Number,
     bound_above,
     exact,
     exact_delta,
     exact_epsilon,
+    exact_rho,
     float_up,
     from_units,
     number_text,
@@ -163,7 +162,7 @@ class RogersOdometer(Odometer):
             if beta is None:
                 target = target_epsilon(self.theorem, "beta", halt_at_epsilon)
                 beta = _tuned_beta(target, self._log)
-            self.beta = exact(beta, name="beta", low=RHO_LOW, high=RHO_HIGH)
+            self.beta = exact_rho(beta, name="beta")
         self._beta = float(self.beta)
 
     def step_price(self, cost: Cost) -> Tally:

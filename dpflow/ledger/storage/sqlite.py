@@ -116,12 +116,7 @@ class SqliteStorage:
 
     @property
     def identity(self) -> Identity:
-        """Which ledger it is; read when it is opened, and compared at every load.
-
-        Raises:
-            LedgerMissing: If there is none.
-            LedgerUnavailable: If it cannot be read, or is of another version.
-        """
+        """Which ledger it is, as `Storage.identity` says."""
         if self._identity is None:
             with self.read() as tables:
                 return tables.identity
