@@ -186,6 +186,11 @@ def float_up(value: Fraction) -> float:
     return near if Fraction(near) >= value else math.nextafter(near, math.inf)
 
 
+def float_of_units(units: int) -> float:
+    """Return a reading in units as the smallest float above it."""
+    return float_up(from_units(units))
+
+
 def ratio_up(numerator: int, denominator: int) -> float:
     """Return the smallest float that is not below a ratio of positive numbers."""
     try:

@@ -27,8 +27,8 @@ from dpflow.rounding import (
     exact_delta,
     exact_epsilon,
     exact_rho,
+    float_of_units,
     float_up,
-    from_units,
     number_text,
     to_real,
     units_down,
@@ -176,7 +176,7 @@ class RogersOdometer(Odometer):
         if uncovered or spent > self._room:
             return float("inf")
         width = units_up(Fraction(self._width(variance)))
-        return float_up(from_units(drift + spent + width))
+        return float_of_units(drift + spent + width)
 
     def _width(self, variance: int) -> float:
         spread, grain = variance / UNITS, self.granularity

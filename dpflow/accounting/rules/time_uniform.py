@@ -35,8 +35,8 @@ from dpflow.rounding import (
     exact_delta,
     exact_epsilon,
     exact_rho,
+    float_of_units,
     float_up,
-    from_units,
     to_real,
     units_down,
     units_up,
@@ -105,7 +105,7 @@ class TimeUniformOdometer(Odometer):
             drift, variance = amount, 2 * amount
         else:
             drift, variance = (amount + 1) // 2, amount
-        return float_up(from_units(drift + spent + self._width(variance)))
+        return float_of_units(drift + spent + self._width(variance))
 
     @abstractmethod
     def _width(self, variance: int) -> int:
