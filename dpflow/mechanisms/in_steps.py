@@ -309,10 +309,10 @@ def gradient_descent(
         UnsupportedCost: If people are sampled under a bound in the gaussian measure.
     """
     from dpflow.mechanisms import gradient_descent as mechanism
-    from dpflow.mechanisms.rows import Clip
+    from dpflow.mechanisms.rows import NormClip
 
     who = "gradient_descent()"
-    clip = Clip.to(norm)
+    clip = NormClip.to(norm)
     execution = current_execution(who)
     individual = isinstance(execution.cost, IndividualBound)
     if individual != (sigma is not None) or individual != (steps is not None):
@@ -418,7 +418,6 @@ def sharded_person_sum(
 
     Raises:
         ReleaseError: As `person_sum`.
-        InvalidCost: If there cannot be so many shards.
         LedgerError: If a store cannot be used. No number comes of it; shards that were
             charged before stay charged.
     """
@@ -439,14 +438,14 @@ def _person_sum(
 ) -> Any:
     from dpflow.mechanisms.person_stores import person_stores
     from dpflow.mechanisms.person_sums import noisy_person_sum
-    from dpflow.mechanisms.rows import Clip
+    from dpflow.mechanisms.rows import NormClip
     from dpflow.people.shards import MOST_SHARDS
 
     # What cannot be is refused before a store is made for it.
     if type(shards) is not int or not 1 <= shards <= MOST_SHARDS:
         msg = f"{who} takes shards=, a whole number from 1 to {MOST_SHARDS}"
         raise ReleaseError(msg)
-    Clip.to(norm)
+    NormClip.to(norm)
     _check_relation(who, "add-or-remove")
     execution, _ = _claimed(who, PersonBudgets)
     with execution.drawing():

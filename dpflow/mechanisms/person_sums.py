@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms.person_stores import StorePlace
-from dpflow.mechanisms.rows import Clip, Floats
+from dpflow.mechanisms.rows import Floats, NormClip
 from dpflow.noise.draws import draw
 from dpflow.people import gaussian_costs
 from dpflow.rounding import Number
@@ -64,7 +64,7 @@ def noisy_person_sum(
         ReleaseError: If there are not as many values as people.
         LedgerError: If the charges could not be made durable; nothing is drawn.
     """
-    clip = Clip.to(norm, shards=len(stores))
+    clip = NormClip.to(norm, shards=len(stores))
     job = partial(shard_total, read=read, clip=clip, sigma=sigma)
     totals = list((map if executor is None else executor.map)(job, stores))
     if len({(each.counted, each.numbers.shape) for each in totals}) > 1:
@@ -76,7 +76,7 @@ def noisy_person_sum(
 
 
 def shard_total(
-    place: StorePlace, *, read: Callable[[int], Rows], clip: Clip, sigma: Number
+    place: StorePlace, *, read: Callable[[int], Rows], clip: NormClip, sigma: Number
 ) -> PrivateTotal:
     """Charge the people of a shard, and sum up who can pay; in any process.
 

@@ -26,7 +26,7 @@ from dpflow.exceptions import (
     LedgerMissing,
     ReleaseError,
 )
-from dpflow.mechanisms.rows import MOST_PEOPLE, Clip
+from dpflow.mechanisms.rows import MOST_PEOPLE, NormClip
 from dpflow.people.shards import MOST_SHARDS, Shard, shard_of
 from tests.mechanisms import test_person_sums as sums
 from tests.mechanisms.test_person_sums import SIGMA, files, no_noise
@@ -104,7 +104,7 @@ def test_processes_sum_what_one_worker_sums(folder: Path, workers: Executor) -> 
 def test_the_sum_of_all_shards_is_exact() -> None:
     """As many people as fit, with the longest rows, are a whole number in a float."""
     for shards in (1, 2, 3, 64, MOST_SHARDS):
-        clip = Clip.to("1.999", shards=shards)
+        clip = NormClip.to("1.999", shards=shards)
         most = clip.rows(np.array([[1.999]])).max()
         assert most > 2**10
         assert int(most) * MOST_PEOPLE * shards <= 2**53
