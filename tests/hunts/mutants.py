@@ -23,16 +23,15 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("dpflow", "tests", "flows", "policies", "pyproject.toml")
 #: The controls break the ledger themselves, and so would hide what a mutant does.
 NO_CONTROLS = ("-k", "not found and not find and not catches and not weaker")
-LEDGER = "tests/ledger/test_"
 
 
 #: What is decided is the same on every database.
 ON_FILES = ("-k", "not postgres")
 
 
-def of_ledger(*names: str) -> list[str]:
-    """Return files of the ledger's own tests."""
-    return [f"{LEDGER}{name}.py" for name in names]
+def of_ledger(room: str, *names: str) -> list[str]:
+    """Return files of the tests of a room of the ledger."""
+    return [f"tests/ledger/{room}/test_{name}.py" for name in names]
 
 
 #: What may notice a mutant.
@@ -43,14 +42,20 @@ STAGES = {
         "tests/hunts/test_preflight_model.py",
         *NO_CONTROLS,
     ],
-    "law": of_ledger("law", "journal"),
+    "law": of_ledger(".", "law", "journal"),
     "decisions": [
-        *of_ledger("releases", "reported", "relations", "preflight", "kernel"),
+        *of_ledger(
+            "decision", "releases", "reported", "relations", "preflight", "kernel"
+        ),
         *ON_FILES,
     ],
-    "gates": [*of_ledger("thresholds", "partitions", "alerts", "kernel"), *ON_FILES],
+    "gates": [
+        *of_ledger("decision", "thresholds", "partitions", "alerts", "kernel"),
+        *ON_FILES,
+    ],
     "office": [
         *of_ledger(
+            "decision",
             "operations",
             "freeze",
             "terms",
@@ -58,19 +63,22 @@ STAGES = {
             "terms_new",
             "terms_lifetime",
             "sources",
-            "provenance",
         ),
+        *of_ledger(".", "provenance"),
         *ON_FILES,
     ],
-    "storage": of_ledger(
-        "sqlite",
-        "amounts",
-        "memory",
-        "environment_calls",
-        "environment_rows",
-        "environment_damage",
-        "owner",
-    ),
+    "storage": [
+        *of_ledger(
+            "storage",
+            "sqlite",
+            "memory",
+            "environment_calls",
+            "environment_rows",
+            "environment_damage",
+            "owner",
+        ),
+        *of_ledger("audit", "amounts"),
+    ],
     "crash": [
         "tests/crash",
         "tests/races",
@@ -79,10 +87,11 @@ STAGES = {
         "tests/hunts/test_race.py",
         *NO_CONTROLS,
     ],
-    "witness": of_ledger(
-        "rollback", "witnessed_decisions", "reconcile", "witness", "witness_postgres"
-    ),
-    "audit": of_ledger("verify", "verify_edits", "evidence", "reconcile"),
+    "witness": [
+        *of_ledger("witness", "rollback", "witnessed_decisions", "witness", "postgres"),
+        *of_ledger("audit", "reconcile"),
+    ],
+    "audit": of_ledger("audit", "verify", "verify_edits", "evidence", "reconcile"),
 }
 DECISION = ("model", "law", "decisions")
 SECONDS = 400

@@ -29,7 +29,7 @@ from tests.ledger.support import (
     sums,
     url,
 )
-from tests.ledger.test_rollback import copy_database
+from tests.ledger.witness.test_rollback import copy_database
 
 
 def fresh_witness(setting: str, ledger: str) -> Witness:

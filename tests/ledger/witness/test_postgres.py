@@ -19,7 +19,12 @@ from dpflow.exceptions import (
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.witness import postgres as module
 from tests.ledger.support import Child, edit, granted, kinds, read, url
-from tests.ledger.witness_contract import CONTRACT, fresh_witness, log_of, made_at
+from tests.ledger.witness.witness_contract import (
+    CONTRACT,
+    fresh_witness,
+    log_of,
+    made_at,
+)
 from tests.postgres import server
 
 PASSWORD = "s3cret-word"

@@ -24,8 +24,8 @@ from dpflow.ledger.audit.verifier import main, read_bundle
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import Columns, canonical, entry_hash
 from dpflow.ledger.office import freeze, import_prior
+from tests.ledger.audit.test_verify import SHOP, STEP, fill
 from tests.ledger.support import BASIC, granted, make_ledger, new_ledger, read
-from tests.ledger.test_verify import SHOP, STEP, fill
 from tests.signing import key_file, key_of
 
 KEY = key_of("k")

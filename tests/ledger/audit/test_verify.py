@@ -29,7 +29,7 @@ from tests.ledger.support import (
     request,
     url,
 )
-from tests.ledger.test_rollback import copy_database
+from tests.ledger.witness.test_rollback import copy_database
 from tests.signing import key_file, key_of
 
 KEY = key_of("k")

@@ -171,12 +171,12 @@ def test_what_could_not_be_made_again_cannot_be_declared(cls: type) -> None:
         '{"$type":"declared","name":"builtins.dict","fields":{}}',
         '{"$type":"declared","name":1,"fields":{}}',
         (
-            '{"$type":"declared","name":"tests.ledger.test_codec_declared.Range",'
+            '{"$type":"declared","name":"tests.ledger.codec.test_declared.Range",'
             '"fields":[]}'
         ),
         (
             '{"$type":"declared","member":"UGLY",'
-            '"name":"tests.ledger.test_codec_declared.Kind"}'
+            '"name":"tests.ledger.codec.test_declared.Kind"}'
         ),
     ],
 )

@@ -26,7 +26,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from tests.ledger.mounting import read_only_view, small_disk
+from tests.ledger.storage.mounting import read_only_view, small_disk
 from tests.ledger.support import (
     Child,
     audit,

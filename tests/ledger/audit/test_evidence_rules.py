@@ -26,9 +26,7 @@ from dpflow.ledger.grants import grant_from_facts
 from dpflow.ledger.keys import LedgerKey
 from dpflow.ledger.office import apply_policy, carve
 from dpflow.ledger.office_records import Wish
-from tests.ledger.preflights import RUN, drawn, held_run
-from tests.ledger.support import granted, make_policy, new_ledger, url
-from tests.ledger.test_evidence import (
+from tests.ledger.audit.test_evidence import (
     Files,
     chained,
     in_point,
@@ -36,7 +34,9 @@ from tests.ledger.test_evidence import (
     resealed,
     resigned,
 )
-from tests.ledger.test_verify import KEY, signed_thrice
+from tests.ledger.audit.test_verify import KEY, signed_thrice
+from tests.ledger.preflights import RUN, drawn, held_run
+from tests.ledger.support import granted, make_policy, new_ledger, url
 
 Rows = list[dict[str, Any]]
 POLICY = make_policy(flows="{weekly: {epsilon: 1}}", other_flows="allow")

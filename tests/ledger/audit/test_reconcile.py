@@ -35,7 +35,7 @@ from tests.ledger.support import (
     sums,
     url,
 )
-from tests.ledger.test_rollback import ACCIDENTS, Host, gone_another_way
+from tests.ledger.witness.test_rollback import ACCIDENTS, Host, gone_another_way
 from tests.sizes import scaled
 
 POLICIES = {name: make_policy(name, budget="{epsilon: 100}") for name in ("a", "b")}

@@ -1,6 +1,6 @@
 """A ledger in memory: one process, no file, no witness; the rest is as in a file.
 
-The tests of this folder that take the fixture `path` run on it too, but for those that
+The tests of the ledger that take the fixture `path` run on it too, but for those that
 `NOT_IN_MEMORY` of tests/conftest.py names.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -24,6 +23,7 @@ from dpflow.ledger.rows import Claim
 from dpflow.ledger.storage.memory import forget_memory
 from tests import conftest
 from tests.ledger.support import Child, audit, granted, read, refusal
+from tests.projects import ROOT
 
 
 @pytest.fixture
@@ -93,6 +93,8 @@ def test_an_error_leaves_no_transaction_open(place: str) -> None:
 
 def test_the_tests_that_memory_is_spared_exist() -> None:
     """A name that nobody bears would hide nothing, and tell of a list that is stale."""
-    texts = [file.read_text("utf-8") for file in Path(__file__).parent.glob("*.py")]
+    texts = [path.read_text("utf-8") for path in (ROOT / "tests/ledger").rglob("*.py")]
     for name in conftest.NOT_IN_MEMORY:
         assert sum(f"def {name}(" in text for text in texts) == 1, name
+    for room in conftest.OF_A_WITNESS | conftest.OF_DATABASES:
+        assert (ROOT / f"{room.replace('.', '/')}.py").exists(), room

@@ -15,6 +15,7 @@ from dpflow.ledger.entry import canonical
 from dpflow.ledger.office import apply_policy, freeze, import_prior
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import digest
+from tests.ledger.audit.test_verify import KEY, rewrite
 from tests.ledger.support import (
     Place,
     edit,
@@ -24,7 +25,6 @@ from tests.ledger.support import (
     read,
     request,
 )
-from tests.ledger.test_verify import KEY, rewrite
 
 PLAIN = make_policy("b", flows="{f: {epsilon: 0.5}}", other_flows="allow")
 
