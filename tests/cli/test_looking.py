@@ -36,8 +36,8 @@ from dpflow.guard.project import forget_projects, project_ledger
 from dpflow.show.live import make_app
 from dpflow.show.page.facts import read_report
 from tests.cli.support import run
+from tests.ledger.processes import Child, Gate, die
 from tests.ledger.storage.mounting import read_only_view
-from tests.ledger.support import Child, Gate, die
 from tests.projects import POLICY, TENTH, fill_project
 
 NOBODY = 65534

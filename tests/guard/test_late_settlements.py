@@ -19,7 +19,7 @@ from dpflow import EarlyStopping, PureDP, guarded, iterations
 from dpflow.exceptions import DPStepFailed, LedgerUnavailable
 from dpflow.guard.project import current_project
 from dpflow.ledger.records import Granted
-from tests.ledger.support import Child
+from tests.ledger.processes import Child
 from tests.projects import (
     bring_ledger_back,
     caught,

@@ -45,12 +45,18 @@ STAGES = {
     "law": of_ledger(".", "law", "journal"),
     "decisions": [
         *of_ledger(
-            "decision", "releases", "reported", "relations", "preflight", "kernel"
+            "decision",
+            "releases",
+            "reported",
+            "relations",
+            "preflight",
+            "kernel",
+            "gates",
         ),
         *ON_FILES,
     ],
     "gates": [
-        *of_ledger("decision", "thresholds", "partitions", "alerts", "kernel"),
+        *of_ledger("decision", "thresholds", "partitions", "alerts", "gates"),
         *ON_FILES,
     ],
     "office": [
@@ -71,6 +77,7 @@ STAGES = {
         *of_ledger(
             "storage",
             "sqlite",
+            "edits",
             "memory",
             "environment_calls",
             "environment_rows",

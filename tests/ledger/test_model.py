@@ -18,11 +18,10 @@ from dpflow.exceptions import DpflowError, LedgerUnavailable
 from dpflow.ledger import Ledger
 from dpflow.ledger.records import Replayed, Request
 from tests.hunts.model import Model
+from tests.ledger.faults import FaultyPostgres, faulty
 from tests.ledger.support import (
     UNIT,
-    FaultyPostgres,
     audit,
-    faulty,
     ledger_on,
     make_ledger,
     make_policy,

@@ -24,7 +24,8 @@ from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.file import FileLog
 from dpflow.ledger.witness.places import witness_at
 from tests.ledger.audit.test_reconcile import POLICIES
-from tests.ledger.support import Child, die, edit, granted, holding, read, sums, url
+from tests.ledger.processes import Child, die, holding
+from tests.ledger.support import edit, granted, read, sums, url
 from tests.ledger.witness.test_rollback import Host
 
 WHY = "the disk died"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from dpflow import PureDP
@@ -15,18 +13,10 @@ from dpflow.ledger.office import amend, apply_policy, freeze, freeze_of, thaw
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import Replayed
 from tests.ledger.journals import account, audit, kinds
-from tests.ledger.support import Place, granted, make_ledger, make_policy, request
+from tests.ledger.support import granted, make_policy, request
 
 WIDE = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
 HALTING = make_policy(flows="{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}", **WIDE)
-
-
-@pytest.fixture
-def ledger(path: Place) -> Iterator[Ledger]:
-    """Make a ledger."""
-    made = make_ledger(path)
-    yield made
-    made.close()
 
 
 def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger) -> None:

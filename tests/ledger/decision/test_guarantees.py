@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from datetime import date
 from fractions import Fraction
 from random import Random
@@ -42,14 +41,6 @@ guarantees:
   - {unit: reader-month, epsilon: 2, delta: 1e-6}
   - {unit: reader, epsilon: 3, delta: 1e-6}
 """
-
-
-@pytest.fixture
-def ledger(path: Place) -> Iterator[Ledger]:
-    """Give a new, open ledger."""
-    opened = make_ledger(path)
-    yield opened
-    opened.close()
 
 
 def charge(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,12 +15,11 @@ from dpflow.exceptions import (
     ReservationConflict,
     UnsupportedCost,
 )
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import amend, import_prior
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.views import accounts, usage
 from tests.ledger.journals import audit, body, entries, kinds, sums, whole
-from tests.ledger.support import BASIC, Place, make_ledger, make_policy, request, url
+from tests.ledger.support import BASIC, make_ledger, make_policy, request, url
 
 TWO = make_policy(
     "shop",
@@ -30,14 +28,6 @@ TWO = make_policy(
     other_flows="allow",
 )
 WHY = "sigma was 10, not 20"
-
-
-@pytest.fixture
-def ledger(path: Place) -> Iterator[Ledger]:
-    """Return an empty ledger."""
-    made = make_ledger(path)
-    yield made
-    made.close()
 
 
 def granted(ledger, cost, *, owner=None, **fields):

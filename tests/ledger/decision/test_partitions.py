@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -34,9 +33,7 @@ from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.journals import audit
 from tests.ledger.support import (
     BASIC,
-    Place,
     granted,
-    make_ledger,
     make_policy,
     request,
 )
@@ -46,14 +43,6 @@ CAPPED = make_policy(unit="user-week", partition="{by: week}", lifetime="{epsilo
 DAYS = make_policy(unit="user-day", partition="{by: day}")
 HOURS = make_policy(unit="user-hour", partition="{by: hour, zone: Europe/Berlin}")
 REGIONS = make_policy(partition="{by: region}")
-
-
-@pytest.fixture
-def ledger(path: Place) -> Iterator[Ledger]:
-    """Give a new, open ledger."""
-    opened = make_ledger(path)
-    yield opened
-    opened.close()
 
 
 def charge(ledger: Ledger, policy: Policy, *weeks: str, cost: str = "0.5") -> str:

@@ -38,11 +38,10 @@ from dpflow.ledger.views.runs import last_costs
 from dpflow.ledger.views.spending import spending
 from tests.ledger.journals import audit, await_death, entries, kinds, state_of, sums
 from tests.ledger.preflights import RUN, drawn, held_run, whole
+from tests.ledger.processes import Child, die
 from tests.ledger.support import (
     BASIC,
-    Child,
     Place,
-    die,
     granted,
     make_ledger,
     make_policy,

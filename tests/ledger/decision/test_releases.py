@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -12,15 +12,12 @@ from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReservationConflic
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.records import Busy, Replayed
 from dpflow.ledger.views import history
+from tests.ledger.processes import Child, Gate, die
 from tests.ledger.support import (
-    Child,
-    Gate,
     Place,
     audit,
     await_death,
-    die,
     granted,
-    make_ledger,
     new_ledger,
     read,
     request,
@@ -32,14 +29,6 @@ from tests.ledger.support import (
 VALUE = '"forty-two"'
 TENTH = Fraction(1, 10)
 SQL = "SELECT state, charge, digest, value FROM release"
-
-
-@pytest.fixture
-def ledger(path: Place) -> Iterator[Ledger]:
-    """Give a new, open ledger."""
-    opened = make_ledger(path)
-    yield opened
-    opened.close()
 
 
 def dead_claim(path: Place, cost: str, key: str = "week/1") -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from dpflow import Gaussian, PureDP
-from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
+from dpflow.exceptions import (
+    LedgerCorrupt,
+    PolicyChanged,
+    PolicyNotApplied,
+)
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import (
@@ -31,23 +34,19 @@ from tests.ledger.support import (
     BASIC,
     Place,
     edit,
+    error_of,
+    everything,
     granted,
     make_ledger,
     make_policy,
     read,
+    refused,
     url,
 )
 
+TENTH = Fraction(1, 10)
 ANN = Approval(principal="ann")
 HALF = make_policy(budget="{epsilon: 0.5}")
-
-
-@pytest.fixture
-def ledger(path: Place) -> Iterator[Ledger]:
-    """Make a ledger."""
-    made = make_ledger(path)
-    yield made
-    made.close()
 
 
 # What is kept and compared
@@ -260,3 +259,81 @@ def test_a_dataset_that_nobody_used_has_no_term(ledger: Ledger) -> None:
     assert propose(ledger, BASIC).action == "open"
     assert freeze_of(ledger, "a") is None
     assert terms_of(ledger) == []
+
+
+# Files that were edited
+
+
+EDITS: list[tuple[Policy, str]] = [
+    (make_policy(budget="{epsilon: 2}"), "budget.epsilon: ledger 1, file 2"),
+    (make_policy(budget="{epsilon: 0.5}"), "budget.epsilon: ledger 1, file 0.5"),
+    (make_policy(unit="household"), "unit: ledger customer, file household"),
+    (make_policy(relation="replace-one"), "relation"),
+    (
+        make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="gaussian"),
+        "filter.theorem: ledger basic, file gaussian",
+    ),
+    (make_policy(flows="{weekly: {epsilon: 1}}"), "flows.weekly"),
+    (make_policy(other_flows="refuse"), "other_flows: ledger allow, file refuse"),
+    (
+        make_policy(
+            budget="{epsilon: 1, delta: 1e-6}",
+            odometer="{theorem: renyi, delta: 1e-6, order: 8}",
+        ),
+        "odometer",
+    ),
+]
+
+
+@pytest.mark.parametrize(("edited", "difference"), EDITS)
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_policy_edited_after_the_first_charge_is_refused(
+    ledger: Ledger, path: Place, edited: Policy, difference: str, settled: bool
+) -> None:
+    """The ledger's copy governs; the difference is shown, and nothing changes."""
+    reservation = granted(ledger)
+    if settled:
+        ledger.settle(reservation)
+    before = everything(path)
+    with pytest.raises(PolicyChanged) as caught:
+        granted(ledger, policies=[edited])
+    assert caught.value.dataset == "a"
+    assert list({difference in str(caught.value.differences)}) == [True]
+    assert difference in caught.value.message
+    assert before == everything(path)
+    granted(ledger)
+
+
+@pytest.mark.parametrize(("edited", "difference"), EDITS[:2])
+def test_a_policy_edited_before_any_charge_is_fine(
+    ledger: Ledger, path: Place, edited: Policy, difference: str
+) -> None:
+    """Also after a refusal or a void; the account is a new one under the new rule."""
+    refused(ledger, "5")
+    ledger.void(granted(ledger), reason="test")
+    granted(ledger, "0.5", policies=[edited])
+    assert sums(ledger, "a#2") == (0, Fraction(1, 2))
+    assert sums(ledger, "a#1") == (0, 0)
+    assert error_of(lambda: granted(ledger)) is PolicyChanged
+    limit = {"budget.epsilon: ledger 1, file 2": "1.6"}.get(difference, "0.1")
+    refused(ledger, limit, policies=[edited])
+    audit(ledger)
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        make_policy(budget="{epsilon: 1.0}"),
+        make_policy(alerts="[0.1]"),
+        make_policy(errors="keep"),
+        make_policy(version='"2"'),
+        make_policy(on_exhausted="{schedule: pause}"),
+    ],
+)
+def test_an_edit_that_touches_no_guarantee_is_fine(
+    ledger: Ledger, path: Place, edited: Policy
+) -> None:
+    """It is charged to the same account."""
+    granted(ledger)
+    granted(ledger, policies=[edited])
+    assert sums(ledger) == (0, 2 * TENTH)

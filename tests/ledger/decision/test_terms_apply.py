@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
@@ -23,19 +22,11 @@ from dpflow.ledger.office import apply_policy, propose
 from dpflow.ledger.office_records import Applied, Wish
 from dpflow.policy import Policy
 from tests.ledger.journals import account, audit, body, kinds, sums, terms_of, whole
-from tests.ledger.support import BASIC, Place, granted, make_ledger, make_policy
+from tests.ledger.support import BASIC, Place, granted, make_policy
 
 ANN = Approval(principal="ann")
 NEW = Wish(new_term=True, because="a new year")
 FLOWS = "{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}"
-
-
-@pytest.fixture
-def ledger(path: Place) -> Iterator[Ledger]:
-    """Make a ledger."""
-    made = make_ledger(path)
-    yield made
-    made.close()
 
 
 def budget(epsilon: str, **fields: str) -> Policy:

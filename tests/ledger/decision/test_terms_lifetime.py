@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
@@ -24,20 +23,12 @@ from dpflow.ledger.office_records import Freeze, Wish
 from dpflow.policy import Policy
 from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.journals import UNIT, audit, body, entries, terms_of
-from tests.ledger.support import Place, granted, make_ledger, make_policy
+from tests.ledger.support import granted, make_policy
 from tests.sizes import spread
 
 ANN = Approval(principal="ann")
 NEW = Wish(new_term=True, because="a new year")
 RAISED = Wish(new_term=True, because="a new year", raise_lifetime=True)
-
-
-@pytest.fixture
-def ledger(path: Place) -> Iterator[Ledger]:
-    """Make a ledger."""
-    made = make_ledger(path)
-    yield made
-    made.close()
 
 
 def policy(epsilon: str, lifetime: str | None = None, **fields: str) -> Policy:

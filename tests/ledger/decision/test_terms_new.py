@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
@@ -19,18 +18,10 @@ from dpflow.ledger.office_records import Applied, Wish
 from dpflow.policy import Policy
 from dpflow.policy.fields import Budget
 from tests.ledger.journals import audit, body, sums, terms_of
-from tests.ledger.support import Place, granted, make_ledger, make_policy
+from tests.ledger.support import granted, make_policy
 
 ANN = Approval(principal="ann")
 NEW = Wish(new_term=True, because="a new year")
-
-
-@pytest.fixture
-def ledger(path: Place) -> Iterator[Ledger]:
-    """Make a ledger."""
-    made = make_ledger(path)
-    yield made
-    made.close()
 
 
 def budget(epsilon: str, **fields: str) -> Policy:

@@ -26,12 +26,11 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
+from tests.ledger.processes import Child, die, told_by_child
 from tests.ledger.storage.mounting import read_only_view, small_disk
 from tests.ledger.support import (
-    Child,
     audit,
     check_acknowledged,
-    die,
     fill,
     granted,
     new_ledger,
@@ -39,7 +38,6 @@ from tests.ledger.support import (
     request,
     state_of,
     sums,
-    told_by_child,
     url,
 )
 

@@ -26,15 +26,13 @@ from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.views.releases import releases
+from tests.ledger.faults import FaultySqlite
+from tests.ledger.processes import Child, Gate, holding
 from tests.ledger.support import (
     BASIC,
-    Child,
-    FaultySqlite,
-    Gate,
     audit,
     edit,
     granted,
-    holding,
     kinds,
     ledger_on,
     make_policy,

@@ -22,7 +22,8 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.rows import Claim
 from dpflow.ledger.storage.memory import forget_memory
 from tests import conftest
-from tests.ledger.support import Child, audit, granted, read, refusal
+from tests.ledger.processes import Child
+from tests.ledger.support import audit, granted, read, refusal
 from tests.projects import ROOT
 
 

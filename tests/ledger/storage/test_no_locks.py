@@ -22,17 +22,9 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import Granted
 from dpflow.ledger.storage import sqlite
 from dpflow.ledger.storage.owners import Owners
-from tests.ledger.support import (
-    Child,
-    FaultySqlite,
-    die,
-    granted,
-    ledger_on,
-    make_ledger,
-    request,
-    sums,
-    url,
-)
+from tests.ledger.faults import FaultySqlite
+from tests.ledger.processes import Child, die
+from tests.ledger.support import granted, ledger_on, make_ledger, request, sums, url
 from tests.projects import POLICY, held, make_project, spent
 
 

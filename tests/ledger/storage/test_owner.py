@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dpflow.ledger.storage.owners import Owners
-from tests.ledger.support import Child, Gate, told_by_child
+from tests.ledger.processes import Child, Gate, told_by_child
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from dpflow.ledger.storage.base import SCHEMA_VERSION
 from dpflow.ledger.storage.postgres import PostgresStorage
 from dpflow.ledger.storage.postgres_connection import Server
 from dpflow.ledger.storage.postgres_owners import SessionOwners
-from tests.ledger.support import Child, audit, edit, granted, make_policy, read
+from tests.ledger.processes import Child
+from tests.ledger.support import audit, edit, granted, make_policy, read
 from tests.postgres import server
 
 SECRET = "s3cr3t/w@rd"

@@ -28,8 +28,8 @@ from dpflow.ledger.rows import Charge
 from dpflow.ledger.storage import postgres_connection as storage_server
 from dpflow.ledger.storage.postgres import PostgresStorage
 from dpflow.ledger.storage.postgres_transaction import Trips
+from tests.ledger.processes import Child
 from tests.ledger.support import (
-    Child,
     audit,
     edit,
     granted,

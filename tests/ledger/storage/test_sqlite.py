@@ -34,16 +34,13 @@ from dpflow.ledger.rows import Claim
 from dpflow.ledger.storage.base import check_writer
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.transaction import Transaction
+from tests.ledger.processes import Child, Gate, die, holding, told_by_child
 from tests.ledger.support import (
-    Child,
-    Gate,
     audit,
     check_acknowledged,
-    die,
     edit,
     fill,
     granted,
-    holding,
     kinds,
     ledger_on,
     new_ledger,
@@ -53,7 +50,6 @@ from tests.ledger.support import (
     request,
     state_of,
     sums,
-    told_by_child,
     url,
 )
 
@@ -813,7 +809,9 @@ def test_a_child_that_exits_deletes_nobodys_commits(path: Path) -> None:
 
 OTHERS = """
 import os, sys
-from tests.ledger.support import die, granted, open_ledger
+from dpflow.ledger.opening import open_ledger
+from tests.ledger.processes import die
+from tests.ledger.support import granted
 ledger = open_ledger(sys.argv[1])
 print(granted(ledger, "0.01"), flush=True)
 ledger.close() if sys.argv[2] == "close" else die()

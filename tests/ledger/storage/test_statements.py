@@ -13,10 +13,9 @@ from dpflow.ledger.office import freeze
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Granted
 from dpflow.ledger.witness.places import witness_at
+from tests.ledger.faults import FaultySqlite, faulty
 from tests.ledger.support import (
-    FaultySqlite,
     audit,
-    faulty,
     granted,
     kinds,
     make_ledger,

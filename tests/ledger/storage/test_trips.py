@@ -39,14 +39,6 @@ THREE_GATES = make_policy(
 )
 
 
-@pytest.fixture
-def ledger(path: Place) -> Iterator[Ledger]:
-    """Give a new, open ledger."""
-    opened = make_ledger(path)
-    yield opened
-    opened.close()
-
-
 def grants(answers: list[Any]) -> int:
     """Count the requests that were granted."""
     return sum(isinstance(answer, Granted) for answer in answers)

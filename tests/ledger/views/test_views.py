@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
@@ -12,13 +12,11 @@ from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger import Ledger, open_ledger, views
 from dpflow.ledger.office import freeze
 from dpflow.ledger.records import AccountView, UnusualSteps
+from tests.ledger.processes import Child, die
 from tests.ledger.support import (
-    Child,
     Place,
     await_death,
-    die,
     granted,
-    make_ledger,
     make_policy,
     request,
     url,
@@ -32,14 +30,6 @@ FLOWS = make_policy(
     other_flows="allow",
 )
 NOISY = Gaussian(sensitivity=1, sigma=20)
-
-
-@pytest.fixture
-def ledger(path: Place) -> Iterator[Ledger]:
-    """Give a new, open ledger."""
-    opened = make_ledger(path)
-    yield opened
-    opened.close()
 
 
 def dead_charge(path: Place, cost: str) -> str:

@@ -18,7 +18,8 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.witness import postgres as module
-from tests.ledger.support import Child, edit, granted, kinds, read, url
+from tests.ledger.processes import Child
+from tests.ledger.support import edit, granted, kinds, read, url
 from tests.ledger.witness.witness_contract import (
     CONTRACT,
     fresh_witness,

@@ -31,11 +31,10 @@ from dpflow.ledger.records import Granted
 from dpflow.ledger.storage.row_texts import key_text, row_text
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.file import FileLog
+from tests.ledger.processes import Child, die
 from tests.ledger.support import (
     COLUMNS,
-    Child,
     audit,
-    die,
     edit,
     granted,
     make_policy,

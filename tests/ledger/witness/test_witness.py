@@ -28,10 +28,9 @@ from dpflow.ledger.witness.base import Witness, WitnessAt
 from dpflow.ledger.witness.file import FileLog
 from dpflow.ledger.witness.lines import Header, Line
 from dpflow.ledger.witness.places import witness_at
+from tests.ledger.faults import FaultySqlite
+from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
-    Child,
-    FaultySqlite,
-    Gate,
     edit,
     granted,
     kinds,
