@@ -37,7 +37,7 @@ from dpflow.show.live import make_app
 from dpflow.show.page.facts import read_report
 from tests.cli.support import run
 from tests.ledger.processes import Child, Gate, die
-from tests.ledger.storage.mounting import read_only_view
+from tests.ledger.storage.sqlite.mounting import read_only_view
 from tests.projects import POLICY, TENTH, fill_project
 
 NOBODY = 65534

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hunts.mutants import MUTANTS, ROOT, STAGES, Mutant, sources
+from tests.hunts.broken.mutant import STAGES, Mutant
+from tests.hunts.mutants import MUTANTS, ROOT, sources
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

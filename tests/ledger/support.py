@@ -28,11 +28,13 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.opening import owners_of as owners_of_storage
 from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.rows import Claim
 from dpflow.ledger.storage.memory import MEMORY, Memory
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.postgres import PostgresStorage
 from dpflow.ledger.storage.postgres_owners import SessionOwners
-from dpflow.ledger.storage.transaction import Storage
+from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.storage.transaction import Storage, Transaction
 from dpflow.policy import Policy, parse_policy
 from tests.ledger.columns import show_columns, show_columns_of_postgres
 
@@ -466,3 +468,13 @@ def refused(ledger: Ledger, cost: Cost | str, **fields: Any) -> BudgetRefused:
     with pytest.raises(BudgetRefused) as caught:
         ledger.reserve(request(ledger, cost, **fields))
     return caught.value
+
+
+def impatient(path: Path) -> Ledger:
+    """Open a ledger that does not wait long for others."""
+    return ledger_on(SqliteStorage(path, lock_seconds=0.4))
+
+
+def write_a_row(session: Transaction) -> None:
+    """Write something within a transaction."""
+    session.store({("claim", "x"): Claim("x", {})}, (), {})

@@ -14,14 +14,8 @@ from dpflow.exceptions import LedgerRolledBack, LedgerUnavailable, LedgerUnwitne
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.records import Granted
 from tests.ledger.support import granted, kinds, make_policy, url
-from tests.ledger.witness.test_rollback import (
-    ACCIDENTS,
-    HARMLESS,
-    OF_FILES,
-    Host,
-    after,
-    next_step,
-)
+from tests.ledger.witness.accidents import ACCIDENTS, Host, after, next_step
+from tests.ledger.witness.harmless import HARMLESS, OF_FILES
 from tests.ledger.witness.witness_contract import CONTRACT, made_at
 from tests.sizes import spread
 

@@ -23,10 +23,10 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.file import FileLog
 from dpflow.ledger.witness.places import witness_at
-from tests.ledger.audit.test_reconcile import POLICIES
+from tests.ledger.audit.books import POLICIES
 from tests.ledger.processes import Child, die, holding
 from tests.ledger.support import edit, granted, read, sums, url
-from tests.ledger.witness.test_rollback import Host
+from tests.ledger.witness.accidents import Host
 
 WHY = "the disk died"
 

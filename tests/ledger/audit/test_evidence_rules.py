@@ -26,7 +26,8 @@ from dpflow.ledger.grants import grant_from_facts
 from dpflow.ledger.keys import LedgerKey
 from dpflow.ledger.office import apply_policy, carve
 from dpflow.ledger.office_records import Wish
-from tests.ledger.audit.test_evidence import (
+from tests.ledger.audit.books import KEY, signed_thrice
+from tests.ledger.audit.bundles import (
     Files,
     chained,
     in_point,
@@ -34,7 +35,6 @@ from tests.ledger.audit.test_evidence import (
     resealed,
     resigned,
 )
-from tests.ledger.audit.test_verify import KEY, signed_thrice
 from tests.ledger.preflights import RUN, drawn, held_run
 from tests.ledger.support import granted, make_policy, new_ledger, url
 

@@ -24,21 +24,20 @@ from dpflow.ledger.office import apply_policy
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.witness import file as module
 from dpflow.ledger.witness.lines import HEAD, Line
+from tests.ledger.audit.books import POLICIES
 from tests.ledger.support import (
     audit,
     edit,
     granted,
     kinds,
-    make_policy,
     read,
     repairs,
     sums,
     url,
 )
-from tests.ledger.witness.test_rollback import ACCIDENTS, Host, gone_another_way
+from tests.ledger.witness.accidents import ACCIDENTS, Host, gone_another_way
 from tests.sizes import scaled
 
-POLICIES = {name: make_policy(name, budget="{epsilon: 100}") for name in ("a", "b")}
 WHY = "the disk was restored"
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dpflow import Gaussian
-from dpflow.exceptions import BudgetRefused, LedgerCorrupt, LedgerRolledBack
+from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit import admissions
-from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.entry import Columns, canonical, entry_hash
+from dpflow.ledger.entry import canonical
 from dpflow.ledger.newest_entries import TAIL
-from dpflow.ledger.office import amend, import_prior
+from dpflow.ledger.office import import_prior
+from tests.ledger.audit.books import SHOP, fill, quoted, rewrite, sql
 from tests.ledger.support import (
     COLUMNS,
     Place,
@@ -29,37 +28,6 @@ from tests.ledger.support import (
     request,
     url,
 )
-from tests.ledger.witness.test_rollback import copy_database
-from tests.signing import key_file, key_of
-
-KEY = key_of("k")
-SHOP = make_policy(
-    "shop",
-    budget="{epsilon: 3, delta: 1e-6}",
-    filter="gaussian",
-    odometer="{theorem: renyi, delta: 1e-6}",
-    flows="{report: {epsilon: 1, delta: 5e-7, halt_at_epsilon: 3}}",
-    other_flows="allow",
-)
-STEP = Gaussian(sensitivity=1, sigma=100)
-
-
-def fill(ledger: Ledger) -> None:
-    """Let everything happen to a ledger that can."""
-    for number in range(4):
-        name = granted(ledger, key=f"week/{number}")
-        ledger.settle(name, value=json.dumps(number))
-    ledger.void(granted(ledger, "0.01"), reason="test")
-    with pytest.raises(BudgetRefused):
-        ledger.reserve(request(ledger, "5", flow_run="refused"))
-    for flow in ("report", "other", None):
-        name = granted(ledger, STEP, policies=[SHOP], flow=flow, flow_run="run")
-        ledger.settle(name, outcome="failed")
-    lost = granted(ledger, "0.01", owner="0" * 32)
-    ledger.forfeit(lost, because="its process is gone")
-    amend(ledger, name, Gaussian(sensitivity=1, sigma=50), because="a wrong sigma")
-    import_prior(ledger, SHOP, STEP, because="before", evidence="e" * 64)
-    granted(ledger, "0.02")
 
 
 @pytest.fixture
@@ -95,14 +63,6 @@ def test_progress_tells_of_every_entry(ledger: Ledger) -> None:
     report = verify(ledger, progress=lambda done, total: told.append((done, total)))
     assert sum(done for done, _ in told) == report.entries
     assert {total for _, total in told} == {report.entries}
-
-
-# Edits that leave the hashes as they were
-
-
-def sql(*statements: str) -> Callable[[Place], None]:
-    """Return an edit of a ledger."""
-    return lambda path: edit(path, *statements)
 
 
 @pytest.mark.parametrize("column", [*COLUMNS.split()[2:], "hash"])
@@ -199,47 +159,6 @@ def test_a_state_that_no_entry_made_is_named(ledger: Ledger, path: Place) -> Non
     assert said in first.problem
 
 
-# Edits by someone who fits the hashes
-
-
-def quoted(value: object) -> str:
-    """Write a value into a statement."""
-    if value is None or isinstance(value, int):
-        return "NULL" if value is None else str(value)
-    return "'" + str(value).replace("'", "''") + "'"
-
-
-def rewrite(path: Place, change: Callable[[dict], None], book: str) -> None:
-    """Change entries and fit the whole chain and the rows' sums to them."""
-    names = COLUMNS.split()
-    where = f"FROM entry WHERE book = '{book}' ORDER BY number"
-    statements, previous, sums = [], "", {}
-    for values in read(path, f"SELECT {', '.join(names)} {where}"):
-        row = dict(zip(names, values, strict=True))
-        key = f"book = '{book}' AND number = {row['number']}"
-        row["postings"] = json.loads(row["postings"])
-        change(row)
-        sums |= row["postings"]
-        if not isinstance(row["postings"], str):
-            row["postings"] = canonical(row["postings"])
-        previous = entry_hash(previous, Columns(**row))
-        told = ", ".join(f"{name} = {quoted(row[name])}" for name in names)
-        statements.append(f"UPDATE entry SET {told}, hash = '{previous}' WHERE {key}")
-    statements.append(f"UPDATE book SET hash = '{previous}' WHERE name = '{book}'")
-    for account, (_, settled, held) in sums.items():
-        told = f"settled = '{canonical(settled)}', held = '{canonical(held)}'"
-        statements.append(f"UPDATE account SET {told} WHERE id = '{account}'")
-    edit(path, *statements)
-
-
-def cheaper(row: dict) -> None:
-    """Make every amount a tenth of what it was."""
-    row["postings"] = {
-        account: [[amount // 10 for amount in amounts] for amounts in three]
-        for account, three in row["postings"].items()
-    }
-
-
 def wrong_sum(row: dict) -> None:
     """Forget half of what was settled in the sums."""
     if row["number"] > 4:
@@ -329,112 +248,6 @@ def test_a_grant_while_frozen_is_named(ledger, path):
     assert "frozen" in first.problem
 
 
-# Signed checkpoints
-
-
-def test_a_full_rewrite_is_fine_without_a_key_and_caught_with_one(path):
-    """Whoever can write the database can fit everything but the signatures."""
-    ledger = create_ledger(url(path), witness="none")
-    for _ in range(5):
-        ledger.settle(granted(ledger, "0.1"))
-    assert verify(ledger, key=KEY, sign_new=True).fine
-    ledger.settle(granted(ledger, "0.1"))
-    rewrite(path, cheaper, "a")
-    for full in (True, False):
-        first = verify(ledger, key=KEY, full=full).bad[0]
-        assert (first.book, first.entry) == ("a", 11), first
-        assert "the history was rewritten" in first.problem
-    ledger.close()
-
-
-def test_a_checkpoint_that_was_fitted_too_is_forged(path):
-    """Its signature is not one of the key's."""
-    ledger = create_ledger(url(path), witness="none")
-    for _ in range(5):
-        ledger.settle(granted(ledger, "0.1"))
-    assert verify(ledger, key=KEY, sign_new=True).fine
-    hashes: dict[int, str] = {}
-
-    def fitted(row):
-        cheaper(row)
-        if row["kind"] == "checkpoint":
-            body = json.loads(row["body"])
-            body["signed"]["hash"] = hashes[body["signed"]["number"]]
-            row["body"] = canonical(body)
-
-    for _ in range(2):
-        rewrite(path, fitted if hashes else cheaper, "a")
-        stored = read(path, "SELECT number, hash FROM entry WHERE book = 'a'")
-        hashes.update(stored)
-    unsigned = verify(ledger)
-    assert (unsigned.checkpoints, unsigned.signed) == (1, False)
-    for full in (True, False):
-        first = verify(ledger, key=KEY, full=full).bad[0]
-        assert first.book == "a"
-        assert "forged" in first.problem
-
-
-def test_another_key_is_not_taken_for_the_right_one(path):
-    """Nor is it said that everything is fine."""
-    ledger = create_ledger(url(path), witness="none")
-    granted(ledger, "0.1")
-    assert verify(ledger, key=KEY, sign_new=True).fine
-    assert "another key" in verify(ledger, key=key_of("x")).bad[0].problem
-
-
-def test_removed_checkpoints_are_noticed(ledger, path):
-    """A dataset without one is not signed by itself."""
-    before = read(path, "SELECT hash FROM book WHERE name = 'a'")[0][0]
-    number = read(path, "SELECT number FROM book WHERE name = 'a'")[0][0]
-    assert verify(ledger, key=KEY, sign_new=True).fine
-    edit(
-        path,
-        "DELETE FROM entry WHERE book = 'a' AND kind = 'checkpoint'",
-        f"UPDATE book SET number = {number}, hash = '{before}' WHERE name = 'a'",
-    )
-    report = verify(open_ledger(url(path), witness="none"), key=KEY)
-    assert {finding.book for finding in report.bad} == {"a"}
-    assert "dpflow ledger checkpoint" in report.bad[0].problem
-    kinds = "SELECT * FROM entry WHERE book = 'a' AND kind = 'checkpoint'"
-    assert read(path, kinds) == []
-
-
-def test_a_dataset_that_opens_under_the_key_is_signed_at_once(
-    path, tmp_path, monkeypatch
-):
-    """So that nothing has to be signed unseen later."""
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k"))
-    ledger = make_ledger(path)
-    granted(ledger, "0.1")
-    report = verify(ledger, key=KEY)
-    assert (report.bad, report.checkpoints) == ([], 1)
-
-
-def test_later_runs_read_only_what_came_after(ledger, path):
-    """The tail is replayed from the newest checkpoint; --full reads all again."""
-    assert verify(ledger, key=KEY, sign_new=True).fine
-    name = granted(ledger, "0.001")
-    (held,) = read(path, "SELECT id FROM charge WHERE state = 'open' LIMIT 1")[0]
-    ledger.settle(name)
-    ledger.settle(held)
-    tail = verify(ledger, key=KEY, full=False)
-    assert (tail.bad, tail.trusted > 20, tail.entries < 10) == ([], True, True)
-    edit(path, "UPDATE entry SET at = '' WHERE book = 'shop' AND number = 2")
-    assert verify(ledger, key=KEY, full=False).fine
-    assert not verify(ledger, key=KEY, full=True).fine
-
-
-def test_an_edit_in_the_tail_is_named(ledger, path):
-    """As it is in a full run."""
-    assert verify(ledger, key=KEY, sign_new=True).fine
-    for _ in range(3):
-        ledger.settle(granted(ledger, "0.001"))
-    (last,) = read(path, "SELECT number - 1 FROM book WHERE name = 'a'")[0]
-    sql(f"UPDATE entry SET at = 'x' WHERE book = 'a' AND number = {last}")(path)
-    first = verify(ledger, key=KEY, full=False).bad[0]
-    assert (first.book, first.entry) == ("a", last)
-
-
 # The tail at open
 
 
@@ -476,107 +289,3 @@ def test_random_flips_of_the_journal_are_found(ledger, path):
         assert [first.book, first.entry] == key
         edit(path, f"UPDATE entry SET {name} = {quoted(text)} {where}")
     assert verify(ledger).fine
-
-
-def test_a_check_signs_nothing(ledger, path):
-    """Not even where all is fine; signatures are checked all the same."""
-    assert verify(ledger, key=KEY, sign_new=True).fine
-    granted(ledger)
-    signed = "SELECT book, number FROM entry WHERE kind = 'checkpoint'"
-    before = read(path, signed)
-    assert verify(ledger, key=KEY, sign=False).fine
-    assert read(path, signed) == before
-    assert not verify(ledger, key=key_of("x"), sign=False).fine
-    # The same without that wish does sign.
-    assert verify(ledger, key=KEY).fine
-    assert read(path, signed) != before
-
-
-def test_nothing_new_is_not_signed_again(ledger, path):
-    """A nightly run of an idle ledger does not grow it."""
-    signed = "SELECT count(*) FROM entry WHERE kind = 'checkpoint'"
-    assert verify(ledger, key=KEY, sign_new=True).fine
-    before = read(path, signed)
-    for _ in range(2):
-        assert verify(ledger, key=KEY).fine
-    assert read(path, signed) == before
-
-
-# Checkpoints that are taken off
-
-
-def signed_thrice(ledger, path):
-    """Sign a ledger after each of three charges; return the journal's length then."""
-    for _ in range(3):
-        ledger.settle(granted(ledger))
-        assert verify(ledger, key=KEY, sign_new=True).bad == []
-    counts = [each["count"] for each in points(path)]
-    assert counts == [1, 2, 3]
-
-
-def points(path):
-    """Return what the checkpoints of a dataset say."""
-    sql = "SELECT body FROM entry WHERE book = 'a' AND kind = 'checkpoint'"
-    found = read(path, f"{sql} ORDER BY number")
-    return [json.loads(body)["signed"] for (body,) in found]
-
-
-def without(path, count, *, recount=False):
-    """Turn one checkpoint into nothing, and fit the chain."""
-
-    def change(row):
-        if row["kind"] != "checkpoint":
-            return
-        body = json.loads(row["body"])
-        if body["signed"]["count"] == count:
-            row["kind"] = "thaw"
-        elif recount and body["signed"]["count"] > count:
-            body["signed"]["count"] -= 1
-        row["body"] = canonical(body)
-
-    rewrite(path, change, "a")
-
-
-def test_a_checkpoint_that_was_taken_out_of_the_middle_is_noticed(ledger, path):
-    """Each names the one before it; the control: all are fine as they were."""
-    signed_thrice(ledger, path)
-    assert verify(ledger, key=KEY).bad == []
-    without(path, 2)
-    assert "forged" in verify(ledger, key=KEY).bad[0].problem
-
-
-def test_a_checkpoint_that_was_counted_anew_is_noticed(ledger, path):
-    """Closing the gap does not help without the key."""
-    signed_thrice(ledger, path)
-    without(path, 2, recount=True)
-    assert "forged" in verify(ledger, key=KEY).bad[0].problem
-
-
-def test_the_newest_checkpoint_cannot_be_taken_off_under_a_witness(tmp_path):
-    """Verify and the next decision notice; without a witness nothing does."""
-    path = tmp_path / "ledger.db"
-    ledger = create_ledger(url(path), witness=str(tmp_path / "w"))
-    for _ in range(2):
-        ledger.settle(granted(ledger))
-        assert verify(ledger, key=KEY, sign_new=True).bad == []
-    ledger.settle(granted(ledger))
-    copy_database(path, tmp_path / "unsigned")
-    assert verify(ledger, key=KEY).bad == []
-    copy_database(tmp_path / "unsigned", path)
-    opened = open_ledger(url(path), witness=str(tmp_path / "w"))
-    (bad,) = verify(opened, key=KEY, sign=False).bad
-    assert "signed checkpoints" in bad.problem
-    with pytest.raises(LedgerRolledBack, match="signed checkpoints"):
-        granted(opened)
-    assert compare(opened).unsigned == 1
-    copy_database(path, tmp_path / "copy")
-    reconcile(opened, {}, because="the newest was lost")
-    # Every witnessed entry is in a copy from before; only the count of repairs tells.
-    copy_database(path, tmp_path / "after")
-    copy_database(tmp_path / "copy", path)
-    with pytest.raises(LedgerRolledBack):
-        granted(open_ledger(url(path), witness=str(tmp_path / "w")))
-    copy_database(tmp_path / "after", path)
-    granted(open_ledger(url(path), witness=str(tmp_path / "w")))
-    blind = open_ledger(url(path), witness="none")
-    assert verify(blind, key=KEY).bad == []

@@ -15,7 +15,7 @@ from dpflow.ledger.entry import canonical
 from dpflow.ledger.office import apply_policy, freeze, import_prior
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import digest
-from tests.ledger.audit.test_verify import KEY, rewrite
+from tests.ledger.audit.books import KEY, rewrite
 from tests.ledger.support import (
     Place,
     edit,

@@ -35,7 +35,7 @@ from dpflow.rounding import UNITS
 from tests.adversaries.test_residue import divergence, mean_after_gaussian, response
 from tests.ledger.preflights import RUN, drawn, held_run
 from tests.ledger.support import audit, granted, make_policy, read, state_of, url
-from tests.ledger.witness.test_rollback import copy_database
+from tests.ledger.witness.accidents import copy_database
 from tests.sizes import scaled
 
 BUDGET = "{epsilon: 1, delta: 1e-3}"

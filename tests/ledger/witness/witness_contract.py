@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,15 +14,23 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     LedgerUnwitnessed,
 )
-from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.reconcile import compare, reconcile, trust
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.lines import Line
 from dpflow.ledger.witness.log import Found, Log, LogError
 from dpflow.ledger.witness.places import witness_at
 from tests.ledger.processes import Child, Gate
-from tests.ledger.support import granted, kinds, make_policy, read, sums, url
-from tests.ledger.witness.test_rollback import copy_database
+from tests.ledger.support import (
+    granted,
+    kinds,
+    make_policy,
+    read,
+    sums,
+    url,
+)
+from tests.ledger.witness.accidents import copy_database
 
 
 def fresh_witness(setting: str, ledger: str) -> Witness:
@@ -199,3 +208,15 @@ CONTRACT = [
     notices_damage,
     lets_the_first_ledger_have_a_source,
 ]
+
+
+def line(number: int, book: str = "a", **fields: Any) -> Line:
+    """Make a line."""
+    values = {
+        "hash": f"{number:064x}",
+        "kind": "reserve",
+        "charge": None,
+        "used": {f"{book}#1": (number,)},
+        "amounts": {f"{book}#1": (1,)},
+    }
+    return Line(book=book, number=number, **{**values, **fields})

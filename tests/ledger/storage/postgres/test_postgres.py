@@ -31,14 +31,6 @@ from tests.postgres import server
 SECRET = "s3cr3t/w@rd"
 
 
-@pytest.fixture
-def ledger(postgres_url: str) -> Iterator[Ledger]:
-    """Give a new, open ledger."""
-    opened = create_ledger(postgres_url)
-    yield opened
-    opened.close()
-
-
 def as_user(url: str, user: str) -> str:
     """Return the URL of a database for another user."""
     return url.replace("//postgres@", f"//{user}@")

@@ -27,7 +27,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from tests.ledger.processes import Child, die, told_by_child
-from tests.ledger.storage.mounting import read_only_view, small_disk
+from tests.ledger.storage.sqlite.mounting import read_only_view, small_disk
 from tests.ledger.support import (
     audit,
     check_acknowledged,
@@ -43,21 +43,6 @@ from tests.ledger.support import (
 
 NOBODY = 65534
 TENTH = Fraction(1, 10)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Give the place of a new, empty ledger that nobody has open."""
-    new_ledger(tmp_path).close()
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    """Give an open ledger."""
-    opened = open_ledger(url(path))
-    yield opened
-    opened.close()
 
 
 # Space

@@ -17,7 +17,7 @@ from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.storage import file_systems
 from dpflow.ledger.storage.file_systems import Mount, mount_of, parse_mounts
 from tests.ledger.processes import told_by_child
-from tests.ledger.storage.mounting import mounted, small_disk, unmount
+from tests.ledger.storage.sqlite.mounting import mounted, small_disk, unmount
 from tests.ledger.support import granted, new_ledger, url
 
 LINES = """\

@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -36,7 +36,6 @@ from tests.ledger.support import (
     kinds,
     ledger_on,
     make_policy,
-    new_ledger,
     request,
     sums,
     url,
@@ -45,21 +44,6 @@ from tests.signing import key_of
 
 SHORT = 0.4
 TENTH = Fraction(1, 10)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Give the place of a new, empty ledger that nobody has open."""
-    new_ledger(tmp_path).close()
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    """Give an open ledger."""
-    opened = open_ledger(url(path))
-    yield opened
-    opened.close()
 
 
 # Locks

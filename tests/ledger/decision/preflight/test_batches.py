@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, UnsupportedCost
 from dpflow.ledger.records import Granted
-from tests.ledger.journals import audit, kinds, state_of, sums
+from tests.ledger.journals import kinds, state_of, sums
 from tests.ledger.preflights import RUN, drawn, held_run, whole
-from tests.ledger.support import Place, make_ledger, make_policy, request
+from tests.ledger.support import make_policy, request
 
 OTHER = make_policy("b")
-
-
-@pytest.fixture
-def ledger(path: Place) -> Any:
-    """Give a ledger; what a test leaves in it must verify and audit."""
-    found = make_ledger(path)
-    yield found
-    audit(found)
-    found.close()
 
 
 def test_a_run_and_its_steps_in_one_batch(ledger: Any) -> None:

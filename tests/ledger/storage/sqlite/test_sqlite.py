@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
-import gc
 import os
 import resource
 import shutil
 import sqlite3
 import stat
-import subprocess
-import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,11 +23,9 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.rows import Claim
 from dpflow.ledger.storage.base import check_writer
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.transaction import Transaction
-from tests.ledger.processes import Child, Gate, die, holding, told_by_child
+from tests.ledger.processes import Child, told_by_child
 from tests.ledger.support import (
     audit,
     check_acknowledged,
@@ -48,29 +39,14 @@ from tests.ledger.support import (
     read,
     refusal,
     request,
-    state_of,
     sums,
     url,
+    write_a_row,
 )
 
 NOBODY = 65534
 SHORT = 0.4
 TENTH = Fraction(1, 10)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Give the place of a new, empty ledger that nobody has open."""
-    new_ledger(tmp_path).close()
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    """Give an open ledger."""
-    opened = open_ledger(url(path))
-    yield opened
-    opened.close()
 
 
 def pragmas(ledger: Ledger) -> dict[str, object]:
@@ -81,11 +57,6 @@ def pragmas(ledger: Ledger) -> dict[str, object]:
     assert connection is not None
     names = ("journal_mode", "synchronous", "fullfsync")
     return {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names}
-
-
-def impatient(path: Path) -> Ledger:
-    """Open a ledger that does not wait long for others."""
-    return ledger_on(SqliteStorage(path, lock_seconds=SHORT))
 
 
 def files_in(folder: Path) -> list[str]:
@@ -160,11 +131,6 @@ def test_an_error_in_a_block_leaves_nothing(
         write_and_fail()
     assert read(path, "SELECT count(*) FROM claim") == [(0,)]
     granted(ledger)
-
-
-def write_a_row(session: Transaction) -> None:
-    """Write something within a transaction."""
-    session.store({("claim", "x"): Claim("x", {})}, (), {})
 
 
 # Never made, never replaced
@@ -469,389 +435,6 @@ def test_little_space_is_noticed_before_it_is_too_late(
     open_ledger(url(path)).close()
 
 
-# The lock
-
-
-def test_another_process_that_holds_the_lock_is_waited_for_not_long(
-    path: Path,
-) -> None:
-    """The deadline is one deadline: nothing was sent, so nothing is sent again."""
-    ledger = impatient(path)
-    asked = request(ledger)
-    with holding(path):
-        since = time.monotonic()
-        with pytest.raises(LedgerUnavailable, match="another process") as caught:
-            ledger.reserve(asked)
-        waited = time.monotonic() - since
-    assert caught.value.waited == SHORT
-    assert SHORT <= waited < 2 * SHORT
-    ledger.reserve(asked)
-    assert kinds(path) == ["open", "reserve"]
-    ledger.close()
-
-
-def test_another_thread_that_holds_the_lock_is_waited_for_not_long(
-    path: Path,
-) -> None:
-    """Threads of one process queue with the same deadline, not one after another."""
-    ledger = impatient(path)
-    asked = [request(ledger) for _ in range(3)]
-    found: list[tuple[str, float]] = []
-
-    def ask(index: int) -> None:
-        since = time.monotonic()
-        name = refusal(lambda: ledger.reserve(asked[index]))
-        found.append((name, time.monotonic() - since))
-
-    with ledger.storage.write():
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert [name for name, _ in found] == ["LedgerUnavailable"] * 3
-    assert max(seconds for _, seconds in found) < 2 * SHORT
-    granted(ledger)
-    ledger.close()
-
-
-def test_threads_share_one_ledger(ledger: Ledger, path: Path) -> None:
-    """Eight threads on one object: every charge is there, once."""
-
-    def work() -> None:
-        for _ in range(5):
-            ledger.settle(granted(ledger, "0.01"))
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sums(path) == (Fraction(40, 100), 0)
-    audit(path)
-
-
-def test_a_waiter_keeps_its_connection(path: Path) -> None:
-    """Closing may checkpoint, and a checkpoint outside the lock can lose commits."""
-    ledger, other = impatient(path), SqliteStorage(path)
-    granted(ledger)
-    assert isinstance(ledger.storage, SqliteStorage)
-    before = ledger.storage._connection
-    with other.write():
-        assert refusal(lambda: granted(ledger)) == "LedgerUnavailable"
-        assert before is not None
-        assert before is ledger.storage._connection
-    ledger.close()
-    other.close()
-
-
-def test_closing_waits_for_the_lock(path: Path) -> None:
-    """For the same reason; but not for ever."""
-    ledger, other = impatient(path), SqliteStorage(path)
-    granted(ledger)
-    with other.write():
-        since = time.monotonic()
-        ledger.storage.close()
-        assert SHORT <= time.monotonic() - since < 2 * SHORT
-    granted(ledger)
-    ledger.close()
-    other.close()
-
-
-def test_a_link_to_the_ledger_shares_its_lock(path: Path, tmp_path: Path) -> None:
-    """SQLite follows links, so whoever comes by one must wait as well."""
-    link = tmp_path / "link.db"
-    link.symlink_to(path)
-    with (
-        holding(path),
-        pytest.raises(LedgerUnavailable, match="another process"),
-    ):
-        impatient(link)
-
-
-def test_a_removed_lock_file_excludes_nobody(path: Path) -> None:
-    """Who deletes a stale lock file splits it: the old handle is not trusted."""
-    ledger = impatient(path)
-    granted(ledger)
-    (path.parent / "ledger.db.lock").unlink()
-    with holding(path), pytest.raises(LedgerUnavailable, match="another process"):
-        ledger.reserve(request(ledger))
-    granted(ledger)
-    ledger.close()
-
-
-def test_a_killed_holder_frees_the_lock(path: Path) -> None:
-    """The kernel of the operating system does; no lease, no clock."""
-
-    def hold(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).storage.write():
-            say("held")
-            die()
-
-    child = Child(hold)
-    assert child.line() == "held"
-    assert child.end()[0] == -9
-    ledger = impatient(path)
-    granted(ledger)
-    ledger.close()
-
-
-# Forks
-
-
-def test_a_forked_child_opens_a_connection_of_its_own(
-    ledger: Ledger, path: Path
-) -> None:
-    """Both go on; each charge is there."""
-    granted(ledger)
-    reservation = told_by_child(lambda: granted(ledger))
-    mine = granted(ledger)
-    ledger.settle(mine)
-    ledger.settle(reservation)
-    assert sums(path) == (2 * TENTH, TENTH)
-    audit(path)
-
-
-def test_a_childs_commits_survive_its_parents_close(ledger: Ledger, path: Path) -> None:
-    """SQLite's memory of locks is inherited, the locks are not.
-
-    The parent would take the file for its own and delete the child's -wal.
-    """
-    granted(ledger, "0.01")
-    gate = Gate()
-
-    def work(say: Callable[[str], None]) -> None:
-        say(granted(ledger, "0.01"))
-        gate.wait()
-        for _ in range(3):
-            say(granted(ledger, "0.01"))
-        die()
-
-    child = Child(work)
-    first = child.line()
-    ledger.storage.close()
-    gate.open()
-    code, lines = child.end()
-    assert (code, len(lines)) == (-9, 3)
-    kept = {name for (name,) in read(path, "SELECT id FROM charge")}
-    assert {first, *lines} <= kept
-    assert sums(path) == (0, Fraction(5, 100))
-    audit(path)
-
-
-def test_a_fork_waits_for_a_thread_that_writes(ledger: Ledger, path: Path) -> None:
-    """Shortly, and then both parent and child go on; no lock is left behind."""
-    ledger.owners.mine()
-    inside = threading.Event()
-
-    def write() -> None:
-        with ledger.storage.write():
-            inside.set()
-            time.sleep(0.2)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    inside.wait()
-    child = Child(lambda say: say(granted(ledger)))
-    code, lines = child.end()
-    assert code == 0, lines
-    thread.join()
-    granted(ledger)
-    assert sums(path) == (0, 2 * TENTH)
-    audit(path)
-
-
-def test_a_child_forked_inside_a_long_transaction_is_refused(
-    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It cannot know which locks it holds: refused at once, and the parent is fine."""
-    monkeypatch.setattr("dpflow.ledger.storage.sqlite._FORK_SECONDS", 0.1)
-    asked = request(ledger)
-    inside, leave = threading.Event(), threading.Event()
-
-    def write() -> None:
-        with ledger.storage.write():
-            inside.set()
-            leave.wait()
-
-    def attempt(say: Callable[[str], None]) -> None:
-        for opened in (lambda: ledger, lambda: open_ledger(url(path))):
-            try:
-                opened().reserve(asked)
-            except LedgerUnavailable as error:
-                say(str("its parent was using it" in error.message))
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    inside.wait()
-    child = Child(attempt)
-    leave.set()
-    thread.join()
-    assert child.end() == (0, ["True", "True"])
-    ledger.reserve(asked)
-    assert sums(path) == (0, TENTH)
-
-
-def test_a_fork_inside_a_transaction_leaves_it_whole(path: Path) -> None:
-    """The parent commits what it began; the child is refused."""
-    ledger = impatient(path)
-    asked = request(ledger)
-    with ledger.storage.write() as session:
-        write_a_row(session)
-        told = told_by_child(lambda: refusal(lambda: ledger.reserve(asked)))
-    assert told == "LedgerUnavailable"
-    assert read(path, "SELECT name FROM claim") == [("x",)]
-    granted(ledger)
-    ledger.close()
-
-
-def test_a_fork_that_python_does_not_know_of_is_noticed(
-    ledger: Ledger, path: Path
-) -> None:
-    """A server written in C may fork by itself: the child is refused."""
-    granted(ledger)
-    asked = request(ledger)
-    reading, writing = os.pipe()
-    pid = ctypes.PyDLL(None).fork()
-    if pid == 0:
-        try:
-            os.write(writing, refusal(lambda: ledger.reserve(asked)).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        assert pipe.read() == "LedgerUnavailable"
-    os.waitpid(pid, 0)
-    ledger.reserve(asked)
-    assert sums(path) == (0, 2 * TENTH)
-
-
-def test_two_threads_that_fork_at_once_leave_no_lock(ledger: Ledger) -> None:
-    """Each closes the connection for its fork, and lets go of the lock after it."""
-    granted(ledger, "0.01")
-
-    def fork() -> None:
-        for _ in range(5):
-            pid = os.fork()
-            if pid == 0:
-                os._exit(0)
-            os.waitpid(pid, 0)
-
-    threads = [threading.Thread(target=fork) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    ledger.storage._lock_seconds = 1.0  # type: ignore[attr-defined]
-    granted(ledger, "0.01")
-
-
-def test_a_child_does_not_keep_its_dead_parents_lock(path: Path) -> None:
-    """A lock belongs to the open file, which a fork inherits: it is closed at once."""
-    gate = Gate()
-
-    def parent(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).storage.write():
-            pid = os.fork()
-            if pid == 0:
-                gate.wait()
-                os._exit(0)
-            say("forked")
-            die()
-
-    child = Child(parent)
-    assert child.line() == "forked"
-    os.waitpid(child.pid, 0)
-    ledger = impatient(path)
-    granted(ledger)
-    ledger.close()
-    gate.open()
-
-
-LEAVING = """
-import os, signal, sys
-from pathlib import Path
-from dpflow.ledger import open_ledger
-from tests.ledger.support import granted
-
-url, touched = sys.argv[1:]
-ledger = open_ledger(url)
-go, start = os.pipe()
-child = os.fork()
-if child == 0:
-    os.read(go, 1)
-    sys.exit(0)              # the interpreter destroys its objects
-ledger.close()
-crashing = os.fork()
-if crashing == 0:
-    granted(open_ledger(url))
-    os.kill(os.getpid(), signal.SIGKILL)
-os.waitpid(crashing, 0)
-os.write(start, b"1")
-print(os.waitpid(child, 0)[1])
-"""
-
-
-def test_a_child_that_exits_deletes_nobodys_commits(path: Path) -> None:
-    """Destroying an inherited connection would delete the -wal of others."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", LEAVING, url(path), "x"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-    assert sums(path) == (0, TENTH)
-    audit(path)
-
-
-OTHERS = """
-import os, sys
-from dpflow.ledger.opening import open_ledger
-from tests.ledger.processes import die
-from tests.ledger.support import granted
-ledger = open_ledger(sys.argv[1])
-print(granted(ledger, "0.01"), flush=True)
-ledger.close() if sys.argv[2] == "close" else die()
-"""
-
-
-def test_reading_the_file_by_hand_loses_nothing(path: Path) -> None:
-    """A process that opens and closes the file drops SQLite's locks on it.
-
-    Then the next process to close the ledger deletes the -wal that is in use: a grant
-    into the deleted one would be lost, and closing it would delete the next one.
-    """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-
-    def other(end: str) -> str:
-        command = [sys.executable, "-c", OTHERS, url(path), end]
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, env=environment, check=False
-        )
-        return done.stdout.strip()
-
-    def work(say: Callable[[str], None]) -> None:
-        ledger = open_ledger(url(path))
-        say(granted(ledger, "0.01"))
-        path.read_bytes()
-        say(other("close"))
-        say(other("die"))
-        say(refusal(lambda: say(granted(ledger, "0.01"))))
-        say(refusal(lambda: say(granted(ledger, "0.01"))))
-        ledger.close()
-        gc.collect()
-        say("end")
-
-    code, lines = Child(work).end()
-    assert (code, lines[3:]) == (0, ["LedgerUnavailable"] * 2 + ["end"])
-    assert [state_of(path, name) for name in lines[:3]] == ["open"] * 3
-    assert sums(path) == (0, Fraction(3, 100))
-    audit(path)
-
-
 def test_a_wal_that_is_removed_during_a_transaction_is_noticed(
     ledger: Ledger, path: Path
 ) -> None:
@@ -866,46 +449,3 @@ def test_a_wal_that_is_removed_during_a_transaction_is_noticed(
         write()
     with pytest.raises(LedgerUnavailable, match="-wal"):
         ledger.reserve(request(ledger))
-
-
-def test_the_lock_file_is_a_plain_flock(ledger: Ledger, path: Path) -> None:
-    """Other programs may take part: a backup holds it while it copies."""
-    granted(ledger)
-    with (path.parent / "ledger.db.lock").open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(LedgerUnavailable, match="another process"):
-            impatient(path)
-
-
-def test_a_kept_error_keeps_no_transaction(tmp_path: Path) -> None:
-    """Its traceback may refer to a cursor, and closing then rolls nothing back."""
-    new_ledger(tmp_path).close()
-    first = SqliteStorage(tmp_path / "ledger.db")
-    kept: list[BaseException] = []
-    try:
-        with first.write() as session:
-            reading = session.connection.execute("VALUES (1), (2), (3)")
-            reading.fetchone()
-            raise RuntimeError
-    except RuntimeError as error:
-        kept.append(error)
-    with SqliteStorage(tmp_path / "ledger.db").write() as session:
-        assert session.books() == []
-    assert kept
-    assert reading is not None
-
-
-def test_a_writer_without_the_ledgers_lock_is_kept_out_from_the_beginning(
-    ledger: Ledger, path: Path
-) -> None:
-    """What a connection remembers is not read again, so that no snapshot is old."""
-    granted(ledger, "0.1")
-    stranger = sqlite3.connect(path, timeout=0, isolation_level=None)
-    edit_it = "UPDATE row SET value = value"
-    with (
-        ledger.storage.write(),
-        pytest.raises(sqlite3.OperationalError, match="locked"),
-    ):
-        stranger.execute(edit_it)
-    stranger.execute(edit_it)
-    stranger.close()
