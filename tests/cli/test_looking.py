@@ -25,12 +25,7 @@ import dpflow.cli
 import dpflow.forecast
 import dpflow.ledger
 from dpflow import Laplace, guarded
-from dpflow.config import (
-    LEDGER_VARIABLE,
-    POLICIES_VARIABLE,
-    WITNESS_VARIABLE,
-    settings,
-)
+from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE, WITNESS_VARIABLE, settings
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.guard.project import forget_projects, project_ledger
 from dpflow.show.live import make_app

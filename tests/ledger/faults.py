@@ -65,6 +65,10 @@ class FaultyPostgres(PostgresStorage):
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
+        self.quiet()
+
+    def quiet(self) -> None:
+        """Let every statement be."""
         self.before: Callable[[str], None] = _nothing
         self.after: Callable[[str], None] = _nothing
 

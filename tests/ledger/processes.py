@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.ledger.opening import open_ledger
-from tests.ledger.support import (
-    Place,
-    await_death,
-    granted,
-    url,
-)
+from tests.ledger.support import Place, await_death, granted, url
 
 
 class Child:

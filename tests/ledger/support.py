@@ -20,10 +20,7 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import (
-    BudgetRefused,
-    DpflowError,
-)
+from dpflow.exceptions import BudgetRefused, DpflowError
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.opening import owners_of as owners_of_storage

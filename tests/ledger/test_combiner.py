@@ -10,24 +10,13 @@ from typing import Any
 
 import pytest
 
-from dpflow.exceptions import (
-    BudgetRefused,
-    LedgerCorrupt,
-    LedgerUnavailable,
-)
+from dpflow.exceptions import BudgetRefused, LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.combiner import MOST_AT_ONCE, Combiner
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Command, End, Reserve
 from dpflow.ledger.records import Granted
 from tests.ledger.processes import Child
-from tests.ledger.support import (
-    Place,
-    audit,
-    granted,
-    make_policy,
-    request,
-    sums,
-)
+from tests.ledger.support import Place, audit, granted, make_policy, request, sums
 
 
 def asks(ledger: Ledger, dataset: str = "a") -> Reserve:

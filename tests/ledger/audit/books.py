@@ -8,9 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from dpflow import Gaussian
-from dpflow.exceptions import (
-    BudgetRefused,
-)
+from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import Columns, canonical, entry_hash

@@ -14,14 +14,7 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.ledger import Ledger
 from tests.ledger.audit.books import KEY, cheaper, fill, rewrite, signed_thrice, sql
-from tests.ledger.support import (
-    Place,
-    edit,
-    granted,
-    make_ledger,
-    read,
-    url,
-)
+from tests.ledger.support import Place, edit, granted, make_ledger, read, url
 from tests.ledger.witness.accidents import copy_database
 from tests.signing import key_file, key_of
 

@@ -25,16 +25,7 @@ from dpflow.ledger.office_records import Wish
 from dpflow.ledger.witness import file as module
 from dpflow.ledger.witness.lines import HEAD, Line
 from tests.ledger.audit.books import POLICIES
-from tests.ledger.support import (
-    audit,
-    edit,
-    granted,
-    kinds,
-    read,
-    repairs,
-    sums,
-    url,
-)
+from tests.ledger.support import audit, edit, granted, kinds, read, repairs, sums, url
 from tests.ledger.witness.accidents import ACCIDENTS, Host, gone_another_way
 from tests.sizes import scaled
 

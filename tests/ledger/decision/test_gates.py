@@ -12,11 +12,7 @@ from dpflow import ApproxDP, Gaussian, PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import (
-    BudgetExhausted,
-    BudgetRefused,
-    UnsupportedCost,
-)
+from dpflow.exceptions import BudgetExhausted, BudgetRefused, UnsupportedCost
 from dpflow.ledger import views
 from dpflow.ledger.decision.gates import gate_at
 from dpflow.ledger.ledger import Ledger

@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 
 from dpflow import ApproxDP, Laplace, PureDP
-from dpflow.exceptions import (
-    BudgetRefused,
-    ConfigurationError,
-    ReservationConflict,
-)
+from dpflow.exceptions import BudgetRefused, ConfigurationError, ReservationConflict
 from dpflow.ledger import views
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger

@@ -27,10 +27,7 @@ from dpflow.policy.changes import judge
 from dpflow.rounding import number_from_text
 from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.journals import audit
-from tests.ledger.support import (
-    granted,
-    make_policy,
-)
+from tests.ledger.support import granted, make_policy
 
 WEEKS = make_policy(unit="user-week", partition="{by: week}")
 CAPPED = make_policy(unit="user-week", partition="{by: week}", lifetime="{epsilon: 2}")

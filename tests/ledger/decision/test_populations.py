@@ -20,11 +20,7 @@ from dpflow.ledger.views import accounts
 from dpflow.policy import load_policies, parse_policy
 from dpflow.policy.pinned import guarantee_in_words
 from tests.ledger.journals import audit
-from tests.ledger.support import (
-    BASIC,
-    granted,
-    request,
-)
+from tests.ledger.support import BASIC, granted, request
 
 
 def test_a_populations_guarantee_names_its_datasets() -> None:

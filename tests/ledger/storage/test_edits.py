@@ -8,9 +8,7 @@ from fractions import Fraction
 import psycopg
 import pytest
 
-from dpflow.exceptions import (
-    LedgerCorrupt,
-)
+from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from tests.ledger.processes import killed

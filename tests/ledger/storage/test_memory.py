@@ -12,11 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dpflow.exceptions import (
-    BudgetRefused,
-    ConfigurationError,
-    LedgerMissing,
-)
+from dpflow.exceptions import BudgetRefused, ConfigurationError, LedgerMissing
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.rows import Claim

@@ -13,14 +13,7 @@ from dpflow.ledger import Ledger, open_ledger, views
 from dpflow.ledger.office import freeze
 from dpflow.ledger.records import AccountView, UnusualSteps
 from tests.ledger.processes import Child, die
-from tests.ledger.support import (
-    Place,
-    await_death,
-    granted,
-    make_policy,
-    request,
-    url,
-)
+from tests.ledger.support import Place, await_death, granted, make_policy, request, url
 
 FLOWS = make_policy(
     budget="{epsilon: 3, delta: 1e-6}",

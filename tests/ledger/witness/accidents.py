@@ -10,23 +10,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpflow.exceptions import (
-    LedgerError,
-)
+from dpflow.exceptions import LedgerError
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.entry import Columns, entry_of
 from dpflow.ledger.storage.row_texts import key_text, row_text
 from tests.ledger.processes import Child, die
-from tests.ledger.support import (
-    COLUMNS,
-    edit,
-    granted,
-    make_policy,
-    read,
-    request,
-    url,
-)
+from tests.ledger.support import COLUMNS, edit, granted, make_policy, read, request, url
 
 POLICY = make_policy(budget="{epsilon: 100}")
 OTHER = make_policy("b", budget="{epsilon: 100}")

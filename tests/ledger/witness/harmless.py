@@ -10,18 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.exceptions import (
-    BudgetRefused,
-)
+from dpflow.exceptions import BudgetRefused
 from tests.ledger.processes import Child, die
-from tests.ledger.support import (
-    granted,
-    read,
-)
-from tests.ledger.witness.accidents import (
-    POLICY,
-    Host,
-)
+from tests.ledger.support import granted, read
+from tests.ledger.witness.accidents import POLICY, Host
 
 # What only looks like an accident
 

@@ -8,20 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.exceptions import (
-    ConfigurationError,
-    LedgerRolledBack,
-    LedgerUnwitnessed,
-)
+from dpflow.exceptions import ConfigurationError, LedgerRolledBack, LedgerUnwitnessed
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.witness import file as witness_module
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.file import FileLog
 from dpflow.ledger.witness.places import witness_at
-from tests.ledger.support import (
-    granted,
-    url,
-)
+from tests.ledger.support import granted, url
 from tests.ledger.witness.witness_contract import line
 
 ID = "0" * 31 + "1"

@@ -14,20 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.exceptions import (
-    LedgerError,
-    LedgerRolledBack,
-    LedgerUnwitnessed,
-)
+from dpflow.exceptions import LedgerError, LedgerRolledBack, LedgerUnwitnessed
 from dpflow.ledger.records import Granted
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.file import FileLog
-from tests.ledger.support import (
-    audit,
-    granted,
-    read,
-    sums,
-)
+from tests.ledger.support import audit, granted, read, sums
 from tests.ledger.witness.accidents import (
     ACCIDENTS,
     OTHER,

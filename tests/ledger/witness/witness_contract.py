@@ -22,14 +22,7 @@ from dpflow.ledger.witness.lines import Line
 from dpflow.ledger.witness.log import Found, Log, LogError
 from dpflow.ledger.witness.places import witness_at
 from tests.ledger.processes import Child, Gate
-from tests.ledger.support import (
-    granted,
-    kinds,
-    make_policy,
-    read,
-    sums,
-    url,
-)
+from tests.ledger.support import granted, kinds, make_policy, read, sums, url
 from tests.ledger.witness.accidents import copy_database
 
 

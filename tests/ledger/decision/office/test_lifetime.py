@@ -8,11 +8,7 @@ from fractions import Fraction
 import pytest
 
 from dpflow import PureDP
-from dpflow.exceptions import (
-    BudgetRefused,
-    PolicyChanged,
-    PolicyNotApplied,
-)
+from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyNotApplied
 from dpflow.ledger import views
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.decision.terms import opened

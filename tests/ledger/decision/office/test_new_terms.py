@@ -6,11 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from dpflow.exceptions import (
-    BudgetRefused,
-    PolicyChanged,
-    PolicyNotApplied,
-)
+from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy, freeze

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpflow import Gaussian, PureDP
-from dpflow.exceptions import (
-    LedgerCorrupt,
-    PolicyChanged,
-    PolicyNotApplied,
-)
+from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import (

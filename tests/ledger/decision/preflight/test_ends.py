@@ -30,13 +30,7 @@ from dpflow.ledger.views import accounts, open_reservations
 from tests.ledger.journals import await_death, kinds, state_of, sums
 from tests.ledger.preflights import RUN, drawn, held_run, whole
 from tests.ledger.processes import Child, die
-from tests.ledger.support import (
-    Place,
-    granted,
-    make_ledger,
-    make_policy,
-    url,
-)
+from tests.ledger.support import Place, granted, make_ledger, make_policy, url
 
 TENTH = Fraction(1, 10)
 

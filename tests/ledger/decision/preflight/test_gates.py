@@ -9,11 +9,7 @@ import pytest
 
 from dpflow import Gaussian, PureDP
 from dpflow.accounting.rules.individual import IndividualBound
-from dpflow.exceptions import (
-    BudgetRefused,
-    ConfigurationError,
-    UnsupportedCost,
-)
+from dpflow.exceptions import BudgetRefused, ConfigurationError, UnsupportedCost
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.office import apply_policy, freeze
 from dpflow.ledger.office_records import Wish
@@ -22,11 +18,7 @@ from dpflow.ledger.views.runs import last_costs
 from dpflow.ledger.views.spending import spending
 from tests.ledger.journals import kinds, sums
 from tests.ledger.preflights import RUN, drawn, held_run
-from tests.ledger.support import (
-    granted,
-    make_policy,
-    request,
-)
+from tests.ledger.support import granted, make_policy, request
 
 TENTH = Fraction(1, 10)
 

@@ -21,13 +21,7 @@ from dpflow.ledger.records import Granted, Replayed
 from dpflow.ledger.views import refusal_of_run
 from tests.ledger.journals import entries, kinds, state_of, sums
 from tests.ledger.preflights import RUN, drawn, held_run, whole
-from tests.ledger.support import (
-    BASIC,
-    Place,
-    granted,
-    request,
-    url,
-)
+from tests.ledger.support import BASIC, Place, granted, request, url
 
 TENTH = Fraction(1, 10)
 

@@ -27,15 +27,7 @@ from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.rows import Charge
 from dpflow.ledger.storage.postgres_transaction import Trips
 from tests.ledger.processes import Child
-from tests.ledger.support import (
-    audit,
-    edit,
-    granted,
-    make_policy,
-    read,
-    request,
-    sums,
-)
+from tests.ledger.support import audit, edit, granted, make_policy, read, request, sums
 from tests.postgres import PostgresServer, binaries, server
 from tests.proxy import Proxy
 from tests.sizes import scaled

@@ -17,14 +17,7 @@ from dpflow.ledger.model import Keys
 from dpflow.ledger.rows import Claim, Run
 from dpflow.ledger.storage import loading
 from dpflow.ledger.storage.row_texts import key_text
-from tests.ledger.support import (
-    UNIT,
-    edit,
-    granted,
-    kinds,
-    new_ledger,
-    sums,
-)
+from tests.ledger.support import UNIT, edit, granted, kinds, new_ledger, sums
 
 
 @pytest.fixture

@@ -15,9 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.exceptions import (
-    LedgerUnavailable,
-)
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger
 from tests.ledger.processes import Child, Gate, die, told_by_child
 from tests.ledger.support import (

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.exceptions import (
-    LedgerUnavailable,
-)
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.ledger.processes import Child, die, holding
