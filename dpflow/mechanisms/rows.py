@@ -66,25 +66,37 @@ class NormClip:
     step: float
 
     @classmethod
-    def to(cls, norm: Number) -> NormClip:
+    def to(cls, norm: Number, *, shards: int = 1) -> NormClip:
         """Check the norm and choose the grid.
+
+        Args:
+            norm: Longest L2 norm of a person's row.
+            shards: How many sums of up to `MOST_PEOPLE` rows will be added up; with
+                more of them the grid is wider, so that this rounds nothing either.
 
         Raises:
             InvalidCost: If the norm is no positive number of sane size.
         """
         longest = exact_scale(norm, name="norm")
-        return cls(longest, _step(longest, _BITS))
+        return cls(longest, _step(longest, _BITS - (shards - 1).bit_length()))
 
     def rows(self, rows: NDArray[Any]) -> Rows:
         """Return clipped rows in steps of the grid; rows that are no numbers as zeros.
 
-        Rounding: toward zero, so that no norm grows.
+        Rounding: toward zero, so that no norm grows. A row of one number is compared
+        with the norm in steps, so that one as long as the norm stays what it is.
 
         Raises:
             ReleaseError: If there are no people, or more than `MOST_PEOPLE`.
         """
         values = np.asarray(rows)
         _check_people(values.shape, values.ndim >= _MATRIX)
+        if values[0].size == 1:
+            longest = int(self.norm / Fraction(self.step))
+            # A warning about one person's overflow would be an output.
+            with np.errstate(all="ignore"):
+                cut = _cut(np.array(values, np.float64), self.step)
+            return cut.clip(-longest, longest).astype(np.int64)
         clipped, _ = clip_rows(values, norm=self.norm)
         return _cut(clipped, self.step).astype(np.int64)
 
