@@ -40,11 +40,6 @@ Ask = Callable[[WorkloadStep, Tally], tuple[Tally, Tally]]
 Once = Callable[[Tally], Tally | None]
 
 
-def times(tally: Tally, count: int) -> Tally:
-    """Return a tally that was added so many times."""
-    return Tally(tuple(count * amount for amount in tally.amounts))
-
-
 def count_admitted(admits: Callable[[int], bool]) -> int | None:
     """Return the largest count that a gate admits; None if there is no end.
 
@@ -81,7 +76,7 @@ def repeated(once: Once, total: Tally, most: int = NO_END) -> tuple[Tally, int]:
     found = 0
     while found < most and (after := once(total)) is not None:
         fit = _alike(once, total, after - total, most - found)
-        total, found = total + times(after - total, fit), found + fit
+        total, found = total + (after - total).times(fit), found + fit
     return total, found
 
 
@@ -89,7 +84,7 @@ def _alike(once: Once, total: Tally, each: Tally, most: int) -> int:
     """Count how often the same is added in a row, at most `most` times."""
 
     def same(count: int) -> bool:
-        before = total + times(each, count - 1)
+        before = total + each.times(count - 1)
         return count <= most and once(before) == before + each
 
     return count_admitted(same) or most

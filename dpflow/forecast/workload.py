@@ -23,7 +23,6 @@ from dpflow.forecast.counts import (
     in_turn,
     repeated,
     round_of,
-    times,
 )
 from dpflow.rounding import float_up, number_from_text, number_text, short_up
 
@@ -101,8 +100,8 @@ def trace(pairs: Iterable[tuple[Tally, Tally, int]], zero: Tally) -> Iterator[Ta
     """
     total = zero
     for reserved, posted, count in pairs:
-        yield total + times(posted, count - 1) + reserved
-        total = total + times(posted, count)
+        yield total + posted.times(count - 1) + reserved
+        total = total + posted.times(count)
     yield total
 
 
@@ -127,7 +126,7 @@ def steps_admitted(rule: Filter, workload: Workload) -> int:
         found += fit
         if fit < count:
             break
-        total = total + times(posted, count)
+        total = total + posted.times(count)
     return found
 
 
@@ -135,7 +134,7 @@ def _admitted_of(
     rule: Filter, total: Tally, reserved: Tally, posted: Tally, count: int
 ) -> int:
     def admits(number: int) -> bool:
-        fits = rule.admits(total + times(posted, number - 1) + reserved)
+        fits = rule.admits(total + posted.times(number - 1) + reserved)
         return number <= count and fits
 
     return count_admitted(admits) or 0
@@ -155,7 +154,7 @@ def rounds_admitted(rule: Filter, workload: Workload) -> int | None:
     *peaks, total = trace(prices, rule.zero())
     return count_admitted(
         lambda number: all(
-            rule.admits(times(total, number - 1) + peak) for peak in (*peaks, total)
+            rule.admits(total.times(number - 1) + peak) for peak in (*peaks, total)
         )
     )
 
@@ -431,7 +430,7 @@ def reading_of(
         odometer = _tuned(theorem, tuned_for, delta)
         total = odometer.zero()
         for step in workload:
-            total = total + times(priced(odometer, step)[1], step.times)
+            total = total + priced(odometer, step)[1].times(step.times)
         return OdometerReading(theorem=theorem, epsilon=odometer.read(total))
     except (UnsupportedCost, InvalidCost) as error:
         return OdometerReading(theorem=theorem, problem=error.message)

@@ -16,7 +16,7 @@ from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.fixed.plan import PlanFilter
 from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import Load, flow_outlooks, outlooks, runs_left
-from dpflow.forecast.counts import WorkloadStep, times
+from dpflow.forecast.counts import WorkloadStep
 from dpflow.forecast.gates import loads_of
 from dpflow.forecast.loads import load_of
 from dpflow.forecast.outlook import loads_of_run
@@ -224,7 +224,7 @@ def test_a_plan_in_order_is_counted_run_by_run():
     )
     gate = Gate("", "d", "dataset", "", "", rule, None, rule.zero())
     assert runs_left([load_of(gate, (WorkloadStep(pure),))])[0] == 2
-    assert rule.admits(times(rule.price(pure), 3) + rule.price(other))
+    assert rule.admits(rule.price(pure).times(3) + rule.price(other))
 
 
 def test_the_last_completed_run_is_the_example(ledger):

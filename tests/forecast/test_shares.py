@@ -7,7 +7,7 @@ import pytest
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
-from dpflow.forecast.counts import WorkloadStep, times
+from dpflow.forecast.counts import WorkloadStep
 from dpflow.forecast.shares import reach_of_shares
 from dpflow.forecast.workload import rounds_admitted
 from dpflow.policy import parse_policy
@@ -51,7 +51,7 @@ def test_what_the_shares_can_use_is_what_steps_use(name: str) -> None:
     for epsilon in ("2.5", "0.5"):
         share = make_filter(name, epsilon=epsilon, delta="1e-6")
         rounds = rounds_admitted(share, (WorkloadStep(cost),))
-        total = total + times(whole.price(cost), rounds or 0)
+        total = total + whole.price(cost).times(rounds or 0)
     found = reach(
         name,
         "epsilon: 3, delta: 1e-6",
@@ -68,7 +68,7 @@ def test_pure_steps_tell_where_gaussians_have_no_price() -> None:
     share = make_filter("rogers", epsilon=1, delta="1e-6")
     cost = PureDP(epsilon="0.001")
     rounds = rounds_admitted(share, (WorkloadStep(cost),)) or 0
-    used = whole.used_fraction(times(whole.price(cost), rounds))
+    used = whole.used_fraction(whole.price(cost).times(rounds))
     assert found == pytest.approx(used, rel=0.02)
 
 

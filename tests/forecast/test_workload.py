@@ -11,7 +11,7 @@ from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import InvalidCost
-from dpflow.forecast.counts import NO_END, WorkloadStep, count_admitted, times
+from dpflow.forecast.counts import NO_END, WorkloadStep, count_admitted
 from dpflow.forecast.workload import (
     Fit,
     epsilon_used,
@@ -165,7 +165,7 @@ def test_the_epsilon_that_was_used_admits_it_and_little_less_does_not(theorem, c
     rule = make_filter(theorem, epsilon=EPSILON, delta=DELTA)
     # Enough for the gaussian member of a portfolio, which covers no pure step well.
     cost = GAUSSIAN if theorem in ("gaussian", "concentrated", "portfolio") else TENTH
-    used = times(rule.price(cost), count)
+    used = rule.price(cost).times(count)
     found = epsilon_used(rule, used)
     assert found is not None
     parts = rule.covering(used) if theorem == "portfolio" else [(rule, used)]
@@ -199,5 +199,5 @@ def test_a_plan_used_what_its_last_stop_says():
     """A plan has a reading of its own."""
     steps = [{"cost": PureDP(epsilon="0.1"), "times": 10}]
     plan = make_filter("plan", epsilon=1, delta=0, steps=steps, stops=[5, 10])
-    assert epsilon_used(plan, times(plan.price(TENTH), 5)) == Fraction(1, 2)
-    assert epsilon_used(plan, times(plan.price(TENTH), 11)) is None
+    assert epsilon_used(plan, plan.price(TENTH).times(5)) == Fraction(1, 2)
+    assert epsilon_used(plan, plan.price(TENTH).times(11)) is None

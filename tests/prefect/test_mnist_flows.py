@@ -228,6 +228,6 @@ def test_a_model_learns_and_longer_training_leaves_people_out(digits):
     start = problem.right(problem.start)
     assert start == pytest.approx(0.1)
     model = problem.start
-    total = individual_table.Clip.to(9).apply(problem.gradients(model)).total()
+    total = individual_table.NormClip.to(9).apply(problem.gradients(model)).total()
     assert problem.right(model - total) > 0.9
     assert np.isfinite(total).all()

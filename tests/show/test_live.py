@@ -238,7 +238,7 @@ def test_steps_go_on_while_somebody_looks(shop):
     assert {answer.status_code for answer in answers} == {200}
     assert answers
     ledger = open_ledger(url, read_only=True)
-    assert verified(ledger).fine
+    assert verified(ledger).found.fine
     ledger.close()
     shop_now = client.get("/status.json").json()["sections"][1]
     assert shop_now["accounts"][0]["spent"] == {"epsilon": "0.8", "delta": "0"}
