@@ -20,10 +20,16 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.ledger.ledger import Ledger
-from tests.hunts.auditor import audit
-from tests.hunts.crash_vfs import ApswStorage, Disk, Note, NotingVFS, plain_connection
-from tests.hunts.memory import empty_ledger
-from tests.hunts.support import (
+from tests.hunts.machinery.auditor import audit
+from tests.hunts.machinery.crash_vfs import (
+    ApswStorage,
+    Disk,
+    Note,
+    NotingVFS,
+    plain_connection,
+)
+from tests.hunts.machinery.memory import empty_ledger
+from tests.hunts.machinery.support import (
     SimulatedOwners,
     asked,
     figure,
