@@ -155,7 +155,7 @@ def test_the_json_has_the_promised_shape(shop: Shop) -> None:
     shop.charge()
     data = run_json("status", "cdnow")
     assert {"ledger", "datasets", "flows", "warnings"} == data.keys()
-    assert {"id", "place"} == data["ledger"].keys()
+    assert {"id", "place", "durability"} == data["ledger"].keys()
     (dataset,) = data["datasets"]
     expected = {"dataset", "unit", "relation", "guarantee", "term", "accounts"}
     expected |= {"shares", "planned_noise", "terms", "frozen", "outlooks"}

@@ -285,7 +285,7 @@ STORAGE = [
     Mutant(
         "a commit into a removed file counts",
         "# What went into a file that is not there any more is no commit.\n"
-        "                self._check_same_files()",
+        "                    self._check_same_files()",
         "# What went into a file that is not there any more is no commit.",
         ("storage",),
     ),

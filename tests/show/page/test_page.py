@@ -15,6 +15,7 @@ import pytest
 from dpflow import Laplace, PureDP, guarded, release
 from dpflow.exceptions import BudgetRefused, DPStepFailed
 from dpflow.guard.project import current_project
+from dpflow.ledger.audit.stored_rows import Finding, Verification
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import OpenReservation
 from dpflow.show.overview import FlowOverview, RunState
@@ -78,10 +79,10 @@ def test_the_stamp_has_the_heads_that_were_verified(shop):
     """Anyone can compare them with a later page."""
     made = report()
     text = render(made)
-    assert len(made.stamp.heads) == 1
-    for head in made.stamp.heads:
-        assert re.fullmatch("[0-9a-f]{64}", head.digest)
-        assert head.digest in text
+    assert len(made.stamp.found.heads) == 1
+    for _, digest in made.stamp.found.heads.values():
+        assert re.fullmatch("[0-9a-f]{64}", digest)
+        assert digest in text
 
 
 def test_the_stamp_says_whether_signatures_were_checked(shop, tmp_path, monkeypatch):
@@ -90,21 +91,21 @@ def test_the_stamp_says_whether_signatures_were_checked(shop, tmp_path, monkeypa
     assert "signatures checked" not in text
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k", public=True))
     unsigned = report()
-    assert not unsigned.stamp.fine
+    assert not unsigned.stamp.found.fine
     assert "no signed checkpoint" in unsigned.stamp.problems[0]
-    assert (unsigned.stamp.signed, unsigned.stamp.checkpoints) == (True, 0)
+    assert (unsigned.stamp.found.signed, unsigned.stamp.found.checkpoints) == (True, 0)
     with sqlite3.connect(shop / ".dpflow/ledger.db") as database:
         asked = "SELECT count(*) FROM entry WHERE kind = 'checkpoint'"
         assert database.execute(asked).fetchone() == (0,)
     verify(current_project().ledger, key=key_of("k"), sign_new=True)
     made = report()
-    assert made.stamp.fine
+    assert made.stamp.found.fine
     assert "Signed checkpoints: 1; signatures checked." in " ".join(
         each for _, each in Tree(render(made)).text
     )
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "x", public=True))
     forged = report()
-    assert not forged.stamp.fine
+    assert not forged.stamp.found.fine
     assert "forged" in forged.stamp.problems[0]
     monkeypatch.delenv("DPFLOW_LEDGER_KEY")
     assert "signatures were not checked" in render(report())
@@ -152,7 +153,8 @@ def test_of_many_parts_the_page_shows_some(shop):
 def test_a_page_of_a_bad_ledger_says_so_first(shop):
     """Before any number."""
     made = report()
-    bad = replace(made.stamp, fine=False, problems=("entry 3 was edited",))
+    problem = Finding(problem="entry 3 was edited")
+    bad = replace(made.stamp, found=replace(made.stamp.found, bad=[problem]))
     text = render(replace(made, stamp=bad))
     assert text.index("The ledger is bad.") < text.index("Status")
     assert "entry 3 was edited" in text
@@ -250,7 +252,8 @@ def test_hostile_names_are_text(shop):
         at=EVIL,
     )
     kept = replace(made.releases[0], key=EVIL, step=EVIL, dataset=EVIL)
-    stamp = replace(made.stamp, fine=False, problems=(EVIL,), witness=EVIL)
+    verification = Verification(bad=[Finding(problem=EVIL)], witness=EVIL)
+    stamp = replace(made.stamp, found=verification)
     hostile = replace(
         made,
         place=EVIL,
