@@ -19,7 +19,7 @@ from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts
 from dpflow.locks import FileLock, TurnQueue
-from tests.hunts import interrupts
+from tests.hunts.machinery import interrupts
 from tests.hunts.machinery.interrupts import (
     Steps,
     by_line,
