@@ -14,7 +14,6 @@ import apsw
 import pytest
 
 from dpflow.exceptions import LedgerUnavailable
-from tests.hunts.machinery.auditor import audit
 from tests.hunts.machinery.crash_vfs import ApswStorage, NotingVFS, plain_connection
 from tests.hunts.machinery.hooks import Hook, nth
 from tests.hunts.machinery.memory import empty_ledger
@@ -27,6 +26,7 @@ from tests.hunts.machinery.trials import (
     reserve,
     reserve_many,
 )
+from tests.ledger.auditor import audit
 from tests.ledger.columns import show_columns
 from tests.sizes import SCALE
 

@@ -20,7 +20,6 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.ledger.ledger import Ledger
-from tests.hunts.machinery.auditor import audit
 from tests.hunts.machinery.crash_vfs import (
     ApswStorage,
     Disk,
@@ -37,6 +36,7 @@ from tests.hunts.machinery.support import (
     memory_folder,
     shared_out,
 )
+from tests.ledger.auditor import audit
 from tests.ledger.columns import show_columns
 from tests.ledger.support import make_policy, request
 from tests.sizes import scaled
