@@ -10,7 +10,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
-from dpflow.forecast.counts import NO_END, count_admitted, repeated, times
+from dpflow.forecast.counts import NO_END, count_admitted, repeated
 from dpflow.ledger.decision.gates import Gate
 
 
@@ -37,7 +37,7 @@ def steps_that_fit(gate: Gate, cost: Cost) -> int | None:
         count = repeated(once, gate.used)[1]
         return count if count < NO_END else None
     price = gate.price(cost)
-    return count_admitted(lambda steps: gate.admits(times(price, steps)))
+    return count_admitted(lambda steps: gate.admits(price.times(steps)))
 
 
 def is_priced(gate: Gate, cost: Cost) -> bool:

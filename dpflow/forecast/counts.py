@@ -14,7 +14,7 @@ NO_END = 10**12
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WorkloadStep:
     """A step of a workload.
 
     Attributes:
@@ -33,16 +33,11 @@ class Step:
         return {"cost": repr(self.cost), "times": self.times, "outcome": self.outcome}
 
 
-Workload = tuple[Step, ...]
+Workload = tuple[WorkloadStep, ...]
 #: What is reserved and posted for a step where so much is used.
-Ask = Callable[[Step, Tally], tuple[Tally, Tally]]
+Ask = Callable[[WorkloadStep, Tally], tuple[Tally, Tally]]
 #: From what is used to what is used afterwards; None if it is refused.
 Once = Callable[[Tally], Tally | None]
-
-
-def times(tally: Tally, count: int) -> Tally:
-    """Return a tally that was added so many times."""
-    return Tally(tuple(count * amount for amount in tally.amounts))
 
 
 def count_admitted(admits: Callable[[int], bool]) -> int | None:
@@ -81,7 +76,7 @@ def repeated(once: Once, total: Tally, most: int = NO_END) -> tuple[Tally, int]:
     found = 0
     while found < most and (after := once(total)) is not None:
         fit = _alike(once, total, after - total, most - found)
-        total, found = total + times(after - total, fit), found + fit
+        total, found = total + (after - total).times(fit), found + fit
     return total, found
 
 
@@ -89,13 +84,13 @@ def _alike(once: Once, total: Tally, each: Tally, most: int) -> int:
     """Count how often the same is added in a row, at most `most` times."""
 
     def same(count: int) -> bool:
-        before = total + times(each, count - 1)
+        before = total + each.times(count - 1)
         return count <= most and once(before) == before + each
 
     return count_admitted(same) or most
 
 
-def in_turn(ask: Ask, admits: Callable[[Tally], bool], step: Step) -> Once:
+def in_turn(ask: Ask, admits: Callable[[Tally], bool], step: WorkloadStep) -> Once:
     """Return what one execution of a step makes of what is used."""
 
     def once(used: Tally) -> Tally | None:

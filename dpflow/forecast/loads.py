@@ -12,12 +12,11 @@ from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counts import (
     NO_END,
     Once,
-    Step,
     Workload,
+    WorkloadStep,
     count_admitted,
     repeated,
     round_of,
-    times,
 )
 from dpflow.forecast.workload import trace
 from dpflow.ledger.decision.gates import Gate
@@ -45,7 +44,7 @@ class Load:
 
     def admits(self, run: int) -> bool:
         """Say whether a run, counted from 1, is admitted after those before it."""
-        before = times(self.spent, run - 1)
+        before = self.spent.times(run - 1)
         return all(self.account.admits(before + peak) for peak in self.peaks)
 
     def used_after(self, runs: int) -> float | None:
@@ -53,7 +52,7 @@ class Load:
         rule = self.account.rule
         if not isinstance(rule, Filter):
             return None
-        total = self.account.used + times(self.spent, runs)
+        total = self.account.used + self.spent.times(runs)
         if self.again is not None:
             total = repeated(self.again, self.account.used, runs)[0]
         return rule.used_fraction(total)
@@ -105,7 +104,7 @@ def load_of(gate: Gate, workload: Workload, *, renewed: bool = False) -> Load:
     for step in workload:
         reserved, posted = _asked(gate, step, used)
         pairs.append((reserved, posted, step.times))
-        used = used + times(posted, step.times)
+        used = used + posted.times(step.times)
     *peaks, spent = trace(pairs, gate.rule.zero())
     kept: list[Tally] = []
     for peak in (spent, *reversed(peaks)):
@@ -118,7 +117,7 @@ def load_of(gate: Gate, workload: Workload, *, renewed: bool = False) -> Load:
     return replace(load, again=round_of(partial(_asked, gate), admits, workload))
 
 
-def _asked(gate: Gate, step: Step, used: Tally) -> tuple[Tally, Tally]:
+def _asked(gate: Gate, step: WorkloadStep, used: Tally) -> tuple[Tally, Tally]:
     """Return what a step reserves, and posts as a settlement would."""
     cost, outcome, rule = step.cost, step.outcome, gate.rule
     reserved = gate.price(cost, used)

@@ -19,6 +19,7 @@ from dpflow.ledger import (
 )
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Conditions
+from dpflow.ledger.storage.base import FSYNC
 from dpflow.locks import Lock
 from dpflow.policy import PolicySet, load_policies
 from dpflow.policy.files import is_policy_file
@@ -158,14 +159,21 @@ def project_conditions(found: Settings) -> Conditions:
     )
 
 
-def make_project_ledger(found: Settings) -> Ledger:
+def make_project_ledger(found: Settings, *, durability: str = FSYNC) -> Ledger:
     """Make the ledger of a project, pin its id, and close it.
+
+    Args:
+        found: Where it is to be.
+        durability: As for `create_ledger`; no setting of a process says it.
 
     Raises:
         LedgerError: If one is there already, or its place cannot be written.
     """
     ledger = create_ledger(
-        found.ledger_url, environment=found.environment, witness=found.witness
+        found.ledger_url,
+        environment=found.environment,
+        witness=found.witness,
+        durability=durability,
     )
     try:
         pin_ledger(ledger, found.policies)

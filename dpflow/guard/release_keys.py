@@ -59,7 +59,8 @@ _SCALARS = {"numpy.scalar", "pandas.Timestamp", "pandas.NaT", "pandas.NA"}
 _LEAVES = {str, bool, int, float, type(None), bytes}
 #: A list that is longer is digested.
 _MOST_SIGNS = 120
-_DIGEST_SIGNS = 32
+#: How much of a digest stands for what is not written out, or is withheld.
+DIGEST_SIGNS = 32
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
 
@@ -168,7 +169,7 @@ def _whole(field: str, value: Any) -> Any:
         return value
     if _is_literal(value) and len(repr(value)) <= _MOST_SIGNS:
         return repr(value)
-    return f"{type(value).__name__}:{digest(text)[:_DIGEST_SIGNS]}"
+    return f"{type(value).__name__}:{digest(text)[:DIGEST_SIGNS]}"
 
 
 def _tells_itself(kind: type) -> bool:

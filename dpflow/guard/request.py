@@ -24,6 +24,7 @@ from dpflow.exceptions import (
 from dpflow.guard.person_budgets import check_person_budgets
 from dpflow.guard.project import Project, current_project
 from dpflow.guard.redaction import shown_to_body
+from dpflow.guard.release_keys import DIGEST_SIGNS
 from dpflow.guard.reserving import step_around
 from dpflow.guard.step import Step, checked_text, returned_type
 from dpflow.ledger import Ledger
@@ -39,9 +40,6 @@ from dpflow.policy.planned_noise import planned_multiplier
 from dpflow.policy.population import PREFIX
 
 logger = logging.getLogger("dpflow")
-
-#: How much of a key's digest stands for a text that is withheld.
-_DIGEST_SIGNS = 32
 
 #: The runs of the `preflight` blocks that this context is in, nearest first.
 current_runs: ContextVar[tuple[str, ...]] = ContextVar("dpflow_runs", default=())
@@ -195,7 +193,7 @@ def _without_texts(step: Step, request: Request, outer: Request) -> Request:
         raise ConfigurationError(msg)
     if request.release_key is None or not step.computes_key():
         return request
-    return replace(request, key_text=request.release_key[:_DIGEST_SIGNS])
+    return replace(request, key_text=request.release_key[:DIGEST_SIGNS])
 
 
 def _asked(

@@ -20,13 +20,13 @@ from dpflow.ledger.ed25519 import Sign, Verifies, from_hex
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.rows import (
     Account,
-    Amounts,
     Book,
     Charge,
     Key,
     Row,
     Term,
     key_of,
+    sums_of_lists,
 )
 
 
@@ -199,13 +199,13 @@ def rows_from(book: str, sums: Mapping[str, Any]) -> Iterator[tuple[Key, Row]]:
         found.append(Account(name, book, entry, *both, overdrawn, told))
     for name, (state, owner, places, held, added, *rest) in sums["charges"].items():
         at = {each: (both[0], both[1]) for each, both in places.items()}
-        found.append(Charge(name, state, owner, at, _sums(held), _sums(added), *rest))
+        found.append(
+            Charge(
+                name, state, owner, at, sums_of_lists(held), sums_of_lists(added), *rest
+            )
+        )
     for row in found:
         yield key_of(row), row
-
-
-def _sums(found: Mapping[str, list[int]]) -> dict[str, Amounts]:
-    return {name: tuple(amounts) for name, amounts in found.items()}
 
 
 def _digest(sums: Mapping[str, Any]) -> str:

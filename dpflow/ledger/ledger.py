@@ -84,7 +84,7 @@ class Ledger:
         self.place = storage.place
         self.owners = owners
         self.conditions = conditions or Conditions(facts=provenance())
-        self.id, self.environment, _ = storage.identity
+        self.id, self.environment, _, self.durability = storage.identity
         check_environment(storage.place, self.environment, environment)
         told = None if witness is None else witness(self.id)
         self.watch = Watch(storage.place, told)

@@ -18,7 +18,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
-from dpflow.ledger.storage.base import Identity
+from dpflow.ledger.storage.base import FSYNC, PLATFORM, Identity
 from dpflow.ledger.storage.memory import MEMORY, Memory, MemoryOwners
 from dpflow.ledger.storage.owners import Liveness, Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
@@ -70,7 +70,7 @@ def open_ledger(
     ledger = Ledger(
         storage,
         owners_of(storage),
-        witness_at(witness, url),
+        witness_at(witness, url, storage.identity.durability),
         environment=environment,
         conditions=conditions,
     )
@@ -80,7 +80,11 @@ def open_ledger(
 
 
 def create_ledger(
-    url: str, *, environment: str | None = None, witness: str | None = None
+    url: str,
+    *,
+    environment: str | None = None,
+    witness: str | None = None,
+    durability: str = FSYNC,
 ) -> Ledger:
     """Make a new, empty ledger, and begin its witness.
 
@@ -88,15 +92,21 @@ def create_ledger(
         url: Where, as for `open_ledger`.
         environment: The only one that it will serve. Default: any.
         witness: As for `open_ledger`.
+        durability: "fsync": the server's settings must say that it keeps what it
+            acknowledges. "platform": storage that is replicated below a PostgreSQL
+            server keeps it, so that `fsync` and `full_page_writes` may be off; then
+            the witness must be a database on another server. It never changes.
 
     Raises:
-        ConfigurationError: If there is something at this place.
+        ConfigurationError: If there is something at this place, or this durability
+            cannot be had there.
         LedgerUnavailable: If it cannot be written there, or its witness is out of
             reach; then there is no ledger either.
     """
-    place = witness_at(witness, url)
+    _check_durability(url, durability)
+    place = witness_at(witness, url, durability)
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
-    identity = Identity(uuid.uuid4().hex, environment, at)
+    identity = Identity(uuid.uuid4().hex, environment, at, durability)
     if place is not None:
         # Before anything is made that would lack a witness.
         place(identity.ledger).exists()
@@ -105,6 +115,20 @@ def create_ledger(
     if ledger.watch.witness is not None:
         ledger.watch.witness.enrol(0, [])
     return ledger
+
+
+def _check_durability(url: str, durability: str) -> None:
+    """Refuse a durability that is none, or that a file has no server for."""
+    if durability not in (FSYNC, PLATFORM):
+        msg = f"durability must be {FSYNC!r} or {PLATFORM!r}, got {durability!r:.40}"
+        raise ConfigurationError(msg)
+    if durability == PLATFORM and not is_postgres(url):
+        msg = (
+            f"durability {PLATFORM!r} is for a PostgreSQL server whose storage is "
+            "replicated below its settings; this ledger is a file, which sets its own. "
+            f"Leave it {FSYNC!r}."
+        )
+        raise ConfigurationError(msg)
 
 
 def _created(url: str, identity: Identity, secret: bytes) -> Storage:

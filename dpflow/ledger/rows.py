@@ -6,7 +6,7 @@ are what the fold makes. They need the standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import add
 from typing import Any, NamedTuple
@@ -199,6 +199,11 @@ def added_up(first: Sums, second: Sums) -> dict[str, Amounts]:
 
 
 @lru_cache(maxsize=4096)
+def sums_of_lists(found: Mapping[str, Sequence[int]]) -> dict[str, Amounts]:
+    """Return sums as JSON keeps them, with tuples for its lists."""
+    return {name: tuple(amounts) for name, amounts in found.items()}
+
+
 def split(account: str) -> tuple[str, int, str, str, str]:
     """Return book, term, kind, name and partition of an account, as its id tells."""
     book, _, place = account.partition("#")

@@ -14,7 +14,7 @@ from fractions import Fraction
 from dpflow.accounting.costs.outcomes import OutputDP
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms.drawn import Drawn
-from dpflow.noise.draws import integer_laplace
+from dpflow.noise.draws import integer_laplace, whole_laplace
 from dpflow.noise.refining import coarsened
 from dpflow.rounding import float_up
 
@@ -89,9 +89,5 @@ def _all_answers(values: Sequence[int], scales: list[Fraction]) -> list[Answer]:
     """Return an answer for each scale, the coarsest first; made from the finest."""
     noises = integer_laplace(scales[0], len(values))
     finest = (value + noise for value, noise in zip(values, noises, strict=True))
-    drawn = [coarsened(number, scales, _noise) for number in finest]
+    drawn = [coarsened(number, scales, whole_laplace) for number in finest]
     return list(zip(*drawn, strict=True))[::-1]
-
-
-def _noise(scale: Fraction) -> int:
-    return integer_laplace(scale, 1)[0]

@@ -157,6 +157,11 @@ def integer_laplace(scale: Fraction, count: int) -> list[int]:
     return noise
 
 
+def whole_laplace(scale: Fraction) -> int:
+    """Draw one integer, as `integer_laplace` does."""
+    return integer_laplace(scale, 1)[0]
+
+
 def _steps(scale: Fraction) -> float:
     """Return the scale of integer noise as a float, rounded up."""
     rounded = float_up(scale)

@@ -29,8 +29,8 @@ from dpflow.noise.containers import one_number
 from dpflow.noise.draws import (
     LARGEST_STEPS,
     Sampler,
-    integer_laplace,
     sampler_for,
+    whole_laplace,
 )
 from dpflow.noise.grid import ADDED, GRID, in_steps
 from dpflow.noise.sources import random_bytes
@@ -68,7 +68,7 @@ def refined(cost: Cost, value: Any, target: Target) -> tuple[int, Estimate]:
     if isinstance(cost, Refined):
         return rule.refine(gaussian_numbers(cost, number, _by_opendp))
     assert isinstance(cost, RefinedLaplace)
-    return rule.refine(laplace_numbers(cost, number, _whole_by_opendp))
+    return rule.refine(laplace_numbers(cost, number, whole_laplace))
 
 
 def rule_for(cost: Cost, target: Target) -> StoppingRule:
@@ -177,10 +177,6 @@ def happens(chance: Callable[[int], Fraction]) -> bool:
             return True
         if drawn - _ERROR >= middle:
             return False
-
-
-def _whole_by_opendp(scale: Fraction) -> int:
-    return integer_laplace(scale, 1)[0]
 
 
 @sampler_for.register

@@ -24,7 +24,6 @@ from dpflow.policy.planned_noise import (
     admitted,
     check_steady,
     plan_lines,
-    times,
     with_planned_noise,
 )
 from dpflow.rounding import number_from_text
@@ -91,7 +90,7 @@ def keep_lines(pinned: _Pinned) -> list[str]:
     """Say what a copy keeps, a line for each flow that it keeps runs for."""
     rule = make_filter(**pinned["filter"]) if holds_of(pinned) else None
     return [
-        f"Flow {name}: {runs} runs are kept, {rule.used_fraction(times(run, runs)):.1%}"
+        f"Flow {name}: {runs} runs are kept, {rule.used_fraction(run.times(runs)):.1%}"
         " of the dataset's budget; no other flow can use it."
         for name, (run, runs) in holds_of(pinned).items()
         if rule is not None
@@ -139,9 +138,9 @@ def _check_fits(pinned: _Pinned, flow: str) -> None:
     """Refuse more runs than an empty account of the dataset, or of the flow, holds."""
     holds, share = holds_of(pinned), pinned["flows"][flow]
     rule, (each, keep) = make_filter(**pinned["filter"]), holds[flow]
-    others = [times(run, runs) for name, (run, runs) in holds.items() if name != flow]
+    others = [run.times(runs) for name, (run, runs) in holds.items() if name != flow]
     beside = reduce(add, others, rule.zero())
-    _check_count(lambda n: rule.admits(beside + times(each, n)), flow, keep, "budget")
+    _check_count(lambda n: rule.admits(beside + each.times(n)), flow, keep, "budget")
     if share["filter"] is not None:
         own = make_filter(**share["filter"])
         _check_own(own, None, share, flow, "share")
@@ -156,7 +155,7 @@ def _check_own(
 ) -> None:
     check_steady(rule, "kept")
     each, keep = _priced(rule, _run(share)), share["keep"]
-    _check_count(lambda n: admitted(rule, halt, times(each, n)), flow, keep, name)
+    _check_count(lambda n: admitted(rule, halt, each.times(n)), flow, keep, name)
 
 
 def _check_count(fits: Callable[[int], bool], flow: str, keep: int, name: str) -> None:

@@ -152,7 +152,7 @@ def _admission(plan: Mapping[str, Any]) -> _Admits:
         planned = PlannedNoise.of_unit(plan["mechanism"])
         steps = [*map(planned.at, noise.values()), *others]
         return all(
-            admitted(rule, halt, times(reduce(add, map(rule.price, steps)), runs))
+            admitted(rule, halt, reduce(add, map(rule.price, steps)).times(runs))
             for rule in rules
         )
 
@@ -174,11 +174,6 @@ def check_steady(rule: Rule, what: str = "planned") -> None:
     )
     name = "runs" if what == "planned" else "keep"
     raise InvalidCost(msg, name=name, value=rule.theorem)
-
-
-def times(tally: Tally, count: int) -> Tally:
-    """Return a tally so many times."""
-    return Tally(tuple(count * amount for amount in tally.amounts))
 
 
 def admitted(rule: Rule, halt: Fraction | None, total: Tally) -> bool:

@@ -25,6 +25,12 @@ class LedgerFacts(TypedDict):
     place: str
 
 
+class LedgerStatus(LedgerFacts):
+    """Which ledger was read, and why it is taken to keep charges."""
+
+    durability: Annotated[str, Field(description="fsync or platform")]
+
+
 class State(TypedDict):
     """Whether it runs."""
 
@@ -174,7 +180,7 @@ class DatasetStatus(TypedDict):
 class Status(TypedDict):
     """`dpflow status --json`."""
 
-    ledger: LedgerFacts
+    ledger: LedgerStatus
     datasets: list[DatasetStatus]
     flows: Annotated[
         list[Outlook],

@@ -33,12 +33,15 @@ class Status:
     Attributes:
         ledger: Id of the ledger.
         place: Where it is.
+        durability: Why an acknowledged charge is taken as kept: "fsync", the server's
+            settings say so, or "platform", storage below them does.
         datasets: One for each, by name.
         warnings: What is odd about the policy files.
     """
 
     ledger: str
     place: str
+    durability: str
     datasets: tuple[DatasetStatus, ...]
     warnings: tuple[str, ...]
 
@@ -50,7 +53,11 @@ class Status:
     def as_json(self) -> dict[str, Any]:
         """Return the same for programs: what `dpflow status --json` prints."""
         return {
-            "ledger": {"id": self.ledger, "place": self.place},
+            "ledger": {
+                "id": self.ledger,
+                "place": self.place,
+                "durability": self.durability,
+            },
             "datasets": [_known_json(each) for each in self.datasets],
             "flows": [each.as_json() for each in flow_outlooks(self.ahead)],
             "warnings": list(self.warnings),
@@ -124,6 +131,7 @@ def status_of(found: Settings, ledger: Ledger, dataset: str | None = None) -> St
     return Status(
         ledger=ledger.id,
         place=ledger.place,
+        durability=ledger.durability,
         datasets=tuple(known),
         warnings=tuple(warnings),
     )

@@ -57,14 +57,15 @@ class Plannable:
         cls, *, noise: Literal["planned"] | None = None, **numbers: Any
     ) -> Self:
         """Make a cost, or a `PlannedNoise` where the noise is "planned"."""
-        if noise is None:
+        texts = [number for number in numbers.values() if isinstance(number, str)]
+        if noise is None and PLANNED not in texts:
             return super().__new__(cls)
         given = [name for name in numbers if name != "sensitivity"]
         if noise != PLANNED or given or "sensitivity" not in numbers:
             msg = (
-                f'noise= takes "{PLANNED}" with a sensitivity alone, got {noise!r} '
-                f"with {', '.join(numbers) or 'nothing'}. The policy then says how "
-                "much; else give the noise as a number"
+                f'noise="{PLANNED}" stands beside a sensitivity alone, got noise='
+                f"{noise!r} with {', '.join(numbers) or 'nothing'}. The policy then "
+                "says how much; else give the noise as a number"
             )
             raise InvalidCost(msg, name="noise", value=str(noise))
         low, high = SCALE_LOW, SCALE_HIGH

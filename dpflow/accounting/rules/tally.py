@@ -53,6 +53,10 @@ class Tally:
             raise _of_different(self.amounts, other.amounts)
         return Tally(tuple(map(sub, self.amounts, other.amounts)))
 
+    def times(self, count: int) -> Tally:
+        """Return the tally that was added so many times."""
+        return Tally(tuple(count * amount for amount in self.amounts))
+
     def fits_within(self, other: Tally) -> bool:
         """Say whether no component is larger than the other tally's."""
         return self.within(other.amounts)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,8 +27,26 @@ app = typer.Typer(
 )
 
 
+class Durability(StrEnum):
+    """Why an acknowledged charge is taken as kept: `FSYNC` and `PLATFORM`."""
+
+    FSYNC = "fsync"
+    PLATFORM = "platform"
+
+
+_Durability = Annotated[
+    Durability,
+    typer.Option(
+        help="platform: replicated storage below a PostgreSQL server keeps charges, "
+        "though its fsync is off; needs a witness on another server. Never changes."
+    ),
+]
+
+
 @app.command()
-def init(*, as_json: AsJson = False) -> None:
+def init(
+    *, durability: _Durability = Durability.FSYNC, as_json: AsJson = False
+) -> None:
     """Make a new, empty ledger and pin its id in the policies folder.
 
     Once per project: an existing ledger is never replaced, and a missing one is to be
@@ -42,8 +61,8 @@ def init(*, as_json: AsJson = False) -> None:
 
     found = settings()
     lock = found.policies / LOCK_NAME
-    _refuse_existing(found, lock)
-    ledger = make_project_ledger(found)
+    _refuse_existing(found, lock, durability)
+    ledger = make_project_ledger(found, durability=durability.value)
     data = {"ledger": ledger_facts(ledger), "witness": _witness_place(ledger)}
     data |= {"pin": str(lock), "commit": [str(lock)]}
     answer(data, *_made_lines(ledger, found, lock), as_json=as_json)
@@ -78,12 +97,12 @@ def _witness_place(ledger: Ledger) -> str:
     return "waived" if witness is None else witness.place
 
 
-def _refuse_existing(found: Settings, lock: Path) -> None:
+def _refuse_existing(found: Settings, lock: Path, durability: Durability) -> None:
     """Refuse to make a ledger where there is one, or where one is pinned."""
     from dpflow.ledger import storage_at
 
     pinned, place = lock.exists(), storage_at(found.ledger_url).place
-    if (there := _ledger_there(found)) is not None:
+    if (there := _ledger_there(found, durability)) is not None:
         then = (
             "`dpflow status` shows what it holds."
             if pinned
@@ -101,15 +120,20 @@ def _refuse_existing(found: Settings, lock: Path) -> None:
         raise ConfigurationError(msg)
 
 
-def _ledger_there(found: Settings) -> str | None:
+def _ledger_there(found: Settings, durability: Durability) -> str | None:
     """Return the id of the ledger that is there already."""
-    from dpflow.exceptions import LedgerMissing
+    from dpflow.exceptions import LedgerMissing, LedgerUnavailable
     from dpflow.ledger import open_ledger
 
     url, runs, witness = found.ledger_url, found.environment, found.witness
     try:
         ledger = open_ledger(url, environment=runs, witness=witness)
     except LedgerMissing:
+        return None
+    except LedgerUnavailable:
+        if durability is Durability.FSYNC:
+            raise
+        # Nothing says yet that this server will do; who makes the ledger looks again.
         return None
     ledger.close()
     return ledger.id
@@ -150,6 +174,7 @@ def _status_lines(data: dict[str, Any]) -> Iterator[str]:
     yield f"place              {plain(short_path(data['ledger']['place']))}"
     yield f"pinned by          {plain(short_path(data['pin']))}"
     yield f"witness            {plain(data['witness'])}"
+    yield f"durability         {data['ledger']['durability']}"
     yield f"schema             {data['schema']}"
     yield f"environment        {plain(data['environment'] or 'any')}"
     yield f"datasets           {', '.join(data['datasets']) or 'none charged yet'}"

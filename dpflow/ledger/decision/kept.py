@@ -16,7 +16,6 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.rows import Account, Term
 from dpflow.policy.kept_runs import holds_of
-from dpflow.policy.planned_noise import times
 
 KEPT = "kept"
 
@@ -48,14 +47,14 @@ class Hold(NamedTuple):
 
     def of_runs(self, runs: int) -> Hold:
         """Return the hold of another number of runs, as if nothing was drawn."""
-        return self._replace(runs=runs, left=times(self.run, runs))
+        return self._replace(runs=runs, left=self.run.times(runs))
 
     def after(self, row: Account | None) -> Hold:
         """Return the hold when its flow has drawn what an account says."""
         if row is None:
             return self
         drawn = Tally((*map(add, row.settled, row.held),))
-        return self._replace(left=remainder(times(self.run, self.runs), drawn))
+        return self._replace(left=remainder(self.run.times(self.runs), drawn))
 
 
 def remainder(whole: Tally, drawn: Tally) -> Tally:
@@ -73,7 +72,7 @@ def holds_of_term(term: Term) -> tuple[Hold, ...]:
 def announced_holds(pinned: Mapping[str, Any], base: str = "") -> tuple[Hold, ...]:
     """Return what a copy of a policy holds for flows, as if nothing was drawn."""
     return tuple(
-        Hold(flow, f"{base}/{KEPT}/{flow}", run, runs, times(run, runs))
+        Hold(flow, f"{base}/{KEPT}/{flow}", run, runs, run.times(runs))
         for flow, (run, runs) in holds_of(pinned).items()
     )
 

@@ -9,6 +9,11 @@ from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 #: Book and number of an entry.
 Place = tuple[str, int]
 
+#: The server's settings say that it keeps what it acknowledges.
+FSYNC = "fsync"
+#: Storage that is replicated below the server's settings is said to keep it.
+PLATFORM = "platform"
+
 
 class Identity(NamedTuple):
     """What a ledger is told from others by; it never changes.
@@ -17,11 +22,13 @@ class Identity(NamedTuple):
         ledger: Its id.
         environment: The only one that it serves; None for any.
         created_at: A label.
+        durability: `FSYNC` or `PLATFORM`: why an acknowledged charge is taken as kept.
     """
 
     ledger: str
     environment: str | None
     created_at: str
+    durability: str = FSYNC
 
 
 #: What this code writes, and the oldest code that may write after it.

@@ -26,6 +26,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.provenance import writer
 from dpflow.ledger.storage.base import (
+    PLATFORM,
     SCHEMA_VERSION,
     Identity,
     check_writer,
@@ -95,6 +96,7 @@ class PostgresStorage:
             LedgerUnavailable: If the server is out of reach or not durable.
         """
         storage = cls(url)
+        storage.server.making = identity.durability
         with storage.borrowed() as connection:
             if connection.has_ledger:
                 msg = (
@@ -115,6 +117,8 @@ class PostgresStorage:
                         "environment": identity.environment,
                     },
                 )
+                if identity.durability == PLATFORM:
+                    connection.execute(sql["platform"].encode(), prepare=False)
                 _pin(connection, because="created")
             connection.has_ledger = connection.has_books = True
         storage._identity = identity
@@ -122,12 +126,7 @@ class PostgresStorage:
 
     @property
     def identity(self) -> Identity:
-        """Which ledger it is; read when it is opened, and compared at every load.
-
-        Raises:
-            LedgerMissing: If there is none.
-            LedgerUnavailable: If it cannot be read, or is of another version.
-        """
+        """Which ledger it is, as `Storage.identity` says."""
         if self._identity is None:
             with self._open() as connection, self._plainly(connection):
                 self._identity = self._found(connection)
@@ -206,9 +205,9 @@ class PostgresStorage:
         if len(rows) != 1:
             msg = f"{self.place} is no ledger: its identity row is missing"
             raise LedgerCorrupt(msg, ledger=self.place)
-        ((ledger, environment, created_at, needed),) = rows
+        ((ledger, environment, created_at, needed, durability),) = rows
         check_writer(self.place, needed)
-        return Identity(ledger, environment, created_at)
+        return Identity(ledger, environment, created_at, durability)
 
     @contextmanager
     def _plainly(self, connection: Connection) -> Iterator[None]:

@@ -206,6 +206,14 @@ INSERT INTO dpflow.ledger (one, ledger_id, schema_version, min_writer,
 VALUES (1, %(ledger_id)s, %(version)s, %(version)s, %(secret)s, %(at)s,
     %(environment)s)
 
+-- name: platform
+-- That it is there is the ledger's durability `platform`. No row says so: only who owns
+-- the schema adds or drops it, and a ledger that was made before there was a choice has
+-- the strict one.
+CREATE FUNCTION dpflow.platform_keeps() RETURNS boolean
+LANGUAGE sql IMMUTABLE AS 'SELECT true';
+REVOKE ALL ON FUNCTION dpflow.platform_keeps() FROM PUBLIC;
+
 -- name: prepare_connection
 -- Every statement looks rows up by their keys: no plan may read a whole table because
 -- it was small when it was made.
@@ -231,6 +239,8 @@ SELECT set_config('search_path', 'dpflow, pg_temp', false),
     current_setting('fsync') AS fsync,
     current_setting('full_page_writes') AS full_page_writes,
     pg_is_in_recovery() AS in_recovery,
+    CASE WHEN to_regprocedure('dpflow.platform_keeps()') IS NULL
+        THEN 'fsync' ELSE 'platform' END AS durability,
     to_regclass('dpflow.ledger') IS NOT NULL AS has_ledger,
     to_regclass('dpflow.row') IS NOT NULL AS has_books
 
@@ -238,7 +248,10 @@ SELECT set_config('search_path', 'dpflow, pg_temp', false),
 SELECT schema_version FROM ledger
 
 -- name: identity
-SELECT ledger_id, environment, created_at, min_writer FROM ledger
+SELECT ledger_id, environment, created_at, min_writer,
+    CASE WHEN to_regprocedure('dpflow.platform_keeps()') IS NULL
+        THEN 'fsync' ELSE 'platform' END
+FROM ledger
 
 -- name: pin_server
 INSERT INTO dpflow.server (one, system_identifier, timeline, since, writer, because)
@@ -372,7 +385,9 @@ SELECT 'ledger', ledger.ledger_id, CAST(ledger.min_writer AS text),
     END,
     CAST(server.timeline AS text), server.system_identifier,
     current_setting('synchronous_commit'), current_setting('fsync'),
-    current_setting('full_page_writes'), CAST(pg_is_in_recovery() AS text), NULL
+    current_setting('full_page_writes'), CAST(pg_is_in_recovery() AS text),
+    CASE WHEN to_regprocedure('dpflow.platform_keeps()') IS NULL
+        THEN 'fsync' ELSE 'platform' END
 FROM ledger LEFT JOIN server ON server.one = ledger.one
 UNION ALL
 SELECT 'row', key, value,

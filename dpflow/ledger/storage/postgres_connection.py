@@ -1,7 +1,9 @@
 """A connection to PostgreSQL that keeps what it acknowledges, and its errors.
 
 A server that may lose an acknowledged commit is refused: `fsync`, `full_page_writes`
-and `synchronous_commit` are read back, and so is whether it is a standby.
+and `synchronous_commit` are read back, and so is whether it is a standby. A ledger
+whose durability is `PLATFORM` does without the first two; with each charge it has a
+witness on another server.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
+from dpflow.ledger.storage.base import FSYNC, PLATFORM
 from dpflow.ledger.storage.row_texts import statements
 
 #: How long one statement may take, and a transaction may idle, on the server.
@@ -33,6 +36,8 @@ IDLE_SECONDS: Final = 60.0
 _GRACE_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 10
 _SAFE_COMMITS: Final = ("on", "remote_apply")
+#: What replicated storage may make up for; never when the server answers a commit.
+_BELOW: Final = ("fsync", "full_page_writes")
 _URL: Final = re.compile(
     r"postgres(?:ql)?://"
     r"(?:[^/@:?#\s]*(?::[^/@:?#\s]*)?@)?"  # user and password
@@ -52,6 +57,7 @@ class Durable(NamedTuple):
     fsync: str
     full_page_writes: str
     in_recovery: bool
+    durability: str = FSYNC
 
 
 class Connection(psycopg.Connection[TupleRow]):
@@ -91,6 +97,7 @@ class Server:
 
     Attributes:
         place: The URL without any secret, for messages.
+        making: The durability of a ledger that is about to be made there.
 
     Raises:
         ConfigurationError: If the URL cannot be read.
@@ -98,6 +105,7 @@ class Server:
 
     #: What the server keeps, for messages.
     keeps = "ledger"
+    making = FSYNC
 
     def __init__(self, url: str, *, lock_seconds: float) -> None:
         options = _options(url)
@@ -175,15 +183,24 @@ class Server:
             "full_page_writes": (told.full_page_writes, ("on",)),
             "synchronous_commit": (told.synchronous_commit, _SAFE_COMMITS),
         }
+        below = _BELOW if PLATFORM in (told.durability, self.making) else ()
         for name, (found, safe) in wanted.items():
-            if found not in safe:
-                msg = (
-                    f"the server of the {self.keeps} {self.place} has {name} = "
-                    f"{found}, so a crash may lose what it acknowledged; set it to "
-                    f"{safe[0]} "
-                    "(in postgresql.conf, for the role and for the database)"
-                )
-                raise LedgerUnavailable(msg, ledger=self.place)
+            if found not in safe and name not in below:
+                raise self._loses(name, found, safe[0])
+
+    def _loses(self, name: str, found: str, safe: str) -> LedgerUnavailable:
+        msg = (
+            f"the server of the {self.keeps} {self.place} has {name} = {found}, so a "
+            f"crash may lose what it acknowledged; set it to {safe} (in "
+            "postgresql.conf, for the role and for the database)"
+        )
+        if name in _BELOW and self.keeps == Server.keeps:
+            msg += (
+                ". If its storage is replicated below that, make the ledger with "
+                f"`dpflow ledger init --durability {PLATFORM}`, which needs a witness "
+                "on another server"
+            )
+        return LedgerUnavailable(msg, ledger=self.place)
 
     def _check_session(self, row: Mapping[str, Any], pid: int) -> None:
         if row["pid"] != pid:

@@ -10,10 +10,10 @@ import uuid
 import zlib
 from dataclasses import dataclass, field
 from operator import add
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dpflow.ledger.entry import Entry, canonical
-from dpflow.ledger.rows import Amounts, Sums
+from dpflow.ledger.rows import Amounts, Sums, sums_of_lists
 
 _MAGIC, _VERSION = "dpflow-witness", "2"
 _HEADER_PARTS = 6
@@ -70,7 +70,7 @@ class Line(NamedTuple):
             return None
         try:
             book, number, digest, kind, charge, used, amounts, run = json.loads(content)
-            sums = _sums(used), _sums(amounts)
+            sums = sums_of_lists(used), sums_of_lists(amounts)
         except (ValueError, TypeError, AttributeError):
             return None
         return cls(book, number, digest, kind, charge, *sums, run)
@@ -121,10 +121,6 @@ class Header:
             return None
         _, _, ledger, epoch, state, file = parts
         return cls(ledger=ledger, epoch=int(epoch), whole=state == "whole", file=file)
-
-
-def _sums(found: dict[str, Any]) -> dict[str, Amounts]:
-    return {name: tuple(amounts) for name, amounts in found.items()}
 
 
 def _summed(ledger: str, content: str) -> str:

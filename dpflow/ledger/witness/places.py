@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dpflow.config import NO_WITNESS, PREFECT_WITNESS, WITNESS_VARIABLE
 from dpflow.exceptions import ConfigurationError, how_to_install
+from dpflow.ledger.storage.base import FSYNC, PLATFORM
 from dpflow.ledger.storage.memory import MEMORY
 from dpflow.ledger.witness.base import Witness, WitnessAt
 from dpflow.ledger.witness.file import FileLog
@@ -16,7 +17,9 @@ from dpflow.ledger.witness.log import Log
 _POSTGRES = ("postgresql://", "postgres://")
 
 
-def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
+def witness_at(
+    setting: str | None, ledger_url: str, durability: str = FSYNC
+) -> WitnessAt | None:
     """Return what makes the witness of a ledger from its id; None if it is waived.
 
     Nothing is opened yet.
@@ -26,22 +29,28 @@ def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
             `prefect:` or "none"; None for DPFLOW_WITNESS, else the default of the kind
             of database.
         ledger_url: Where the ledger is.
+        durability: Of the ledger. With `PLATFORM` only a database on another server
+            will do, for of any other place nobody sees what storage is below it.
 
     Raises:
         ConfigurationError: If no default would protect the ledger, or the setting
-            names no place, or one whose library is not installed.
+            names no place, one that will not do, or one whose library is not
+            installed.
     """
     if ledger_url.startswith(MEMORY):
         # It ends with its process, and no older copy of it can come back.
         return None
     setting = setting or os.environ.get(WITNESS_VARIABLE)
     shared = ledger_url.startswith(_POSTGRES)
+    if durability == PLATFORM and not (setting or "").startswith(_POSTGRES):
+        raise _may_be_lost_with_it(setting)
     if setting == NO_WITNESS:
         return None
     if setting == PREFECT_WITNESS:
         return _in_log(_prefect_log())
     if setting is not None and setting.startswith(_POSTGRES):
-        return _in_log(_postgres_log(setting, ledger_url if shared else None))
+        its = ledger_url if shared else None
+        return _in_log(_postgres_log(setting, its, durability))
     if setting is not None and "://" not in setting:
         return _in_folder(Path(setting).absolute())
     if setting is None and not shared:
@@ -55,6 +64,22 @@ def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
         f"{NO_WITNESS!r} to do without one."
     )
     raise ConfigurationError(msg)
+
+
+def _may_be_lost_with_it(setting: str | None) -> ConfigurationError:
+    what = {
+        None: "the place of the witness is not set",
+        NO_WITNESS: "the witness is waived",
+        PREFECT_WITNESS: "the witness is in Prefect's server",
+    }.get(setting, "the witness is in a folder")
+    msg = (
+        f"{what}, and the durability of the ledger is {PLATFORM!r}: its server does "
+        "not say that it keeps what it acknowledges, so each charge needs a witness "
+        "that is certainly elsewhere. Set DPFLOW_WITNESS, or `witness` in "
+        "[tool.dpflow], to postgresql://... of a database on another server whose own "
+        "fsync is on."
+    )
+    return ConfigurationError(msg)
 
 
 def witness_folder(setting: str | None) -> Path:
@@ -79,7 +104,7 @@ def _in_log(log: Log) -> WitnessAt:
     return lambda ledger: Witness(log, ledger)
 
 
-def _postgres_log(url: str, ledger_url: str | None) -> Log:
+def _postgres_log(url: str, ledger_url: str | None, durability: str) -> Log:
     try:
         # The driver's import takes as long as all of dpflow's own.
         from dpflow.ledger.witness.postgres import PostgresLog  # noqa: PLC0415
@@ -89,7 +114,7 @@ def _postgres_log(url: str, ledger_url: str | None) -> Log:
             f"{how_to_install('postgres')} ({error})"
         )
         raise ConfigurationError(msg) from error
-    return PostgresLog(url, ledger_url)
+    return PostgresLog(url, ledger_url, durability=durability)
 
 
 def _prefect_log() -> Log:

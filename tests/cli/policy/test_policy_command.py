@@ -9,7 +9,6 @@ import pytest
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.costs.text import cost_from_text
-from dpflow.forecast.counts import times
 from dpflow.policy import policy_schema
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
 
@@ -115,8 +114,8 @@ def test_a_declared_workload_gets_a_theorem_suggested(shop: Shop) -> None:
     assert data["suggestion"]["policy_runs"] is None
     rule = make_filter("gaussian", epsilon=3, delta="1e-3")
     runs, price = data["suggestion"]["runs"], rule.price(cost_from_text(GAUSSIAN))
-    assert rule.admits(times(price, runs))
-    assert not rule.admits(times(price, runs + 1))
+    assert rule.admits(price.times(runs))
+    assert not rule.admits(price.times(runs + 1))
     assert "`filter: gaussian` goes furthest" in run_fine(*arguments)
 
 
@@ -157,8 +156,8 @@ def test_check_says_which_of_share_and_odometer_ends_a_flow(
     (counts,) = flow["counts"]
     share = make_filter("gaussian", epsilon=2, delta="5e-7")
     price = share.price(cost_from_text(GAUSSIAN))
-    assert share.admits(times(price, counts["share"]))
-    assert not share.admits(times(price, counts["share"] + 1))
+    assert share.admits(price.times(counts["share"]))
+    assert not share.admits(price.times(counts["share"] + 1))
     assert (counts["odometer"] < counts["share"]) == (binds == "odometer")
     text = " ".join(run_fine(*arguments).split())
     assert f"{counts['share']} by its share, {counts['odometer']} by its od" in text

@@ -1,0 +1,248 @@
+"""Bad input: a clear error, the step does not run, the ledger is unchanged."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+
+from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP, guarded
+from dpflow.exceptions import (
+    ConfigurationError,
+    InvalidCost,
+    PolicyChanged,
+    PolicyError,
+    UnknownDataset,
+)
+from tests.bad.refusals import must_not_run, refusal, step_at
+from tests.projects import (
+    POLICY,
+    TENTH,
+    caught,
+    make_project,
+    rewrite_policy,
+)
+
+BAD_NUMBERS = [
+    math.nan,
+    math.inf,
+    -math.inf,
+    -1,
+    0,
+    "many",
+    "",
+    "nan",
+    True,
+    False,
+    1e300,
+    "1e400",
+    1e-300,
+    [1],
+]
+COSTS = {
+    "sigma": lambda value: Gaussian(sensitivity=1, sigma=value),
+    "noise_multiplier": lambda value: Gaussian(sensitivity=1, noise_multiplier=value),
+    "sensitivity": lambda value: Gaussian(sensitivity=value, sigma=1),
+    "scale": lambda value: Laplace(sensitivity=1, scale=value),
+    "epsilon": lambda value: PureDP(epsilon=value),
+    "delta": lambda value: ApproxDP(epsilon=1, delta=value),
+    "rho": lambda value: ZCDP(rho=value),
+}
+# A delta of zero is a pure guarantee, and a good one.
+CASES = [
+    (name, value)
+    for name in COSTS
+    for value in BAD_NUMBERS
+    if (name, repr(value)) != ("delta", "0")
+] + [("delta", 1), ("delta", 2)]
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(("name", "value"), CASES)
+def test_a_bad_number_is_refused_where_it_is_written(name, value):
+    """The error tells the name, the value, what is allowed and what to do."""
+    with pytest.raises(InvalidCost) as error:
+        COSTS[name](value)
+    message = str(error.value)
+    assert message.startswith(name)
+    assert f"got {value!r}" in message
+    assert "finite number" in message or "[" in message
+    assert error.value.name == name
+    assert message.rstrip().endswith(".")
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_a_bad_number_in_a_cost_function_runs_and_charges_nothing(shop, name):
+    """A cost that depends on public arguments is checked before the body runs."""
+
+    @guarded(dataset="shop", cost=COSTS[name])
+    def count(value):
+        pytest.fail("the body ran")
+
+    for value in [value for field, value in CASES if field == name]:
+        error = refusal(shop, partial(count, value), ConfigurationError)
+        assert "step 'count'" in error.message
+        assert f"got {value!r}" in error.message
+        assert "The step did not run." in error.message
+        assert isinstance(error.__cause__, InvalidCost)
+
+
+@pytest.mark.parametrize("field", ["epsilon", "delta"])
+def test_a_bad_number_in_a_policy_stops_every_step(shop, field):
+    """The error names file, line, field, value and what to do."""
+    path = shop / "policies" / "0.yaml"
+    for value in (".nan", ".inf", "-.inf", "-1", "many", "''", "true", "1e300", "[1]"):
+        numbers = {"epsilon": "1", "delta": "0"} | {field: value}
+        budget = f"{{epsilon: {numbers['epsilon']}, delta: {numbers['delta']}}}"
+        path.write_text(POLICY.replace("{epsilon: 1}", budget), "utf-8")
+        error = refusal(shop, step_at(TENTH), PolicyError)
+        assert f"0.yaml:4: budget.{field} must" in error.message
+        assert error.line == 4
+        assert value.strip("'").lower() in error.message.lower().replace("+", "")
+        assert error.hint in error.message
+
+
+def test_a_budget_of_zero_is_no_budget(shop):
+    """An epsilon of zero would admit nothing, and is taken for a mistake."""
+    rewrite_policy(shop, "{epsilon: 1}", "{epsilon: 0}")
+    error = refusal(shop, step_at(TENTH), PolicyError)
+    assert "budget.epsilon must lie in [1e-12, 10000], got '0'" in error.message
+
+
+# Cost functions
+
+
+def test_a_cost_function_that_raises_is_told(shop):
+    """The error names step, type and text: a cost function sees public data only."""
+
+    def cost():
+        return {}["week"]
+
+    error = refusal(shop, step_at(cost), ConfigurationError)
+    assert "cost function of step 'bad' raised KeyError: 'week'" in error.message
+    assert "The step did not run." in error.message
+
+
+@pytest.mark.parametrize("value", [None, 0.1, "Laplace", Laplace, {"epsilon": 1}, []])
+def test_a_cost_function_must_return_a_cost(shop, value):
+    """What it returned is shown."""
+    error = refusal(shop, step_at(lambda: value), ConfigurationError)
+    assert f"returned {value!r}; it must return a cost" in error.message
+
+
+@pytest.mark.parametrize("value", [None, 0.1, "Laplace", {"epsilon": 1}])
+def test_a_step_must_declare_a_cost(value):
+    """A number is no cost: what it would mean depends on the mechanism."""
+    with pytest.raises(ConfigurationError, match="needs cost=: a cost such as"):
+        step_at(value)
+
+
+def test_a_cost_function_gets_the_public_arguments_only(shop):
+    """By name, with defaults, and never what is private."""
+    seen = []
+
+    def cost(**arguments):
+        seen.append(arguments)
+        return TENTH
+
+    @guarded(dataset="shop", cost=cost, private=("frame",), version="1")
+    def count(frame, week, city="Bonn"):
+        return 1
+
+    count("private", 5)
+    assert seen == [{"week": 5, "city": "Bonn"}]
+
+
+def test_a_cost_function_that_asks_for_private_data_is_refused(shop):
+    """It is not given it, and the step does not run."""
+
+    def body(frame):
+        pytest.fail("the body ran")
+
+    step = guarded(
+        dataset="shop",
+        cost=lambda frame: PureDP(epsilon=len(frame)),
+        private=("frame",),
+    )(body)
+    error = refusal(shop, lambda: step("private-canary"), ConfigurationError)
+    assert "'frame'" in error.message
+    assert "private-canary" not in error.message
+
+
+# Policies
+
+
+def test_a_dataset_without_a_policy_is_refused(shop):
+    """The error says which datasets there are and suggests the nearest."""
+    step = guarded(dataset="shpo", cost=TENTH, name="bad")(must_not_run)
+    error = refusal(shop, step, UnknownDataset)
+    assert "no policy governs the dataset 'shpo'" in error.message
+    assert "shop" in error.hint
+    assert error.known == ["shop"]
+
+
+def test_a_policy_edited_after_the_first_charge_is_refused(shop):
+    """The difference is shown, and undoing the edit is what to do."""
+    rewrite_policy(shop, "{epsilon: 1}", "{epsilon: 2}")
+    error = refusal(shop, step_at(TENTH), PolicyChanged)
+    assert "budget.epsilon: ledger 1, file 2" in error.message
+    assert "undo the edit" in error.message
+    assert error.differences == ["budget.epsilon: ledger 1, file 2"]
+    rewrite_policy(shop, "{epsilon: 2}", "{epsilon: 1.0}")
+    assert guarded(dataset="shop", cost=TENTH)(lambda: 2)() == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("unit: customer", "unit: visit", "unit: ledger customer, file visit"),
+        ("add-or-remove", "replace-one", "relation: ledger add-or-remove"),
+        ("filter: basic", "filter: concentrated", "filter.theorem: ledger basic"),
+        ("filter: basic", "filter: basic\nflows: {report: {epsilon: 1}}", "flows"),
+        ("filter: basic", "filter: basic\nother_flows: refuse", "other_flows"),
+    ],
+)
+def test_every_field_of_the_guarantee_is_pinned(shop, old, new, told):
+    """Whatever the guarantee rests on cannot be edited under a running budget."""
+    delta = "{epsilon: 1, delta: 1e-6}" if "concentrated" in new else "{epsilon: 1}"
+    rewrite_policy(shop, "{epsilon: 1}", delta)
+    rewrite_policy(shop, old, new)
+    error = refusal(shop, step_at(TENTH), PolicyChanged)
+    assert told in error.message
+
+
+def test_what_the_guarantee_does_not_rest_on_may_be_edited(shop):
+    """Alerts and the like take effect at once."""
+    rewrite_policy(shop, "filter: basic", "filter: basic\nalerts: [0.9]\nerrors: keep")
+    assert guarded(dataset="shop", cost=TENTH)(lambda: 2)() == 2
+
+
+def test_a_policy_may_be_edited_before_the_first_charge(tmp_path, monkeypatch):
+    """Nothing was spent under it yet, not even after a refusal."""
+    make_project(tmp_path, monkeypatch)
+    caught(guarded(dataset="shop", cost=PureDP(epsilon=2), name="n")(must_not_run))
+    rewrite_policy(tmp_path, "{epsilon: 1}", "{epsilon: 2}")
+    assert guarded(dataset="shop", cost=PureDP(epsilon=2), name="n")(lambda: 2)() == 2
+
+
+def test_a_broken_policy_of_another_dataset_stops_every_step(shop):
+    """A folder that is half understood is not understood."""
+    (shop / "policies" / "other.yaml").write_text("dataset: [", "utf-8")
+    refusal(shop, step_at(TENTH), PolicyError)
+
+
+def test_two_policies_for_one_dataset_are_refused(shop):
+    """Which of the two governs would be a guess."""
+    (shop / "policies" / "other.yaml").write_text(POLICY, "utf-8")
+    error = refusal(shop, step_at(TENTH), PolicyError)
+    assert "already governs the dataset 'shop'" in error.message
+
+
+def test_a_missing_folder_of_policies_is_refused(shop):
+    """It says how to make one."""
+    (shop / "policies").rename(shop / "elsewhere")
+    error = refusal(shop, step_at(TENTH), PolicyError)
+    assert "dpflow init" in error.message

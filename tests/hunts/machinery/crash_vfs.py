@@ -1,0 +1,233 @@
+"""A file system that remembers what a power cut may take away.
+
+SQLite writes through it as usual. Every write, truncation, sync and deletion is noted;
+from the notes come the images that a machine might find after the power returns: what
+was synced is there, of the rest any part may be, in any order, torn at sectors.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import apsw
+
+from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
+from dpflow.ledger.storage.sqlite_transaction import Tables
+from tests.hunts.machinery.memory import IDENTITY
+
+SECTOR = 512
+
+#: What happened to a file: (name, what, offset or size, data).
+Note = tuple[str, str, int, bytes]
+
+
+class NotingFile(apsw.VFSFile):
+    """A file whose changes are noted; a fault may stop them."""
+
+    def __init__(self, vfs: NotingVFS, name: Any, flags: list[int]) -> None:
+        super().__init__(vfs.base_name, name, flags)
+        self._vfs = vfs
+        full = name if isinstance(name, str) else name.filename()
+        self._file = Path(full).name
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        """Write and note."""
+        self._vfs.fault("write")
+        super().xWrite(data, offset)
+        self._vfs.note(self._file, "write", offset, bytes(data))
+
+    def xTruncate(self, size: int) -> None:  # noqa: N802
+        """Truncate and note."""
+        self._vfs.fault("truncate")
+        super().xTruncate(size)
+        self._vfs.note(self._file, "truncate", size)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802, ARG002
+        """Sync and note; the host need not, for its power stays on."""
+        self._vfs.fault("sync")
+        self._vfs.note(self._file, "sync")
+
+
+class NotingVFS(apsw.VFS):
+    """The system's files, with notes."""
+
+    base_name = "unix"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, self.base_name)
+        self.name = name
+        self.notes: list[Note] = []
+        #: Raises at what it wants to fail.
+        self.fault: Any = lambda _: None
+
+    def xOpen(self, name: Any, flags: list[int]) -> NotingFile:  # noqa: N802
+        """Open a file whose changes are noted."""
+        return NotingFile(self, name, flags)
+
+    def xDelete(self, path: str, sync: bool) -> None:  # noqa: N802
+        """Delete; without a sync of the folder the file may come back."""
+        super().xDelete(path, sync)
+        what = "delete" if sync else "unlink"
+        self.note(Path(path).name, what)
+
+    def note(self, file: str, what: str, number: int = 0, data: bytes = b"") -> None:
+        """Note what happened."""
+        self.notes.append((file, what, number, data))
+
+
+class Disk:
+    """What is on the disk for sure, and what may be."""
+
+    def __init__(self) -> None:
+        self.safe: dict[str, bytes] = {}
+        self.loose: dict[str, list[Note]] = {}
+
+    def follow(self, note: Note) -> None:
+        """Take note of one more thing that happened."""
+        file, what = note[:2]
+        if what == "sync":
+            if file not in self.safe:
+                # SQLite syncs the folder of a new file, with all deletions in it.
+                self._sync_folder()
+            content = bytearray(self.safe.get(file, b""))
+            for each in self.loose.pop(file, []):
+                content = apply(content, each) or bytearray()
+            self.safe[file] = bytes(content)
+        elif what == "delete":
+            self.safe.pop(file, None)
+            self.loose.pop(file, None)
+        else:
+            self.loose.setdefault(file, []).append(note)
+
+    def _sync_folder(self) -> None:
+        for file, notes in self.loose.items():
+            kinds = [what for _, what, *_ in notes]
+            if "unlink" in kinds:
+                last = len(kinds) - kinds[::-1].index("unlink")
+                self.loose[file] = notes[last:]
+                self.safe.pop(file, None)
+
+    def image(self, chance: Random) -> dict[str, bytes]:
+        """Return the files that a machine might find if the power failed now."""
+        found: dict[str, bytes] = {}
+        for file in {*self.safe, *self.loose}:
+            content: bytearray | None = None
+            if file in self.safe:
+                content = bytearray(self.safe[file])
+            # All of it, none of it, or some.
+            kept = chance.choice((0.0, 0.5, 0.9, 1.0))
+            for note in self.loose.get(file, []):
+                if chance.random() < kept:
+                    content = apply(content or bytearray(), torn(note, chance, kept))
+                elif note[1] == "unlink":
+                    # The old file came back; what was written since went elsewhere.
+                    break
+            if content is not None:
+                found[file] = bytes(content)
+        return found
+
+
+def apply(content: bytearray, note: Note) -> bytearray | None:
+    """Change a file as noted."""
+    _, what, number, data = note
+    if what == "unlink":
+        return None
+    if what == "truncate":
+        return content[:number]
+    if len(content) < number:
+        content.extend(bytes(number - len(content)))
+    content[number : number + len(data)] = data
+    return content
+
+
+def torn(note: Note, chance: Random, kept: float) -> Note:
+    """Perhaps keep only some sectors' worth of a write's beginning."""
+    file, what, number, data = note
+    if what != "write" or kept == 1 or chance.random() < 0.7:
+        return note
+    return file, what, number, data[: chance.randrange(0, len(data) + 1, SECTOR)]
+
+
+class ApswStorage:
+    """A ledger file through APSW, with the SQL of dpflow and chosen settings.
+
+    Args:
+        path: A ledger file that exists.
+        vfs: How it is written.
+        journal: SQLite's journal mode.
+        synchronous: How often SQLite syncs.
+        pages: After how many pages of WAL SQLite checkpoints.
+    """
+
+    identity = IDENTITY
+    unwritable = None
+    exclusive = True
+
+    def __init__(
+        self,
+        path: Path,
+        vfs: NotingVFS,
+        *,
+        journal: str = "WAL",
+        synchronous: str = "FULL",
+        pages: int = 30,
+    ) -> None:
+        self.path, self.place, self.vfs = path, str(path), vfs
+        self._pragmas = (
+            # A file system in Python has no shared memory, which a WAL needs else.
+            f"locking_mode = {'EXCLUSIVE' if journal == 'WAL' else 'NORMAL'}",
+            f"journal_mode = {journal}",
+            f"synchronous = {synchronous}",
+            f"wal_autocheckpoint = {pages}",
+            "foreign_keys = ON",
+        )
+        self._connection: apsw.Connection | None = None
+
+    @contextmanager
+    def write(self) -> Iterator[Tables]:
+        """Run a block in one immediate transaction."""
+        try:
+            connection = self._open()
+            connection.execute("BEGIN IMMEDIATE")
+            # It answers as the standard library's connection does.
+            driver: Any = connection
+            yield Tables(driver, self.place, IDENTITY)
+            connection.execute("COMMIT")
+        except (apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError) as error:
+            self.close()
+            raise LedgerCorrupt(str(error)) from error
+        except apsw.Error as error:
+            self.close()
+            raise LedgerUnavailable(str(error)) from error
+        except BaseException:
+            self.close()
+            raise
+
+    read = write
+
+    def _open(self) -> apsw.Connection:
+        if self._connection is None:
+            flags = apsw.SQLITE_OPEN_READWRITE
+            connection = apsw.Connection(str(self.path), flags, self.vfs.name)
+            for pragma in self._pragmas:
+                connection.pragma(*(part.strip() for part in pragma.split("=")))
+            self._connection = connection
+        return self._connection
+
+    def close(self) -> None:
+        """Close the file, which may checkpoint; a later call opens it again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # Closing checkpoints, and the disk may still fail.
+            with suppress(apsw.Error):
+                connection.close()
+
+
+def plain_connection(path: Path) -> sqlite3.Connection:
+    """Open an image as the standard library does."""
+    return sqlite3.connect(path, isolation_level=None)

@@ -1,0 +1,330 @@
+"""Many workers in one thread: real decisions, simulated time, locks, deaths and disks.
+
+Each worker is a greenlet; each statement is a point at which another one may go on, or
+at which the worker dies. A seed decides everything, so that every history can be
+played again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import count
+from random import Random
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+from dpflow import PureDP
+from dpflow.exceptions import BudgetRefused, LedgerUnavailable, ReservationConflict
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.records import Busy, Granted, Replayed, Request
+from tests.hunts.machinery.hooks import Crash
+from tests.hunts.machinery.memory import MemoryStorage, tables_in_memory
+from tests.hunts.machinery.support import SimulatedOwners, asked
+from tests.ledger.auditor import audit, first
+from tests.ledger.support import UNIT, make_policy, request
+
+CAP = Fraction(1)
+POLICIES = {name: make_policy(name) for name in ("a", "b")}
+DEATH, AMBIGUOUS, TIMEOUT = 0.004, 0.04, 0.04
+CLOCKS = ("1970-01-01T00:00:00.000+00:00", "2026-11-21T12:00:00.000+00:00")
+LATE = "2999-12-31T23:59:59.999+00:00"
+#: More than any seed needs.
+MOST_POINTS = 20_000
+
+
+@dataclass
+class Told:
+    """What the workers know for sure, whatever the ledger says."""
+
+    asked: dict[str, Request] = field(default_factory=dict)
+    granted: set[str] = field(default_factory=set)
+    started: set[str] = field(default_factory=set)
+    settled: set[str] = field(default_factory=set)
+    void_sent: set[str] = field(default_factory=set)
+    values: dict[str, set[str]] = field(default_factory=dict)
+    spent: Counter[str] = field(default_factory=Counter)
+
+    def start(self, name: str) -> None:
+        """Note that a body has started: what it costs must be charged by now."""
+        self.started.add(name)
+        made = self.asked[name]
+        for policy in made.policies:
+            self.spent[policy.dataset] += units(made)
+
+
+def units(made: Request) -> int:
+    """Return the cost of a request in tally units, by the client's own sum."""
+    cost: Any = made.cost
+    return int(cost.epsilon * UNIT)
+
+
+class SimulatedStorage(MemoryStorage):
+    """The disk that all workers share, and the lock on it.
+
+    Transactions are those of SQLite; the lock, the failures and the points at which
+    others go on, one before each statement, are simulated.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(tables_in_memory())
+        self.simulation = simulation
+        self.hooks.before = lambda _: simulation.point()
+        self.locked = False
+
+    @contextmanager
+    def write(self) -> Iterator[Any]:
+        """Run a block under the lock; its commit may have an unknown outcome."""
+        with self.lock(), super().write() as transaction:
+            yield transaction
+            fate = self.simulation.random.random()
+            if fate < AMBIGUOUS:
+                if fate < AMBIGUOUS / 2:
+                    self.connection.execute("COMMIT")
+                raise LedgerUnavailable("the answer to COMMIT was lost")
+        self.committed()
+
+    read = write
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Wait for the lock, perhaps in vain; a death gives it back."""
+        impatient = self.simulation.random.random() < TIMEOUT
+        while self.locked:
+            if impatient:
+                raise LedgerUnavailable("busy", waited=30)
+            self.simulation.point(waiting=True)
+        self.locked = True
+        try:
+            yield
+        finally:
+            self.locked = False
+
+    def committed(self) -> None:
+        """Look at the ledger after a commit, and let others go on."""
+        self.simulation.look()
+        self.simulation.point()
+
+
+class Simulation:
+    """One history of some workers and an operator.
+
+    Args:
+        seed: Decides everything.
+        storage: The disk; controls bring a broken one.
+        operator: What the operator does to an open reservation.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        storage: type[SimulatedStorage] = SimulatedStorage,
+        operator: Callable[[Simulation, Ledger, str], None] | None = None,
+        workers: int = 4,
+        steps: int = 3,
+    ) -> None:
+        self.random, self.seed = Random(seed), seed
+        self.told, self.living = Told(), set[str]()
+        self.counts: Counter[str] = Counter()
+        self.names = count()
+        self.hub = getcurrent()
+        self.operator = operator or forfeit
+        self.storage = storage(self)
+        self.steps = steps
+        self.waiting: set[greenlet] = set()
+        self.workers = [greenlet(self.life) for _ in range(workers)]
+        self.workers.append(greenlet(self.operate))
+
+    # The scheduler
+
+    def run(self) -> Simulation:
+        """Play the history to its end, then audit it."""
+        while self.workers:
+            able = self.workers
+            if self.storage.locked:
+                able = [w for w in able if w not in self.waiting]
+            worker = self.random.choice(able)
+            worker.switch()
+            if worker.dead:
+                self.workers.remove(worker)
+        self.check()
+        return self
+
+    def point(self, *, waiting: bool = False) -> None:
+        """Let others go on, all of them if this one waits; perhaps never come back."""
+        self.counts["points"] += 1
+        assert self.counts["points"] < MOST_POINTS, "the workers wait for ever"
+        if waiting:
+            self.waiting.add(getcurrent())
+        self.hub.switch()
+        self.waiting.discard(getcurrent())
+        if self.random.random() < DEATH:
+            self.counts["deaths"] += 1
+            raise Crash
+
+    def now(self) -> str:
+        """Return a time; clocks jump as they like."""
+        return self.random.choice((*CLOCKS, LATE))
+
+    # The workers
+
+    def ledger(self) -> Ledger:
+        """Open the ledger as a new process would."""
+        owners: Any = SimulatedOwners(self.living)
+        while True:
+            try:
+                ledger = Ledger(self.storage, owners)
+                # The secret of the release keys is read once.
+                ledger.release_key()
+            except LedgerUnavailable:
+                self.point()
+            else:
+                return ledger
+
+    def life(self) -> None:
+        """Work, die, be born again under another name, until all steps are done."""
+        done = 0
+        while done < self.steps:
+            ledger = None
+            try:
+                ledger = self.ledger()
+                while done < self.steps:
+                    done += 1
+                    self.work(ledger)
+            except Crash:
+                if ledger is not None:
+                    ledger.owners.close()
+
+    def work(self, ledger: Ledger) -> None:
+        """Ask for a batch of steps and run those that are granted."""
+        batch = [self.make(ledger) for _ in range(self.random.choice((1, 1, 1, 2)))]
+        for made, answer in zip(batch, self.send(ledger, batch), strict=True):
+            self.counts[type(answer).__name__] += 1
+            if isinstance(answer, Granted):
+                self.told.granted.add(made.reservation)
+                self.run_body(ledger, made)
+            elif isinstance(answer, Replayed):
+                known = self.told.values[made.key_text]
+                assert answer.value in known, "replayed what nobody made"
+            else:
+                refusals = BudgetRefused, Busy, LedgerUnavailable, ReservationConflict
+                assert isinstance(answer, refusals), answer
+
+    def make(self, ledger: Ledger) -> Request:
+        """Make a request on one dataset or two, with a key or without."""
+        chance = self.random
+        names = chance.choice((["a"], ["b"], ["a", "b"]))
+        percent = chance.choice((3, 5, 8, 13, 21))
+        made = request(
+            ledger,
+            PureDP(epsilon=Fraction(percent, 100)),
+            step=f"count {percent}",
+            policies=[POLICIES[name] for name in names],
+            key=chance.choice((None, None, None, "k1", "k2")),
+            # Counted before any statement lets another worker go on.
+            reservation=f"r{next(self.names)}",
+        )
+        self.told.asked[made.reservation] = made
+        return made
+
+    def send(self, ledger: Ledger, batch: list[Request]) -> list[Any]:
+        """Ask, and ask again with the same ids while the answer is unknown."""
+        answers: list[Any] = []
+        for _ in range(3):
+            try:
+                return list(ledger.reserve_many(batch))
+            except LedgerUnavailable as error:
+                answers = [error] * len(batch)
+                if "waited" in error.details:
+                    break
+        return answers
+
+    def run_body(self, ledger: Ledger, made: Request) -> None:
+        """Void, or run the body and settle."""
+        name, told = made.reservation, self.told
+        if self.random.random() < 0.1:
+            told.void_sent.add(name)
+            self.try_to(lambda: ledger.void(name, reason="test"))
+            return
+        told.start(name)
+        self.look()
+        self.point()
+        value = f'"{name}"'
+        told.values.setdefault(made.key_text, set()).add(value)
+        if self.try_to(lambda: ledger.settle(name, value=value)):
+            told.settled.add(name)
+
+    def try_to(self, call: Callable[[], None]) -> bool:
+        """Try twice; what was done at the first time may not be done again."""
+        for _ in range(2):
+            try:
+                call()
+            except LedgerUnavailable:
+                continue
+            except ReservationConflict:
+                return False
+            return True
+        return False
+
+    def operate(self) -> None:
+        """Close what the dead have left, now and then."""
+        for _ in range(self.steps):
+            for _ in range(self.random.randrange(60)):
+                self.hub.switch()
+            try:
+                ledger = self.ledger()
+                with ledger.storage.read() as reading:
+                    names = reading.open_charges()
+                for name in names[:2]:
+                    self.operator(self, ledger, name)
+            except (Crash, LedgerUnavailable):
+                continue
+
+    # What must hold
+
+    def look(self) -> None:
+        """At every instant: what has run is charged, and the charge fits the cap."""
+        sql = "SELECT book, settled, held FROM account WHERE id = book || '#1'"
+        for dataset, settled, held in self.storage.connection.execute(sql):
+            used = first(settled) + first(held)
+            assert used <= CAP * UNIT, "overspent"
+            assert used >= self.told.spent[dataset], "a step runs uncharged"
+
+    def check(self) -> None:
+        """At the end: the ledger holds what was told, and nothing else."""
+        facts = audit(asked(self.storage.connection), CAP)
+        told, states = self.told, facts.states
+        assert told.granted <= set(states), "an acknowledged reservation is lost"
+        assert set(states) <= set(told.asked)
+        for name in told.granted - told.void_sent:
+            assert states[name] != "void", "given back without being asked to"
+        for name in told.settled:
+            assert states[name] == "settled", "an acknowledged settlement is lost"
+        for name, state in states.items():
+            assert state != "void" or name in told.void_sent
+            datasets = {policy.dataset for policy in told.asked[name].policies}
+            assert datasets == {place.split("#")[0] for place in facts.asked[name]}
+        # By the clients' own sums: whatever was not given back is charged in full.
+        for dataset, used in facts.used.items():
+            kept = sum(
+                units(told.asked[name])
+                for name, state in states.items()
+                if state != "void"
+                and dataset in {p.dataset for p in told.asked[name].policies}
+            )
+            assert kept == used, "not charged in full"
+        self.counts["unsettled"] += sum(s == "open" for s in states.values())
+        self.counts["forfeited"] += sum(s == "forfeited" for s in states.values())
+
+
+def forfeit(simulation: Simulation, ledger: Ledger, reservation: str) -> None:
+    """Close a dead charge; one of the living is none of the operator's business."""
+    try:
+        ledger.forfeit(reservation, because="test")
+    except ReservationConflict:
+        simulation.counts["left alone"] += 1

@@ -1,0 +1,328 @@
+"""Damaged bytes: an operation is refused, or as exact as if nothing had happened.
+
+A ledger file is damaged at random; then a process reserves, settles, voids, forfeits
+and replays. What is acknowledged must be what an undamaged ledger would have said:
+usage is never lowered in silence. (Damage to the log is the witness's business: SQLite
+ends a log at its first bad checksum.)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpflow.exceptions import BudgetRefused, DpflowError
+from dpflow.ledger import Ledger
+from dpflow.ledger.records import Granted, Replayed
+from dpflow.ledger.storage.owners import Owners
+from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.views.releases import check_value
+from tests.hunts.machinery.support import first_seed
+from tests.ledger.support import (
+    UNIT,
+    audit,
+    granted,
+    make_policy,
+    new_ledger,
+    request,
+    sums,
+)
+from tests.sizes import scaled
+
+ROUNDS = scaled(12, push=4)
+PAGE, SECTOR = 4096, 512
+SMALL, CHARGE = Fraction(1, 1000), Fraction(1, 20)
+POLICIES = make_policy("a"), make_policy("b")
+DEAD = "0" * 32
+
+
+@dataclass
+class Sample:
+    """A ledger's bytes, and what is true of it.
+
+    Attributes:
+        content: The database, with nothing left in its log.
+        stale: The same at an earlier time.
+        owners: Who holds its open charges: this process.
+        charges: Open reservations on both datasets by how they may end.
+        settled: What dataset `a` has spent.
+        held: What is held on it.
+    """
+
+    content: bytes
+    stale: bytes
+    owners: Owners
+    charges: dict[str, str]
+    settled: Fraction
+    held: Fraction
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
+    """Give a ledger of some pages, with charges of every kind."""
+    folder = tmp_path_factory.mktemp("sample")
+    path = folder / "ledger.db"
+    ledger = new_ledger(folder)
+
+    def work(number: int) -> None:
+        for step in range(number):
+            ledger.settle(granted(ledger, str(float(SMALL)), policies=POLICIES))
+            reservation = granted(ledger, str(float(SMALL)), step=f"step {step}")
+            ledger.void(reservation, reason="test")
+
+    def content() -> bytes:
+        # Closing moves the log into the file.
+        ledger.storage.close()
+        return path.read_bytes()
+
+    cost = str(float(CHARGE))
+    ledger.settle(granted(ledger, cost, key="week/1"), value='"the value"')
+    charges = {"early": granted(ledger, cost, policies=POLICIES)}
+    work(15)
+    stale = content()
+    for way in ("settle", "void", "spare"):
+        charges[way] = granted(ledger, cost, policies=POLICIES)
+    charges["forfeit"] = granted(ledger, cost, policies=POLICIES, owner=DEAD)
+    work(15)
+    last = content()
+    settled, held = sums(path)
+    assert (settled, held) == (CHARGE + 30 * SMALL, 5 * CHARGE)
+    assert len(last) > len(stale) > 8 * PAGE
+    yield Sample(last, stale, ledger.owners, charges, settled, held)
+    ledger.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Give a folder in memory, if there is one: nothing here is to survive."""
+    logging.getLogger("dpflow").setLevel(logging.ERROR)
+    memory = Path("/dev/shm")
+    place = memory if os.access(memory, os.W_OK) else tmp_path
+    with tempfile.TemporaryDirectory(dir=place) as name:
+        yield Path(name)
+
+
+Damage = Callable[[random.Random, bytearray, Sample], None]
+
+
+def flip(chance: random.Random, data: bytearray, start: int, end: int) -> None:
+    """Flip one bit somewhere between two places."""
+    data[chance.randrange(start, end)] ^= 1 << chance.randrange(8)
+
+
+def one_bit(chance: random.Random, data: bytearray, _: Sample) -> None:
+    """Flip a bit anywhere."""
+    flip(chance, data, 0, len(data))
+
+
+def burst(chance: random.Random, data: bytearray, _: Sample) -> None:
+    """Flip some bits of one sector."""
+    start = SECTOR * chance.randrange(len(data) // SECTOR)
+    for _ in range(chance.randrange(2, 30)):
+        flip(chance, data, start, start + SECTOR)
+
+
+def near(chance: random.Random, data: bytearray, text: bytes, after: int) -> None:
+    """Flip a bit in one of a text's places in the file, or so many bytes after it."""
+    places, start = [], data.find(text)
+    while start >= 0:
+        places.append(start)
+        start = data.find(text, start + 1)
+    place = chance.choice(places)
+    flip(chance, data, place, min(len(data), place + len(text) + after))
+
+
+def account_sums(chance: random.Random, data: bytearray, sample: Sample) -> None:
+    """Flip a bit in the tallies that an account's row holds, or in the newest entry."""
+    sums = f"[{sample.settled * UNIT},0],[{sample.held * UNIT},0]"
+    near(chance, data, sums.encode(), 8)
+
+
+def open_charge(chance: random.Random, data: bytearray, sample: Sample) -> None:
+    """Flip a bit in what the ledger holds of an open charge."""
+    near(chance, data, chance.choice(list(sample.charges.values())).encode(), 300)
+
+
+def amount(chance: random.Random, data: bytearray, _: Sample) -> None:
+    """Flip a bit in the amount of a charge."""
+    near(chance, data, f"[{CHARGE * UNIT},0]".encode(), 0)
+
+
+def zeros(chance: random.Random, data: bytearray, _: Sample) -> None:
+    """Lose a sector."""
+    start = SECTOR * chance.randrange(len(data) // SECTOR)
+    data[start : start + SECTOR] = bytes(SECTOR)
+
+
+def swapped(chance: random.Random, data: bytearray, _: Sample) -> None:
+    """Write two pages to each other's place."""
+    pages = chance.sample(range(len(data) // PAGE), 2)
+    one, other = (slice(PAGE * number, PAGE * (number + 1)) for number in pages)
+    data[one], data[other] = data[other], data[one]
+
+
+def stale_page(chance: random.Random, data: bytearray, sample: Sample) -> None:
+    """Lose the newest write of a page; of all pages, it would be a restored backup."""
+    differ = [
+        number
+        for number in range(len(sample.stale) // PAGE)
+        if sample.stale[PAGE * number :][:PAGE] != data[PAGE * number :][:PAGE]
+    ]
+    number = chance.choice(differ)
+    page = slice(PAGE * number, PAGE * (number + 1))
+    data[page] = sample.stale[page]
+
+
+def cut(chance: random.Random, data: bytearray, _: Sample) -> None:
+    """Lose the end of the file."""
+    del data[chance.randrange(SECTOR, len(data)) :]
+
+
+DAMAGES: dict[str, Damage] = {
+    "one bit": one_bit,
+    "burst": burst,
+    "account's sums": account_sums,
+    "open charge": open_charge,
+    "amount": amount,
+    "zeros": zeros,
+    "swapped": swapped,
+    "stale page": stale_page,
+    "cut": cut,
+}
+
+
+#: Most of what they hit is read by no operation.
+RARELY = {"one bit", "burst"}
+
+
+@dataclass
+class Trial:
+    """A damaged ledger at work, and what an undamaged one would hold."""
+
+    sample: Sample
+    path: Path
+    settled: Fraction = field(init=False)
+    held: Fraction = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.settled, self.held = self.sample.settled, self.sample.held
+
+    def run(self, chance: random.Random) -> Counter[str]:
+        """Do everything in some order; count what was acknowledged and refused."""
+        told: Counter[str] = Counter()
+        try:
+            ledger = Ledger(SqliteStorage(self.path), self.sample.owners)
+        except DpflowError:
+            return Counter(["refused"])
+        calls = [self.over, self.fit, self.settle, self.void, self.forfeit, self.replay]
+        chance.shuffle(calls)
+        for call in calls:
+            try:
+                call(ledger)
+            except DpflowError as error:
+                told[
+                    "exhausted" if isinstance(error, BudgetRefused) else "refused"
+                ] += 1
+            else:
+                told["acknowledged"] += 1
+        ledger.storage.close()
+        return told
+
+    def check(self) -> None:
+        """Compare the sums in the file with what they must be."""
+        try:
+            found = sums(self.path)
+        except (sqlite3.DatabaseError, ValueError):
+            # Nobody reads a lower usage there either.
+            return
+        assert found == (self.settled, self.held)
+
+    def over(self, ledger: Ledger) -> None:
+        """Ask for a little more than is left."""
+        left = 1 - self.settled - self.held
+        asked = request(ledger, str(float(left + SMALL)), policies=[POLICIES[0]])
+        with pytest.raises(BudgetRefused):
+            ledger.reserve(asked)
+        self.check()
+
+    def fit(self, ledger: Ledger) -> None:
+        """Ask for what fits."""
+        cost = str(float(SMALL))
+        answer = ledger.reserve(request(ledger, cost, policies=POLICIES))
+        assert isinstance(answer, Granted)
+        self.held += SMALL
+        self.check()
+
+    def settle(self, ledger: Ledger) -> None:
+        """End a charge of long ago."""
+        for way in ("early", "settle"):
+            ledger.settle(self.sample.charges[way])
+            self.settled, self.held = self.settled + CHARGE, self.held - CHARGE
+            self.check()
+
+    def void(self, ledger: Ledger) -> None:
+        """Give a charge back."""
+        ledger.void(self.sample.charges["void"], reason="test")
+        self.held -= CHARGE
+        self.check()
+
+    def forfeit(self, ledger: Ledger) -> None:
+        """Close a dead charge."""
+        ledger.forfeit(self.sample.charges["forfeit"], because="test")
+        self.settled, self.held = self.settled + CHARGE, self.held - CHARGE
+        self.check()
+
+    def replay(self, ledger: Ledger) -> None:
+        """Ask for a release that is kept; a new charge instead is counted."""
+        cost = str(float(CHARGE))
+        answer = ledger.reserve(request(ledger, cost, key="week/1"))
+        if isinstance(answer, Replayed):
+            # As the guard does before it returns a value.
+            check_value(answer.value, answer.digest, "week/1")
+            assert answer.value == '"the value"'
+        else:
+            self.held += CHARGE
+            self.check()
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_never_lowers_usage_in_silence(
+    sample: Sample, folder: Path, name: str
+) -> None:
+    """Refused or exact; the seed of a failing trial is in the report."""
+    seed = first_seed()
+    print(f"damage {name!r}: DPFLOW_SEED={seed}")
+    chance = random.Random(seed)
+    told: Counter[str] = Counter()
+    for number in range(ROUNDS):
+        data = bytearray(sample.content)
+        DAMAGES[name](chance, data, sample)
+        path = folder / f"{number}.db"
+        path.write_bytes(data)
+        told += Trial(sample, path).run(chance)
+        for item in folder.iterdir():
+            item.unlink()
+    print(dict(told))
+    assert sum(told.values()) >= ROUNDS
+    assert told["refused"] > 0 or name in RARELY
+
+
+def test_without_damage_everything_is_acknowledged(
+    sample: Sample, tmp_path: Path
+) -> None:
+    """So the trials above can fail."""
+    path = tmp_path / "ledger.db"
+    path.write_bytes(sample.content)
+    told = Trial(sample, path).run(random.Random(1))
+    assert told == {"acknowledged": 6}
+    audit(path)

@@ -1,0 +1,233 @@
+"""Noise that follows progress, and the paper's table, on made-up digits."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dpflow import PoissonSampledGaussian, Repeated
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.guard.project import current_project
+from dpflow.ledger.views import accounts, history
+from flows import adaptive_noise, adult, fine_tuning, individual_table, mnist
+from flows.adaptive_noise import (
+    ADAPTIVE,
+    ADAPTIVE_GOAL,
+    COUNT,
+    FIXED,
+    SHARE,
+    STEPS,
+    course,
+    descent,
+    noise_at,
+)
+from flows.rounds import Meter, Strategy, train
+from tests import adult_people, mnist_images
+
+PEOPLE = 500
+
+
+@pytest.fixture
+def digits(examples, tmp_path, monkeypatch):
+    """Give the flows digits."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    mnist_images.write(folder, monkeypatch)
+    yield folder
+    mnist._table.cache_clear()
+
+
+def view(kind: str, flow: str):
+    """Return an account of the dataset; nothing may stay held."""
+    (found,) = [
+        each
+        for each in accounts(current_project().ledger, "mnist")
+        if each.kind == kind and each.name == flow
+    ]
+    assert set(found.reserved.values()) == {"0"}
+    return found
+
+
+def test_noise_follows_progress_and_every_look_is_charged(digits):
+    """The ledger has each round and each count, and what the meter says."""
+    rounds = adaptive_noise.adaptive_noise(PEOPLE)
+    share = view("flow", "adaptive-noise")
+    assert share.used_fraction == pytest.approx(rounds[-1].used, rel=1e-9)
+    assert 0.9 < rounds[-1].used <= 1
+    entries = history(current_project().ledger, "mnist", limit=1000)
+    reserved = [entry for entry in entries if entry.kind == "reserve"]
+    assert len(reserved) == 2 * len(rounds)
+    assert all(each.counted is not None for each in rounds)
+    again = adaptive_noise.adaptive_noise(PEOPLE)
+    assert [each.weights for each in again] == [each.weights for each in rounds]
+    assert view("flow", "adaptive-noise").spent == share.spent
+
+
+def test_training_ends_at_the_goal_and_the_odometer_says_what_it_took(
+    digits, monkeypatch
+):
+    """A goal that any count reaches ends it after one round."""
+    goal = Strategy("at-once", first=10, goal=-1e6)
+    monkeypatch.setattr(adaptive_noise, "ADAPTIVE_GOAL", goal)
+    (only,) = adaptive_noise.stop_at_goal(PEOPLE)
+    odometer = make_odometer("renyi", delta="1e-5", halt_at_epsilon="0.5")
+    lost = odometer.price(descent(160)) + odometer.price(COUNT)
+    assert only.reading == odometer.read(lost)
+    read = view("odometer", "stop-at-goal")
+    assert read.reading == pytest.approx(only.reading, rel=1e-9)
+
+
+def test_the_numbers_of_the_policy_are_those_of_the_meter():
+    """A share and a halt that the flow's arithmetic would otherwise get wrong."""
+    from dpflow import load_policy
+    from tests.projects import ROOT
+
+    policy = load_policy(ROOT / "policies" / "mnist.yaml")
+    for name in ("adaptive-noise", "stop-at-goal"):
+        share = policy.flows[name]
+        assert str(share.epsilon) == SHARE.epsilon
+        assert float(share.delta) == float(SHARE.delta)
+    assert float(policy.flows["stop-at-goal"].halt_at_epsilon) == float(SHARE.halt)
+    fashion = load_policy(ROOT / "policies" / "fashion.yaml").flows["fine-tuning"]
+    expected = fine_tuning.SHARE
+    assert [fashion.epsilon, fashion.delta, fashion.halt_at_epsilon] == [
+        Fraction(each) for each in (expected.epsilon, expected.delta, expected.halt)
+    ]
+
+
+def test_a_strategy_follows_significant_progress_only():
+    """A notch more after it while there is room, one less after none, never below 0."""
+    adaptive = Strategy("a", saves=True, spends=True, most=3)
+    assert adaptive.after(1, gained=True, room=True) == 2
+    assert adaptive.after(1, gained=True, room=False) == 1
+    assert adaptive.after(3, gained=True, room=True) == 3
+    assert adaptive.after(3, gained=False, room=True) == 2
+    assert adaptive.after(0, gained=False, room=True) == 0
+    assert FIXED.after(0, gained=True, room=True) == 0
+    assert ADAPTIVE_GOAL.after(10, gained=True, room=True) == 10
+    assert [noise_at(each) for each in (0, 1, 10)] == [80, 88, 160]
+    # Of counts that did not change, so many are significant.
+    chance = math.erfc(course(1).significant / float(COUNT.sigma) / 2) / 2
+    assert 1 / chance > 700
+
+
+def trained(strategy, counts):
+    """Train on nothing, with counts as told; return the rounds."""
+    numbers = iter(counts)
+    return train(
+        strategy, course(1000), [[0.0]], lambda *_: [[0.0]], lambda *_: next(numbers)
+    )
+
+
+def test_without_progress_the_noise_is_that_of_the_fixed_schedule():
+    """And more rounds never cost more than the budget."""
+    fixed = trained(FIXED, [])
+    assert {each.counted for each in fixed} == {None}
+    assert fixed[-1].used <= 1 < fixed[-1].used + 1 / len(fixed)
+    idle = trained(ADAPTIVE, [0] * 100)
+    assert {each.notch for each in idle} == {0}
+    rising = trained(ADAPTIVE, range(0, 10**6, 10**4))
+    assert max(each.notch for each in rising) > 0
+    assert len(rising) > len(idle)
+    assert rising[-1].used <= 1
+
+
+def test_a_count_that_is_not_charged_would_be_noticed(digits, monkeypatch):
+    """Negative control: a meter that forgets the counts disagrees with the ledger."""
+    charge = Meter.charge
+    monkeypatch.setattr(
+        Meter,
+        "charge",
+        lambda self, cost: None if cost is COUNT else charge(self, cost),
+    )
+    goal = Strategy("at-once", first=10, goal=-1e6)
+    monkeypatch.setattr(adaptive_noise, "ADAPTIVE_GOAL", goal)
+    (only,) = adaptive_noise.stop_at_goal(PEOPLE)
+    share = view("flow", "stop-at-goal")
+    assert share.used_fraction > only.used * 1.05
+
+
+def test_the_study_compares_all_strategies_and_draws(digits):
+    """A run of each, the same for the same seed."""
+    found = adaptive_noise.study(PEOPLE, runs=2)
+    assert list(found) == [each.name for each in adaptive_noise.STRATEGIES]
+    again = adaptive_noise.simulated(FIXED, PEOPLE, 1)
+    assert again == found["fixed"][1] != found["fixed"][0]
+    assert len(again) * STEPS == 50
+    lines = adaptive_noise.table(found)
+    assert len(lines) == 1 + len(found)
+    path = adaptive_noise.draw({name: runs[0] for name, runs in found.items()})
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def clothes(examples, tmp_path, monkeypatch):
+    """Give the flows clothes that are the made-up digits."""
+    folder = tmp_path / "clothes"
+    folder.mkdir()
+    mnist_images.write(folder, monkeypatch, mnist.FASHION)
+    forgotten = (mnist._table, fine_tuning.halves, fine_tuning.pretrained)
+    for each in forgotten:
+        each.cache_clear()
+    yield folder
+    for each in forgotten:
+        each.cache_clear()
+
+
+def test_fine_tuning_is_charged_what_the_theorem_says(clothes):
+    """Sampled steps and counts: the ledger agrees with the filter, and with Meter."""
+    rounds = fine_tuning.fine_tuning(300, hidden=2, most=2)
+    (share,) = [
+        each
+        for each in accounts(current_project().ledger, "fashion")
+        if (each.kind, each.name) == ("flow", "fine-tuning")
+    ]
+    rule = make_filter("renyi", epsilon="6", delta="1e-5")
+    steps = [
+        PoissonSampledGaussian(
+            sampling_rate=Fraction(1, 4), noise_multiplier=1 + Fraction(each.notch, 10)
+        )
+        for each in rounds
+    ]
+    costs = [*(Repeated(each, 4) for each in steps), *len(rounds) * [fine_tuning.COUNT]]
+    spent = sum(map(rule.price, costs), rule.zero())
+    expected = float(spent.amounts[0] / rule.thresholds[0])
+    assert share.used_fraction == pytest.approx(expected, rel=1e-9)
+    assert rounds[-1].used == pytest.approx(expected, rel=1e-9)
+    assert fine_tuning.fine_tuning(300, hidden=2, most=2)[-1] == rounds[-1]
+
+
+def test_the_papers_table_has_a_line_for_each_budget(digits, monkeypatch, capsys):
+    """With the published figures beside what was found; on both data sets."""
+    adult_people.write(digits, monkeypatch, people=1000)
+    for name in individual_table.PROBLEMS:
+        individual_table.show(name, quick=True)
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split(" | ")[0] for line in lines[2:5]] == ["0.3", "0.5", "1.2"]
+        for line in lines[2:5]:
+            epsilon, *found = line.split(" | ")
+            assert found[3:] == list(
+                individual_table.PUBLISHED[name.partition("-")[0], epsilon]
+            )
+            for each in found[:3]:
+                mean, spread = map(float, each.split(" +- "))
+                assert 0 < mean <= 100
+                assert spread >= 0
+    adult._table.cache_clear()
+
+
+def test_a_model_learns_and_longer_training_leaves_people_out(digits):
+    """With a huge budget; and at a small one the filter is not the worst case."""
+    problem = individual_table.softmax_mnist(quick=True)
+    ways = individual_table.accuracies(problem, "1000", runs=2)
+    assert ways[0][0] > 0.5
+    assert all(spread >= 0 for _, spread in ways)
+    start = problem.right(problem.start)
+    assert start == pytest.approx(0.1)
+    model = problem.start
+    total = individual_table.NormClip.to(9).apply(problem.gradients(model)).total()
+    assert problem.right(model - total) > 0.9
+    assert np.isfinite(total).all()

@@ -1,0 +1,495 @@
+"""Numbers enter exactly and leave on the safe side; python-flint is the referee."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import flint
+import mpmath
+import numpy as np
+import pytest
+from flint import arb, fmpq
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import (
+    DELTA_LOW,
+    EPSILON_HIGH,
+    EPSILON_LOW,
+    SCALE_HIGH,
+    SCALE_LOW,
+    UNITS,
+    bound_above,
+    bound_below,
+    evaluate,
+    exact,
+    exact_delta,
+    exact_epsilon,
+    float_down,
+    float_up,
+    from_units,
+    to_fraction,
+    to_real,
+    units_down,
+    units_up,
+)
+from tests.rounding.fractions_of_all_sizes import fractions_of_all_sizes
+
+BITS = 300
+LARGEST = Fraction(math.nextafter(math.inf, 0))
+NO_NUMBERS = [
+    None,
+    True,
+    False,
+    np.bool_(True),
+    np.bool_(False),
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+    np.nan,
+    np.float64("nan"),
+    np.float32("inf"),
+    Decimal("NaN"),
+    Decimal("sNaN"),
+    Decimal("-sNaN12"),
+    Decimal("Infinity"),
+    Decimal("1e999999"),
+    Decimal("1e-999999"),
+    "",
+    " ",
+    "nan",
+    "NaN7",
+    "sNaN",
+    "inf",
+    "-Infinity",
+    "abc",
+    "one",
+    "0x10",
+    "1/0",
+    "1/x",
+    "0.5/2",
+    "1/3/5",
+    "1e",
+    "e5",
+    "1,5",
+    "1.2.3",
+    "1 0",
+    "--1",
+    "1-",
+    "10%",
+    "1e-6j",
+    "\N{MINUS SIGN}1",
+    "1e999999999",
+    "-1e999999999",
+    "1e-999999999",
+    "0e999999999",
+    "1e99999999999999999999",
+    "1e401",
+    b"1",
+    bytearray(b"1"),
+    1 + 0j,
+    np.complex128(1),
+    [],
+    [1],
+    (1,),
+    {1},
+    {"epsilon": 1},
+    object(),
+    np.array(0.5),
+    np.array([0.5]),
+    np.str_("x"),
+    float,
+    lambda: 1,
+    mpmath.mpf("nan"),
+    mpmath.mpf("inf"),
+]
+GOOD_NUMBERS = [
+    (0.1, Fraction(1, 10)),
+    ("0.1", Fraction(1, 10)),
+    (Decimal("0.10"), Fraction(1, 10)),
+    (Fraction(1, 10), Fraction(1, 10)),
+    (np.float64(0.1), Fraction(1, 10)),
+    (np.float32(0.1), Fraction(float(np.float32(0.1)).__repr__())),
+    (np.float16(0.5), Fraction(1, 2)),
+    (np.int64(7), Fraction(7)),
+    (np.int8(-128), Fraction(-128)),
+    (np.uint64(2**64 - 1), Fraction(2**64 - 1)),
+    (10**30 + 1, Fraction(10**30 + 1)),
+    (np.str_("0.1"), Fraction(1, 10)),
+    (" 1e-6\n", Fraction(1, 10**6)),
+    ("1E-6", Fraction(1, 10**6)),
+    ("+.5", Fraction(1, 2)),
+    ("5.", Fraction(5)),
+    ("1/3", Fraction(1, 3)),
+    (" -10/4 ", Fraction(-5, 2)),
+    ("-0", Fraction(0)),
+    (-0.0, Fraction(0)),
+    ("1_000", Fraction(1000)),
+    ("\N{FULLWIDTH DIGIT ONE}\N{FULLWIDTH DIGIT TWO}", Fraction(12)),
+    ("\N{ARABIC-INDIC DIGIT THREE}", Fraction(3)),
+    ("1e400", Fraction(10**400)),
+    ("1e-400", Fraction(1, 10**400)),
+    (5e-324, Fraction(5, 10**324)),
+    (1e16, Fraction(10**16)),
+    (1.7976931348623157e308, Fraction("1.7976931348623157e308")),
+    ("0." + "1" * 100, Fraction(int("1" * 100), 10**100)),
+]
+
+
+def shown(value: object) -> str:
+    """Name a value in the name of a test: the same in every process."""
+    return repr(value).partition(" at 0x")[0][:40]
+
+
+positive_fractions = fractions_of_all_sizes.filter(lambda value: value > 0)
+shares_of_all_sizes = st.builds(
+    lambda numerator, power: Fraction(numerator, 10 ** (15 + power)),
+    st.integers(1, 10**15),
+    st.integers(0, 30),
+)
+near_floats = st.builds(
+    lambda near, sign, power: Fraction(near) + Fraction(sign, 10**power),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([-1, 0, 1]),
+    st.integers(0, 400),
+)
+
+
+def to_arb(value: Fraction) -> arb:
+    """Return a ball that contains the fraction."""
+    return arb(fmpq(value.numerator, value.denominator))
+
+
+def ends(ball: arb) -> tuple[Fraction, Fraction]:
+    """Return the exact ends of a finite ball."""
+    assert ball.is_finite()
+    pairs = [end.man_exp() for end in (ball.lower(), ball.upper())]
+    low, high = (Fraction(int(m)) * Fraction(2) ** int(e) for m, e in pairs)
+    return low, high
+
+
+def on_flint(expression: Callable[..., arb], *values: Fraction) -> tuple:
+    """Evaluate rigorously with 300 bits more than the arguments need."""
+    extra = 2 * sum(
+        abs(v.numerator.bit_length() - v.denominator.bit_length()) for v in values
+    )
+    with flint.ctx.workprec(BITS + extra):
+        return ends(expression(*(to_arb(value) for value in values)))
+
+
+# -- exact -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=shown)
+def test_what_is_no_finite_number_is_refused(value):
+    """Anything but a finite number is refused by name, with the value in the text."""
+    with pytest.raises(InvalidCost, match="thing must be a finite number") as caught:
+        exact(value, name="thing")
+    assert caught.value.name == "thing"
+    assert caught.value.value == repr(value)
+    assert caught.value.value in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(("value", "expected"), GOOD_NUMBERS, ids=shown)
+def test_a_number_is_read_exactly(value, expected):
+    """A float means its shortest decimal; everything else means itself."""
+    assert expected == exact(value, name="thing")
+
+
+@pytest.mark.parametrize("value", [0, 0.0, "-1", -5e-324, "1e-13", 10001, "1e400"])
+def test_an_epsilon_outside_its_limits_is_refused_with_the_limits(value):
+    """Zero, negative, subnormal and absurd epsilons carry the limits they broke."""
+    with pytest.raises(
+        InvalidCost, match=r"epsilon must lie in \[1e-12, 10000\]"
+    ) as it:
+        exact_epsilon(value)
+    assert (it.value.low, it.value.high) == (EPSILON_LOW, EPSILON_HIGH)
+
+
+def test_a_negative_number_is_told_its_sign_not_its_zeros():
+    """A sensitivity of -1 has no zeros to count; one of 1e20 has."""
+    for value, hint in [(-1, "cannot be negative"), ("1e20", "number of zeros")]:
+        with pytest.raises(InvalidCost, match=rf"sensitivity must lie in .*{hint}"):
+            exact(value, name="sensitivity", low=SCALE_LOW, high=SCALE_HIGH)
+
+
+@pytest.mark.parametrize("value", [-1, "-1e-30", 1, 1.0, 2, "1e-36", 5e-324, "1e-400"])
+def test_a_delta_outside_its_limits_is_refused(value):
+    """A delta is zero or between 1e-35 and one, one excluded."""
+    with pytest.raises(InvalidCost, match="delta must") as caught:
+        exact_delta(value)
+    assert caught.value.name == "delta"
+
+
+def test_the_ends_of_the_ranges_are_allowed():
+    """Limits include their ends; a delta of zero only where it is allowed."""
+    assert exact_epsilon("1e-12") == EPSILON_LOW
+    assert exact_epsilon(10_000) == EPSILON_HIGH
+    assert exact_delta("1e-35") == DELTA_LOW
+    assert exact_delta(0) == 0
+    assert exact_delta("0.999999") < 1
+    with pytest.raises(InvalidCost, match=r"must be in \[1e-35, 1\)"):
+        exact_delta(0, zero=False)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**5000, Fraction(1, 10**5000), -(10**5000), Fraction(10**5000 + 1, 10**5000)],
+    ids=["huge", "tiny", "negative", "long"],
+)
+def test_a_number_of_thousands_of_digits_is_refused_or_read(value):
+    """A number too long for Python to print still ends in InvalidCost or a value."""
+    try:
+        assert exact_epsilon(value) == value
+    except InvalidCost as refused:
+        assert refused.name == "epsilon"  # noqa: PT017
+
+
+def test_the_message_stays_short_for_a_long_value():
+    """A pasted novel is shortened in the message and in the attribute."""
+    with pytest.raises(InvalidCost) as caught:
+        exact("x" * 10_000, name="epsilon")
+    assert len(str(caught.value)) < 250
+    assert caught.value.value.endswith("...")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.longdouble(1) + np.longdouble(1e-19),
+        mpmath.mpf((0, 2**100 + 1, -100, 101)),
+    ],
+    ids=["longdouble", "mpf"],
+)
+def test_a_real_wider_than_a_float_is_not_rounded(value):
+    """A number with more digits than a float is read exactly or refused."""
+    try:
+        number = exact(value, name="thing")
+    except InvalidCost as refused:
+        assert refused.name == "thing"  # noqa: PT017
+    else:
+        assert number != 1
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_float_means_its_shortest_decimal(value):
+    """Reading a float equals reading what Python prints for it."""
+    assert exact(repr(value), name="x") == exact(value, name="x")
+    assert float(exact(value, name="x")) == value
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_read_as_python_reads_it_or_refused(text):
+    """No text raises anything but InvalidCost, and none means an unexpected number."""
+    try:
+        number = exact(text, name="x")
+    except InvalidCost:
+        return
+    written = text.strip()
+    assert number == Fraction(written if "/" in written else Decimal(written))
+
+
+# -- floats and units --------------------------------------------------------------
+
+
+@given(st.one_of(fractions_of_all_sizes, near_floats))
+@example(Fraction(0))
+@example(LARGEST)
+@example(LARGEST + 1)
+@example(-LARGEST - 1)
+@example(Fraction(2) ** 1024)
+@example(-(Fraction(2) ** 1024))
+@example(Fraction(1, 10**400))
+@example(-Fraction(1, 10**400))
+@example(Fraction(1, 10))
+def test_float_up_is_the_smallest_float_that_is_not_below(value):
+    """The float is at least the value and its predecessor is below it."""
+    up = float_up(value)
+    assert up == math.inf or Fraction(up) >= value
+    below = math.nextafter(up, -math.inf)
+    assert below == -math.inf or Fraction(below) < value
+
+
+@given(st.one_of(fractions_of_all_sizes, near_floats))
+@example(Fraction(0))
+@example(LARGEST + 1)
+@example(-LARGEST - 1)
+@example(Fraction(1, 10**400))
+def test_float_down_is_the_largest_float_that_is_not_above(value):
+    """The float is at most the value and its successor is above it."""
+    down = float_down(value)
+    assert down == -math.inf or Fraction(down) <= value
+    above = math.nextafter(down, math.inf)
+    assert above == math.inf or Fraction(above) > value
+
+
+@given(positive_fractions)
+def test_units_enclose_the_value_within_one_unit(value):
+    """Rounding to units up and down encloses a number, and whole units are exact."""
+    low, high = from_units(units_down(value)), from_units(units_up(value))
+    assert low <= value <= high
+    assert (high - low) * UNITS in (0, 1)
+    assert (low == high) == ((value * UNITS).denominator == 1)
+
+
+@given(st.integers(0, 10**60))
+def test_units_survive_a_round_trip(units):
+    """A number of units is its own rounding in both directions."""
+    assert units_up(from_units(units)) == units == units_down(from_units(units))
+
+
+def test_zero_units_are_zero():
+    """Nothing costs nothing in both directions."""
+    assert (units_up(Fraction(0)), units_down(Fraction(0))) == (0, 0)
+
+
+# -- bounds ------------------------------------------------------------------------
+
+#: One expression in the two languages, and the largest argument it is asked for.
+EXPRESSIONS: dict[str, tuple[Callable[..., Any], Callable[..., arb], int]] = {
+    "exp": (lambda mp, x: mp.exp(x), lambda x: x.exp(), 1000),
+    "exp(-x)": (lambda mp, x: mp.exp(-x), lambda x: (-x).exp(), 1000),
+    "expm1": (lambda mp, x: mp.expm1(x), lambda x: x.expm1(), 1000),
+    "log": (lambda mp, x: mp.log(x), lambda x: x.log(), 10**30),
+    "log1p": (lambda mp, x: mp.log1p(x), lambda x: x.log1p(), 10**30),
+    "sqrt": (lambda mp, x: mp.sqrt(x), lambda x: x.sqrt(), 10**30),
+    "tanh": (lambda mp, x: mp.tanh(x), lambda x: x.tanh(), 50),
+    "erfc": (lambda mp, x: mp.erfc(x), lambda x: x.erfc(), 200),
+    "log erfc": (lambda mp, x: mp.log(mp.erfc(x)), lambda x: x.erfc().log(), 200),
+    "cancelling": (
+        lambda mp, x: mp.log1p(x) - x,
+        lambda x: x.log1p() - x,
+        100,
+    ),
+    "negative": (lambda mp, x: -mp.sqrt(x) - 1, lambda x: -x.sqrt() - 1, 10**30),
+}
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+@given(share=shares_of_all_sizes)
+def test_bounds_enclose_the_rigorous_value(name, share):
+    """Both bounds lie outside an interval evaluation, by no more than 3e-30."""
+    on_mpmath, rigorous, largest = EXPRESSIONS[name]
+    value = share * largest
+    assume(value != 1)  # where the logarithm is zero
+    low, high = on_flint(rigorous, value)
+    assert high - low <= abs(high) / 10**50
+
+    def expression(mp):
+        return on_mpmath(mp, to_real(mp, value))
+
+    below, above = bound_below(expression), bound_above(expression)
+    assert below < low <= high < above
+    assert above - below <= abs(high) * Fraction(3, 10**30)
+
+
+@given(shares_of_all_sizes, shares_of_all_sizes)
+def test_bounds_hold_for_an_expression_of_two_numbers(first, second):
+    """Quotients and powers of arbitrary fractions are enclosed as well."""
+    second *= 10**20
+    low, high = on_flint(lambda x, y: (y * x.log1p()).sqrt() / (x + y), first, second)
+
+    def expression(mp):
+        x, y = to_real(mp, first), to_real(mp, second)
+        return mp.sqrt(y * mp.log1p(x)) / (x + y)
+
+    assert bound_below(expression) < low <= high < bound_above(expression)
+
+
+def test_a_value_hidden_by_cancellation_is_still_found():
+    """A difference that loses a hundred digits is settled at a higher precision."""
+    tiny = Fraction(1, 10**60)
+    value = evaluate(lambda mp: mp.expm1(to_real(mp, tiny)) - to_real(mp, tiny))
+    low, high = on_flint(lambda x: x.expm1() - x, tiny)
+    assert abs(value - low) <= abs(high) / 10**40
+
+
+def test_a_value_that_two_precisions_both_round_to_zero_is_not_called_zero():
+    """log(1 + 1e-200) is positive, so no upper bound of it may be zero."""
+    try:
+        above = bound_above(lambda mp: mp.log(1 + to_real(mp, Fraction(1, 10**200))))
+    except ArithmeticError:
+        return
+    assert above > Fraction(1, 10**200) - Fraction(1, 10**400)
+
+
+def test_pure_rounding_noise_is_refused():
+    """An expression whose value is only rounding error never gets a bound."""
+    with pytest.raises(ArithmeticError, match="cancellation"):
+        bound_above(lambda mp: mp.exp(mp.log(3) / 7) ** 7 - 3)
+
+
+def test_a_value_that_keeps_moving_is_refused():
+    """Precisions that differ in the 23rd digit have not settled on forty digits."""
+    with pytest.raises(ArithmeticError, match="cancellation"):
+        evaluate(lambda mp: 1 + mp.mpf(10) ** -20 / mp.dps)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        lambda mp: mp.inf,
+        lambda mp: -mp.inf,
+        lambda mp: mp.nan,
+        lambda mp: mp.log(0),
+        lambda mp: mp.sqrt(-1),
+        lambda mp: mp.mpc(1, 1),
+    ],
+    ids=["inf", "-inf", "nan", "log 0", "root of -1", "complex"],
+)
+def test_what_is_no_finite_real_gets_no_bound(expression):
+    """Infinite, undefined and complex values raise and never become a bound."""
+    with pytest.raises(ArithmeticError):
+        bound_above(expression)
+    with pytest.raises(ArithmeticError):
+        bound_below(expression)
+
+
+def test_an_exact_zero_is_bounded_by_itself():
+    """The logarithm of one is zero on both sides."""
+    assert bound_above(lambda mp: mp.log(1)) == 0 == bound_below(lambda mp: mp.log(1))
+
+
+@given(st.integers(-(2**200), 2**200), st.integers(-400, 400))
+def test_an_mpmath_number_turns_into_its_exact_fraction(mantissa, exponent):
+    """Nothing is rounded on the way from binary floating point to a fraction."""
+    value = Fraction(mantissa) * Fraction(2) ** exponent
+    with mpmath.workprec(300):
+        number = mpmath.ldexp(mpmath.mpf(mantissa), exponent)
+    assert value == to_fraction(number)
+
+
+def test_bounds_are_the_same_under_sixteen_threads():
+    """Threads that evaluate at once, at every precision, get what one thread gets."""
+    values = [Fraction(n * n + 1, 7 * n + 3) for n in range(1, 60)]
+    # The last needs more digits than the others: precisions change all the time.
+    works = [
+        lambda mp, x: mp.exp(-x) / mp.sqrt(2 * mp.pi),
+        lambda mp, x: mp.log(x) * mp.erfc(mp.sqrt(x)),
+        lambda mp, x: mp.log1p(x / mp.mpf(10) ** 20) - x / mp.mpf(10) ** 20,
+    ]
+    jobs = [(work, value) for value in values for work in works]
+
+    def run(job: tuple[Callable[..., Any], Fraction]) -> Fraction:
+        return bound_above(lambda mp: job[0](mp, to_real(mp, job[1])))
+
+    alone = [run(job) for job in jobs]
+    together = threading.Barrier(16)
+
+    def run_all(start: int) -> list[Fraction]:
+        together.wait(timeout=30)
+        turned = jobs[start:] + jobs[:start]
+        answers = [run(job) for job in turned]
+        return answers[len(jobs) - start :] + answers[: len(jobs) - start]
+
+    with ThreadPoolExecutor(16) as pool:
+        results = list(pool.map(run_all, range(16)))
+    assert [alone] * 16 == results

@@ -1,0 +1,67 @@
+"""The fixture for tests of pipelines, seen from other processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from dpflow.testing import dpflow_ledger  # noqa: F401 (a fixture)
+from tests.projects import ROOT, run_python
+from tests.testing.test_testing import VISITS
+
+CHILD = """
+import json, os
+from dpflow import Gaussian, guarded, release
+from dpflow.exceptions import ConfigurationError
+from dpflow.ledger import open_ledger
+os.environ.update(json.loads(os.sys.argv[1]))
+count = guarded(dataset="visits", cost=Gaussian(sensitivity=1, sigma=20), name="child")
+count(lambda: release(7.0))()
+try:
+    open_ledger("sqlite:///real.db", witness="none")
+except ConfigurationError as error:
+    print(json.dumps("keeps every ledger" in error.message))
+"""
+
+
+def test_child_processes_stay_inside_the_fence(dpflow_ledger):  # noqa: F811
+    """They charge the test's ledger, with OpenDP's noise."""
+    dpflow_ledger.use(VISITS)
+    inherited = {k: v for k, v in os.environ.items() if k.startswith("DPFLOW_")}
+    assert run_python(CHILD, json.dumps(inherited)) is True
+    (charge,) = dpflow_ledger.charges()
+    assert (charge.step, charge.noise) == ("child", "opendp")
+
+
+def run_pytest(folder):
+    """Run pytest as a user would, with the plugin."""
+    plugins = ("-p", "no:cacheprovider", "-p", "dpflow.testing")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("DPFLOW_")}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugins, str(folder)],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+ORDER = """
+import os
+
+def test_sets_a_variable(monkeypatch, dpflow_ledger):
+    monkeypatch.setenv("DPFLOW_LEDGER_URL", "sqlite:///other.db")
+
+def test_finds_nothing_of_it():
+    assert not [n for n in os.environ if n.startswith("DPFLOW_") and n != "DPFLOW_X"]
+"""
+
+
+def test_nothing_of_a_test_is_left_in_the_environment(tmp_path):
+    """Also where the test patched what the fixture had set."""
+    (tmp_path / "test_order.py").write_text(ORDER, "utf-8")
+    done = run_pytest(tmp_path)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
