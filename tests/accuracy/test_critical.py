@@ -1,8 +1,8 @@
 """The interval of a refined number holds the true one as often as it says.
 
 The rule that decides is the one that `release` runs, on noise of Python itself:
-10,000 runs for each true number in a campaign. The same test catches the interval that would do for
-one draw, and one whose draws may not depend on each other.
+thousands of runs for each true number. The same test catches the interval that would
+do for one draw, and one whose draws may not depend on each other.
 """
 
 from __future__ import annotations
