@@ -14,7 +14,6 @@ from dpflow.accounting.costs.base import Cost
 
 #: The referee's own arithmetic: fifty digits and some to spare.
 MP: Any = mpmath.mp.clone()
-
 MP.dps = 60
 
 

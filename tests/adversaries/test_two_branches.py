@@ -18,9 +18,6 @@ from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS, from_units
 from tests.adversaries.loosened import MP, heads, loosened, real, true_delta
 
-MP.dps = 60
-
-
 # -- adaptive adversaries ----------------------------------------------------------
 
 

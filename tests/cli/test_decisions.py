@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from dpflow.accounting.costs.notions import PureDP
-from tests.cli.support import ADULT, CDNOW, STEP, Shop, run, run_fine, run_json
+from tests.cli.support import (
+    ADULT,
+    CDNOW,
+    STEP,
+    Shop,
+    freeze_a_population,
+    run,
+    run_fine,
+    run_json,
+)
 
 TERM_TWO = CDNOW.replace("filter:", "lifetime: {epsilon: 6, delta: 2e-6}\nfilter:")
 
@@ -132,13 +141,7 @@ def test_a_carved_part_says_for_whom(empty: Shop) -> None:
 
 def test_a_population_is_told_beside_its_datasets(shop: Shop) -> None:
     """One decision about both is told once."""
-    people = ADULT.replace("dataset: adult", "population: people")
-    shop.write(people, "people.yaml")
-    shop.write(f"{ADULT}population: people\n", "adult.yaml")
-    (shop.root / "proof").touch()
-    how = ("--cost", "PureDP(epsilon=0.1)", "--because", "before", "--evidence")
-    run_fine("ledger", "import-prior", "adult", *how, "proof")
-    run_fine("freeze", "population/people", "--because", "wrong sigma")
+    freeze_a_population(shop)
     found = [(each["dataset"], each["decision"]) for each in decided()]
     assert found[0] == ("population/people", "frozen")
     assert [each for each in found if each[1] == "prior charged"] == [

@@ -11,7 +11,14 @@ from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.guard.project import forget_projects
 from dpflow.ledger.provenance import system_user
-from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
+from tests.cli.support import (
+    CDNOW,
+    Shop,
+    freeze_a_population,
+    run,
+    run_fine,
+    run_json,
+)
 
 MISTYPED = Gaussian(sensitivity=100, noise_multiplier="0.1")
 CHURN = Gaussian(sensitivity=1, noise_multiplier=40)
@@ -94,13 +101,7 @@ def test_a_charge_says_who(shop: Shop, monkeypatch: Any) -> None:
 
 def test_a_population_has_a_journal_of_its_own(shop: Shop) -> None:
     """What was decided about it is also told where all datasets are."""
-    people = ADULT.replace("dataset: adult", "population: people")
-    shop.write(people, "people.yaml")
-    shop.write(f"{ADULT}population: people\n", "adult.yaml")
-    (shop.root / "proof").touch()
-    how = ("--cost", "PureDP(epsilon=0.1)", "--because", "before", "--evidence")
-    run_fine("ledger", "import-prior", "adult", *how, "proof")
-    run_fine("freeze", "population/people", "--because", "wrong sigma")
+    freeze_a_population(shop)
     assert kinds(run_json("history", "population/people")) == [
         "freeze",
         "prior",

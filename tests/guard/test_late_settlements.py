@@ -151,10 +151,10 @@ def test_what_was_reported_is_posted_late_and_no_less(disk: BadDisk) -> None:
     assert (spent(), held()) == ("0.1", "0")
 
 
-def test_the_thread_rests_between_its_tries(
+def owing(
     shop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It asks seldom, and the next step of this process lets it ask at once."""
+) -> tuple[BadDisk, Callable[..., None]]:
+    """Return a disk under which a settlement failed, tried again seldom, and a step."""
     monkeypatch.setattr("dpflow.guard.late_settlements._PAUSE_SECONDS", (60.0, 60.0))
     disk = BadDisk(shop, monkeypatch, "locks fail")
 
@@ -165,6 +165,14 @@ def test_the_thread_rests_between_its_tries(
 
     with pytest.warns(RuntimeWarning, match=WARNS):
         count(bad=True)
+    return disk, count
+
+
+def test_the_thread_rests_between_its_tries(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks seldom, and the next step of this process lets it ask at once."""
+    disk, count = owing(shop, monkeypatch)
     asked = disk.asked
     time.sleep(0.5)
     assert disk.asked == asked
@@ -213,16 +221,7 @@ def test_a_forked_child_does_not_settle_what_its_parent_owes(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The parent lives and does it itself."""
-    monkeypatch.setattr("dpflow.guard.late_settlements._PAUSE_SECONDS", (60.0, 60.0))
-    disk = BadDisk(shop, monkeypatch, "locks fail")
-
-    @guarded(dataset="shop", cost=TENTH, name="count")
-    def count(*, bad: bool) -> None:
-        if bad:
-            disk.fail()
-
-    with pytest.warns(RuntimeWarning, match=WARNS):
-        count(bad=True)
+    disk, count = owing(shop, monkeypatch)
     disk.mend()
 
     def step(say: Callable[[str], None]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.hunts.support import FIGURES, memory_folder
+from tests.hunts.machinery.support import FIGURES, memory_folder
 
 #: The backends to hunt on: `sqlite`, or the URLs of empty places for a ledger.
 BACKENDS = os.environ.get("DPFLOW_HUNT_URLS", "sqlite").split(",")

@@ -15,9 +15,9 @@ from dpflow.accounting.costs import notions
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.ledger.ledger import Ledger
-from tests.hunts.bad_inputs import Fuzz
-from tests.hunts.memory import MemoryStorage, tables_in_memory
-from tests.hunts.support import (
+from tests.hunts.machinery.bad_inputs import Fuzz
+from tests.hunts.machinery.memory import MemoryStorage, tables_in_memory
+from tests.hunts.machinery.support import (
     SimulatedOwners,
     figure,
     first_seed,

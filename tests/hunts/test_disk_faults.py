@@ -14,12 +14,19 @@ import apsw
 import pytest
 
 from dpflow.exceptions import LedgerUnavailable
-from tests.hunts.auditor import audit
-from tests.hunts.crash_vfs import ApswStorage, NotingVFS, plain_connection
-from tests.hunts.hooks import Hook, nth
-from tests.hunts.memory import empty_ledger
-from tests.hunts.support import asked, figure, memory_folder
-from tests.hunts.trials import CAP, Trial, attempt, check, reserve, reserve_many
+from tests.hunts.machinery.crash_vfs import ApswStorage, NotingVFS, plain_connection
+from tests.hunts.machinery.hooks import Hook, nth
+from tests.hunts.machinery.memory import empty_ledger
+from tests.hunts.machinery.support import asked, figure, memory_folder
+from tests.hunts.machinery.trials import (
+    CAP,
+    Trial,
+    attempt,
+    check,
+    reserve,
+    reserve_many,
+)
+from tests.ledger.auditor import audit
 from tests.ledger.columns import show_columns
 from tests.sizes import SCALE
 

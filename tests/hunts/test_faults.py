@@ -21,11 +21,11 @@ import pytest
 
 from dpflow.exceptions import LedgerUnavailable, ReservationConflict
 from dpflow.ledger.ledger import Ledger
-from tests.hunts.driver import FailingStorage, Failures, UsedAfterError
-from tests.hunts.hooks import nth
-from tests.hunts.memory import IDENTITY, SECRET
-from tests.hunts.support import audited, figure, memory_folder
-from tests.hunts.trials import ACTIONS, CAP, Action, Trial, attempt, check
+from tests.hunts.machinery.driver import FailingStorage, Failures, UsedAfterError
+from tests.hunts.machinery.hooks import nth
+from tests.hunts.machinery.memory import IDENTITY, SECRET
+from tests.hunts.machinery.support import audited, figure, memory_folder
+from tests.hunts.machinery.trials import ACTIONS, CAP, Action, Trial, attempt, check
 from tests.sizes import SCALE
 
 #: More calls than any operation makes.

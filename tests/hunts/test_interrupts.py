@@ -19,8 +19,8 @@ from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts
 from dpflow.locks import FileLock, TurnQueue
-from tests.hunts import interrupts
-from tests.hunts.interrupts import (
+from tests.hunts.machinery import interrupts
+from tests.hunts.machinery.interrupts import (
     Steps,
     by_line,
     by_signal,
@@ -28,7 +28,7 @@ from tests.hunts.interrupts import (
     lines_of,
     patient,
 )
-from tests.hunts.support import figure, first_seed, memory_folder
+from tests.hunts.machinery.support import figure, first_seed, memory_folder
 from tests.projects import ledger_file, make_project
 from tests.sizes import SCALE, scaled
 

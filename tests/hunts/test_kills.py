@@ -16,18 +16,18 @@ import pytest
 from dpflow import PureDP
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
-from tests.hunts.driver import HookedFile
-from tests.hunts.hooks import HookedStorage, Hooks, Wire
-from tests.hunts.memory import IDENTITY, SECRET
-from tests.hunts.storm import Told, drain, storm, work
-from tests.hunts.support import (
+from tests.hunts.machinery.driver import HookedFile
+from tests.hunts.machinery.hooks import HookedStorage, Hooks, Wire
+from tests.hunts.machinery.memory import IDENTITY, SECRET
+from tests.hunts.machinery.storm import Told, drain, storm, work
+from tests.hunts.machinery.support import (
     SimulatedOwners,
     audited,
     figure,
     first_seed,
     memory_folder,
 )
-from tests.hunts.trials import ACTIONS, CAP, Action, Trial
+from tests.hunts.machinery.trials import ACTIONS, CAP, Action, Trial
 from tests.ledger.processes import Child, die
 from tests.ledger.support import make_policy
 from tests.sizes import SCALE

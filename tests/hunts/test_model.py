@@ -23,12 +23,17 @@ from dpflow.ledger.records import Request
 from dpflow.ledger.storage import loading, sqlite_transaction
 from dpflow.ledger.storage.memory import Memory, forget_memory
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from tests.hunts.auditor import Ask
-from tests.hunts.hooks import HookedStorage
-from tests.hunts.machine import QUANTUM, LedgerMachine
-from tests.hunts.memory import IDENTITY, SECRET, MemoryStorage
-from tests.hunts.support import all_happened, figure, first_seed, memory_folder
-from tests.hunts.tampers import TAMPERS
+from tests.hunts.machinery.hooks import HookedStorage
+from tests.hunts.machinery.machine import QUANTUM, LedgerMachine
+from tests.hunts.machinery.memory import IDENTITY, SECRET, MemoryStorage
+from tests.hunts.machinery.support import (
+    all_happened,
+    figure,
+    first_seed,
+    memory_folder,
+)
+from tests.hunts.machinery.tampers import TAMPERS
+from tests.ledger.auditor import Ask
 from tests.ledger.columns import show_columns
 from tests.ledger.faults import faulty
 from tests.ledger.support import UNIT, ledger_on, make_ledger, read

@@ -20,10 +20,15 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.ledger.ledger import Ledger
-from tests.hunts.auditor import audit
-from tests.hunts.crash_vfs import ApswStorage, Disk, Note, NotingVFS, plain_connection
-from tests.hunts.memory import empty_ledger
-from tests.hunts.support import (
+from tests.hunts.machinery.crash_vfs import (
+    ApswStorage,
+    Disk,
+    Note,
+    NotingVFS,
+    plain_connection,
+)
+from tests.hunts.machinery.memory import empty_ledger
+from tests.hunts.machinery.support import (
     SimulatedOwners,
     asked,
     figure,
@@ -31,6 +36,7 @@ from tests.hunts.support import (
     memory_folder,
     shared_out,
 )
+from tests.ledger.auditor import audit
 from tests.ledger.columns import show_columns
 from tests.ledger.support import make_policy, request
 from tests.sizes import scaled

@@ -25,10 +25,10 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import admit
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Granted
-from tests.hunts.auditor import audit, first
-from tests.hunts.hooks import Crash, nth
-from tests.hunts.memory import MemoryStorage, tables_in_memory
-from tests.hunts.support import SimulatedOwners, all_happened, asked
+from tests.hunts.machinery.hooks import Crash, nth
+from tests.hunts.machinery.memory import MemoryStorage, tables_in_memory
+from tests.hunts.machinery.support import SimulatedOwners, all_happened, asked
+from tests.ledger.auditor import audit, first
 from tests.ledger.preflights import whole
 from tests.ledger.support import UNIT, make_policy, request
 from tests.sizes import SCALE, scaled

@@ -15,7 +15,7 @@ from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.policy import Policy
-from tests.hunts.support import audited, figure
+from tests.hunts.machinery.support import audited, figure
 from tests.ledger.processes import Child
 from tests.ledger.processes import Gate as Door
 from tests.ledger.support import granted, make_policy

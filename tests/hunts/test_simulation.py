@@ -14,9 +14,9 @@ from dpflow.exceptions import LedgerError
 from dpflow.ledger.decision import admit
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.ledger import Ledger
-from tests.hunts.memory import MemoryStorage
-from tests.hunts.simulation import SimulatedStorage, Simulation
-from tests.hunts.support import all_happened, figure, first_seed, shared_out
+from tests.hunts.machinery.memory import MemoryStorage
+from tests.hunts.machinery.simulation import SimulatedStorage, Simulation
+from tests.hunts.machinery.support import all_happened, figure, first_seed, shared_out
 from tests.sizes import scaled
 
 

@@ -190,7 +190,6 @@ def test_an_account_that_is_not_open_admits_nothing(
     assert "No amount of noise" not in error.fits
     ledger.settle(running)
     assert sums(path) == (TENTH, 0)
-    audit(path)
 
 
 def test_a_request_that_errs_leaves_no_trace(ledger: Ledger, path: Place) -> None:

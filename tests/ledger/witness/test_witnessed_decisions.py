@@ -20,7 +20,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.backup import backup, restore
-from dpflow.ledger.audit.reconcile import compare, reconcile
+from dpflow.ledger.audit.reconcile import Comparison, compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
@@ -409,6 +409,18 @@ def test_a_compacted_witness_still_knows_them(
     ledger.close()
 
 
+def put_back(path: Path, ledger: Ledger, policy: Policy) -> Comparison:
+    """Put the copy beside a ledger in its place; return what it then lacked."""
+    return restore(
+        path.with_name("copy"),
+        path,
+        ledger_id=ledger.id,
+        witness=None,
+        policies={"a": policy},
+        because="restored",
+    ).charged_again
+
+
 @pytest.mark.parametrize("decide", [freezes, tightens])
 def test_restore_learns_of_a_lost_gate_from_the_file_it_replaces(
     tmp_path: Path, decide: Callable[[Ledger], None]
@@ -420,14 +432,7 @@ def test_restore_learns_of_a_lost_gate_from_the_file_it_replaces(
     backup(ledger, tmp_path / "copy")
     decide(ledger)
     ledger.close()
-    found = restore(
-        tmp_path / "copy",
-        path,
-        ledger_id=ledger.id,
-        witness=None,
-        policies={"a": BASIC},
-        because="restored",
-    ).charged_again
+    found = put_back(path, ledger, BASIC)
     assert [lost.gates for lost in found.lost] == [True]
     ledger = open_ledger(url(path), witness="none")
     with pytest.raises(BudgetRefused, match="frozen"):
@@ -445,14 +450,7 @@ def test_a_restored_freeze_is_not_taken_for_a_lost_one(tmp_path: Path) -> None:
     backup(ledger, tmp_path / "copy")
     granted(ledger, "0.2", policies=[LOWER])
     ledger.close()
-    found = restore(
-        tmp_path / "copy",
-        path,
-        ledger_id=ledger.id,
-        witness=None,
-        policies={"a": LOWER},
-        because="restored",
-    ).charged_again
+    found = put_back(path, ledger, LOWER)
     assert (found.agrees, found.lost) == (False, ())
     ledger = open_ledger(url(path), witness="none")
     with ledger.storage.read() as reading:

@@ -27,7 +27,7 @@ from dpflow.ledger.records import Granted, Replayed
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.views.releases import check_value
-from tests.hunts.support import first_seed
+from tests.hunts.machinery.support import first_seed
 from tests.ledger.support import (
     UNIT,
     audit,

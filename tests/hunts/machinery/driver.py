@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from tests.hunts.hooks import Hooks, Wire
+from tests.hunts.machinery.hooks import Hooks, Wire
 
 
 class HookedFile(SqliteStorage):

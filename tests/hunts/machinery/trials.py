@@ -13,8 +13,8 @@ from dpflow.exceptions import DpflowError
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.storage.transaction import Storage
-from tests.hunts.auditor import Facts
-from tests.hunts.support import SimulatedOwners
+from tests.hunts.machinery.support import SimulatedOwners
+from tests.ledger.auditor import Facts
 from tests.ledger.support import make_policy, request
 
 CAP = Fraction(100)

@@ -9,7 +9,7 @@ import sys
 
 from dpflow.testing import dpflow_ledger  # noqa: F401 (a fixture)
 from tests.projects import ROOT, run_python
-from tests.test_testing import VISITS
+from tests.testing.test_testing import VISITS
 
 CHILD = """
 import json, os

@@ -9,7 +9,7 @@ import pytest
 
 from flows import start
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from dpflow.rounding import (
     short_down,
     short_up,
 )
-from tests.fractions_of_all_sizes import fractions_of_all_sizes
+from tests.rounding.fractions_of_all_sizes import fractions_of_all_sizes
 
 # -- text --------------------------------------------------------------------------
 

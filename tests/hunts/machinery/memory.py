@@ -11,7 +11,7 @@ from typing import Any
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.sqlite_transaction import Tables, make_tables
-from tests.hunts.hooks import Hooks, Wire
+from tests.hunts.machinery.hooks import Hooks, Wire
 from tests.ledger.columns import show_columns
 
 IDENTITY = Identity("0" * 32, None, "2026-11-22T00:00:00.000+00:00")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import guarded
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerCorrupt,
     LedgerError,
     LedgerMissing,
 )
+from tests.bad.refusals import refusal, step_at
 from tests.projects import (
     TENTH,
     caught,
@@ -26,33 +26,6 @@ from tests.projects import (
     run_python,
     spent,
 )
-
-
-@pytest.fixture
-def shop(tmp_path, monkeypatch):
-    """Return the folder of a project that has spent a tenth of its budget."""
-    make_project(tmp_path, monkeypatch)
-    guarded(dataset="shop", cost=TENTH)(lambda: 1)()
-    return tmp_path
-
-
-def refusal(folder, step, kind):
-    """Return the error of a step that must neither run nor move the ledger."""
-    before = rows(folder)
-    error = caught(step)
-    assert type(error) is kind, repr(error)
-    assert before == rows(folder)
-    return error
-
-
-def must_not_run(*arguments):
-    """Stand for a body that reads private data."""
-    pytest.fail("the body ran")
-
-
-def step_at(cost, **declared):
-    """Return a step of this cost whose body must not run."""
-    return guarded(dataset="shop", cost=cost, name="bad", **declared)(must_not_run)
 
 
 def test_a_missing_ledger_is_an_error_and_never_made(tmp_path, monkeypatch):

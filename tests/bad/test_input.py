@@ -15,13 +15,13 @@ from dpflow.exceptions import (
     PolicyError,
     UnknownDataset,
 )
+from tests.bad.refusals import must_not_run, refusal, step_at
 from tests.projects import (
     POLICY,
     TENTH,
     caught,
     make_project,
     rewrite_policy,
-    rows,
 )
 
 BAD_NUMBERS = [
@@ -56,33 +56,6 @@ CASES = [
     for value in BAD_NUMBERS
     if (name, repr(value)) != ("delta", "0")
 ] + [("delta", 1), ("delta", 2)]
-
-
-@pytest.fixture
-def shop(tmp_path, monkeypatch):
-    """Return the folder of a project that has spent a tenth of its budget."""
-    make_project(tmp_path, monkeypatch)
-    guarded(dataset="shop", cost=TENTH)(lambda: 1)()
-    return tmp_path
-
-
-def refusal(folder, step, kind):
-    """Return the error of a step that must neither run nor move the ledger."""
-    before = rows(folder)
-    error = caught(step)
-    assert type(error) is kind, repr(error)
-    assert before == rows(folder)
-    return error
-
-
-def must_not_run(*arguments):
-    """Stand for a body that reads private data."""
-    pytest.fail("the body ran")
-
-
-def step_at(cost, **declared):
-    """Return a step of this cost whose body must not run."""
-    return guarded(dataset="shop", cost=cost, name="bad", **declared)(must_not_run)
 
 
 # Numbers

@@ -15,7 +15,7 @@ from dpflow.ledger import create_ledger, pin_ledger
 from dpflow.ledger.views import history
 from flows import data, weekly_report
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 #: 3 weeks of mu**2 = 1/21**2 + 1/13**2 + 1/17**2 leave half a week of epsilon 0.85.
 SMALL = "budget: {epsilon: 0.85, delta: 1e-6}"
 

@@ -22,10 +22,10 @@ from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, LedgerUnavailable, ReservationConflict
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Busy, Granted, Replayed, Request
-from tests.hunts.auditor import audit, first
-from tests.hunts.hooks import Crash
-from tests.hunts.memory import MemoryStorage, tables_in_memory
-from tests.hunts.support import SimulatedOwners, asked
+from tests.hunts.machinery.hooks import Crash
+from tests.hunts.machinery.memory import MemoryStorage, tables_in_memory
+from tests.hunts.machinery.support import SimulatedOwners, asked
+from tests.ledger.auditor import audit, first
 from tests.ledger.support import UNIT, make_policy, request
 
 CAP = Fraction(1)

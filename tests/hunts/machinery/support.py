@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.hunts.auditor import Ask, Facts, audit
+from tests.ledger.auditor import Ask, Facts, audit
 from tests.ledger.columns import show_columns, show_columns_of_postgres
 from tests.ledger.processes import Child
 from tests.sizes import SCALE

@@ -40,7 +40,7 @@ from dpflow.rounding import (
     units_down,
     units_up,
 )
-from tests.fractions_of_all_sizes import fractions_of_all_sizes
+from tests.rounding.fractions_of_all_sizes import fractions_of_all_sizes
 
 BITS = 300
 LARGEST = Fraction(math.nextafter(math.inf, 0))

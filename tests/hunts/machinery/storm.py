@@ -17,7 +17,7 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.policy import Policy
-from tests.hunts.auditor import Facts
+from tests.ledger.auditor import Facts
 from tests.ledger.processes import Child
 from tests.ledger.support import granted, request
 

@@ -19,12 +19,12 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.records import Replayed, Request
-from tests.hunts.auditor import Ask, audit, first
-from tests.hunts.hooks import Crash, Hooks, nth
-from tests.hunts.memory import MemoryStorage, tables_in_memory
-from tests.hunts.model import LIMIT, Model
-from tests.hunts.support import SimulatedOwners, asked
-from tests.hunts.tampers import TAMPERS, edited
+from tests.hunts.machinery.hooks import Crash, Hooks, nth
+from tests.hunts.machinery.memory import MemoryStorage, tables_in_memory
+from tests.hunts.machinery.model import LIMIT, Model
+from tests.hunts.machinery.support import SimulatedOwners, asked
+from tests.hunts.machinery.tampers import TAMPERS, edited
+from tests.ledger.auditor import Ask, audit, first
 from tests.ledger.support import UNIT, make_policy, request
 
 QUANTUM = Fraction(1, 10**12)

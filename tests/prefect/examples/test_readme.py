@@ -16,7 +16,7 @@ from dpflow.cli import main
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.views import accounts
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text("utf-8")
 
 

@@ -18,7 +18,7 @@ import apsw
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.storage.sqlite_transaction import Tables
-from tests.hunts.memory import IDENTITY
+from tests.hunts.machinery.memory import IDENTITY
 
 SECTOR = 512
 
