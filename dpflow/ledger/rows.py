@@ -198,12 +198,12 @@ def added_up(first: Sums, second: Sums) -> dict[str, Amounts]:
     return found
 
 
-@lru_cache(maxsize=4096)
 def sums_of_lists(found: Mapping[str, Sequence[int]]) -> dict[str, Amounts]:
     """Return sums as JSON keeps them, with tuples for its lists."""
     return {name: tuple(amounts) for name, amounts in found.items()}
 
 
+@lru_cache(maxsize=4096)
 def split(account: str) -> tuple[str, int, str, str, str]:
     """Return book, term, kind, name and partition of an account, as its id tells."""
     book, _, place = account.partition("#")
